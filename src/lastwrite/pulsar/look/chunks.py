@@ -1,10 +1,10 @@
 """Join messages that were sent in chunks, as a consumer does.
 
-Each chunk is an entry of its own. It has the message's uuid, its number and the number of chunks.
-Chunks of several messages may be interleaved. A group begins with chunk 0. A chunk that was
-received before is skipped. A chunk after a gap ends its group, because the missing one will not
-arrive. If more groups are open than a consumer keeps, the oldest is dropped. The message has the id
-and the metadata of its last chunk.
+Each chunk is a separate entry with the message's uuid, the chunk's number and the number of chunks.
+Chunks of several messages may be interleaved. A group begins with chunk 0. A duplicate chunk is
+skipped. A chunk after a gap ends its group, because the missing chunk will not arrive. If more
+groups are open than a consumer keeps, the oldest is dropped. The message has the id and the
+metadata of its last chunk.
 
 Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; docs/formats/pulsar-compaction.md, "A
 round".
@@ -21,18 +21,19 @@ MOST_GROUPS = 10  # maxPendingChunkedMessage of the stock client
 
 
 class ChunkGroups:
-    """Incomplete messages, with up to ``limit_bytes`` of payloads in all."""
+    """Incomplete chunked messages. Together they keep up to ``limit_bytes`` of payloads."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._groups: dict[str, list[bytes]] = {}  # in the order of their first chunks
+        # payloads by uuid, in the order of the first chunks
+        self._groups: dict[str, list[bytes]] = {}
         self._held = 0
-        self.dropped = 0  # chunks of messages that are never complete
+        self.dropped = 0  # number of chunks of messages that are never complete
 
     def add(self, entry: Entry) -> Entry | None:
         """Add the next chunk.
 
-        Returns the message once complete, as an entry with its last chunk's id.
+        Returns the message when it is complete, as an entry with the id of the last chunk.
 
         Raises:
             OutOfMemoryBudget: the groups exceed the limit.

@@ -1,4 +1,4 @@
-"""Pulsar's messages as columns: see ``rows``.
+"""Pulsar's messages as columns: see ``lastwrite.rows``.
 
 All messages of a topic are in its raw ledgers. Its last writes are in the compacted ledger and in
 the raw entries beyond its horizon. A chunked message is joined at its last chunk; the positions of
@@ -47,8 +47,8 @@ from lastwrite.storage.reading import reader_of
 
 # Bits of a message's number for ledger, entry and index in the batch, 63 in all.
 _LEDGER, _ENTRY, _INDEX = 27, 24, 12
-_PLACE = struct.Struct("<3q")  # of a chunk: segment, position, size
-_FINGERPRINT_BYTES = 16 << 10  # of a ledger's first entry
+_PLACE = struct.Struct("<3q")  # a chunk: segment, position, size
+_FINGERPRINT_BYTES = 16 << 10  # bytes of a ledger's first entry that a fingerprint covers
 
 
 class PartPlace(NamedTuple):
@@ -186,19 +186,19 @@ class _PulsarRows(RowSystem):
     def identity(self, log: PartitionLog, offset: int) -> str | None:
         """The last raw ledger that begins below ``offset``, and a digest of its first entry.
 
-        A cluster never gives the id of a ledger to another one, but another cluster does.
+        A cluster never reuses a ledger id, but another cluster may have a ledger with the same id.
         """
         ledgers = _raw_ledgers(log)
         below = [ledger for ledger in ledgers if Position(ledger, 0).offset < offset]
         return _fingerprint(ledgers[max(below)]) if below else None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Judged by the ledger of the identity, or by older ones if retention has left any."""
+        """Compare the ledger in ``identity``; if it is gone, check the remaining older ledgers."""
         known, ledgers = identity.split(":"), _raw_ledgers(log)
         ledger = int(known[0])
         if ledger in ledgers:
             found = (_fingerprint(ledgers[ledger]) or "").split(":")
-            # An entry that was missing may be there now.
+            # An entry that was missing before may be present now.
             is_other = found[:2] == known[:2] and found != known
             return f"its ledger {ledger} is another one" if is_other else None
         first = min(ledgers, default=ledger)
@@ -245,7 +245,7 @@ def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
 
 
 def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
-    """The raw ledgers that remain, or a part of each."""
+    """The remaining raw ledgers by id, each as a segment or a part of one."""
     raw = [each for each in log.segments if not is_of_compacted(log, each)]
     return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
 

@@ -1,17 +1,17 @@
-"""Check that a round kept the promises of compaction, by comparing a topic with its former state.
+"""Check the result of a compaction by comparing a topic with its former state.
 
-The former state is a log of messages: its compacted ledger, if it had one, then its raw entries, up
-to the horizon of the round. For each message the check keeps the digest of its key, its position
-and a digest of its content. Sorted by key, the last live one (by event time: the one in
-docs/formats/pulsar-compaction.md, "Event time") must be in the new compacted ledger, bit for bit.
-Nothing else of that key may be there. Also required: all messages without a key, or none; nothing
-of an aborted transaction; unreadable batches unchanged; and every raw ledger beyond the horizon.
+The former state is a log of messages: the former compacted ledger, if any, then the raw entries up
+to the new horizon. For each message the check keeps the digest of its key, its position and a
+digest of its content. The last live message of each key must be in the new compacted ledger, bit
+for bit. (By event time: the message that docs/formats/pulsar-compaction.md, "Event time", selects.)
+No other message of that key may be there. Also required: all messages without a key, or none; no
+data of an aborted transaction; unreadable batches unchanged; and every raw ledger beyond the
+horizon. Entries are read by the format's slow readers, not by the engine's kernels. If the last
+chunk of a message is present, all its chunks must be; otherwise the other chunks may be present or
+not.
 
-Entries are read by the format's slow readers, not by the engine's kernels. The chunks of a message
-must be there if the last one is; otherwise they may stay or not.
-
-Memory: about 70 bytes a message, twice while they are sorted. More than the setting allows is
-refused.
+Memory: about 70 bytes per message, and twice as much during the sort. If that exceeds the setting,
+the comparison is refused.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md; docs/formats/pulsar.md, "Compacted ledger".
 """
@@ -49,7 +49,7 @@ from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, TopicFolder
 from lastwrite.reports.verification import Comparison, Violation
 
-_MOST_VIOLATIONS = 100  # listed in a report; all are counted
+_MOST_VIOLATIONS = 100  # violations listed in a report; all are counted
 _ALONE = -1  # the index of a message outside of batches
 _PIECE = 1 << 20
 
@@ -70,9 +70,9 @@ class _Messages:
     times: array[int] = field(default_factory=lambda: array("Q"))
     # -1 outside of transactions
     transactions: array[int] = field(default_factory=lambda: array("q"))
-    keys: bytearray = field(default_factory=bytearray)  # 16 bytes each
-    contents: bytearray = field(default_factory=bytearray)  # 8 bytes each
-    # numbers of transactions, by their ids
+    keys: bytearray = field(default_factory=bytearray)  # key digests, 16 bytes each
+    contents: bytearray = field(default_factory=bytearray)  # content digests, 8 bytes each
+    # number of each transaction, by its id
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
@@ -106,7 +106,7 @@ class _Messages:
         self.contents += hashlib.blake2b(content, digest_size=8).digest()
 
     def take(self, entry: Entry, is_raw: bool) -> None:
-        """Add the messages of an entry. A compacted ledger has only committed ones."""
+        """Add the messages of an entry. A compacted ledger has only committed messages."""
         meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
         if entry.is_marker:
             self.take_marker(entry)
@@ -164,7 +164,8 @@ class _Messages:
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
         """The kinds of the messages.
 
-        For a broker each chunk is a message, and lengths decide deletes.
+        With ``like_broker`` each chunk is a message, and the value length decides what is a
+        tombstone.
         """
         found = np.array(self.kinds, dtype=np.uint8)
         if like_broker:
@@ -180,15 +181,13 @@ class _Messages:
 
 
 def compare(before: TopicFolder, after: TopicFolder, most_messages: int) -> tuple[Comparison, bool]:
-    """Compare ``after`` with its former state, by Lastwrite's rules, then by a broker's.
+    """Compare ``after`` with its former state ``before``.
 
-    The latter are those of ``--like-broker``.
-
-    A broker's rules are tried only if Lastwrite's are broken. Returns the result, and whether only
-    a broker's rules are kept.
+    If ``after`` violates Lastwrite's rules, a broker's rules (``--like-broker``) are checked.
+    Returns the result, and whether ``after`` follows only a broker's rules.
 
     Raises:
-        CorruptLog: one of the two cannot be read.
+        CorruptLog: ``before`` or ``after`` cannot be read.
         OutOfMemoryBudget: more than ``most_messages`` would be kept in memory.
     """
     for problem in before.problems:
@@ -223,7 +222,7 @@ def compare(before: TopicFolder, after: TopicFolder, most_messages: int) -> tupl
 
 
 def _before(topic: TopicFolder, horizon: Position, most: int) -> _Messages:
-    """The messages of the log up to the new horizon. Beyond it only the markers are used."""
+    """The messages up to the new horizon. Beyond the horizon only the markers are used."""
     found = _Messages(most)
     for entry in chain.from_iterable(map(_compacted_entries, topic.compacted or ())):
         found.take(entry, False)
@@ -254,7 +253,7 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
 
 
 class _Broken:
-    """Collects the broken promises."""
+    """Collects the violations."""
 
     def __init__(self, found: Comparison, topic: TopicFolder) -> None:
         self.found = found
@@ -280,7 +279,7 @@ class _Broken:
 def _judge(
     was: _Messages, now: _Messages, manifest: CompactionManifest, broken: _Broken, like_broker: bool
 ) -> None:
-    """Check each former and each current message against the promises, and count them."""
+    """Check each former and each current message, and count violations."""
     found = broken.found
     flags = was.flags(like_broker)
     keyed, part, whole, delete, aborted = (
@@ -349,7 +348,7 @@ def _winners(
     times: array[int],
     by_event_time: bool,
 ) -> list[int]:
-    """The message that stays for each key. None for a key whose last write is a delete."""
+    """The row of the message that must remain for each key. None if a delete is last."""
     in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
     same = (keys[in_order[1:]] == keys[in_order[:-1]]).all(axis=1)
     found = []
@@ -375,7 +374,7 @@ def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]
 
 
 def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> None:
-    """Check that a chunked message that stays has all its chunks."""
+    """Check that each chunked message in the compacted ledger has all its chunks."""
     needed = np.zeros(len(was), dtype=bool)
     for uuid, last in was.last_parts.items():
         if kept[last]:

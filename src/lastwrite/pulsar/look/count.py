@@ -1,8 +1,8 @@
 """Count the contents of a ledger in one pass of the engine's kernels, which verifies checksums.
 
-For an incomplete ledger, or one with contents that the kernels do not support, there is no result.
-``look.inspect`` then walks it entry by entry, which takes longer and reports all details. Both give
-the same counts.
+If a ledger is incomplete, or has contents that the kernels do not support, there is no result.
+``look.inspect`` then reads the ledger entry by entry, which takes longer and reports all details.
+Both give the same counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END = (1 << 63) - 1
 class CountedLedger(NamedTuple):
     """The counts of a whole ledger, and the ids of its first and last entry.
 
-    None if it is empty.
+    The ids are None for an empty ledger.
     """
 
     contents: EntryCounts
@@ -39,7 +39,7 @@ class CountedLedger(NamedTuple):
 
 
 def count_ledger(ledger: Ledger, is_compacted: bool) -> CountedLedger | None:
-    """The counts of a ledger. None if it must be walked."""
+    """The counts of a ledger. None if it must be read entry by entry."""
     if ledger.missing or ledger.id > MAX_LEDGER:
         return None
     job = _Count(is_compacted)
@@ -100,9 +100,10 @@ class _Count:
             return False
         is_batch = kinds == kernels.BATCH
         if self._is_compacted and (entries["kept"][is_batch] == 0).any():
-            return False  # as old releases wrote them: only the messages show which were removed
+            # written by an old release: only the batch's messages show which were removed
+            return False
         found.entries += len(table)
-        is_whole = kinds == kernels.WHOLE  # one record, even if it states more
+        is_whole = kinds == kernels.WHOLE  # counts as one record, even if it states more messages
         found.records += int(table["records"][is_data & ~is_whole].sum())
         found.records += int(np.count_nonzero(is_whole))
         found.placeholders += int((entries["messages"] - table["records"])[is_batch].sum())

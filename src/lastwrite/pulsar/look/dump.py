@@ -45,8 +45,8 @@ class TopicDumpRequest:
     topic: str | None = None
     partition: int | None = None
     start: Position | None = None
-    only: Position | None = None  # only this entry
-    index: int | None = None  # only this message of the entry's batch
+    only: Position | None = None  # the only entry to print
+    index: int | None = None  # the only message to print of that entry's batch
     key: bytes | None = None
     time_ms: int | None = None
     whole_batches: bool = False
@@ -95,13 +95,13 @@ class TopicDumpRequest:
 def dump_topics(
     path: str, wanted: TopicDumpRequest, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of the topic folders at ``path``, or of a file outside of any.
+    """The rows of the topic folders at ``path``, or of a file outside of topic folders.
 
-    ``say`` is called with notes on what is absent and not needed.
+    ``say`` is called with notes on missing entries that compaction does not need.
 
     Raises:
         NotALog, InvalidConfig: before the first row.
-        CorruptLog: after the last row, for the first damage; all whole rows were returned before.
+        CorruptLog: after the last row, for the first damage. All intact rows are returned before.
     """
     kind = kind_of(path)
     if kind is not None and not is_topic_folder(os.path.dirname(os.path.abspath(path))):
@@ -227,7 +227,7 @@ class _TopicDump:
 
 
 def side_rows(topic: TopicFolder, file: str) -> Iterator[Row]:
-    """The content of the manifest, or a row per ledger of the topic's metadata."""
+    """The content of the manifest as a row, or a row per ledger of the topic's metadata."""
     head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
     if file == MANIFEST:
         if topic.manifest is not None:

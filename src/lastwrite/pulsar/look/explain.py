@@ -80,7 +80,7 @@ class PulsarExplainer(RecordExplainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """The open transactions by number, which is in the place of the producer id."""
+        """The open transactions by number. The number is used as the producer id."""
         data: set[int] = set()
         ended: set[int] = set()
         for segment in log.segments:

@@ -27,7 +27,7 @@ from lastwrite.storage.problems import problem_of
 def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
     """Decode a stored entry.
 
-    Returns it, its position in the stored bytes, and its kind by its own bytes.
+    Returns the entry, its position in the stored bytes, and its kind as its bytes show it.
 
     Raises:
         CorruptLog: the bytes are not an entry. Positions count from the stored entry's start.
@@ -42,8 +42,8 @@ def walk_file(
 ) -> Iterator[tuple[Entry, int, int, LogPart, StoredIn]]:
     """Entries of a file, each with its position, its size, its kind and its stored form.
 
-    The ledger of a cursor in an entry log has entries that are not messages. What cannot be decoded
-    there is skipped.
+    An entry log may have a cursor's ledger, whose entries are not messages. Entries there that
+    cannot be decoded are skipped.
     """
     try:
         for stored in entries_in(path, kind):
@@ -86,7 +86,7 @@ def index_rows(path: str) -> Iterator[Row]:
     """The blocks in an index object.
 
     Raises:
-        CorruptLog, UnsupportedFormat: the index contradicts its format.
+        CorruptLog, UnsupportedFormat: the index is broken, or of layout V2.
     """
     index = read_index(os.path.abspath(path).removesuffix(INDEX_SUFFIX))
     for block in index.blocks:

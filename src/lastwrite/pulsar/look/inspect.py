@@ -62,7 +62,7 @@ def inspect_topics(
     Raises:
         NotALog, InvalidConfig: nothing was read.
 
-    Damage is not raised: the report has it, with file and byte.
+    Damage is not raised: it is in the report, with file and byte.
     """
     began = time.monotonic()
     system = system_named("pulsar")
@@ -94,7 +94,7 @@ def inspect_topics(
 
 
 def inspect_file(path: str, kind: PulsarFileKind, progress: Progress) -> PulsarFile:
-    """One single file: its entries, and their ledgers."""
+    """The report on a single file: its entries, and their ledgers."""
     found = PulsarFile(file=path, kind=str(kind), bytes=os.path.getsize(path))
     progress.stage("inspect", found.bytes)
     if kind is PulsarFileKind.INDEX_OBJECT:
@@ -139,7 +139,8 @@ class _TopicInspection:
     def note(self, problem: Problem) -> None:
         """Add a problem once.
 
-        All are counted and the first ones listed; damage replaces a lesser problem.
+        All problems are counted and the first ones are listed. Damage replaces a listed minor
+        problem.
         """
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
@@ -258,7 +259,7 @@ class _TopicInspection:
         return seen
 
     def _last_ids(self) -> None:
-        """The last message ids and the transactions of the topic's end."""
+        """Find the last message ids, and the open and aborted transactions."""
         found = self.found
         try:
             view = look(self._topic.folder, False)
@@ -268,7 +269,7 @@ class _TopicInspection:
             found.last_message_id = view.last_message_id(False)
             found.last_compacted_message_id = view.last_message_id(True)
         except (LogError, LedgerMoved):
-            return  # the damage is reported already
+            return  # the damage was already reported
 
     def _judge(
         self,
@@ -277,7 +278,7 @@ class _TopicInspection:
         now_ms: int,
         spark: SparkSession | Inline | None,
     ) -> None:
-        """Decide whether a round is due now, and count the keys that it would meet."""
+        """Decide whether a compaction is due now, and count the keys that it would read."""
         if self.found.is_damaged:
             return
         try:
@@ -311,7 +312,7 @@ def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
     """The approximate bytes of entries up to the horizon.
 
-    A ledger that the horizon divides counts in part.
+    A ledger that contains the horizon counts in proportion to its entries up to the horizon.
     """
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0

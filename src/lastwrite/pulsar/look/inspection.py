@@ -1,9 +1,7 @@
 """The results of ``inspect`` on Pulsar topic folders, as values that print as JSON.
 
-Field names are only added.
-
-None means that a value is unknown, because it was not or could not be read. Times are milliseconds
-since 1970, and ids are ``ledger:entry``.
+Existing field names never change. None means that a value is unknown, because it was not or could
+not be read. Times are milliseconds since 1970, and ids are ``ledger:entry``.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class EntryCounts(Document, kw_only=True):
     tombstones: int = 0  # messages with a key and without a value
     keyless: int = 0
     placeholders: int = 0  # placeholders of messages that compaction removed from batches
-    encrypted: int = 0  # entries
+    encrypted: int = 0  # encrypted entries
     chunks: int = 0  # entries that are a chunk of a message
     markers: int = 0
     transactional: int = 0  # entries of a transaction, without markers
@@ -72,7 +70,7 @@ class LedgerInspection(Document, kw_only=True):
     file_bytes: int = 0
     first_entry: int | None = None
     last_entry: int | None = None
-    first_id: str | None = None  # of a compacted ledger: the ids of its messages
+    first_id: str | None = None  # id of the first message, only in a compacted ledger
     last_id: str | None = None
     blocks: int | None = None
     is_indexed: bool = False
@@ -87,10 +85,10 @@ class TopicInspection(Document, kw_only=True):
     topic: str
     partition: int  # -1 if not partitioned
     folder: str
-    bytes: int = 0  # of all objects, with the compacted ones
+    bytes: int = 0  # bytes of all objects, compacted ledgers included
     horizon: str | None = None  # null if never compacted
     manifest: dict[str, Any] | None = None
-    first_id: str | None = None  # of the backlog
+    first_id: str | None = None  # id of the backlog's first message
     last_id: str | None = None
     # a broker's answer to a reader without readCompacted
     last_message_id: dict[str, int] | None = None
@@ -100,18 +98,18 @@ class TopicInspection(Document, kw_only=True):
     open_transactions: int | None = None
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # bytes of entries up to the horizon, which retention may delete
-    dirty_bytes: int = 0  # bytes of entries beyond the horizon, which a round reads again
+    dirty_bytes: int = 0  # bytes of entries beyond the horizon, which the next compaction reads
     # distinct keys of the compacted ledger and of the entries beyond it; null if not counted
     keys: int | None = None
-    is_due: bool | None = None  # whether a round now would do something
-    reason: str | None = None  # why a round now would do nothing
-    other_files: list[str] = []  # files of ledgers that do not count
-    uncleanable: Quarantined | None = None  # the cleaner's note, if it has set the topic aside
+    is_due: bool | None = None  # whether a compaction now would change the topic
+    reason: str | None = None  # why a compaction now would change nothing
+    other_files: list[str] = []  # files of ledgers that are not part of the log
+    uncleanable: Quarantined | None = None  # the cleaner's note, if the topic is in quarantine
     problem_count: int = 0
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
-    ledgers: list[LedgerInspection] = []  # of the backlog, with those below the horizon
+    ledgers: list[LedgerInspection] = []  # raw ledgers, including those below the horizon
     compacted: LedgerInspection | None = None
     problems: list[Problem] = []
 
@@ -128,12 +126,12 @@ class EntriesOfFile(Document):
 
 
 def of_file(contents: EntryCounts | None) -> EntriesOfFile | None:
-    """The document. None for a file without entries."""
+    """The document of the counts. None for a file without entries."""
     return None if contents is None else EntriesOfFile(contents)
 
 
 class PulsarFile(Document, kw_only=True):
-    """One file that was given by itself."""
+    """One file outside of a topic folder."""
 
     # contents of a data object or an entry log
     contents: Annotated[EntryCounts | None, JsonName(of_file), SPREAD] = None
@@ -152,7 +150,7 @@ class TopicTotals(Document, kw_only=True):
     partitions: int
     damaged: int
     ledgers: int
-    bytes: int  # of all objects
+    bytes: int  # bytes of all objects
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
     dirty_bytes: int
     seconds: float

@@ -2,12 +2,12 @@
 
 For each ledger, raw and compacted, it checks every entry by its checksum and every batch message by
 message. Entry ids must have no gap, and the counts of entries and bytes must equal the ledger's
-metadata. Every block of the index must begin where the index has it, with the entry in the index.
+metadata. Every block must begin at its position in the index, with the entry that the index states.
 The compacted ledger is also compared with its manifest and may have no id beyond the horizon. If
 Lastwrite made it, no key may occur twice, and messages without a key only if the manifest keeps
 them.
 
-Memory: a chunk, and sixteen bytes for each message of the compacted ledger, up to a limit.
+Memory: one chunk, and sixteen bytes for each message of the compacted ledger, up to a limit.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md, "Batches".
 """
@@ -53,12 +53,12 @@ _AGAIN = (
     "away and compact the topic again"
 )
 _MOST_KEYS = 1 << 24  # keys compared at once to find duplicates
-_MESSAGE_BYTES = 160  # memory per message of a comparison
+_MESSAGE_BYTES = 160  # memory that a comparison needs for each message
 _LARGEST_BLOCK = 1 << 40
 
 
 class PulsarProof(Proof):
-    """Checks topic folders, each read completely in this process. ``comparison`` has the proof."""
+    """Checks every byte of topic folders in this process. ``comparison`` compares two states."""
 
     system = PULSAR
     noun = "topic"
@@ -66,7 +66,7 @@ class PulsarProof(Proof):
     governs_keyless = "the manifest"
 
     def check_config(self, config: Mapping[str, object]) -> None:
-        """Accepts any settings: the manifest has those of the compaction."""
+        """Accepts any settings: the manifest has the settings of the compaction."""
 
     def refuse_if_held(self, folder: str) -> None:
         lock.reject_if_held(folder)
@@ -157,7 +157,7 @@ class _LedgerFacts:
     """The contents of one or more ledgers."""
 
     entries: int = 0
-    bytes: int = 0  # of entries, without the object's framing
+    bytes: int = 0  # bytes of entries, without the object's framing
     messages: int = 0
     tombstones: int = 0
     keyless: int = 0
@@ -197,7 +197,7 @@ class _LedgerFacts:
         self.keys += other.keys
 
     def join(self, other: _LedgerFacts) -> None:
-        """Add the figures that concern several ledgers of a topic together."""
+        """Add the figures of another ledger that concern the topic as a whole."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
         self.aborted_markers += other.aborted_markers
@@ -266,7 +266,7 @@ def _read_run(
 ) -> None:
     """Read a run of entries.
 
-    ``first`` is the offset of the first one, or None in a compacted ledger.
+    ``first`` is the offset of the first entry, or None in a compacted ledger.
     """
     form = PulsarFormat(limits.plain_bytes)
     is_compacted, lowest = first is None, first or 0
@@ -337,7 +337,7 @@ def _check_blocks(ledger: Ledger) -> None:
     """Compare each block of the index with the data object.
 
     Raises:
-        CorruptLog: no block begins there, or one with other entries or another length.
+        CorruptLog: no block begins at a position of the index, or its entries or length differ.
     """
     index = ledger.index
     expected = 0
@@ -389,8 +389,7 @@ def _verify_compacted(
             ("bytes", found.bytes, manifest.size_bytes),
             *(("topic", part.metadata.compacted_topic, manifest.topic) for part in parts),
         ]
-        # The writer of a broker's manifest may have counted the claimed messages of an encrypted
-        # batch.
+        # The manifest of a broker's ledger may count the stated messages of an encrypted batch.
         if is_ours:
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
@@ -403,12 +402,12 @@ def _verify_compacted(
             if (first, last) != (manifest.from_, manifest.to):
                 by = f"and by the manifest from {manifest.from_} to {manifest.to}"
                 damaged(f"from {first} to {last}, {by}")
-        if found.tombstones:  # By a broker's rules the length decides, which some clients omit.
+        if found.tombstones:  # A broker decides by the stated length, which some clients omit.
             report.advice.append(f"{place}: it contains {found.tombstones} tombstones")
         for broken in _promises(found, manifest.retain_null_key):
             if is_ours:
                 damaged(f"{broken}, which compaction never leaves")
-            else:  # a broker's, of an older release, or with unknown settings
+            else:  # the ledger of a broker, perhaps of an older release or with unknown settings
                 report.advice.append(f"{place}: {broken}, which Lastwrite would not leave")
         if sum(map(len, found.keys)) > _MOST_KEYS:
             report.advice.append(f"{place}: too many keys to check for duplicates")
@@ -421,7 +420,7 @@ def _new_secret() -> UInt64Array:
 
 
 def _promises(found: _LedgerFacts, retain_null_key: bool) -> Sequence[str]:
-    """The broken promises of compaction about the messages themselves."""
+    """The rules of compaction that the messages violate, in words."""
     broken = []
     if found.keyless and not retain_null_key:
         broken.append(f"it contains {found.keyless} messages without a key")

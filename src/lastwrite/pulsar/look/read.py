@@ -27,9 +27,9 @@ class TopicReading(Iterator[Row]):
     """The messages, one dictionary each, with the fields of ``dump``; then the status of the end.
 
     ``status`` is ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` if readers have to wait for a
-    transaction to end. It is ``DAMAGED`` if the end was reached and something before it could not
-    be read or is missing. It is None before the last message. ``notes`` are problems, and what was
-    done about them.
+    transaction to end. It is ``DAMAGED`` if the end was reached, and an entry before it is missing
+    or could not be read. It is None before the last message. ``notes`` are problems, and how they
+    were handled.
     """
 
     def __init__(self, reader: TopicReader, limit: int | None) -> None:
@@ -58,7 +58,7 @@ class TopicReading(Iterator[Row]):
 
     @property
     def horizons(self) -> list[str]:
-        """The horizons of all pairs that were read from, in order."""
+        """The horizons of all compacted ledgers that were read from, in order."""
         return self._reader.horizons
 
     def __next__(self) -> Row:

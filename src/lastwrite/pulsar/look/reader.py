@@ -34,7 +34,7 @@ EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
 END, OPEN_TRANSACTION = "END_OF_TOPIC", "OPEN_TRANSACTION"
 
-_LOOKS = 20  # listings of a folder with disappearing files, before that counts as damage
+_LOOKS = 20  # listings of a folder whose files disappear, before missing files are damage
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Start:
 
 
 class ReadEntry(NamedTuple):
-    """An entry that was read, its position, and its size there.
+    """An entry that was read, its position, and its size as stored.
 
     A chunked message is its last chunk's entry, with the payloads of all chunks.
     """
@@ -85,8 +85,8 @@ class TopicReader:
     """Reads from ``at`` on. ``start`` None means from the topic's end.
 
     ``status`` is ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` if readers have to wait for a
-    transaction to end; None before that. ``notes`` are problems. ``horizons`` are those of all
-    pairs that were read from, in order.
+    transaction to end; None before that. ``notes`` are problems. ``horizons`` are the horizons of
+    all compacted ledgers that were read from, in order.
     """
 
     def __init__(self, folder: str, start: Start | None, reads_compacted: bool) -> None:
@@ -102,7 +102,7 @@ class TopicReader:
 
     @property
     def notes(self) -> list[Problem]:
-        """The problems met so far, and those of the folder's last listing."""
+        """The problems found so far, and the problems of the folder's last listing."""
         return [
             *({} if self._view is None else dict.fromkeys(self._view.problems)),
             *self._notes.values(),
@@ -114,11 +114,11 @@ class TopicReader:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether anything that was met is damaged or missing."""
+        """Whether damaged or missing entries or files were found."""
         return any_damaged(self.notes)
 
     def raise_damage(self) -> None:
-        """Raise the first damage that was met, if any."""
+        """Raise the first damage that was found, if any."""
         for problem in self.notes:
             if problem.kind is ProblemKind.DAMAGED:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
@@ -249,7 +249,7 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: ReadEntry) -> ReadEntry | None:
-        """The part of an entry that a consumer gets: no marker, no aborted data, the last chunk."""
+        """The entry for a consumer. None for a marker, aborted data, or a chunk before the last."""
         entry, view = found.entry, self._view
         if found.place.source is LogPart.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

@@ -3,7 +3,7 @@
 The names of fields are a contract.
 
 Ids are numbers as upstream has them; ``batch_index`` is -1 outside of batches. Times are
-milliseconds, bytes are base64, keys are text as in Pulsar. A key of bytes is base64, and
+milliseconds, bytes are base64, keys are text as in Pulsar. A binary key is base64, and
 ``key_b64_encoded`` is then true.
 """
 
@@ -33,9 +33,9 @@ from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
-VALUE_LIMIT_BYTES = 256 << 20  # of one decompressed entry
+VALUE_LIMIT_BYTES = 256 << 20  # largest decompressed entry
 
-# marker_type
+# names of the values of marker_type
 MARKERS = {
     0: "unknown",
     10: "replicated subscription snapshot request",
@@ -58,7 +58,7 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry, and the index in its batch. The index is None if the id has none."""
+    """A message id: an entry, and the index in its batch. None if the id has no index."""
 
     position: Position
     index: int | None = None
@@ -82,7 +82,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class EntryPointer:
-    """The place of an entry. ``position`` is its first byte in the file."""
+    """The file that has an entry, and the entry's position: its first byte."""
 
     name: TopicName | None
     file: str
@@ -111,13 +111,13 @@ def message_rows(
 ) -> Iterator[Row]:
     """The messages of an entry of ``size`` bytes, with placeholders. A marker is one row.
 
-    With ``key``, only the messages that have it, and unreadable entries. With ``whole``, an
-    unreadable entry is one row, with the reason in ``problem`` and its payload in ``stored_value``;
-    otherwise it raises.
+    With ``key``, only the messages with that key and unreadable entries are returned. With
+    ``whole``, an unreadable entry is one row, with the reason in ``problem`` and its payload in
+    ``stored_value``; otherwise it raises.
 
     Raises:
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the payload cannot be read. Positions are
-            those of ``place``.
+            bytes of the file in ``place``.
     """
     meta = entry.metadata
     if meta.is_marker:
@@ -142,7 +142,7 @@ def message_rows(
 
 
 def is_of(entry: Entry, row: Row, key: bytes) -> bool:
-    """Whether a row of ``message_rows`` has the key. For unreadable entries the metadata decide."""
+    """Whether a row of ``message_rows`` has the key, for an unreadable entry by its metadata."""
     meta = entry.metadata
     is_b64 = bool(meta.partition_key_b64_encoded)
     return row["problem"] is None or has_key(meta.partition_key, is_b64, key)
@@ -176,7 +176,7 @@ def message_row(entry: Entry, message: PulsarMessage, size: int, place: EntryPoi
 
 
 def entry_row(entry: Entry, size: int, place: EntryPointer) -> Row:
-    """The fields that all messages of an entry share, and empty fields for the rest."""
+    """The row of a message with the fields of its entry. The message's own fields are empty."""
     meta = entry.metadata
     return {
         "topic": None if place.name is None else place.name.base,
@@ -240,8 +240,8 @@ def batch_row(entry: Entry, size: int, place: EntryPointer) -> Row:
 def row_problem(entry: Entry, row: Row) -> Problem:
     """The problem in a row, as a value.
 
-    An unreadable payload is not damage if its checksum matches: it was sent like this, and
-    compaction keeps it.
+    An unreadable payload with a matching checksum is not damage: the producer sent it like this,
+    and compaction keeps it.
     """
     is_damaged = entry.crc_holds is False
     kind = ProblemKind.DAMAGED if is_damaged else ProblemKind.RECOVERED
@@ -267,7 +267,7 @@ def compression_of(meta: Metadata) -> str:
 
 
 def key_text(key: bytes) -> str:
-    """A key as Java's client has it: invalid UTF-8 becomes the replacement character."""
+    """A key as Java's client returns it: invalid UTF-8 becomes the replacement character."""
     return key.decode("utf-8", "replace")
 
 

@@ -33,9 +33,8 @@ def walk(
 ) -> Iterator[WalkedEntry]:
     """The entries of a ledger from number ``first`` on.
 
-    For a compacted ledger they are the entries in its records.
-
-    An entry with a wrong checksum is included. Other damage is passed to ``note``.
+    For a compacted ledger, returns the entries in its records. An entry with a wrong checksum is
+    included. Other damage is passed to ``note``.
 
     Raises:
         CorruptLog: the file was replaced meanwhile.
