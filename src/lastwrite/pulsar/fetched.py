@@ -19,7 +19,7 @@ class FetchMethod(StrEnum):
     COPIED = "copied"
     WRITTEN = "written"  # rewritten from another form
     PRESENT = "present"  # stored by an earlier fetch
-    MISSING = "missing"  # in the topic's metadata, but in none of the sources
+    MISSING = "missing"  # listed in the topic's metadata, but in none of the sources
 
 
 class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
@@ -27,13 +27,14 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
     ledger: int
     how: FetchMethod
-    entries: int  # entries that are here; for a missing ledger, all that it has
-    size_bytes: int = field(name="bytes")  # of the data object
+    entries: int  # number of copied entries; for a missing ledger, of all its entries
+    size_bytes: int = field(name="bytes")  # bytes of the data object
     # the data object in the archive; printed as null if empty: there is none
     path: Annotated[str, JsonName(or_none)] = field(name="object")
     # the source; printed as null if empty: there is none
     source: Annotated[str, JsonName(or_none)]
-    is_open: bool = field(default=False, name="open")  # whether it may have more entries by now
+    # whether the ledger may have more entries by now
+    is_open: bool = field(default=False, name="open")
     is_compacted: bool = field(default=False, name="compacted")
     # first and last entry of each range that the ledger has and the archive lacks
     missing: tuple[tuple[int, int], ...] = ()
@@ -47,7 +48,7 @@ class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
     horizon: str | None = None  # ledger:entry, if a compacted ledger was fetched
     ledgers: tuple[FetchedLedger, ...]
     problems: tuple[Problem, ...] = ()
-    attempts: int = 1  # more than one where another writer changed the topic first
+    attempts: int = 1  # more than 1 if another writer changed the topic meanwhile
 
 
 class FetchReport(FrozenDocument, frozen=True, kw_only=True):
@@ -55,8 +56,8 @@ class FetchReport(FrozenDocument, frozen=True, kw_only=True):
 
     archive: str = field(name="path")
     topics: tuple[FetchedTopic, ...]
-    problems: tuple[Problem, ...] = ()  # problems of the sources that are not of one topic
-    # 3 if something is damaged or missing, 1 if something cannot be read; everything whole was
+    problems: tuple[Problem, ...] = ()  # problems of the sources that do not belong to one topic
+    # 3 if entries or files are damaged or missing, 1 if some are unsupported; the others were
     # fetched
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 

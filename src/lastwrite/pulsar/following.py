@@ -1,6 +1,6 @@
-"""An archive that follows topics of a live Pulsar cluster, turn after turn.
+"""An archive that follows topics of a live Pulsar cluster by polling.
 
-If nothing is new, no request is sent to the archive.
+A poll that finds nothing new sends no request to the archive.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.objects.promises import reject_if_broken
 
-_SYSTEM_TOPIC = "__"  # prefix of a broker's own topics
+_SYSTEM_TOPIC = "__"  # name prefix of a broker's internal topics
 
 
 class PulsarFollowResult:
     """See ``archive.following.FollowResult``.
 
     A source is a topic, with all its partitions if it has some, or a namespace,
-    ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each turn opens its own
+    ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each poll opens new
     connections, with the settings at that time.
     """
 
@@ -142,7 +142,7 @@ class PulsarFollowResult:
         self._is_stopped = True
 
     def close(self) -> None:
-        """Does nothing: each turn closes its own connections."""
+        """Does nothing: each poll closes its connections."""
 
 
 def patterns_of(url: str, wanted: FollowRequest) -> Iterator[TopicName]:

@@ -1,14 +1,14 @@
-"""``lastwrite compact persistent://tenant/namespace/topic``: a round on a topic that brokers serve.
+"""``lastwrite compact persistent://tenant/namespace/topic``: compact a topic that brokers serve.
 
-It is the round on a topic folder, with steps before and after it::
+It compacts a topic folder, with steps before and after::
 
     hold      subscribe to __compaction exclusively: no other compactor runs, nor the broker's
     bring     copy the entries beyond the horizon and the compacted ledger from bookies to a folder
-    compact   run a round on the folder, as on any other
+    compact   compact the folder, like any topic folder
     publish   write the new compacted ledger to bookies, and its horizon to the broker
 
-The topic folder is in a scratch folder, or in an archive that is kept, so that the next round
-copies only what is new. No ledger of the topic is fenced, closed or changed, and producers and
+The topic folder is in a scratch folder, or in an archive that is kept, so that the next compaction
+copies only new entries. No ledger of the topic is fenced, closed or changed, and producers and
 consumers are not affected.
 
 Source: Pulsar 4.2.4 ``CompactorTool``; docs/formats/pulsar.md, "Compacted ledger";
@@ -88,18 +88,20 @@ def compact_live(
     All its partitions are compacted if neither the name nor ``partition`` selects one.
 
     Args:
-        options: of the round, with the cluster's addresses in its settings. A dry run publishes
-            nothing and blocks no other compactor. ``to`` is an archive for the result, which is
-            then not published either.
-        archive: keeps the copied ledgers. None means a folder that is deleted at the end. run: runs
-            a round on a path: an archive, and the topic's name in it.
+        options: options of the compaction; the settings have the cluster's addresses. A dry run
+            publishes nothing and blocks no other compactor. With ``to``, the result is written to that
+            archive and not published.
+        archive: folder that keeps the copied ledgers. None means a folder that is deleted at the
+            end.
+        run: function that compacts the topic in an archive, given the archive's path and the
+            topic's name.
 
     Raises:
         InvalidConfig: the cluster's addresses are missing, or only an object store has a ledger.
         NotALog: the topic does not exist.
         LogHeld: another compaction of the topic runs.
         RemoteFailed: no answer.
-        CorruptLog: what bookies return is damaged, or the compacted ledger is lost.
+        CorruptLog: entries from bookies are damaged, or the compacted ledger is lost.
     """
     progress = progress or NoProgress()
     PulsarConfig.from_names(rules_of(options.config))
@@ -144,7 +146,7 @@ def compact_live(
 def _with_retention(
     cluster: PulsarCluster, topic: TopicName, rules: dict[str, object]
 ) -> dict[str, object]:
-    """Add the retention of the cluster's policies to settings that state none."""
+    """Add the retention in the cluster's policies, unless the settings have one."""
     if states_retention(rules) or (found := cluster.retention_of(topic)) is None:
         return rules
     said = {"retentionTimeInMinutes": found.minutes, "retentionSizeInMB": found.megabytes}
@@ -152,7 +154,7 @@ def _with_retention(
 
 
 def _say_where(report: PartitionReport, scratch: str) -> None:
-    """Report damage in the scratch folder as the topic's own, since the folder is deleted."""
+    """Report damage in the scratch folder under the topic's name, since the folder is deleted."""
     here = [
         each
         for each in report.problems
@@ -171,9 +173,9 @@ def _say_where(report: PartitionReport, scratch: str) -> None:
 def fetch_into_archive(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
-    """Copy a topic into an archive, with the raw ledgers that a round does not need.
+    """Copy a topic into an archive, with the raw ledgers that a compaction does not need.
 
-    All its partitions are copied if the name selects none. Nothing changes in the cluster. Raises:
+    All its partitions are copied if the name selects none. Nothing changes in the cluster. Errors
     as ``compact_live``.
     """
     live = LiveConfig.from_names(config)
@@ -188,9 +190,9 @@ def fetch_into_archive(
 
 
 def lists_of(url: str, config: Mapping[str, object]) -> dict[TopicName, ExportedMetadata]:
-    """The ledger lists in the cluster of a topic's partitions, or of the topic itself.
+    """The cluster's ledger lists of a topic's partitions, or of an unpartitioned topic.
 
-    Raises: as ``compact_live``.
+    Errors as ``compact_live``.
     """
     with PulsarCluster(access_of(LiveConfig.from_names(config))) as cluster:
         lists = {name: ledgers_of(cluster, name) for name in topics_of(cluster, url, None)}
@@ -213,7 +215,8 @@ def fetch_live(
     changes in the cluster.
 
     Raises:
-        InvalidConfig: the cluster's addresses are missing, or the store breaks a promise.
+        InvalidConfig: the cluster's addresses are missing, or the object store lacks a guarantee
+            that archives need.
         NotALog: the topic does not exist.
         RemoteFailed: no answer.
     """
@@ -253,7 +256,7 @@ def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
     """The approximate bytes of a topic, with all its partitions, that are not compacted yet.
 
-    Only metadata are read. A broker compares this with its ``compactionThreshold``. Raises: as
+    Only metadata are read. A broker compares this size with its ``compactionThreshold``. Errors as
     ``compact_live``.
     """
     return sum(found.size_bytes for found in waiting(topic, config).values())
@@ -262,8 +265,8 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 class LiveBacklog(NamedTuple):
     """The uncompacted bytes of a topic, and the size from which its brokers compact it.
 
-    The latter is from its policy, its namespace's or the brokers' setting. None if no broker
-    answers.
+    ``threshold_bytes`` is from the topic's policy, its namespace's or the brokers' setting. It is
+    None if no broker answers.
     """
 
     size_bytes: int
@@ -320,9 +323,9 @@ def access_of(config: LiveConfig) -> ClusterAccess:
 
 @dataclass(slots=True)
 class _Live:
-    """One topic in a round.
+    """The compaction of one live topic.
 
-    ``hold`` blocks other compactors; None means that nothing is changed.
+    ``hold`` blocks other compactors; None means that the topic is not changed.
     """
 
     cluster: PulsarCluster
@@ -332,7 +335,7 @@ class _Live:
     options: Options
     progress: Progress
     hold: CursorHold | None
-    is_whole: bool = False  # copy also what a round does not need
+    is_whole: bool = False  # whether to copy also ledgers that a compaction does not need
     base: Compaction | None = None  # the topic's compaction at the beginning
     brought: CompactionManifest | None = None
 
@@ -378,7 +381,7 @@ class _Live:
     def _refuse_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Refuse an archive of another topic of that name: its deleted messages would return."""
+        """Refuse an archive of another topic with this name: its deleted messages would return."""
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
@@ -395,7 +398,7 @@ class _Live:
     # ------------------------------------------------------------------ publish
 
     def publish(self, report: CompactionReport) -> None:
-        """Publish the round's new compacted ledger, and add it to the report."""
+        """Publish the new compacted ledger, and add it to the report."""
         name = self.topic.base, self.topic.partition
         found = next(each for each in report.partitions if (each.topic, each.partition) == name)
         try:

@@ -1,8 +1,8 @@
 """Pulsar's part of the engine: topic folders, their rules and their format.
 
 A topic, or one partition of it, is a partition of the engine; a ledger is a segment; an entry is a
-batch of one or many messages. A round takes the compacted ledger and the entries after its horizon.
-It writes one new compacted ledger, up to a new horizon.
+batch of one or many messages. A compaction reads the compacted ledger and the entries after its
+horizon. It writes one new compacted ledger, up to a new horizon.
 
 Source: Pulsar 4.2.4 AbstractTwoPhaseCompactor, PublishingOrderCompactor, EventTimeOrderCompactor;
 docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md.
@@ -51,7 +51,7 @@ from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
-# Joining parts costs almost nothing, so even a single ledger is cut for all workers.
+# Joining parts is cheap, so even a single ledger is split among all workers.
 _PIECE_BYTES = 8 << 20
 
 
@@ -62,7 +62,7 @@ class PulsarSystem(System):
     scan_kernel = "lastwrite.pulsar.format.kernels:walk"
     kind_of_path = "a topic of Pulsar"
     offset_span = LONG_MAX
-    # No scans are cached, because each round reads other ledgers than the round before.
+    # No scans are cached, because each compaction reads other ledgers than the one before.
     makes_one_segment = True
     notes = watching.NOTES
     damage_remedy = PulsarFormat.damage_remedy
@@ -120,7 +120,7 @@ class PulsarSystem(System):
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
         """Whether the settings have a threshold.
 
-        Any topic can be compacted, but a daemon needs to know from when on.
+        Any topic can be compacted, but the daemon needs a backlog size to start at.
         """
         return bool(THRESHOLDS & config.keys())
 
@@ -132,7 +132,7 @@ class PulsarSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """A round is due as soon as the horizon can move. The clock does not matter."""
+        """A compaction is due as soon as the horizon can move. The time does not matter."""
         settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
@@ -157,7 +157,7 @@ class PulsarSystem(System):
             cleanable_bytes=fresh,
             index_interval_bytes=staging.BLOCK_BYTES,
             policy=Policy(
-                # A tombstone acts at once: its horizon is 0, and the time is never below that.
+                # A tombstone expires at once: its delete horizon is 0, and the time is at least 0.
                 now_ms=max(now_ms, 0),
                 tombstone_retention_ms=0,
                 ages_by_write_time=True,
@@ -179,9 +179,9 @@ class PulsarSystem(System):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
-        """The raw ledgers, with the retention in ``config``.
+        """The raw ledgers, judged by the retention in ``config``.
 
-        Without one, what may expire is unknown.
+        Without a retention in ``config``, it is unknown which ledgers may expire.
         """
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
@@ -204,7 +204,7 @@ class PulsarSystem(System):
         return topic_log.read_compacted(log.folder)
 
     def estimate_records(self, log: PartitionLog) -> int:
-        """The estimate of the surveys. It counts the placeholders of compacted batches."""
+        """The estimate from the surveys. It includes the placeholders of compacted batches."""
         return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
@@ -234,7 +234,7 @@ class PulsarSystem(System):
         return staging.join(parts.folder, parts.parts, parts.base_offset, first)
 
     def discard(self, part: SegmentOutput) -> None:
-        """Remove what was written aside."""
+        """Remove the part's temporary files or objects."""
         if part.stored is not None:
             self._rounds.discard_part(part)
         else:
@@ -262,7 +262,7 @@ class PulsarSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Create topics of another archive, with all that readers of compacted topics need."""
+        """Create topics in another archive, with all data that readers of compacted topics need."""
         if is_address(to):
             return self._publish_in_archive(copies, to)
 
@@ -277,7 +277,7 @@ class PulsarSystem(System):
         return self._rounds.publish([(copy.log, self._new_compacted(copy)) for copy in copies], to)
 
     def _new_ledger(self, new: CommitPlan) -> NewLedger | None:
-        """The ledger that was written aside, with its facts. None if there is none."""
+        """The new ledger under its temporary name, with its values for the manifest, or None."""
         if not new.made or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.made
@@ -293,7 +293,7 @@ class PulsarSystem(System):
         )
 
     def _new_compacted(self, new: CommitPlan) -> NewCompacted | None:
-        """The same for objects of an archive."""
+        """As ``_new_ledger``, for objects of an archive."""
         if not new.made or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.made
@@ -342,7 +342,7 @@ class ArchivedPulsar(PulsarSystem):
         self._rounds.expect(folders)
 
     def recover(self, folder: str) -> None:
-        """Does nothing: a manifest is whole or absent, and a sweep removes a round that crashed."""
+        """Does nothing: a manifest is never partial, and sweeps remove a crashed run's objects."""
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return self._rounds.read(folder, spend)
@@ -369,7 +369,7 @@ class ArchivedPulsar(PulsarSystem):
         return self._rounds.swap([(new.log, self._new_compacted(new)) for new in wave])
 
     def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        """Does nothing: the next round removes what was replaced."""
+        """Does nothing: the next compaction removes the replaced objects."""
         return [None] * len(logs)
 
     def untouched(self, folders: Sequence[str], to: str | None) -> list[UntouchedFile]:

@@ -83,8 +83,8 @@ class PulsarCodecs:
     ) -> bool:
         """Decompress ``data`` to the start of ``out``; the result must have ``size`` bytes.
 
-        Returns False if ``out`` is too small to check ``size``. The content of
-        ``out`` is undefined after False and after an error.
+        Returns False if ``out`` is too small to check ``size``. The content of ``out`` is undefined
+        after False and after an error.
 
         Raises:
             CorruptLog: the data are broken, or decompress to another size. Positions are bytes of

@@ -1,4 +1,5 @@
 """An entry of a ledger, field by field: a message, a batch of messages, or a marker.
+
 ``kernels`` reads the same bytes faster.
 
 The smallest case is one message: ``0e01``, CRC-32C, length of the metadata, metadata, payload.
@@ -339,9 +340,10 @@ def _length(raw: bytes, at: int, what: str) -> int:
 
 def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[PulsarMessage]:
     """The messages of an entry, placeholders included.
+
     A marker has no messages, a single or an encrypted entry has one, and a batch has as many as it
-    states. The value of an encrypted entry is its stored payload, and its key is
-    from the metadata. A chunked message is compressed as a whole, so join its chunks first.
+    states. The value of an encrypted entry is its stored payload, and its key is from the metadata.
+    A chunked message is compressed as a whole, so join its chunks first.
 
     Raises:
         CorruptLog: the payload does not decompress to the stated size, or does not have the stated

@@ -210,6 +210,7 @@ def _record(
 
 def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
     """Whether the digest in a record's body matches its head and payload.
+
     The body has at least a complete head.
     """
     size = DIGEST_BYTES[digest]
@@ -230,6 +231,7 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 def decode_map(data: Buffer) -> dict[int, int]:
     """The bytes of each ledger, size fields included, from the map of a closed log.
+
     Empty without a map.
 
     Raises:

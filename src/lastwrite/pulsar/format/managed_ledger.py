@@ -306,6 +306,7 @@ class ExportedTopic:
 
 def from_json(text: str) -> ExportedTopic:
     """Parse a managed ledger from JSON.
+
     The document has a list ``ledgerInfo`` with the fields of the protobuf messages, or a list
     ``ledgers`` as printed by ``info-internal`` and ``stats-internal``. Only ``info-internal`` has
     the uuids of offloaded ledgers. Only ``stats-internal`` has the compaction horizon and the
@@ -378,6 +379,7 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
 
 def _of_admin(document: dict[str, Any]) -> ExportedTopic:
     """Parse the output of ``info-internal`` or ``stats-internal``.
+
     The former has times and uuids, the latter the entries of all closed ledgers.
     """
     is_stats = "state" in document or "lastConfirmedEntry" in document

@@ -158,6 +158,7 @@ def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
     """The entries of the block at byte ``block``, from id ``expected`` on.
+
     The block's header is not checked.
 
     Results and errors are as in ``walk_data``.

@@ -114,8 +114,9 @@ def compaction_threshold(
     timeout: float = TIMEOUT_SECONDS,
 ) -> int | None:
     """The backlog in bytes from which brokers compact the topic.
-    It is from the topic's policy, the namespace's policy, or the brokers' setting.
-    0 means never. Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
+
+    It is from the topic's policy, the namespace's policy, or the brokers' setting. 0 means never.
+    Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or no usable one.

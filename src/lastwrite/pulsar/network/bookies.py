@@ -559,10 +559,10 @@ class _LedgerReadAhead:
 
 class LedgerWriter:
     """Adds entries to a new ledger of this process.
-    The ledger's metadata are in state open; the caller closes them.
-    Many entries are in flight at once. An entry counts when all bookies of its write quorum have it
-    on disk. An error of one bookie ends writing: ``failed`` names the bookie, and the ledger
-    must be abandoned.
+
+    The ledger's metadata are in state open; the caller closes them. Many entries are in flight at
+    once. An entry counts when all bookies of its write quorum have it on disk. An error of one
+    bookie ends writing: ``failed`` names the bookie, and the ledger must be abandoned.
     """
 
     def __init__(self, bookies: Bookies, ledger: LiveLedger, password: bytes = b"") -> None:

@@ -77,9 +77,9 @@ class LastMessage:
 
 class Broker:
     """A connection to one broker, opened at once. A thread keeps it alive.
+
     ``identity`` authenticates the client. ``proxied`` is the ``HOST:PORT`` of the broker behind a
-    proxy at
-    ``url``.
+    proxy at ``url``.
 
     Raises:
         RemoteFailed: no answer in time, an answer that is not a broker's, or access is refused.
@@ -349,10 +349,9 @@ class Subscription:
     def acknowledge(self, horizon: Position, ledger: int) -> None:
         """Acknowledge that all entries up to ``horizon`` are compacted into ``ledger``.
 
-        The broker then serves that ledger.
-        A return means only that the broker has read the acknowledgement, not that it has accepted
-        or stored it.
-        Never acknowledge a ledger twice: the broker then deletes it.
+        The broker then serves that ledger. A return means only that the broker has read the
+        acknowledgement, not that it has accepted or stored it. Never acknowledge a ledger twice:
+        the broker then deletes it.
 
         Raises:
             RemoteFailed: it is unknown whether the broker has read the acknowledgement.

@@ -1,4 +1,5 @@
 """A live cluster, and how far a topic of it is compacted.
+
 This state is stored in three ways, which may differ. The metadata store has a node of the
 subscription ``__compaction``. While a broker serves the topic, the node only names a ledger, whose
 last entry is valid. The broker's memory is ahead of both: by default a broker stores a cursor at
@@ -73,6 +74,7 @@ class ClusterAccess:
 @dataclass(frozen=True, slots=True)
 class Compaction:
     """A topic's compaction: everything up to the horizon is compacted into the ledger.
+
     ``ledger`` is None if the topic was never compacted.
     """
 

@@ -192,6 +192,7 @@ class MetadataStore:
 
     def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
         """The addresses of the live brokers.
+
         With ``in_tls`` only addresses with TLS are returned. Otherwise an address without TLS is
         preferred.
         """

@@ -41,6 +41,7 @@ class LogPart(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReadStep:
     """The source and position of one read.
+
     ``first`` is the index in the compacted part where the read begins. It is None if the compacted
     part has nothing for the read, or if the backlog is used. ``position`` is where the backlog is
     read, or where the reader continues after a read that returned nothing.
