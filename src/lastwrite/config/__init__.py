@@ -1,1 +1,1 @@
-"""Declares, parses and explains settings; each system has its own table of names."""
+"""Declares, parses and lists settings. Each system has its own table of settings."""

@@ -1,4 +1,4 @@
-"""Addresses as users write them."""
+"""Network addresses as users write them."""
 
 from __future__ import annotations
 

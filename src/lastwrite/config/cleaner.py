@@ -13,7 +13,7 @@ from lastwrite.model.work import Rates
 
 
 def _rate(name: str, value: object) -> float:
-    """Bytes per second; Kafka's default, the largest double, means no limit."""
+    """Parse a rate in bytes per second. Kafka's default, the largest double, means no limit."""
     try:
         rate = float(str(value).strip())
     except ValueError:
@@ -25,22 +25,23 @@ def _rate(name: str, value: object) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanerConfig(SettingsTable):
-    """Kafka's broker settings ``log.cleaner.*`` and ``log.retention.check.interval.ms``, Pulsar's
-    monitor interval, and two rates that only Lastwrite has.
+    """The daemon's settings: Kafka's ``log.cleaner.*`` and ``log.retention.check.interval.ms``,
+    Pulsar's monitor interval, and two rates of Lastwrite.
 
     Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs. Kafka's buffer sizes and load factor have
-    no effect: ``--memory`` sizes everything.
+    no effect, because ``--memory`` determines all buffers.
     """
 
     # fmt: off
     enable: bool = setting(True, "log.cleaner.enable")
     threads: int = setting(1, "log.cleaner.threads", 1)
-    backoff_ms: int = setting(  # the sleep if there was nothing to clean
+    backoff_ms: int = setting(  # pause if there was nothing to clean
         15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0)
     rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
     reading_rate: float = setting(math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
     writing_rate: float = setting(math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate)
-    retention_check_interval_ms: int = setting(  # of partitions that are not compacted
+    # pause between two retention checks of partitions that are not compacted
+    retention_check_interval_ms: int = setting(
         300_000, "log.retention.check.interval.ms", 1)
     # fmt: on
 
@@ -50,12 +51,12 @@ class CleanerConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Always True: these settings are given together with those of topics and brokers."""
+        """Always True: all other names are settings of topics and brokers."""
         return True
 
     @classmethod
     def from_names(cls, names: Mapping[str, object], look_ms: int | None = None) -> Self:
-        """As ``SettingsTable.from_names``; ``look_ms`` is the default of the sleep."""
+        """As ``SettingsTable.from_names``. ``look_ms`` is the default of ``backoff_ms``."""
         given = (
             {}
             if look_ms is None
@@ -64,7 +65,7 @@ class CleanerConfig(SettingsTable):
         return super().from_names({**given, **names})
 
 
-CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # allowed beside any system's settings
+CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # allowed together with any system's settings
 
 _IN_PLACE_OF = dict.fromkeys(
     (
@@ -77,7 +78,9 @@ _IN_PLACE_OF = dict.fromkeys(
 
 
 def replaced_settings(names: Mapping[str, object]) -> str | None:
-    """The settings that have no effect here, and what to use instead. None if there are none."""
+    """A message on the given settings that have no effect, with what to use instead. None if there
+    are none.
+    """
     said = [
         f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
     ]

@@ -1,7 +1,7 @@
-"""Declares, parses and explains settings, in one way for all systems.
+"""Declares, parses and lists settings, in the same way for all systems.
 
-A table of settings is a frozen subclass of ``SettingsTable``. Its fields are made by ``setting``,
-with upstream names, default and range. ``from_names`` builds it from given names and values.
+A table of settings is a frozen subclass of ``SettingsTable``. ``setting`` declares each field, with
+its upstream names, default and range. ``from_names`` creates a table from names and values.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from lastwrite.reports.settings import Setting as Effective
 from lastwrite.reports.settings import SettingValue
 
 INT_MAX = 2**31 - 1
-HELD = "hold.tombstones."  # Lastwrite's own prefix for Kafka's topics: see ``kafka.rules.holds``
+# prefix of Lastwrite's own topic settings for Kafka, see ``kafka.rules.holds``
+HELD = "hold.tombstones."
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One field: its upstream names and its allowed values."""
+    """The declaration of one field: upstream names, allowed values and default."""
 
-    # with the factor to the field's unit, in order of precedence
+    # upstream names in order of precedence, each with the factor that converts to the field's unit
     names: tuple[tuple[str, int], ...]
     low: float
     high: float
     choices: tuple[str, ...]
     default: Any
-    parse: Callable[[str, object], Any] | None  # used instead of the default's type
+    # converts name and value; None converts by the type of the default
+    parse: Callable[[str, object], Any] | None
 
 
 def setting(
@@ -45,8 +47,8 @@ def setting(
 ) -> Any:
     """A field with its upstream ``names``, in order of precedence.
 
-    ``name*60000`` is in a unit that is coarser by that factor. ``default`` None means an optional
-    integer. ``parse`` converts name and value to the field's value.
+    ``name*60000`` means that values under this name are multiplied by 60000. ``default`` None means
+    an optional integer. ``parse`` converts name and value to the field's value.
     """
     parsed = []
     for name in names.split():
@@ -57,7 +59,7 @@ def setting(
 
 
 class SettingsTable:
-    """The settings of one purpose. A subclass defines which names it accepts without effect."""
+    """A table of settings. A subclass defines the names that it accepts without effect."""
 
     __slots__ = ()
 
@@ -67,22 +69,22 @@ class SettingsTable:
 
     @classmethod
     def table(cls) -> dict[str, Declaration]:
-        """Every setting, by field."""
+        """The declarations by field name."""
         return _table(cast("Hashable", cls))
 
     @classmethod
     def field_of(cls) -> dict[str, str]:
-        """The field of every name."""
+        """The field name by upstream name."""
         return _field_of(cast("Hashable", cls))
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether upstream has a setting of this name that changes nothing here."""
+        """Whether upstream has a setting ``name`` that is accepted but has no effect."""
         return False
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        """The names that may be suggested for a mistyped one."""
+        """The names that are suggested if a name is unknown."""
         return cls.field_of()
 
     @classmethod
@@ -101,7 +103,8 @@ class SettingsTable:
 
     @classmethod
     def parse(cls, name: str, value: object) -> Any:
-        """``value`` as the type of the setting, or unchanged if the setting has no effect.
+        """Convert ``value`` to the type of the setting. Returns it unchanged if the setting has no
+        effect.
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -121,7 +124,8 @@ class SettingsTable:
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
-        """The settings given by upstream ``names`` and values (text, or already of the right type).
+        """Create the table from upstream names and their values. A value is text or has the field's
+        type.
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -137,7 +141,7 @@ class SettingsTable:
         return cls(**values)
 
     def listed(self, names: Mapping[str, object]) -> tuple[Effective, ...]:
-        """Every setting under its first name, with the values that ``names`` give for it."""
+        """All settings under their first names, with the values that ``names`` has for each."""
         found = []
         for field_name, known in self.table().items():
             first, factor = known.names[0]
@@ -189,7 +193,7 @@ def _parsed(known: Declaration, name: str, value: object) -> Any:
 
 
 def lower_text(name: str, value: object) -> str:
-    """Text in lower case, without surrounding blanks."""
+    """Convert ``value`` to lower-case text without surrounding blanks."""
     return str(value).strip().lower()
 
 
@@ -206,7 +210,9 @@ def parse_list(name: str, value: object) -> tuple[str, ...]:
 def parse_number(
     name: str, value: object, *, whole: bool, low: float = LONG_MIN, high: float = LONG_MAX
 ) -> int | float:
-    """A number within 64 bits; if it is not, the error names ``low`` and ``high``."""
+    """Parse a number of at most 64 bits. ``low`` and ``high`` are only used in the error
+    message.
+    """
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:

@@ -1,13 +1,12 @@
-"""Records without a key in a topic that is to be compacted.
+"""Protection of topics whose records have no key.
 
-A broker refuses a record without a key if the topic's policy is ``compact``. So a partition with
-such a record was another kind of topic, or still is, and compaction would lose nearly all of it.
-Kafka's own cleaner drops such records silently. The smallest case: ten records without a key, and a
-user who asks for compaction. Nothing is cleaned until the user accepts the loss, with
-``--drop-keyless``, or up to a share of the records with ``max.keyless.ratio``.
+A broker rejects a record without a key if the topic's policy is ``compact``. A topic with such
+records therefore had another policy when they were written. Compaction would drop all of them, as
+Kafka's cleaner does silently. Lastwrite cleans such a partition only if the user accepts the loss:
+of all records with ``--drop-keyless``, or of a share of the records with ``max.keyless.ratio``.
 
-Control records do not count, nor do records of aborted transactions, which consumers never read. A
-tombstone has a key.
+Control records and records of aborted transactions do not count, because consumers never read them.
+A tombstone has a key.
 
 Source: Kafka 4.4 ``LogValidator`` (a compacted topic cannot accept a message without key),
 ``Cleaner``; docs/decisions/keyless-records.md.
@@ -24,7 +23,7 @@ OPTION = "--drop-keyless"
 
 
 def may_drop(config: Mapping[str, object] | None, drop_keyless: bool) -> dict[str, object]:
-    """The settings, which with ``drop_keyless`` allow dropping every record without a key.
+    """Return ``config``. With ``drop_keyless`` it also allows dropping all records without a key.
 
     Raises:
         InvalidConfig: both the option and the setting are given.
@@ -38,8 +37,8 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
     """Check that the option is used with Kafka only.
 
     Raises:
-        InvalidConfig: it is given for a topic of another ``system``, where the setting ``governs``
-            decides what is dropped.
+        InvalidConfig: the option is given for another ``system``, where the setting ``governs``
+            decides whether records without a key are dropped.
     """
     if system != "kafka" and RATIO in config:
         raise InvalidConfig(
@@ -49,12 +48,12 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
 
 
 def is_refused(keyless: int, data: int, most: float) -> bool:
-    """Whether ``keyless`` among ``data`` records exceed the share that may be dropped."""
+    """Whether ``keyless`` of ``data`` records exceed the share ``most`` that may be dropped."""
     return keyless > most * data
 
 
 def refusal(keyless: int, data: int, first: int, most: float) -> str:
-    """Why such a partition is skipped, and what the user can do."""
+    """The message that explains why the partition is skipped, and what the user can do."""
     share = "" if not most else f", more than {RATIO} = {most:g} allows"
     return (
         f"{keyless:,} of {data:,} records in range have no key, the first at offset {first}{share}: "

@@ -12,7 +12,7 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def decode_properties(text: str) -> dict[str, str]:
-    r"""The names and values of a properties text; the last value of a name counts.
+    r"""Decode a properties text to names and values. The last value of a name applies.
 
     ``#`` and ``!`` start comment lines. ``=``, ``:`` or blanks separate name and value. A backslash
     at a line's end joins the next line. ``\t \n \r \f \uXXXX`` are escapes; any other escaped
@@ -40,7 +40,9 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that contain a name, joined over backslashes, with the number of their first line."""
+    """The lines with settings, with continuation lines joined. Yields (number of the first line,
+    text).
+    """
     joined: str | None = None
     first = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):

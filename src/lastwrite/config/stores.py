@@ -1,4 +1,4 @@
-"""The settings for reaching buckets, allowed beside any system's settings."""
+"""The settings of object stores (``storage.*``), allowed together with any system's settings."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def _items(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig(SettingsTable):
-    """The location of buckets, and the limits of requests.
+    """The address of an object store, and the limits of requests.
 
-    Credentials are not settings: each process finds its own, as the providers' tools do.
+    Credentials are not settings: each process reads them from its environment, as the providers'
+    tools do.
     """
 
     # fmt: off
@@ -53,13 +54,15 @@ class StoreConfig(SettingsTable):
     region:     str  = setting("", "storage.region")
     path_style: bool = setting(True, "storage.pathStyle")
     allow_http: bool = setting(False, "storage.allowHttp")
-    timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)  # of one request
-    retries:    int  = setting(4, "storage.retries", 0, 100)  # of one request
-    # of a generation's objects, for readers that use them while a new generation replaces it
+    # timeout of one request
+    timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)
+    retries:    int  = setting(4, "storage.retries", 0, 100)  # retries of one request
+    # time that replaced objects stay, for readers that have opened an older manifest
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
-    # from which the secret of kept scans is derived
+    # file with the secret that protects stored scans
     secret_file: str = setting("", "storage.secretFile")
-    # ID:FILE,…: encryption.key.pairs.ID.private.key.file of a tier's brokers
+    # ID:FILE,…: the private keys of encrypted tiered segments
+    # (encryption.key.pairs.ID.private.key.file)
     encryption_keys: str = setting("", "storage.encryptionKeys", parse=_key_files)
     # fmt: on
 
@@ -84,7 +87,7 @@ class StoreConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """A system's settings may be given together with these."""
+        """True for names outside ``storage.*``: they are settings of systems."""
         return not name.startswith(_PREFIX)
 
 
@@ -92,12 +95,12 @@ STORE_NAMES = frozenset(StoreConfig.field_of())
 
 
 def is_of_stores(name: str) -> bool:
-    """Whether the setting is about reaching buckets."""
+    """Whether the setting ``name`` is one of ``storage.*``."""
     return name.startswith(_PREFIX)
 
 
 def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
-    """The settings of buckets, from ``config``, which may contain a system's settings too.
+    """The object store settings in ``config``, which may also contain a system's settings.
 
     Raises:
         InvalidConfig: one of ``storage.*`` is unknown or out of range.
@@ -106,5 +109,5 @@ def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
 
 
 def stated_stores(config: Mapping[str, object]) -> dict[str, object]:
-    """The subset of settings that are about buckets."""
+    """The entries of ``config`` for object stores, ``storage.*``."""
     return {name: value for name, value in config.items() if name.startswith(_PREFIX)}

@@ -1,4 +1,4 @@
-"""The settings that control how a system's partitions are cleaned; each ``system.py`` defines them."""
+"""The interface through which a system provides the settings of its partitions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Config: TypeAlias = Mapping[str, object]  # settings by upstream name
 
 
 class Unmanaged(NamedTuple):
-    """Why a partition is skipped entirely, and what to configure to change that."""
+    """Why a partition is never cleaned, and what to configure to change that."""
 
     reason: str
     remedy: str
@@ -28,36 +28,34 @@ class SettingSources:
     """Sources of topic settings in addition to ``config`` (docs/decisions/explicit-compact.md)."""
 
     overrides: tuple[Override, ...] = ()
-    roots: tuple[str, ...] = ()  # log roots that were given together
-    metadata: str | None = None  # the path of the cluster's metadata
-    are_archives: bool = False  # the roots are archives, even if they are still empty
-    # folders of partitions that the caller named, rather than only their root
+    roots: tuple[str, ...] = ()  # log roots of one command
+    metadata: str | None = None  # path of the cluster's metadata log
+    are_archives: bool = False  # whether the roots are archives, even if they are still empty
+    # partition folders that the user gave directly, rather than a root
     named: frozenset[str] = frozenset()
 
 
 class SystemSettings(ABC):
-    """The settings that apply to a partition, and where each comes from."""
+    """A system's settings: which values apply to a partition, and their sources."""
 
-    kind_of_path: str  # a description of what a path of this system contains
-    governs_keyless: str  # the system's own setting for records without a key
-    policy_remedy: str  # what to do if it is unknown which logs the daemon should compact
+    kind_of_path: str  # what a path of this system contains, in words
+    governs_keyless: str  # the setting of this system that decides on records without a key
+    policy_remedy: str  # what to do if no cleanup policy is known
 
     @abstractmethod
     def check_config(self, config: Config, /) -> None: ...
 
     @abstractmethod
     def settings_of(self, folder: str, config: Config, /) -> tuple[Setting, ...]:
-        """All settings that apply to the partition, and where each comes from."""
+        """All settings that apply to the partition, with their sources."""
 
     def outvoted(self, folder: str, config: Config, /) -> tuple[OverriddenSetting, ...]:
-        """The settings in ``config`` that do not apply, because the partition's cluster overrides
-        them.
-        """
+        """The settings in ``config`` that the partition's cluster overrides."""
         return ()
 
     def why_unmanaged(self, folder: str, config: Config, /) -> Unmanaged | None:
-        """Why the partition is skipped entirely, and what to configure. None means that it is not
-        skipped.
+        """Why the partition is never cleaned, and what to configure. None means that it may be
+        cleaned.
         """
         return None
 
@@ -66,8 +64,8 @@ class SystemSettings(ABC):
         return True
 
     def told(self, sources: SettingSources) -> Self:
-        """The same system, which also reads topic settings from ``sources``; by default it needs
-        none.
+        """A copy of this system that also reads topic settings from ``sources``. By default the
+        system itself, which has no such sources.
 
         Raises:
             InvalidConfig: the sources contain settings that this system does not have.
@@ -77,18 +75,18 @@ class SystemSettings(ABC):
         return self
 
     def check_sources(self, folders: Sequence[str], /) -> None:
-        """Check that the source of settings is readable for at least one of the partitions.
+        """Check that the source of topic settings can be read for at least one partition.
 
         By default there is no such source.
 
         Raises:
-            CorruptLog: it is readable for none; raised once, not for each partition.
+            CorruptLog: it can be read for no partition. Raised once rather than per partition.
         """
         return None
 
 
 def no_topics_of_kafka(system: str, sources: SettingSources) -> None:
-    """Refuse options that only Kafka's topics have.
+    """Reject options that apply only to Kafka's topics.
 
     Raises:
         InvalidConfig: an override, or a cluster's metadata, is given.
