@@ -1,6 +1,6 @@
 """Kernels that read big-endian integers.
 
-``data`` is given by its address (``encoding.intrinsics``); the caller has checked the bounds.
+``data`` is an address (``encoding.intrinsics``). The caller has checked the bounds.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 

@@ -1,11 +1,11 @@
-"""CRC-32C and CRC-32 at the speed of memory, for use inside kernels.
+"""CRC-32C and CRC-32 for use inside kernels, about as fast as memory.
 
-*CRC-32C*: the processor's instruction takes three cycles for 8 bytes, but one can start each cycle.
-So three lanes process neighbouring ranges in parallel. Tables that push a checksum through a range
-of zero bytes join their results, because CRC is linear. *CRC-32* has no instruction. Carry-less
-products fold 64 bytes at a time onto the next 64, until 16 are left. Processors without these
-instructions use eight tables at once. Outside kernels, use the libraries ``google_crc32c`` and
-``zlib``. Before a format is used, the kernel is checked against the library.
+*CRC-32C*: the processor's instruction needs three cycles for 8 bytes, but one can start in each
+cycle. Three lanes therefore process neighbouring ranges in parallel. CRC is linear, so tables that
+append zero bytes to a checksum combine the three results. *CRC-32* has no instruction. Carry-less
+products fold each 64 bytes onto the next 64, until 16 are left. Without these instructions, eight
+tables process 8 bytes per step. Outside kernels, use ``google_crc32c`` and ``zlib``. Each kernel is
+compared with its library once per process.
 
 Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283; CRC-32
 (IEEE) for message formats v0 and v1.
@@ -43,7 +43,7 @@ _U32 = npt.NDArray[np.uint32]
 
 
 def _byte_tables(polynomial: int) -> _U32:
-    """Eight tables: the checksum of each byte followed by 0 … 7 zero bytes."""
+    """Eight tables: table k has the checksum of each byte followed by k zero bytes."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     value = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -65,7 +65,7 @@ def _push(tables: _U32, crc: _U32) -> _U32:
 
 
 def _zero_tables(count: int) -> _U32:
-    """Four tables that push a checksum through ``count`` zero bytes; ``count`` is a power of two."""
+    """Four tables that append ``count`` zero bytes to a checksum. ``count`` is a power of two."""
     byte = np.arange(256, dtype=np.uint32)
     tables = np.stack([byte << np.uint32(8 * k) for k in range(4)])
     tables = (tables >> 8) ^ _TABLES[0][tables & 255]
@@ -92,7 +92,9 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _step(tables, word, count):  # type: ignore[no-untyped-def]
-    """The checksum of the ``count`` low bytes of ``word``, into which the previous one is mixed."""
+    """The checksum of the ``count`` low bytes of ``word``, which was combined with the previous
+    checksum by xor.
+    """
     crc = np.uint64(0)
     for k in range(count):
         crc ^= np.uint64(tables[count - 1 - k, (word >> np.uint64(8 * k)) & np.uint64(255)])
@@ -101,7 +103,7 @@ def _step(tables, word, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _by_tables(tables, data, start, end, crc):  # type: ignore[no-untyped-def]
-    """The checksum of ``data[start:end]`` after ``crc``, eight bytes per step."""
+    """Continue the checksum ``crc`` over ``data[start:end]``, eight bytes per step."""
     at = np.int64(start)
     while end - at >= 8:
         crc = _step(tables, load64(data, at) ^ crc, 8)
@@ -154,7 +156,7 @@ def crc32c(data: ByteArray, start: int, end: int) -> int:
 def check_against_library() -> None:
     """Compare the kernel with ``google_crc32c``, once per process.
 
-    The lengths include those around every lane border.
+    The compared lengths include those around each lane size.
 
     Raises:
         AssertionError: the results differ, because of the processor or the compiler.
@@ -167,8 +169,7 @@ def check_against_library() -> None:
 
 @cache
 def check_crc32_against_library() -> None:
-    """Compare the CRC-32 kernel with ``zlib``, once per process, before the first batch of an old
-    format.
+    """Compare the CRC-32 kernel with ``zlib``, once per process.
 
     Raises:
         AssertionError: the results differ, because of the processor or the compiler.

@@ -1,9 +1,9 @@
-"""The functions of the codecs' C libraries, for calls from kernels.
+"""Functions of the codecs' C libraries that kernels can call.
 
-A call through Python costs 5 to 15 µs, beside the 10 to 50 µs that a library takes for a small
-batch. The Python packages that contain these libraries export their functions: ``lz4`` in its own
-module, ``zstandard`` in its cffi module. If a package does not, its words are 0 and the kernels
-refuse its data; ``compression`` then processes it batch by batch.
+A call through Python costs 5 to 15 µs, in addition to the 10 to 50 µs that a library needs for a
+small batch. The extension modules of the packages ``lz4`` and ``zstandard`` export the functions of
+these libraries. If they do not, the codec's words are 0 and its kernels refuse all data.
+``compression`` then processes each batch by itself.
 
 Source: zstd 1.5 ``zstd.h``; lz4 1.9 ``lz4frame.h``.
 """
@@ -21,7 +21,7 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 
-# The words of ``Contexts``: the addresses of functions, of their contexts, and of settings.
+# Indexes into ``Contexts.words``, which has addresses of functions, contexts and settings.
 ZSTD_OPEN = 0  # ZSTD_decompressDCtx
 ZSTD_BEGIN = 1  # ZSTD_compressBegin
 ZSTD_PACK = 2  # ZSTD_compressContinue
@@ -32,22 +32,22 @@ LZ4_PACK = 6  # LZ4F_compressFrame
 LZ4_SETTINGS = 7
 _WORDS = 8
 
-# RTLD_DEEPBIND: a library's own functions take precedence over another version's in the process.
+# RTLD_DEEPBIND: a library uses its own functions, even if the process has another version of it.
 _DEEPBIND = 8 if sys.platform == "linux" else 0
 
 _ZSTD = "ZSTD_decompressDCtx", "ZSTD_compressBegin", "ZSTD_compressContinue", "ZSTD_compressEnd"
 _ZSTD_MAKE = "ZSTD_createDCtx", "ZSTD_createCCtx"
 _ZSTD_FREE = "ZSTD_freeDCtx", "ZSTD_freeCCtx"
 _LZ4_PACK = ("LZ4F_compressFrame",)
-# LZ4F_preferences_t, 56 bytes: u32 block size (4: 64 KiB), u32 whether blocks are independent. The
-# rest is 0: no checksums, no content size, the default level.
+# LZ4F_preferences_t, 56 bytes: u32 block size (4: 64 KiB), u32 block mode (1: independent). The
+# other fields are 0: no checksums, no content size, the default level.
 _LZ4_SETTINGS = np.array([4 | 1 << 32, *[0] * 6], dtype=np.int64)
 
 
 class Contexts:
-    """A worker's contexts of the libraries; not thread-safe.
+    """The library contexts of one worker. Not thread-safe.
 
-    ``words`` is passed to kernels, and valid as long as this object exists.
+    Kernels get ``words``, which is valid as long as this object exists.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Contexts:
             contexts = [getattr(zstd, make)() for make in _ZSTD_MAKE]
             for free, context in zip(_ZSTD_FREE, contexts, strict=True):
                 finalize(self, getattr(zstd, free), ctypes.c_void_p(context)).atexit = False
-            if all(contexts):  # otherwise there was not enough memory
+            if all(contexts):  # a context is null if memory is short
                 self.words[: ZSTD_PACKER + 1] = [*_addresses(zstd, _ZSTD), *contexts]
         lz4 = _library("lz4.frame._frame", _LZ4_PACK)
         if lz4 is not None:
@@ -66,8 +66,8 @@ class Contexts:
 
 @cache
 def _library(module: str, names: tuple[str, ...]) -> ctypes.CDLL | None:
-    """A package's module as a library. None if it is missing or does not export all these
-    functions.
+    """The extension ``module`` as a C library. None if it is missing or does not export all
+    ``names``.
     """
     spec = find_spec(module)
     if spec is None or spec.origin is None:

@@ -1,18 +1,16 @@
 """The codecs of Kafka's record batches, in the framings that Kafka's own clients and brokers use.
 
-The smallest case is codec 0, which leaves the bytes unchanged. The other codecs have one framing
-each:
+Codec 0 leaves the bytes unchanged. Each other codec has one framing:
 
 - gzip: RFC 1952. Lastwrite writes the header that Java 17 writes.
 - snappy: a *xerial* stream, a header and chunks of raw snappy. librdkafka writes one raw block
-  without any header, and Kafka reads that too. So both are read, and xerial is written.
-- lz4: an LZ4 frame with independent blocks. Kafka refuses dependent blocks, and so does Lastwrite.
+  without a header, which Kafka reads too. Lastwrite reads both, and writes xerial.
+- lz4: an LZ4 frame with independent blocks. Like Kafka, Lastwrite refuses dependent blocks.
   In message format v0 the header's checksum is wrong; see ``with_lz4_header_checksum``.
 - zstd: frames without a content size.
 
-The size that a blob states for itself is unproven, and no buffer is allocated to such a size.
-``decompress_into`` fills the given buffer. ``decompress`` grows one in steps, up to the caller's
-limit.
+The size in compressed data may be wrong, so no buffer is allocated by it. ``decompress_into`` fills
+a given buffer. ``decompress`` enlarges a buffer in steps, up to a limit.
 
 Source: Kafka 4.4 ``org.apache.kafka.common.compress``; snappy-java ``SnappyInputStream``; the LZ4
 frame format 1.6.2; RFC 1952; RFC 8878.
@@ -38,26 +36,26 @@ from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, Unsupp
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version of a reader
-XERIAL_CHUNK_BYTES = 32 * 1024  # of input
+XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per chunk
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
 # deflate; no name; no time; system unknown (Java 17)
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 
 LZ4_MAGIC = bytes.fromhex("04224d18")
-_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # as Kafka writes it
+_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # the header that Kafka writes
 
-# without content size, checksum and dictionary: as Kafka writes it
+# no content size, no checksum, no dictionary, as Kafka writes frames
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
-_ZSTD_WINDOW_BYTES = 8 << 20  # the largest window that a context may keep; level 3 uses 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # largest accepted window; level 3 uses 2 MiB
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
-_GZIP_WINDOW = 31  # zlib: 32 KiB, with a gzip header and trailer
+_GZIP_WINDOW = 31  # zlib's value for a 32 KiB window with gzip header and trailer
 _FIRST_GUESS_BYTES = 64 * 1024
 
 
 class Codec(IntEnum):
-    """Bits 0 to 2 of a batch's attributes."""
+    """The codec number in bits 0 to 2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -72,7 +70,7 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, number: int, at: int | None = None) -> Codec:
-        """The codec for an attribute's bits.
+        """The codec with this number.
 
         Raises:
             UnsupportedFormat: 5, 6 and 7 are not assigned; the error has the position ``at``.
@@ -86,8 +84,8 @@ class Codec(IntEnum):
 class OutputTooSmall(Exception):
     """The output buffer is too small. Only callers of ``decompress_into`` see this.
 
-    ``needed_bytes`` is the size that the data states, which may be wrong. None means that it states
-    none.
+    ``needed_bytes`` is the size given in the data, which may be wrong. None means that the data has
+    no size.
     """
 
     def __init__(self, needed_bytes: int | None = None) -> None:
@@ -96,7 +94,7 @@ class OutputTooSmall(Exception):
 
 
 def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-    """Decompress all of ``data`` to the front of ``out``, and return the number of bytes written.
+    """Decompress all of ``data`` to the start of ``out``, and return the number of bytes written.
 
     ``out`` is contiguous and writable. Its content is undefined after an error.
 
@@ -127,7 +125,7 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
 def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
     """Decompress all of ``data``, to at most ``limit_bytes``.
 
-    Allocates at most four times the output, or 64 KiB, regardless of the size that the data states.
+    Allocates at most four times the output, or 64 KiB, even if the data contains a larger size.
 
     Raises:
         OutOfMemoryBudget: the output exceeds ``limit_bytes``.
@@ -176,17 +174,17 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             store_size=False,
         )
         return framed
-    # A stream does not have its length at the start. This keeps the content size out of the frame.
+    # A stream's length is unknown at its start, so the frame has no content size.
     stream = cramjam.zstd.Compressor(level=LEVEL)
     stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
 
 
 class Codecs:
-    """``decompress_into`` and ``compress`` with reused contexts, for one worker; not thread-safe.
+    """``decompress_into`` and ``compress`` with reused contexts. Not thread-safe.
 
-    Bytes and errors are the same. zstd is a quarter faster, because the functions make a context
-    for each batch.
+    Results and errors are those of the functions. zstd is a quarter faster, because the functions
+    create a context for each batch.
     """
 
     def __init__(self) -> None:
@@ -195,11 +193,11 @@ class Codecs:
 
     @cached_property
     def contexts(self) -> Contexts:
-        """For kernels that decompress or compress many batches in one call."""
+        """Contexts for kernels that process many batches in one call."""
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-        """Same as the function ``decompress_into``."""
+        """As the function ``decompress_into``."""
         view = memoryview(data)
         if codec is Codec.ZSTD and _is_common_zstd_frame(view):
             if self._opener is None:
@@ -209,33 +207,33 @@ class Codecs:
                     size = int(stream.readinto(out))
             except zstandard.ZstdError:
                 size = len(out)
-            # A full buffer may mean that there is more output. The function finds out, and has the
-            # error messages for broken data.
+            # If the buffer is full, there may be more output. The function detects that, and has
+            # the error messages for damaged data.
             if size < len(out):
                 return size
         return decompress_into(codec, view, out)
 
     def compress(self, codec: Codec, data: Buffer) -> bytes:
-        """Same as the function ``compress``."""
+        """As the function ``compress``."""
         if codec is not Codec.ZSTD:
             return compress(codec, data)
         if self._packer is None:
             self._packer = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
-        # A stream, as in the function: if the library had the size, it would choose other
-        # parameters.
+        # A stream, as in the function: the library chooses other parameters if the size is known.
         stream = self._packer.compressobj()
         return stream.compress(memoryview(data)) + stream.flush()
 
 
 def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> bytes:
-    """``frame`` with a new checksum of its header (HC); unchanged if it is no LZ4 frame.
+    """``frame`` with a new header checksum (HC). Unchanged if it is not an LZ4 frame.
 
-    HC is the second-lowest byte of xxHash32 over the header behind the magic. The first Kafka
-    clients hashed the magic as well (``covers_magic``). Message format v0 kept that, and there no
-    reader checks it.
+    HC is the second-lowest byte of xxHash32 over the header after the magic. The first Kafka
+    clients hashed the magic too (``covers_magic``). Message format v0 still does, and its readers
+    do not check HC.
     """
     data = bytearray(memoryview(frame))
-    place = 14 if len(data) > 4 and data[4] & 0x08 else 6  # behind the content size
+    # position of HC, after the content size if present
+    place = 14 if len(data) > 4 and data[4] & 0x08 else 6
     if len(data) <= place or data[:4] != LZ4_MAGIC:
         return bytes(data)
     data[place] = _short_xxhash32(data[0 if covers_magic else 4 : place]) >> 8 & 0xFF
@@ -243,7 +241,7 @@ def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> by
 
 
 def _short_xxhash32(data: bytearray) -> int:
-    """xxHash32 with seed 0 of fewer than 16 bytes."""
+    """xxHash32 with seed 0 of ``data``, which has fewer than 16 bytes."""
     first, second, third, fourth, fifth = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     whole = len(data) // 4 * 4
     value = fifth + len(data)
@@ -275,7 +273,7 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
         return int(decode(data, out))  # type: ignore[operator]
     except cramjam.DecompressionError as error:
         problem = str(error)
-    if "whole buffer" in problem:  # Rust's message for an output buffer that is full
+    if "whole buffer" in problem:  # message of the Rust library for a full output buffer
         raise OutputTooSmall
     if (
         "incomplete frame" in problem
@@ -289,12 +287,12 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
 def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
     """Decompress gzip members as Java's GZIPInputStream does.
 
-    Bytes after a member that are not the header of another member are ignored.
+    Bytes after a member are ignored, unless they begin another member.
     """
     try:
         return _decoded(Codec.GZIP, cramjam.gzip.decompress_into, data, out)
     except CorruptLog:
-        pass  # cramjam refuses such bytes
+        pass  # cramjam refuses bytes after a member
     size = 0
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW)
@@ -314,12 +312,12 @@ def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
 
 
 def _is_common_zstd_frame(data: memoryview) -> bool:
-    """Whether the bytes are exactly one frame like Kafka's, from its magic to the end of its last
-    block.
+    """Whether ``data`` is exactly one frame with Kafka's header.
 
-    A stream does not report that its input stops early or that bytes follow, so the blocks are
-    counted; most frames have one. A block has a u24 little-endian header. Bit 0 marks the last
-    block; bits 1 and 2 are 1 if one byte is repeated; the rest is the size.
+    The library's stream does not report truncated input or bytes after the frame, so this function
+    follows the block headers. Most frames have one block. A block header is a little-endian u24.
+    Bit 0 marks the last block; bits 1 and 2 have the value 1 if one byte is repeated; the other
+    bits are the size.
     """
     if data[:5] != _ZSTD_COMMON_HEADER:
         return False
@@ -333,7 +331,7 @@ def _is_common_zstd_frame(data: memoryview) -> bool:
 
 
 def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
-    """Decode xerial chunks, or one raw block if the magic is missing, as snappy-java does."""
+    """Decode xerial chunks, or one raw block if there is no magic, as snappy-java does."""
     if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _snappy_block_into(data, 0, out)
     at = written = 0
@@ -341,7 +339,7 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         if len(data) - at < 4:
             raise TruncatedLog("snappy chunk length cut short", at)
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
-        # at the start, or where streams were concatenated
+        # a header, at the start or between concatenated streams
         if length == _XERIAL_HEAD_AS_LENGTH:
             at = _after_xerial_header(data, at)
             continue
@@ -369,7 +367,8 @@ def _after_xerial_header(data: memoryview, at: int) -> int:
 def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -> int:
     try:
         claim = cramjam.snappy.decompress_raw_len(block)
-        # Three bytes of snappy expand to 64 at most, so a larger claim is refused without a buffer.
+        # Three bytes of snappy expand to at most 64, so a larger size is rejected before
+        # allocation.
         if claim > 22 * len(block) + 64:
             raise CorruptLog(f"snappy block of {len(block)} bytes claims to hold {claim}", at)
         if claim > len(out):
@@ -380,7 +379,7 @@ def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -
 
 
 def _check_lz4_frame(data: memoryview) -> None:
-    """Check that the data is one lz4 frame of independent blocks, as Kafka requires.
+    """Check that ``data`` is one LZ4 frame of independent blocks, as Kafka requires.
 
         byte 0  magic 04 22 4d 18
         byte 4  FLG: bits 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size,
@@ -391,7 +390,7 @@ def _check_lz4_frame(data: memoryview) -> None:
         flagged
         last    u32 0; then the content checksum, u32, if flagged
 
-    The decoder that runs next verifies the checksums.
+    The decoder verifies the checksums afterwards.
     """
     if len(data) < 7:
         raise TruncatedLog("lz4 frame header cut short", 0)

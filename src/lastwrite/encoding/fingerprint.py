@@ -1,14 +1,14 @@
-"""Keyed fingerprints of keys: 96 bits for which clients cannot construct collisions.
+"""Fingerprints of record keys: 96 bits under a secret, so that clients cannot construct collisions.
 
-Two lanes with separate secrets each fold wide products of the key's words. A final bijective mix
-spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the usual case, take
-one product per lane, from two loads that may overlap. Each such length has its own secrets, so
-``a`` and ``a\\0`` are as different as any two keys. Longer keys take a product per lane for every
-16 bytes and one for the length.
+A fingerprint has two lanes with separate secrets. Each lane folds 128-bit products of the key's
+words. A final bijective mix spreads the bits, because the top bits choose the bucket. Keys of up to
+16 bytes, the usual case, need one product per lane, from two loads that may overlap. Each such
+length has its own secret words, so ``a`` and ``a\\0`` differ like any two keys. Longer keys need
+one product per lane for each 16 bytes, and one for the length.
 
-The secret is new for each round and never leaves it, so a client cannot aim at a collision. A
-collision by chance (below 1e-11 for a billion keys in a partition) does not repeat in the next
-round.
+Each round draws a new secret and does not disclose it, so a client cannot search for collisions. A
+collision by chance (probability below 1e-11 for a billion keys in a partition) does not repeat in
+the next round.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -24,7 +24,9 @@ SECRET_WORDS = 17 * 4 + 8
 
 
 def secret_from(seed: bytes) -> UInt64Array:
-    """The secret of a round: ``SECRET_WORDS`` uint64 from as many random words, none of them zero."""
+    """Convert random bytes to the secret of a round: ``SECRET_WORDS`` uint64, none of which is
+    0.
+    """
     words = np.frombuffer(seed, dtype="<u8").astype(np.uint64)
     if len(words) != SECRET_WORDS:
         raise ValueError(f"a secret takes {SECRET_WORDS * 8} bytes")
@@ -44,7 +46,7 @@ def _spread(value):
 def fingerprint(data, at, length, secret):
     """The two uint64 lanes of the key ``data[at:at + length]``; the first is never 0.
 
-    ``data`` is the bytes, or their address.
+    ``data`` is an array of bytes or an address.
     """
     if length <= 16:
         if length >= 8:

@@ -1,14 +1,12 @@
-"""Numba intrinsics for operations that take one instruction but have no form in Python.
+"""Numba intrinsics for operations that are one instruction but that Python cannot express.
 
 These are unaligned loads and stores, byte swaps, the 64 x 64 -> 128 bit product, block copies, the
-CRC-32C instruction, folds for CRC-32, and calls of a C library's functions. Byte-by-byte loops cost
-three to five times as much (docs/decisions). No bounds are checked here: every caller has checked
-them.
+CRC-32C instruction, folds for CRC-32, and calls of C functions. Byte-by-byte loops would need three
+to five times as long (docs/decisions). No function checks bounds: the caller must.
 
-Bytes are given as an array or as its ``address``. Functions that a kernel calls for every record
-take the address. For an array, Numba counts references at each such call, with two locked
-instructions that cost more than decoding the record. The caller keeps the array alive while its
-address is used.
+Bytes are passed as an array or as its ``address``. Functions that are called for every record get
+the address. For an array, Numba would count references at each call, with two locked instructions
+that cost more than decoding the record. The caller keeps the array alive while its address is used.
 """
 # mypy: disable-error-code="no-untyped-def, misc, no-untyped-call, untyped-decorator"
 
@@ -92,7 +90,7 @@ swap16 = _swapper(16)
 
 @intrinsic
 def address(typing_context, array):
-    """The address of the array's first byte, as an int64 that the functions below accept as the
+    """The address of the array's first byte, as int64. The other functions accept it instead of the
     array.
     """
 
@@ -118,7 +116,7 @@ def folded_product(typing_context, a, b):
 
 @intrinsic
 def trailing_zeros(typing_context, word):
-    """The number of 0 bits below the lowest set bit of a uint64 that is not 0."""
+    """The number of 0 bits below the lowest 1 bit of ``word``, a uint64 other than 0."""
 
     def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -141,7 +139,9 @@ def copy_bytes(typing_context, target, at, source, start, count):
 
 @intrinsic
 def copy16(typing_context, target, at, source, start):
-    """Copy the 16 bytes ``source[start:start + 16]``, all read before any is written."""
+    """Copy 16 bytes from ``source[start]`` to ``target[at]``. All are read before any is
+    written.
+    """
 
     def codegen(context, builder, signature, args):
         into = _pointer(context, builder, signature.args[0], args[0], args[1], 128)
@@ -162,19 +162,23 @@ def _call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @intrinsic
 def call2(typing_context, function, first, second):
-    """Call the C function at this address with two integers or addresses, and return its result."""
+    """Call the C function at address ``function`` with two integers or addresses. Returns its
+    int64.
+    """
     return types.int64(*[types.int64] * 3), _call
 
 
 @intrinsic
 def call5(typing_context, function, first, second, third, fourth, fifth):
-    """The same with five arguments."""
+    """Call the C function at address ``function`` with five integers or addresses. Returns its
+    int64.
+    """
     return types.int64(*[types.int64] * 6), _call
 
 
 @cache
 def _crc_instruction() -> str | None:
-    """The LLVM name of the processor's CRC-32C over 8 bytes. None if it has no such instruction."""
+    """The LLVM name of the processor's instruction for CRC-32C of 8 bytes. None if it has none."""
     features = binding.get_host_cpu_features()
     architecture = binding.get_process_triple().split("-")[0]
     if architecture == "x86_64" and features.get("sse4.2"):
@@ -186,7 +190,9 @@ def _crc_instruction() -> str | None:
 
 @intrinsic
 def has_crc32c_step(typing_context):
-    """Whether the processor has the instruction: a constant of the compiled kernel."""
+    """Whether the processor has the instruction of ``crc32c_step``. A constant in the compiled
+    kernel.
+    """
 
     def codegen(context, builder, signature, args):
         return context.get_constant(types.boolean, _crc_instruction() is not None)
@@ -196,7 +202,9 @@ def has_crc32c_step(typing_context):
 
 @intrinsic
 def crc32c_step(typing_context, crc, word):
-    """One CRC-32C step over 8 bytes; undefined without ``has_crc32c_step``."""
+    """Continue the CRC-32C ``crc`` over the 8 bytes ``word``. Undefined without
+    ``has_crc32c_step``.
+    """
 
     def codegen(context, builder, signature, args):
         wide, narrow = ir.IntType(64), ir.IntType(32)
@@ -215,7 +223,8 @@ def crc32c_step(typing_context, crc, word):
 
 
 _CARRYLESS = "llvm.x86.pclmulqdq"
-# x^(512+32), x^(512-32); x^(128+32), x^(128-32) modulo CRC-32's polynomial, bits reflected
+# x^(512+32) and x^(512-32), then x^(128+32) and x^(128-32), modulo CRC-32's polynomial, with
+# reflected bits
 _FOLD_64 = 0x154442BD4, 0x1C6E41596
 _FOLD_16 = 0x1751997D0, 0x0CCAA009E
 
@@ -228,7 +237,7 @@ def _has_carryless_product() -> bool:
 
 @intrinsic
 def has_crc32_fold(typing_context):
-    """Whether the processor has carry-less products: a constant of the compiled kernel."""
+    """Whether the processor has carry-less products. A constant in the compiled kernel."""
 
     def codegen(context, builder, signature, args):
         return context.get_constant(types.boolean, _has_carryless_product())
@@ -238,10 +247,10 @@ def has_crc32_fold(typing_context):
 
 @intrinsic
 def crc32_fold(typing_context, place, end, crc):
-    """Fold the bytes from address ``place`` to ``end`` to 16 bytes with the same CRC-32.
+    """Fold the bytes from address ``place`` to ``end`` into 16 bytes with the same CRC-32.
 
-    There must be at least 64 bytes, and a multiple of 16. Returns (the first 8, the last 8), with
-    ``crc`` mixed in. Undefined without ``has_crc32_fold``.
+    Their number is a multiple of 16 and at least 64. Returns (first 8 bytes, last 8 bytes) as
+    uint64, including the previous ``crc``. Undefined without ``has_crc32_fold``.
 
     Source: Gopal and others, "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel
     2009; its constants for the bit-reflected CRC-32.

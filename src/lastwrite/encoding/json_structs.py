@@ -1,8 +1,8 @@
-"""JSON to msgspec structs, safe in any thread.
+"""Thread-safe decoding of JSON to msgspec structs.
 
-msgspec analyses a class when it first decodes one. A second thread that decodes the same class at
-that moment uses the unfinished result and crashes the process (a segmentation fault in 0.22.0). So
-one thread at a time makes decoders; all threads use finished ones.
+msgspec analyses a class when it first decodes it. A second thread that decodes the same class
+meanwhile uses the unfinished analysis, and the process crashes (segmentation fault in 0.22.0).
+Decoders are therefore created by one thread at a time, and used by all threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode_struct(text: bytes | bytearray | memoryview | str, kind: type[T]) -> T:
-    """The struct ``kind`` that the JSON text contains.
+    """Decode JSON text to the struct ``kind``.
 
     Raises:
         msgspec.MsgspecError: the text is not JSON, or has another form.
@@ -29,13 +29,15 @@ def decode_struct(text: bytes | bytearray | memoryview | str, kind: type[T]) -> 
 
 
 def convert_struct(fields: object, kind: type[T]) -> T:
-    """The struct ``kind`` from parsed JSON: dicts, lists, strings and numbers."""
+    """Convert parsed JSON (dicts, lists, strings and numbers) to the struct ``kind``."""
     _decoder_of(kind)
     return msgspec.convert(fields, kind)  # noqa: TID251
 
 
 def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder that any thread may use; ``kind`` and the classes of its fields are analysed then."""
+    """A decoder for ``kind`` that any thread may use, because the analysis of its classes is
+    complete.
+    """
     known = _decoders.get(kind)
     if known is None:
         with _learning:

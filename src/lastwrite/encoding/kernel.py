@@ -1,8 +1,9 @@
-"""``njit``: a kernel that is compiled at its first call rather than at the import of its module.
+"""``njit`` declares a kernel that is loaded or compiled at its first call, without importing Numba
+before.
 
-Numba costs a third of a second of processor time to import, as much again before the first kernel
-runs, and 45 MiB in each process. So a module with kernels does not import Numba. What runs is the
-kernels' machine code, which ``machine_code`` stores beside Numba's own cache.
+In each process, Numba costs a third of a second of processor time to import, as much again before
+the first kernel runs, and 45 MiB. Modules with kernels therefore do not import Numba.
+``machine_code`` stores the kernels' machine code beside Numba's cache, and calls it.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ from typing import Any
 from lastwrite.encoding.kernel_cache import may_keep_code
 
 _PACKAGE = __name__.partition(".")[0]
-# One thread at a time makes kernels: another would call a kernel before the functions that it calls
-# exist. The lock is reentrant, because a kernel may call itself.
+# Only one thread at a time creates kernels. Another thread could otherwise call a kernel before the
+# functions that it calls exist. The lock is reentrant, because a kernel may call itself.
 making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """Numba's decorator of that name, with its options, for a module's functions; it runs at the
-    first call.
+    """As ``numba.njit``, with the same options, for functions of a module. Compiles at the first
+    call.
     """
     return lambda function: Kernel(function, options)
 
 
 def intrinsic(function: Any) -> Any:
-    """Numba's ``numba.extending.intrinsic``; it runs with the first kernel that uses the function."""
+    """As ``numba.extending.intrinsic``. Numba is imported only when a kernel that uses it is
+    compiled.
+    """
     return Intrinsic(function)
 
 
@@ -57,7 +60,7 @@ class Intrinsic:
 
 
 class Kernel:
-    """A function in machine code."""
+    """A function that runs as machine code."""
 
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
         self.function = function
@@ -75,8 +78,8 @@ class Kernel:
 
     @property
     def for_numba(self) -> Any:
-        """Numba's dispatcher, whose callees are Numba's own too, because it does not accept these
-        classes.
+        """Numba's dispatcher for the function. The kernels that it calls are replaced by their
+        dispatchers, because Numba does not accept ``Kernel`` objects.
         """
         with making:
             if self._made is None:
@@ -90,7 +93,7 @@ class Kernel:
                 )
                 twin.__qualname__ = self.function.__qualname__
                 self._made = import_module("numba").njit(**self._options)(twin)
-                # after it is made, because a kernel may call itself
+                # after ``_made`` is set, because a kernel may call itself
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
             return self._made
 
@@ -103,8 +106,8 @@ class Kernel:
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """The ``names`` in ``given``, with kernels and intrinsics as Numba's objects, also inside
-    modules.
+    """The ``names`` in ``given``, with kernels and intrinsics replaced by Numba's objects, also
+    inside modules.
     """
     found: dict[str, Any] = {}
     for name in names & given.keys():
@@ -118,7 +121,7 @@ def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The global names that a function uses, including the names in functions inside it."""
+    """The global names that a function and its inner functions use."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

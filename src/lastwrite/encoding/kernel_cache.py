@@ -1,9 +1,9 @@
-"""Removes outdated compiled kernels before they are used.
+"""Deletes outdated compiled kernels before they are used.
 
-Numba stores compiled code beside the sources and checks, for each kernel, only the kernel's own
-file. After a change in another file whose function is compiled into the kernel, Numba would still
-use its cache. An upgrade could thus run half of two releases. So a digest of all sources is stored
-beside the cache, and if it no longer matches, the compiled code is removed.
+Numba stores compiled code beside the sources. Before it uses the code, it checks only the source
+file of the kernel itself, not those of the functions compiled into it. After an upgrade, a kernel
+could thus contain code of two releases. A digest of all sources is therefore stored beside the
+cache. If it does not match, the compiled code is deleted.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _is_told = False
 
 
 def kernel_folders() -> list[Path]:
-    """The folders whose modules contain kernels, or code and constants compiled into other kernels."""
+    """The folders with kernels, or with functions and constants that are compiled into kernels."""
     return [_PACKAGE / name for name in _FOLDERS]
 
 
 def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
-    """Remove kernels that were compiled from other sources, and return whether there were any.
+    """Delete kernels that were compiled from other sources, and return whether there were any.
 
-    ``folders`` are by default those of all kernels. If the folders cannot be written, Numba stores
-    its cache elsewhere and checks the sources' times, so nothing is done.
+    By default ``folders`` are ``kernel_folders()``. If they cannot be written, nothing is done:
+    Numba then stores its cache elsewhere, and checks the times of the sources.
     """
     now = _digest() if folders is None else _digest_of(folders := tuple(folders))
     folders = kernel_folders() if folders is None else folders
@@ -73,7 +73,7 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
 
 @cache
 def _digest() -> str:
-    """The digest of all sources of kernels, as they were when this process first read them."""
+    """The digest of the sources of all kernels, computed once per process."""
     return _digest_of(kernel_folders())
 
 
@@ -85,7 +85,7 @@ def _digest_of(folders: Iterable[Path]) -> str:
 
 
 def maker() -> str:
-    """The origin of the kernels' machine code: the sources, Numba and Python."""
+    """A text that identifies the sources, Numba and Python by which machine code is compiled."""
     numba = find_spec("numba")
     made = numba.origin if numba is not None and numba.origin is not None else ""
     written_ns = os.stat(made).st_mtime_ns if made else 0
@@ -96,8 +96,8 @@ def maker() -> str:
 def may_keep_code() -> bool:
     """Whether machine code may be stored beside the sources.
 
-    It may not if that folder cannot be written, if the environment configures Numba, or if this
-    Python has another object layout.
+    False if the folder cannot be written, if environment variables configure Numba, or if this
+    Python's objects have another memory layout.
     """
     is_told = any(name.startswith("NUMBA_") for name in os.environ)
     is_known = sys.implementation.name == "cpython" and object.__basicsize__ == 16
@@ -105,9 +105,9 @@ def may_keep_code() -> bool:
 
 
 def code_files(kernel: str) -> list[Path]:
-    """The files of machine code for a kernel, given as ``lastwrite.module:name``, usable or not.
+    """The files with machine code of ``kernel`` (``lastwrite.module:name``), whether valid or not.
 
-    Empty if the folder cannot be read, for example after the process has dropped its user's rights.
+    Empty if the folder cannot be read, for example because the process has dropped its permissions.
     """
     module, name = kernel.split(":")
     pattern = _code_file(module, f"{name}-*")
@@ -117,7 +117,7 @@ def code_files(kernel: str) -> list[Path]:
 
 
 def kept_code(module: str, name: str) -> bytes:
-    """The code stored by ``keep_code``; empty if there is none."""
+    """The machine code that ``keep_code`` stored; empty if there is none."""
     with contextlib.suppress(OSError):
         return _code_file(module, name).read_bytes()
     return b""
@@ -138,9 +138,9 @@ def _code_file(module: str, name: str) -> Path:
 
 
 def is_compiled(kernel: str) -> bool:
-    """Whether the kernel, given as ``lastwrite.module:name``, is compiled.
+    """Whether ``kernel`` (``lastwrite.module:name``) is compiled.
 
-    Its module is loaded only if Numba stores the code.
+    Imports the kernel's module only if Numba stores the code.
     """
     if may_keep_code():
         return bool(code_files(kernel))
@@ -149,19 +149,21 @@ def is_compiled(kernel: str) -> bool:
 
 
 def is_in_numbas_cache(kernel: Any) -> bool:
-    """Whether Numba's cache has the function in its current version, or cannot store anything."""
+    """Whether Numba's cache has the current version of the function. True if Numba cannot store
+    code.
+    """
     cache = getattr(kernel.for_numba._cache, "_cache_file", None)
     return cache is None or bool(cache._load_index())
 
 
 def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:
-    """Report that work will start late if ``kernels`` and others must be compiled first."""
+    """Report that kernels are being compiled, unless all ``kernels`` are compiled already."""
     if not all(map(is_compiled, kernels)):
         say_compiling(say)
 
 
 def say_compiling(say: Callable[[str], None]) -> None:
-    """Report that kernels are being compiled, once per process, since each step may need some."""
+    """Report that kernels are being compiled, but only once per process."""
     global _is_told
     if not _is_told:
         _is_told = True

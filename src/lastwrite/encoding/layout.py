@@ -8,8 +8,7 @@ A class lists its fields with their position and type::
 
     ENTRY = layout(Entry, byte_order=">", size=8)
 
-On import, ``layout`` checks that positions, types and size agree: the fields have no gaps, and the
-last ends at ``size``.
+On import, ``layout`` checks that the fields have no gaps and that the last field ends at ``size``.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import numpy as np
 import numpy.typing as npt
 
-Buffer = bytes | bytearray | memoryview | npt.NDArray[np.uint8]  # of single bytes, contiguous
+Buffer = bytes | bytearray | memoryview | npt.NDArray[np.uint8]  # contiguous bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer on disk; ``code`` is its letter in ``struct``."""
+    """An integer type on disk. ``code`` is its letter in ``struct``."""
 
     code: str
     size: int
@@ -47,14 +46,14 @@ U64 = Integer("Q", 8, "u8")
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The position of a field: its first byte in the structure, and its type."""
+    """Annotation of a field: its first byte in the structure, and its type."""
 
     offset: int
     type: Integer
 
 
 class Field(NamedTuple):
-    """One row of a layout's table."""
+    """One field of a layout."""
 
     name: str
     offset: int
@@ -62,7 +61,7 @@ class Field(NamedTuple):
 
 
 class Layout:
-    """A structure of fixed size, made by ``layout``; ``fields`` is its table."""
+    """A structure of fixed size, created by ``layout``."""
 
     __slots__ = ("_struct", "byte_order", "fields", "size")
 
@@ -73,25 +72,25 @@ class Layout:
         self._struct = struct.Struct(byte_order + "".join(field.type.code for field in fields))
 
     def unpack_from(self, buffer: Buffer, at: int = 0) -> tuple[int, ...]:
-        """The fields' values in the table's order. The caller has checked that ``size`` bytes are
-        present.
+        """Decode the values of the fields at byte ``at``. The caller has checked that ``size``
+        bytes follow.
         """
         return self._struct.unpack_from(buffer, at)
 
     def iter_unpack(self, buffer: Buffer) -> Iterator[tuple[int, ...]]:
-        """The values of consecutive structures; the buffer's length must be a multiple of ``size``."""
+        """Decode consecutive structures. The buffer's length must be a multiple of ``size``."""
         return self._struct.iter_unpack(buffer)
 
     def pack(self, *values: int) -> bytes:
-        """The bytes of the fields' values, in the table's order."""
+        """Encode the values of all fields, in their order."""
         return self._struct.pack(*values)
 
     def offset_of(self, name: str) -> int:
-        """The first byte of the field ``name``."""
+        """The position of the field ``name`` in the structure."""
         return next(field.offset for field in self.fields if field.name == name)
 
     def dtype_items(self) -> list[tuple[str, str]]:
-        """The same table for ``numpy.dtype``, unaligned, in the same byte order."""
+        """The fields as input for ``numpy.dtype``: unaligned, in the same byte order."""
         return [(field.name, self.byte_order + field.type.numpy_kind) for field in self.fields]
 
 
@@ -99,7 +98,7 @@ def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
     """Convert the annotations of ``table`` to a ``Layout``; ``byte_order`` is ">" or "<".
 
     Raises:
-        TypeError: the table contradicts itself, which is a mistake in the source code.
+        TypeError: the positions, types and size do not fit: a bug in the source code.
     """
     if byte_order not in (">", "<"):
         raise TypeError(f"{table.__name__}: byte order {byte_order!r}")

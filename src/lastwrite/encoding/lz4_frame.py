@@ -1,20 +1,20 @@
-"""Kernels for common LZ4 frames: decoding in place, and compression by the library's own function.
+"""Kernels for common LZ4 frames. They decode themselves, and compress by the library's function.
 
-As kernels they process a whole chunk of batches in one call. A common frame is what Kafka itself
-writes: independent blocks of at most 64 KiB, no checksums, no content size. A block is a chain of
-sequences, and the smallest shows everything:
+A kernel can process all batches of a chunk in one call. A common frame is one that Kafka itself
+writes: independent blocks of at most 64 KiB, no checksums, no content size. A block is a list of
+sequences. This is a short one:
 
     0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; the
                                   distance back to the match
 
-A length of 15 continues in bytes that are added to it, up to the first that is not 255. A match may
-overlap its own output: "abc", distance 3, length 9 is "abcabcabc". The last sequence ends after its
-literals.
+If a length is 15, the following bytes are added to it, up to and including the first that is not
+255. A match may overlap its own output: after "abc", a match of distance 3 and length 9 appends
+"abcabcabc". The last sequence ends after its literals.
 
-The kernel decodes only data that is surely valid. It *refuses* data that is broken, unusual or too
-large, and then the library decides, with its error message and position. So the kernel accepts
-nothing that the library would refuse. The rules on a block's last bytes follow the library's
-decoder: 5 literals at the end, and no match in the last 12 bytes of output.
+The kernel *refuses* data that is damaged, unusual or too large. The library then decodes it, or
+reports the error with its position. The kernel therefore accepts nothing that the library rejects.
+At the end of a block it follows the library's decoder: the last 5 bytes are literals, and no match
+starts in the last 12 bytes of output.
 
 Source: LZ4 block format and frame format 1.6.2; ``LZ4_decompress_safe``.
 """
@@ -40,14 +40,14 @@ from lastwrite.encoding.kernel import njit
 
 REFUSED = -1
 _MAGIC = 0x184D2204
-_FLAGS = 0x824060  # version 1 and independent blocks; 64 KiB; the header's checksum
+_FLAGS = 0x824060  # flags and block size of Kafka's frames, and their header checksum
 _BLOCK_BYTES = 65536
-_SLACK = 32  # bytes after a copy that may be overwritten
+_SLACK = 32  # bytes that a copy may read or write beyond its end
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _copy(target, to, source, at, count):
-    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written.
+    """Copy ``count`` bytes in steps of 32. Up to 31 more bytes are read and written.
 
     Source and target are at least 16 bytes apart.
     """
@@ -62,7 +62,9 @@ def _copy(target, to, source, at, count):
 
 @njit(cache=True, nogil=True)
 def _repeat(target, to, offset, count):
-    """Copy ``count`` bytes from fewer than 16 bytes back; up to 15 more are written."""
+    """Repeat the last ``offset`` bytes, fewer than 16, for ``count`` bytes. Up to 7 more are
+    written.
+    """
     done = np.int64(0)
     if offset < 8:
         while done < 8:
@@ -79,7 +81,7 @@ def _repeat(target, to, offset, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _length(source, at, end):
-    """The rest of a length of 15 or more: (value to add, position after it).
+    """Decode the bytes that continue a length of 15: (value to add, position after them).
 
     The position is -1 if the length does not end before ``end``.
     """
@@ -95,7 +97,8 @@ def _length(source, at, end):
 
 @njit(cache=True, nogil=True)
 def decode_block(source, at, end, readable, target, to, room, limit):
-    """Decode the block ``source[at:end]`` to ``target[to:]``; return the end position, or REFUSED.
+    """Decode the block ``source[at:end]`` to ``target[to:]``. Returns the end in ``target``, or
+    REFUSED.
 
     ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, and
     bytes of ``target`` below ``room`` written. The decoded block has at most ``limit`` bytes.
@@ -153,7 +156,8 @@ def decode_block(source, at, end, readable, target, to, room, limit):
 
 @njit(cache=True, nogil=True)
 def decode_frame(source, at, end, readable, target, to, room):
-    """Decode the frame ``source[at:end]`` to ``target[to:]``; return the end position, or REFUSED.
+    """Decode the frame ``source[at:end]`` to ``target[to:]``. Returns the end in ``target``, or
+    REFUSED.
 
     ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, and
     bytes of ``target`` below ``room`` written.
@@ -188,7 +192,7 @@ def decode_frame(source, at, end, readable, target, to, room):
 def encode_frame(library, source, at, end, target, to, room):
     """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
 
-    ``library`` are the words of ``codec_libraries.Contexts``. Returns the end position, or REFUSED.
+    ``library`` is ``codec_libraries.Contexts.words``. Returns the end in ``target``, or REFUSED.
     """
     if library[LZ4_PACK] == 0:
         return np.int64(REFUSED)

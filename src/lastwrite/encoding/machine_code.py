@@ -1,16 +1,15 @@
-"""The machine code of kernels, stored and called without Numba.
+"""Stores and calls the machine code of kernels without Numba.
 
-Numba's own cache needs all of Numba to be loaded, but the compiled code does not. A kernel takes
-numbers and arrays and returns numbers. It calls only other kernels, which are compiled into it. So
-its code is a few kilobytes, which LLVM's loader puts into memory in a millisecond.
+Numba's own cache requires Numba to be loaded, but the compiled code does not. A kernel's arguments
+are numbers and arrays, and its results are numbers. It calls only other kernels, which are compiled
+into it. Its code is therefore a few kilobytes, which LLVM's loader loads in a millisecond.
 
-An array is passed as Numba passes one: the object that counts its references (null, because the
-caller keeps it alive), its owner, the number of its items, their size, the address of the data, its
-shape and its strides. A short function that unpacks these from NumPy's array is compiled with the
-kernel.
+An array is passed in Numba's form: reference counter (null, because the caller keeps the array
+alive), owner, number of items, item size, data address, shape and strides. A short function that
+reads these from a NumPy array is compiled together with the kernel.
 
-Numba itself runs everything else: a kernel that allocates, an array that is not contiguous, a call
-with keyword arguments. It also raises the exception of a kernel that fails.
+Numba itself runs all other calls: kernels that allocate, arrays that are not contiguous, keyword
+arguments. If a kernel fails, Numba runs it again and raises the exception.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from lastwrite.encoding.kernel_cache import (
     may_keep_code,
 )
 
-# NumPy's flags: C-contiguous, aligned, writable; then the positions of an array's fields in its
-# ABI.
+# NumPy's flags C-contiguous, aligned and writable; then positions of fields in NumPy's array
+# object.
 _CONTIGUOUS, _LAYOUT = 0x1, 0x1 | 0x100 | 0x400
 _DATA_AT, _SHAPE_AT, _STRIDES_AT = 16, 32, 40
 _LEAST, _END = -(1 << 63), 1 << 63
@@ -63,19 +62,19 @@ _C_TYPES: dict[Any, Any] = {
 }
 _RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}  # Numba's names
 _SINGLE_RESULTS = {**_RESULTS, "bool": "?", "int32": "i", "uint32": "I", "uint8": "B"}
-# The external symbols that a kernel's code may use. The first frees an array after its last
-# reference, which never happens: references to these arrays are not counted.
+# The external symbols that a kernel's code may use. The first frees an array without references; it
+# is never called, because references to these arrays are not counted.
 _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 _CALLED = {_NEVER_CALLED, "memcpy", "memmove", "memset"}
 
 
 class _NotCached(Exception):
-    """Raised if Numba must run the call."""
+    """Raised if a call must be run by Numba."""
 
 
 def is_kept(kernel: Kernel) -> bool:
-    """Whether the kernel is compiled for any arguments, by this installation and for this
-    processor.
+    """Whether machine code of the kernel is stored, for any argument types, by this installation
+    for this processor.
     """
     if not may_keep_code():
         return is_in_numbas_cache(kernel)
@@ -84,7 +83,7 @@ def is_kept(kernel: Kernel) -> bool:
 
 
 class CodeOf:
-    """A kernel's machine code, by the types of its arguments."""
+    """Calls a kernel's machine code, which is separate for each combination of argument types."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -102,7 +101,7 @@ class CodeOf:
             kinds = tuple(map(_kind, arguments))
             code = self._found.get(kinds)
             if code is None:
-                with making:  # the loader accepts each symbol once
+                with making:  # the loader accepts each symbol only once
                     code = self._found.get(kinds) or self._code_or_numba(arguments, kinds)
                     self._found[kinds] = code
                     if self._usual is _not_these and isinstance(code, _Code):
@@ -112,10 +111,10 @@ class CodeOf:
             return self._kernel.for_numba(*arguments)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with the defaults of missing ones.
+        """The arguments, with defaults for missing arguments.
 
         Raises:
-            _NotKept: there are too few or too many; Numba then raises the error.
+            _NotCached: there are too few or too many; Numba then raises the error.
         """
         function = self._kernel.function
         missing = function.__code__.co_argcount - len(arguments)
@@ -129,11 +128,11 @@ class CodeOf:
     ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
-        except _NotCached:  # remembered, because finding out takes milliseconds
+        except _NotCached:  # the result is stored, because the attempt takes milliseconds
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
-        """Load the code, or compile and store it."""
+        """Load the machine code, or compile and store it."""
         function = self._kernel.function
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
@@ -149,9 +148,9 @@ class CodeOf:
 
 
 def _parted(kept: bytes) -> tuple[str, bytes] | None:
-    """The kernel's result type and machine code from a stored file.
+    """Parse a stored file into the kernel's result type and machine code.
 
-    None means that the file is incomplete, or was made by another installation.
+    None means that the file is incomplete, or was written by another installation.
     """
     head, _, machine_code = kept.partition(b"\n")
     proof, _, result = head.decode("latin-1").partition(" ")
@@ -163,7 +162,7 @@ def _not_these(*_: Any) -> Any:
 
 
 class _Code:
-    """Machine code in memory that can be called."""
+    """Machine code in memory, which can be called."""
 
     def __init__(self, symbol: str, machine_code: bytes, kinds: Any, result: str) -> None:
         loader = _loader()
@@ -180,7 +179,7 @@ class _Code:
         """Call the code with these arguments, and return its result.
 
         Raises:
-            _NotKept: the kernel raises an exception.
+            _NotCached: the kernel raises an exception.
         """
         room = self._room()
         if self._call(room, *_values(arguments)):
@@ -189,10 +188,11 @@ class _Code:
         return found if self._is_tuple else found[0] if found else None
 
     def usual(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
-        """A function for arguments of exactly these types, which returns NotImplemented for others.
+        """A fast function for arguments of exactly these types. It returns NotImplemented for
+        others.
 
-        Its source is generated, because checking the types of a dozen arguments in a loop takes as
-        long as a call.
+        Its source is generated, because a loop that checks a dozen types takes as long as the call
+        itself.
         """
         names = [f"a{number}" for number in range(len(kinds))]
         known: dict[str, Any] = {
@@ -238,10 +238,10 @@ class _Code:
 
 
 def _kind(value: Any) -> Any:
-    """The type of an argument, as far as Numba distinguishes it.
+    """The type of an argument, as Numba distinguishes types.
 
     Raises:
-        _NotKept: the type is not supported here.
+        _NotCached: only Numba supports the type.
     """
     kind = type(value)
     if kind is np.ndarray:
@@ -263,7 +263,7 @@ def _is_array(kind: Any) -> bool:
 
 
 def _flat(kinds: tuple[Any, ...]) -> list[Any]:
-    """The types, with those in tuples listed one by one."""
+    """The types, with tuples flattened."""
     flat: list[Any] = []
     for kind in kinds:
         flat += [kind] if isinstance(kind, str) or _is_array(kind) else _flat(kind)
@@ -271,7 +271,7 @@ def _flat(kinds: tuple[Any, ...]) -> list[Any]:
 
 
 def _values(arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments as C takes them, with tuples flattened."""
+    """The arguments for the C call, with tuples flattened."""
     flat: list[Any] = []
     for value in arguments:
         if type(value) is tuple:
@@ -282,7 +282,7 @@ def _values(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _proof(result: str, machine_code: bytes) -> str:
-    """A digest that proves that the code is complete, and made by this installation for this
+    """A digest to verify that the code is complete and was compiled by this installation for this
     processor.
     """
     said = _maker() + result.encode() + b"\n" + machine_code
@@ -297,7 +297,7 @@ def _maker() -> bytes:
 
 @cache
 def _loader() -> Any:
-    """LLVM's loader of machine code into this process."""
+    """LLVM's loader, which loads machine code into this process."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
@@ -312,10 +312,11 @@ def _loader() -> Any:
 def _compiled(
     kernel: Kernel, arguments: tuple[Any, ...], kinds: tuple[Any, ...], symbol: str
 ) -> tuple[str, bytes]:
-    """The kernel's result type and its machine code, whose entry point is ``symbol``.
+    """Compile the kernel. Returns its result type, and machine code with the entry point
+    ``symbol``.
 
     Raises:
-        _NotKept: the result is more than numbers, or the code calls functions that only Numba has.
+        _NotCached: the result is not only numbers, or the code calls functions of Numba.
     """
     from numba import typeof
 
@@ -348,10 +349,10 @@ def _compiled(
 
 
 def _result_of(kind: Any) -> str:
-    """The result's format for ``struct``, with a leading bracket if it is a tuple.
+    """The format of the result for ``struct``, with a leading "(" if it is a tuple.
 
     Raises:
-        _NotKept: it contains something other than numbers.
+        _NotCached: the result is not only numbers.
     """
     inner = getattr(kind, "types", None)
     try:
@@ -363,10 +364,10 @@ def _result_of(kind: Any) -> str:
 
 
 def _entry(symbol: str, name: str, places: list[str], kinds: list[Any]) -> str:
-    """The LLVM source of a function that unpacks the arguments and calls the kernel ``name``.
+    """The LLVM source of a function that unpacks its arguments and calls the kernel ``name``.
 
-    ``places`` are the types of the kernel's parameters; the first two are for its result and
-    exception.
+    ``places`` are the LLVM types of the kernel's parameters. The first two are for the result and
+    the exception.
     """
     rest = iter(places[2:])
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Slices of a buffer joined to a column: bytes, and the end of each value."""
+"""Joins slices of a buffer to a column: the bytes of all values, and the end of each value."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def gathered(
 
 
 def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[bytes]:
-    """The same slices, as separate bytes objects."""
+    """The slices ``data[start : start + length]`` as separate bytes objects. As for
+    ``gathered``.
+    """
     joined, offsets = gathered(data, starts, lengths)
     whole = joined.tobytes()
     return [whole[start:end] for start, end in pairwise(offsets.tolist())]
@@ -36,7 +38,7 @@ def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[b
 
 @njit(cache=True, nogil=True)
 def _total(lengths, offsets):
-    """Fill in the offsets, and return the last one."""
+    """Fill ``offsets`` from ``lengths``, and return the last offset."""
     end = np.int64(0)
     offsets[0] = 0
     for i in range(len(lengths)):

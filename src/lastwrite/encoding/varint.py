@@ -1,9 +1,9 @@
-"""Zig-zag varints: small numbers of either sign in few bytes.
+"""Zig-zag varints: small positive and negative numbers in few bytes.
 
-Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3). The result follows in
-groups of seven bits, the lowest first, with bit 7 set on every byte but the last. So 0 is ``00``,
--1 is ``01``, 1 is ``02``, 64 is ``80 01``. A 32-bit number takes at most five bytes, a 64-bit one
-ten. Bits of such a last byte that exceed the number's width are cut off, as Java does.
+Zig-zag makes the sign the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3). The result is stored in
+groups of seven bits, the lowest first, with bit 7 set on every byte except the last. So 0 is
+``00``, -1 is ``01``, 1 is ``02``, 64 is ``80 01``. A 32-bit number needs at most five bytes, a
+64-bit number ten. Bits beyond the number's width are ignored, as in Java.
 
 Source: Kafka 4.4 ``ByteUtils.readVarint`` and ``readVarlong``; docs/formats/kafka.md, "Record
 batch".
@@ -22,7 +22,7 @@ def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int,
 
     Raises:
         TruncatedLog: the number is not complete before ``end``.
-        CorruptLog: the fifth byte announces a sixth.
+        CorruptLog: the number does not end with its fifth byte.
     """
     return _decode(buffer, at, len(buffer) if end is None else end, 32, 5)
 
@@ -36,21 +36,21 @@ def decode_varlong(buffer: Buffer, at: int, end: int | None = None) -> tuple[int
 
 
 def encode_varint(number: int) -> bytes:
-    """The bytes of a number from -2^31 to 2^31 - 1; any other raises ``ValueError``."""
+    """Encode a number from -2^31 to 2^31 - 1. Other numbers raise ``ValueError``."""
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{number} does not fit 32 bits")
     return _encode(number)
 
 
 def encode_varlong(number: int) -> bytes:
-    """The bytes of a number from -2^63 to 2^63 - 1; any other raises ``ValueError``."""
+    """Encode a number from -2^63 to 2^63 - 1. Other numbers raise ``ValueError``."""
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(f"{number} does not fit 64 bits")
     return _encode(number)
 
 
 def encode_unsigned(number: int) -> bytes:
-    """The bytes of a non-negative number, without zig-zag: the lengths of Kafka's messages."""
+    """Encode a non-negative number without zig-zag, as for lengths in Kafka's messages."""
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
@@ -60,7 +60,7 @@ def encode_unsigned(number: int) -> bytes:
 
 
 def varint_bytes(number: int) -> int:
-    """The number of bytes of ``number`` as a varint or a varlong."""
+    """The number of bytes that ``number`` needs as a varint or varlong."""
     return max(1, -(-(2 * number if number >= 0 else -2 * number - 1).bit_length() // 7))
 
 

@@ -1,6 +1,6 @@
-"""Kernels for common Zstandard frames, which call the library's own functions.
+"""Kernels for common Zstandard frames, which call the library's functions.
 
-As kernels they process a whole chunk of batches in one call. A common frame is what Kafka's clients
+A kernel can process all batches of a chunk in one call. A common frame is one that Kafka's clients
 write: no content size, no checksum, no dictionary.
 
 | byte | content |
@@ -10,11 +10,11 @@ write: no content size, no checksum, no dictionary.
 | 5 | window: bits 7 to 3 are its exponent over 10, the others a mantissa |
 | 6 | blocks, each: u24 little-endian, its bytes |
 
-Bit 0 of the u24 marks the last block. Bits 1 and 2 are 1 if one byte is repeated. The rest is the
-size.
+Bit 0 of the u24 marks the last block. Bits 1 and 2 have the value 1 if one byte is repeated. The
+other bits are the size.
 
-Data that is broken, unusual or too large is *refused*, as in ``lz4_frame``. If the library does not
-export its functions, all data is refused.
+Data that is damaged, unusual or too large is *refused*, as in ``lz4_frame``. All data is refused if
+the library does not export its functions.
 
 Source: RFC 8878; zstd 1.5 ``zstd.h``.
 """
@@ -40,7 +40,7 @@ LEVEL = 3  # Kafka's default
 _MAGIC = 0xFD2FB528
 _BLOCK_BYTES = 128 << 10
 _GREATEST_WINDOW = 13 << 3  # 8 MiB
-_WINDOW_BYTES = 2 << 20  # of level 3
+_WINDOW_BYTES = 2 << 20  # window of level 3
 
 
 @njit(cache=True, nogil=True)
@@ -48,13 +48,14 @@ def decode_frame(library, source, at, end, target, to, room):
     """Decode the frame ``source[at:end]`` to ``target[to:room]``; return the end position, or
     REFUSED.
 
-    ``source`` and ``target`` are addresses, ``library`` the words of ``codec_libraries.Contexts``.
+    ``source`` and ``target`` are addresses. ``library`` is ``codec_libraries.Contexts.words``.
     """
     if library[ZSTD_OPEN] == 0 or end - at < 9 or load32(source, at) != np.uint64(_MAGIC):
         return np.int64(REFUSED)
     if load8(source, at + 4) != 0 or load8(source, at + 5) > np.uint64(_GREATEST_WINDOW):
         return np.int64(REFUSED)
-    # The library's function would also accept a further frame, and a block larger than the window.
+    # These checks are needed because the library's function also accepts a further frame after this
+    # one, or a block that is larger than the window.
     window = np.int64(load8(source, at + 5))
     most = (8 + (window & 7)) << 7 + (window >> 3)
     block = at + 6
@@ -78,13 +79,13 @@ def decode_frame(library, source, at, end, target, to, room):
 def encode_frame(library, source, at, end, target, to, room):
     """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
 
-    Returns the end position, or REFUSED.
+    Returns the end in ``target``, or REFUSED.
     """
     if library[ZSTD_PACK] == 0 or not 0 < end - at <= _WINDOW_BYTES:
         return np.int64(REFUSED)
-    # The one-call function is not used: given the size, it would choose other parameters and write
-    # the size. The data is passed block by block, as in a stream: passed at once, it would be cut
-    # differently.
+    # The one-call function is not used: it knows the size, so it would write the size and choose other
+    # parameters. The data is passed in blocks of 128 KiB, as in a stream: passed at once, it would
+    # be divided into other blocks.
     size = call2(library[ZSTD_BEGIN], library[ZSTD_PACKER], LEVEL)
     while size >= 0 and end - at >= _BLOCK_BYTES:
         size = call5(
