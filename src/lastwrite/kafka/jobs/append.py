@@ -1,14 +1,14 @@
 """Append new records to topics of an archive.
 
     tasks    each writes its records beside the partitions, as batches with offsets from 0
-    commit   one partition at a time: the batches get their offsets and become segments, which the
-             next manifest contains
+    commit   one partition at a time: the batches get their offsets and are written as segments,
+             which the next manifest lists
 
-The commit of a partition replaces one manifest by the next, so a reader sees all records of an
-append there, or none. There is no atomic step across partitions. Instead an append may have a name
-and a number, which each manifest stores, and a repeated append continues where the first one was
-interrupted. For that a record's partition follows from the record alone: from its key, or from its
-value if it has none.
+A commit replaces the manifest of one partition, so a reader of the partition sees all records of an
+append, or none. A commit is not atomic across partitions. Instead an append may have a name and a
+number, which each manifest stores. If an append is repeated with the same name and number, it skips
+the partitions that already have it. So that this works, a record's partition depends on the record
+alone: on its key, or on its value if it has no key.
 
 Only topics that were created by an append can be appended to. A topic fetched from a cluster has
 the cluster's offsets, and appended records would contradict them.
@@ -46,9 +46,9 @@ from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.store import Writer
 
-BATCH_BYTES = 128 << 10  # before compression
-_RECORD_BYTES = 21  # the most that a record needs beside key, value and headers
-_MOST_NAMES = 256  # of appends in a manifest; the oldest are dropped
+BATCH_BYTES = 128 << 10  # most bytes of a batch before compression
+_RECORD_BYTES = 21  # most bytes of a record besides key, value and headers
+_MOST_NAMES = 256  # most names of appends in a manifest; the oldest are dropped
 _LEADER_EPOCH = 0
 
 
@@ -57,7 +57,7 @@ class AppendedPart:
     """The batches that one task has written for a partition."""
 
     name: TopicPartition
-    key: str  # of the object, below the partition
+    key: str  # key of the object, relative to the partition's folder
     size_bytes: int
     etag: str
     modified_ms: int
@@ -66,10 +66,10 @@ class AppendedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendJob:
-    """The parameters of an append, which all tasks get by pickle.
+    """The parameters of an append, which are pickled for all tasks.
 
-    An append whose ``number`` is not larger than the last one with its ``name`` is already done.
-    ``new_partitions`` is the partition count of a topic that does not exist yet.
+    ``name`` identifies the append's series; see ``commit``. ``new_partitions`` is the partition
+    count of a topic that does not exist yet.
     """
 
     archive: str
@@ -78,10 +78,10 @@ class AppendJob:
     stores: StoreSettings
     name: str = ""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    counts: dict[str, int] = field(default_factory=dict)  # partition counts of the topics seen
+    counts: dict[str, int] = field(default_factory=dict)  # known partition counts, by topic
 
     def partitions_of(self, topic: str) -> int:
-        """The topic's partition count, present or future.
+        """The topic's partition count, now or once it is created.
 
         Raises:
             InvalidConfig: the topic was fetched from a cluster.
@@ -126,7 +126,7 @@ def _reject_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
 class Stager:
     """Writes the records of one task, in order.
 
-    Holds one batch for each partition, and the buffers of its open object.
+    Keeps one batch and the buffers of an open object for each partition.
     """
 
     def __init__(self, append: AppendJob) -> None:
@@ -143,7 +143,7 @@ class Stager:
         value: bytes | None,
         headers: tuple[tuple[bytes, bytes | None], ...] = (),
     ) -> None:
-        """Add a record; partition None chooses it by key, or by value without a key.
+        """Add a record. If ``partition`` is None, it is chosen by key, or by value without a key.
 
         Raises:
             InvalidConfig: the topic has no such partition, or was fetched from a cluster.
@@ -171,7 +171,7 @@ class Stager:
 
 
 class _StagedObject:
-    """An object of batches that is being written."""
+    """An object that is being written: the batches of one partition."""
 
     def __init__(self, append: AppendJob, name: TopicPartition) -> None:
         self._name, self._codec = name, append.codec
@@ -223,13 +223,13 @@ def commit(
 ) -> dict[TopicPartition, int]:
     """Commit the tasks' batches, in the order of ``parts``.
 
-    Returns the number of records appended by partition, without partitions that already had this
-    append.
+    A partition is skipped if the last append with this name has the same or a larger ``number``.
+    Returns the number of appended records by partition, without skipped partitions.
 
     Raises:
-        CommitConflict: other writers changed a partition again and again. Partitions that are done
-            stay; repeating the append with the same name and number does the others.
-        InvalidConfig, RemoteFailed: likewise.
+        CommitConflict: other writers changed a partition during every attempt. Partitions that were
+            committed stay; repeating the append with the same name and number does the others.
+        InvalidConfig, RemoteFailed: with the same consequence.
     """
     address.use(append.stores)
     by_name: dict[TopicPartition, list[AppendedPart]] = {}
@@ -243,8 +243,9 @@ def commit(
 
 
 def clear(append: AppendJob, names: Mapping[TopicPartition, object] | None = None) -> None:
-    """Remove the tasks' uncommitted batches. ``names`` None means in all partitions that may have
-    some.
+    """Remove the tasks' uncommitted batches from the partitions ``names``.
+
+    None means all partitions of the topics in ``append.counts``.
     """
     address.use(append.stores)
     if names is None:
@@ -255,7 +256,7 @@ def clear(append: AppendJob, names: Mapping[TopicPartition, object] | None = Non
 
 
 def _make_topic(append: AppendJob, topic: str) -> None:
-    """Create missing partitions, the last one first, since its number gives the partition count."""
+    """Create missing partitions, the last one first: its number determines the partition count."""
     there = _partitions_of(append.archive, topic)
     for name, log in there.items():
         _reject_brought(name, log, append.archive)
@@ -326,7 +327,7 @@ def _source(
 def _batches(folder: str, part: AppendedPart, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
     """The batches that a task has written, verified, with offsets from ``base`` on.
 
-    The CRC does not cover a batch's base offset, so that brokers can set it too.
+    The base offset is outside a batch's CRC, so it can be set without a new CRC.
     """
     limits = Limits()
     piece = ScanRange(

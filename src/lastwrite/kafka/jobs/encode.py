@@ -1,17 +1,16 @@
 """Encode another system's partition as a Kafka partition in an archive.
 
-Each record occurs once; its number in the other system becomes its offset::
+Each source record becomes one record, whose offset is its number in the other system::
 
-    queue offset 7 "k" = ""        a RocketMQ message: offset 7, a delete of k
-    entry 10:5, message 2          Pulsar's: offset (10 << 24 | 5) << 12 | 2
+    queue offset 7 "k" = ""        a RocketMQ message: offset 7, a tombstone for k
+    entry 10:5, message 2          a Pulsar message: offset (10 << 24 | 5) << 12 | 2
 
-Keys, timestamps and headers are kept. A value that deletes its key there becomes a tombstone. The
-log begins at 0, so that no consumer is out of range after a compaction removes the first records.
-It ends where the source does: if no record has the last number, an empty batch has it, as a cleaner
-would leave it.
+Keys, timestamps and headers are kept. A value that deletes its key in the other system becomes a
+tombstone. The log begins at 0, so that no consumer is out of range after a compaction removes the
+first records. It ends at the source's end. If no record has the last offset, an empty batch has it,
+as after compaction by Kafka's cleaner.
 
-Later records are appended. An archive has one history; if the source's changes, a new archive must
-be started.
+A later run appends newer records. If the source's history changes, it needs a new archive.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ _KNOWN = ArchivedMetadata(topic={"cleanup.policy": "compact"})
 
 
 def fetch_batches(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
-    """Append what the archived partition at ``folder`` lacks of ``log``. Returns its new end
-    offset.
+    """Append the records of ``log`` that the archived partition at ``folder`` lacks.
+
+    Returns the partition's new end offset.
 
     Raises:
         CorruptLog, UnsupportedFormat: a record cannot be decoded, or has no number.

@@ -35,10 +35,10 @@ class FetchRequest:
     """The options of a fetch."""
 
     include_active: bool = False
-    copies: bool = False  # also copy segments of a tier, else they are referenced in place
-    sets_aside: bool = False  # set diverging data of the archive aside, instead of refusing
+    copies: bool = False  # copy a tier's segments, instead of referencing them
+    sets_aside: bool = False  # set diverging records of the archive aside, instead of failing
     accepts_gap: bool = False  # accept a gap between the archive's end and the log's start
-    keep_scans: bool = False  # also store the segments' scans, under the archive's secret
+    keep_scans: bool = False  # also store scans of the segments, with the archive's secret
 
 
 def fetch_logs(
@@ -52,11 +52,11 @@ def fetch_logs(
 ) -> LogsFetched:
     """Fetch the partitions in ``folders`` into the archive ``to``.
 
-    A partition that is damaged, or does not continue the archived one, is left unchanged; the
-    others are fetched.
+    A partition that is damaged, or does not continue the archived log, is skipped; the others are
+    fetched.
 
     Raises:
-        LogHeld: a process other than a broker works on them.
+        LogHeld: a process other than a broker has locked a partition.
     """
     system.check_config(config)
     reject_if_broken(to)
@@ -64,7 +64,7 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    # read before any log's end, so that no group is beyond it
+    # read before the end of any log, so that no committed offset is beyond it
     groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, max_parallel()).limits()
     one = _KafkaFetch(system, to, config, wanted, limits, secret, groups, progress)
@@ -97,14 +97,15 @@ class _KafkaFetch:
         self._progress = progress
 
     def bytes_of(self, folder: str) -> int:
-        """The most bytes that may be copied. 0 for a tier that is only referenced, since listing it
-        is slow.
+        """Upper bound of the bytes to copy, for the progress.
+
+        0 for a tier whose segments are only referenced, because listing it is slow.
         """
         if tiered.is_tier(folder) and not self._wanted.copies:
             return 0
         try:
             log = self._system.read(folder)
-        except (LogError, OSError):  # its report will contain the error
+        except (LogError, OSError):  # the partition's report will have the error
             return 0
         is_whole = self._wanted.include_active or log.is_closed
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
@@ -120,7 +121,7 @@ class _KafkaFetch:
         )
         asides: list[str] = []
 
-        def fetch() -> FetchedLog:  # list it now: the partitions before may have taken hours
+        def fetch() -> FetchedLog:  # list now: earlier partitions may have taken hours
             log = self._system.judged(self._system.read(folder), self._config)
             return self._fetch(log, found, advance)
 
@@ -139,9 +140,8 @@ class _KafkaFetch:
         if wrong is not None:
             return wrong
         for problem in log.problems:
-            if (
-                problem.kind is ProblemKind.GAP and log.holes
-            ):  # an archive's own are in its manifest
+            # Only a log directory has holes. Gaps of an archive are copied with its manifest.
+            if problem.kind is ProblemKind.GAP and log.holes:
                 self._progress.note(str(problem))
         system, folder, name = self._system, log.folder, log.name
         known = system.known_of(folder)

@@ -1,12 +1,12 @@
 """Set the committed offsets of consumer groups in a running cluster.
 
-A run sets a group that has no committed offset in the partition. A later run moves a group only if
-it is still where a run has set it: a group that has read, or was reset in the cluster, stays. So
-every offset is noted before it is set::
+A run sets the offset of a group that has none in the partition. A later run changes an offset only
+if an earlier run set it: if the group has read records, or was reset in the cluster, its offset
+stays. Therefore each offset is noted before it is set::
 
     archive 100   note g: 100        group g: 100
-    archive 150   note g: 100, 150   group g: 150      moved: nothing else has moved it
-    archive 180                      group g: 160      not moved: it has read since
+    archive 150   note g: 100, 150   group g: 150      changed: it was still 100
+    archive 180                      group g: 160      unchanged: the group has read up to 160
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lastwrite.model.log import TopicPartition
 
 Positions: TypeAlias = Iterable[tuple[str, int, int, str]]  # as stored in an archive
 OffsetsSet: TypeAlias = tuple[tuple[str, int], ...]  # (group, offset) that earlier runs set
-# Offsets in the cluster by position, or the reason why there is none.
+# Maps offsets in the archive to offsets in the cluster, or to the reason why there is none.
 Translate: TypeAlias = Callable[[Sequence[int]], Mapping[int, int | str]]
 
 
 def is_a_users(group: str) -> bool:
-    """Whether the group is the user's, not one that stores a note of a restore."""
+    """Whether the group is a user's. Other groups store notes of a restore."""
     return not group.startswith(PREFIX)
 
 
@@ -47,9 +47,9 @@ def set_groups(
     translate: Translate,
     note: Callable[[OffsetsSet], None],
 ) -> list[GroupGiven]:
-    """Set the users' groups among ``positions`` in the partition ``name`` of the cluster.
+    """Set the committed offsets of users' groups in the partition ``name`` of the cluster.
 
-    ``note`` stores the offsets; it is called before any is set.
+    ``note`` stores the new offsets. It is called before any offset is set.
 
     Raises:
         LogError: ``translate`` or ``note`` failed. Errors of single groups are in the reports.
@@ -89,7 +89,7 @@ def set_groups(
 
 
 class _GroupProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The note of a partition whose groups were set at the archive's offsets."""
+    """The note for a partition that has the archive's offsets: the groups that were set."""
 
     topic_id: str | None
     groups: OffsetsSet = ()
@@ -101,13 +101,13 @@ def set_kept(
     client: KafkaClientConfig,
     until: Until | None,
 ) -> LogGiven:
-    """Set the groups of a partition that has the archive's own offsets in the cluster.
+    """Set the groups of a partition whose records have the archive's offsets in the cluster.
 
-    ``until`` is that of the restore: a position beyond the log's end becomes the end. None means
-    that such a position is refused.
+    ``until`` is the limit of the earlier restore. If it is set, a committed offset beyond the log's
+    end is set to the end. If it is None, such an offset is refused.
 
     Raises:
-        LogError: the cluster has no such partition, or its records at other offsets.
+        LogError: the cluster has no such partition, or has its records at other offsets.
         RemoteFailed: a request is refused, or not answered within the timeout.
     """
     name, path = found.to, f"kafka://{cluster.address}/{found.to}"

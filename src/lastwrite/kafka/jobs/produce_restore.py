@@ -2,14 +2,14 @@
 
 Example: the archive has a@0 b@1 d@5, and the cluster an empty topic::
 
-    note      from 0 on: 2 records up to 2, 1 record up to 6; they will be at 1 and 3
+    note      a b: archive 0 to 2, cluster 1; d: archive 2 to 6, cluster 3
     cluster   marker@0 a@1 b@2                     the run is killed
-    note      from 2 on: 1 record up to 6; it will be at 4
+    note      d: archive 2 to 6, cluster 4
     cluster   marker@0 a@1 b@2 marker@3 d@4
 
-The note is written first and contains the future offset of each batch. So the next run can tell
-from the log which batches arrived, whatever happened to the responses; see ``network.producer``.
-The note also maps the positions of consumer groups to offsets in the cluster.
+The note is written first and contains the future offset of each batch. The next run can therefore
+derive from the log which batches arrived, even if responses were lost; see ``network.producer``.
+The note also maps the committed offsets of consumer groups to offsets in the cluster.
 
 Source: docs/decisions/giving-back-through-produce.md.
 """
@@ -49,7 +49,7 @@ from lastwrite.model.work import Limits
 
 _WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
 _WINDOW_BATCHES = 100
-_AROUND_BYTES = 1024  # the most bytes of a request beside its batch
+_AROUND_BYTES = 1024  # most bytes of a request besides its batch
 
 Advance: TypeAlias = Callable[[int], None]
 
@@ -58,18 +58,19 @@ class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress note of a partition."""
 
     source: str  # the archived log: the topic's id, or its name, and the partition
-    topic_id: str | None  # of the cluster's topic
+    topic_id: str | None  # id of the topic in the cluster
     producer: int  # producer id of the noted batches
-    first: int  # offset in the cluster from which on all records are restored ones
+    first: int  # first offset of the restored records in the cluster
     at: int  # next offset in the archive
-    offset: int  # its offset in the cluster
-    steps: tuple[tuple[int, int], ...] = ()  # for each batch: the ``at`` after it, its record count
+    offset: int  # next offset in the cluster
+    steps: tuple[tuple[int, int], ...] = ()  # of each noted batch: ``at`` after it, record count
     marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)
     groups: OffsetsSet = ()
 
     def where(self, position: int) -> int | None:
-        """A group position's offset in the cluster. None if the position was unknown when its
-        record was restored.
+        """The offset in the cluster for a committed offset in the archive.
+
+        None if the committed offset was unknown when its record was restored.
         """
         return self.offset if position >= self.at else dict(self.marks).get(position)
 
@@ -82,7 +83,7 @@ class RestoreContext:
     client: KafkaClientConfig
     limits: Limits
     drop_open: bool
-    largest_request: int | None  # that the brokers accept; None if unknown
+    largest_request: int | None  # most bytes that the brokers accept; None if unknown
     spend: Advance  # called with the bytes to be sent; waits for the rate limit
     advance: Advance  # called with the bytes of the archive that are done
 
@@ -196,7 +197,7 @@ class PartitionRestore:
         return structs.replace(found, groups=tuple(self._set_groups(given)))
 
     def _through(self) -> RestoreProgress:
-        """Restore all batches; start again after a retriable error while there is progress."""
+        """Restore all batches. Retries until the timeout passes without progress."""
         patience_s = self._shared.client.api_timeout_ms / 1000
         at, until = -1, time.monotonic() + patience_s
         while True:
@@ -213,7 +214,7 @@ class PartitionRestore:
     # ------------------------------------------------------------------ progress
 
     def _read(self) -> RestoreProgress | None:
-        """The note. None if there is none, or if it is about a deleted topic of this name.
+        """The progress note. None if there is none, or if it is for a deleted topic of this name.
 
         Raises:
             LogError: the topic contains records restored from another log.
@@ -238,7 +239,7 @@ class PartitionRestore:
         return given
 
     def _begun(self) -> RestoreProgress:
-        """Fence other producers, and continue after the records that are there.
+        """Fence other producers. Returns the progress, by the records in the topic.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -286,7 +287,7 @@ class PartitionRestore:
     def _ends(
         self, log: LiveLog, start: int, end: int, given: RestoreProgress | None
     ) -> tuple[int, int | None]:
-        """The end of the restored records, and the first offset of another producer's, if any."""
+        """The end offset of restored records, and the first offset of other records, or None."""
         ours = start
         format = KafkaFormat(self._shared.limits.plain_bytes)
         for _, table in log.batches(start, end, format, epoch=-1):
@@ -341,7 +342,7 @@ class PartitionRestore:
         self._note.write(msgspec.json.encode(given).decode(), self._transactions)
 
     def _pending(self, given: RestoreProgress) -> Iterator[int]:
-        """The groups' positions whose records were not restored yet."""
+        """The groups' committed offsets whose records were not restored yet."""
         is_begin = given.offset == given.first
         known = {each[0] for each in given.marks}
         for each in self._positions:
@@ -409,12 +410,12 @@ class PartitionRestore:
         return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
 
     def _located(self, given: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
-        """Offsets in the cluster of positions among records that earlier runs have restored.
+        """Offsets in the cluster of committed offsets among records that earlier runs restored.
 
-        Records are counted in both logs from the last mark at or below the first position. If the
-        cluster has all of them without a hole, and the archive as many, the n-th record of one is
-        the n-th of the other. If either has lost some since, a position becomes that mark: the
-        group reads records again and skips none.
+        Records are counted in both logs from the last mark at or below the first position. If both
+        logs have the same number of records, and the cluster's log has no hole, the n-th records
+        correspond. If one log has lost records since, the mark is used for each position: the group
+        reads records again, but skips none.
         """
         marks = [(self._log.log_start, given.first), *given.marks]
         at, offset = max(
@@ -435,10 +436,10 @@ class PartitionRestore:
         return found
 
     def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
-        """Runs of records in the cluster's log from ``first`` to ``end``, and the record count; -1
-        if some are missing.
+        """Runs of records in the cluster's log from ``first`` to ``end``, and the record count.
 
-        A run is the number of records before it and its first offset.
+        A run has the number of records before it, and its first offset. The count is -1 if records
+        are missing.
         """
         runs: list[tuple[int, int]] = []
         count, at = 0, first
@@ -455,7 +456,7 @@ class PartitionRestore:
                     if not row["flags"] & IS_CONTROL:
                         runs.append((count, base))
                         count += min(behind, end) - base
-        except CommitConflict:  # the log's start has moved
+        except CommitConflict:  # the log start offset has increased
             return [], -1
         finally:
             log.close()

@@ -23,10 +23,10 @@ from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
-_MOST_AT_ONCE = 4  # as for ``fetch``
-# The state of one cluster's coordinators and tiers. Another cluster assigns its own.
+_MOST_AT_ONCE = 4  # partitions at once, as for ``fetch``
+# Topics with the state of a cluster's coordinators and tiers, which is invalid in another cluster.
 OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
-# The prefix of transactional ids, and of the groups that store notes in a running cluster.
+# Prefix of the restore's transactional ids, and of the groups that store its notes.
 PREFIX = "lastwrite-restore-"
 
 Until = int | datetime
@@ -39,8 +39,8 @@ class RestorablePartition:
     address: str
     name: TopicPartition
     contents: ArchivedLog
-    partitions: int  # of its topic, in the archive
-    to: TopicPartition  # its name in the target
+    partitions: int  # partition count of the topic in the archive
+    to: TopicPartition  # the partition's name in the target
 
     @property
     def bytes(self) -> int:
@@ -60,22 +60,21 @@ class RestorablePartition:
 
 
 def settings_of(topic: str, known: TopicMetadata | None) -> KafkaTopicConfig | None:
-    """The topic's settings by ``known``. None if nothing is known."""
+    """The topic's effective settings. None if ``known`` is None."""
     return None if known is None else resolve(topic, (), known, {}, False).config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """What to restore of an archive; see ``lastwrite.restore``."""
+    """The selection and options of a restore; see ``lastwrite.restore``."""
 
     topic: Topics = None
-    partitions: Sequence[int] | None = None  # None: all
+    partitions: Sequence[int] | None = None  # None means all
     name: str | None = None
     until: Until | None = None
     drop_open: bool = False
-    groups: bool = (
-        False  # only the groups' positions, in a running cluster with the archive's offsets
-    )
+    # set only committed offsets, in a running cluster with the archive's offsets
+    groups: bool = False
 
 
 def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
@@ -83,7 +82,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
 
     Raises:
         NotALog: there is no archive or topic.
-        InvalidConfig: several topics would get one name.
+        InvalidConfig: several topics would get the same name.
     """
     everything = archived.find(path)
     if not everything:
@@ -107,7 +106,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
         name = archived.name_of(folder)
         return RestorablePartition(folder, name, contents, ends[name.topic], name)
 
-    with ThreadPoolExecutor(16) as pool:  # requests mostly wait
+    with ThreadPoolExecutor(16) as pool:  # a request mostly waits for the store
         found = list(pool.map(read, folders))
     if wanted.name is None:
         return found
@@ -121,7 +120,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
 
 
 def until_of(found: RestorablePartition, until: Until | None, limits: Limits) -> int | None:
-    """The first offset that is left out. None if nothing is.
+    """The first offset to leave out. None if all records are restored.
 
     Raises:
         LogError: compaction beyond ``until`` has removed records below it.
@@ -141,12 +140,12 @@ def until_of(found: RestorablePartition, until: Until | None, limits: Limits) ->
 
 
 def at_once() -> int:
-    """Partitions that are restored at once."""
+    """The number of partitions to restore at once."""
     return min(_MOST_AT_ONCE, core_count())
 
 
 def telling(progress: Progress) -> Callable[[int], None]:
-    """A thread-safe ``progress.advance``."""
+    """Return a thread-safe ``progress.advance``."""
     turn = Lock()
 
     def advance(done_bytes: int) -> None:

@@ -1,5 +1,7 @@
-"""``restore`` into a Kafka log root: places partitions by the cluster's metadata, and restores
-several at once with ``store.restoring``.
+"""``restore`` into the log root of a stopped Kafka broker.
+
+Checks partitions against the cluster's metadata, and restores several at once with
+``store.restoring``.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.ownership import reject_foreign
 
-_NO_DIRECTORY = 20 * "A"  # begins the directory ids UNASSIGNED, LOST and MIGRATING
+_NO_DIRECTORY = 20 * "A"  # prefix of the directory ids UNASSIGNED, LOST and MIGRATING
 
 
 def restore_logs(
@@ -95,7 +97,7 @@ def _groups_command(
 ) -> str | None:
     """The command that sets the groups' offsets once the broker runs.
 
-    None if there are no groups, or if ``__consumer_offsets``, which contains them, was restored.
+    None if there are no groups, or if ``__consumer_offsets`` was restored, which has their offsets.
     """
     restored = [each for each, log in zip(found, done, strict=True) if log.reason is None]
     has_topic = any(each.name.topic == GROUPS_TOPIC for each in restored)
@@ -128,7 +130,7 @@ def _root(to: str) -> str:
 
     Raises:
         InvalidConfig: ``to`` is an address.
-        NotALog: it is not a broker's log root.
+        NotALog: ``to`` is not a broker's log root.
         LogHeld: the broker runs.
     """
     if is_address(to) or "://" in to:
@@ -155,7 +157,7 @@ class _Cluster:
     """The metadata of the log root's cluster.
 
     Raises:
-        CorruptLog, UnsupportedFormat, LogError: it cannot be read.
+        CorruptLog, UnsupportedFormat, LogError: the metadata cannot be read.
     """
 
     def __init__(self, root: str, metadata: str | None) -> None:
@@ -172,10 +174,10 @@ class _Cluster:
     def taken(
         self, found: Sequence[RestorablePartition]
     ) -> tuple[list[RestorablePartition], list[str]]:
-        """The partitions to restore, and notes about those left out.
+        """The partitions to restore, and notes about partitions that are left out.
 
         Raises:
-            InvalidConfig: the cluster lacks some of their topics.
+            InvalidConfig: the cluster lacks a topic.
         """
         left, notes = [], []
         has_groups = _has_groups(found)
@@ -207,8 +209,9 @@ class _Cluster:
         return left, notes
 
     def _lacks_groups_topic(self, found: RestorablePartition) -> bool:
-        """Whether this is ``__consumer_offsets`` and the cluster, which creates it for the first
-        group, lacks it.
+        """Whether ``found`` is of ``__consumer_offsets``, and the cluster has no such topic yet.
+
+        A cluster creates the topic for its first group.
         """
         topics = self._topics
         return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics
@@ -228,7 +231,7 @@ class _Cluster:
         """The partition's target.
 
         Raises:
-            LogError: it does not belong in this log root.
+            LogError: the partition does not belong to this log root.
         """
         name, folder = found.to, os.path.join(self.root, str(found.to))
         if self._topics is None:
@@ -259,7 +262,7 @@ class _Cluster:
         )
 
     def _is_uneven(self, found: RestorablePartition, topic: ClusterTopic) -> bool:
-        """Whether brokers would look for groups in other partitions of ``__consumer_offsets``."""
+        """Whether brokers would expect groups in other partitions of ``__consumer_offsets``."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
 

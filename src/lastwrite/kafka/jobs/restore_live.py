@@ -1,12 +1,12 @@
-"""``restore`` into a running cluster: creates topics, and restores several partitions at once with
-``giving``.
+"""``restore`` into a running cluster: creates topics, and restores several partitions at once.
 
-While records arrive, the topic must neither delete nor compact, and must accept any timestamp and
-size. So its settings are changed for that time::
+During a restore, a topic must not delete or compact records, and must accept any timestamp and
+size. Therefore its settings are changed temporarily::
 
     cleanup.policy=compact  ──►  delete, retention.ms=-1, …  ──►  cleanup.policy=compact
 
-The earlier settings are noted in the cluster, so that the run that finishes can set them again.
+The earlier settings are noted in the cluster, so that the run that finishes the restore can set
+them again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lastwrite.model.work import Limits, Throttle
 from lastwrite.storage.throttle import Pacer
 
 _LATEST = str((1 << 63) - 1)
-# While records arrive, none is deleted, rejected or rewritten.
+# With these settings, brokers delete, reject and rewrite no records.
 _MEANWHILE = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -66,8 +66,8 @@ class _SettingsBefore(msgspec.Struct, frozen=True):
     """The note of a topic whose settings were changed for the restore."""
 
     topic_id: str | None
-    own: dict[str, str | None]  # its own settings of ``_MEANWHILE``; null if it had none
-    held: dict[str, str | None]  # the effective settings, its own or not
+    own: dict[str, str | None]  # the topic's settings with names in ``_MEANWHILE``; null if not set
+    held: dict[str, str | None]  # effective policy and retention, including defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def restore_live(
 
     Raises:
         NotALog: there is no such archive or topic.
-        InvalidConfig: a setting or the url is invalid.
+        InvalidConfig: a setting or the URL is invalid.
         RemoteFailed: no broker answers. Errors of single partitions are in the report.
     """
     client = KafkaClientConfig.from_names(config)
@@ -118,7 +118,7 @@ def restore_live(
         shared = RestoreContext(
             cluster=cluster,
             client=client,
-            limits=replace(limits, reading=()),  # the rate limits sending, not reading
+            limits=replace(limits, reading=()),  # the rate limit applies to sending, not to reading
             drop_open=wanted.drop_open,
             largest_request=topics.largest_request(cluster),
             spend=pacer.spend,
@@ -147,7 +147,7 @@ def _set_kept(
     cluster: KafkaCluster,
     client: KafkaClientConfig,
 ) -> list[LogGiven]:
-    """``--groups``: set the groups' positions only; one report for each partition."""
+    """``--groups``: set only committed offsets. Returns one report for each partition."""
 
     def one(each: RestorablePartition) -> LogGiven:
         try:
@@ -204,7 +204,7 @@ class _LiveRestore:
     # ------------------------------------------------------------------ before
 
     def prepared(self, name: str, parts: Sequence[RestorablePartition]) -> _Topic:
-        """The topic, ready for records, or the errors of its partitions."""
+        """Prepare a topic for the records. Errors are in ``ready``, by partition."""
         note = ProgressRecord(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
         transactions = TransactionClient(self._cluster, f"{PREFIX}{name}")
         ready: dict[TopicPartition, PartitionRestore | LogError] = {}
@@ -235,7 +235,7 @@ class _LiveRestore:
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 
     def _ready(self, found: RestorablePartition) -> tuple[PartitionRestore | LogError, bool]:
-        """The partition, or the error why it gets nothing; and whether records will be sent."""
+        """The partition, or the error that prevents its restore; and whether records remain."""
         try:
             there = self._cluster.topic(found.to.topic).partitions
             if found.to.partition not in there:
@@ -350,7 +350,7 @@ class _LiveRestore:
             yield f"{error}; {why}"
 
     def _too_old(self, topic: _Topic) -> Iterator[tuple[str, str]]:
-        """Retention settings that would delete restored records at once, with the reason."""
+        """Yield each retention setting that would delete restored records, with the reason."""
         assert topic.before is not None
         held = topic.before.held
         if "delete" not in (held.get("cleanup.policy") or "delete"):
