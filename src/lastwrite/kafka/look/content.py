@@ -1,18 +1,17 @@
 """The contents of Kafka batches as rows by which two logs are compared (see ``verification.rows``).
 
-``verify`` must not trust the code it verifies. So its digest is another function than the
-fingerprint of the engine, with its own secret: 112 bits for a key and 128 for the rest of the
-record. A flaw of one cannot hide in the other. Value and headers are digested in their encoded form
-after the key; so a record that compaction copies stays equal, and any changed byte makes a
-difference.
+``verify`` must not trust the code it verifies. Its digest therefore differs from the engine's
+fingerprint in function and secret: 112 bits for a key and 128 for the rest of the record. A flaw in
+one of them is not repeated in the other. Value and headers are digested as they are encoded after
+the key. A record that compaction copies keeps its digest, and a change of any byte changes it.
 
-Of a batch's header the digest covers what compaction may not change: base and last offset, leader
-epoch, producer id, epoch and sequence, the bits for timestamp type, transaction and control, and
-with append time the largest timestamp, which is every record's. Codec, delete horizon and largest
-timestamp have their own rules.
+The digest of a batch's header covers the fields that compaction must not change: base and last
+offset, leader epoch, producer id, epoch and sequence, and the bits for timestamp type, transaction
+and control. If the timestamp type is append time, it covers the largest timestamp too, because
+every record has that timestamp. Other rules compare codec, delete horizon and largest timestamp.
 
-Batches of formats v0 and v1 are converted to v2 before (see ``old_format``), so that they have the
-same rows as the output of Kafka's cleaner. They age by their file's time.
+Batches of formats v0 and v1 are first converted to v2 (see ``old_format``), so that they have the
+same rows as the output of Kafka's cleaner. Their tombstones expire by the file's modification time.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -113,15 +112,15 @@ class _ContentTools(NamedTuple):
     is_old_due: bool
     emits: bool
     order: int
-    header: ByteArray  # the name, in UTF-8
+    header: ByteArray  # name of the header with a record's version, in UTF-8
 
 
 class KafkaContents:
     """Turns opened runs of batches into rows. ``seed`` None means to check and count only.
 
-    ``is_after``: the log is the one under proof. ``now_ms``: the time by which delete horizons are
-    due; None means all are. ``order`` selects a record's version, and ``header`` is the name of the
-    header with the version.
+    ``is_after``: the log is the compacted one. ``now_ms``: delete horizons up to this time have
+    passed; None means that all have. ``order`` selects how records are ordered, and ``header`` is
+    the name of the header with a record's version.
     """
 
     def __init__(
@@ -154,14 +153,14 @@ class KafkaContents:
         facts: Int64Array,
         noted: int,
     ) -> tuple[int, int]:
-        """Visit every record of ``run``, whose batches are in ``buffer``; write rows from
-        ``filled`` on.
+        """Visit every record of ``run``, whose batches are in ``buffer``.
 
-        ``facts`` gets those of the batches from ``noted`` on, and must have room for all. Adds to
-        ``tally``. Returns the filled rows (one for each record and each batch) and the noted facts.
+        ``rows`` is filled from row ``filled`` on, with one row for each record and each batch.
+        ``facts`` is filled from row ``noted`` on, and must have space for all batches. Counts are
+        added to ``tally``. Returns the new values of ``filled`` and ``noted``.
 
         Raises:
-            CorruptLog: a record contradicts the format; the position is in ``buffer``.
+            CorruptLog: a record is malformed; the position is relative to ``buffer``.
         """
         means = self._means._replace(is_old_due=self.is_old_due)
         done, noted, code, b, at = contents(
@@ -244,7 +243,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
         old = row.flags & IS_OLD != 0
         control = not old and attributes & _CONTROL != 0
         in_transaction = IN_TRANSACTION if not old and attributes & _TRANSACTIONAL else 0
-        # Kafka writes none below 0. A negative one is an overflow, and no tombstone expires by it.
+        # Kafka writes no negative horizon. It is an overflow, by which no tombstone expires.
         has_horizon = not old and attributes & _HAS_HORIZON != 0 and base_time >= 0
         horizon = base_time if has_horizon else np.int64(NO_HORIZON)
         due = DUE if has_horizon and horizon <= now_ms else 0
@@ -292,7 +291,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
                 rows[filled, 1] = two & _LANE | np.uint64(flags)
                 rows[filled, 2] = offset
                 said, also = digest(plain, key_at + max(key_length, 0), stop, seed)
-                if flags & CONTROL:  # its key contains its type
+                if flags & CONTROL:  # the key contains the type of a control record
                     one, two = digest(plain, key_at, key_at + max(key_length, 0), seed)
                     said, also = said ^ one, also + two
                 rows[filled, 3], rows[filled, 4] = _joined(

@@ -1,8 +1,7 @@
 """``dump`` of Kafka's logs, row by row, as dictionaries ready for JSON.
 
 Rows are yielded while files are read, a batch at a time, so memory does not depend on the log.
-Damage does not end the dump: it continues with the undamaged rest, and then raises the first
-problem.
+After damage the dump continues with the next readable rows. At the end it raises the first problem.
 """
 
 from __future__ import annotations
@@ -113,21 +112,19 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 
 
 class _Dump:
-    """One call, and its problems."""
+    """One call of ``dump_logs``, and the problems found."""
 
     def __init__(self, wanted: LogDumpRequest, say: Callable[[str], None]) -> None:
         self._wanted = wanted
         self._say = say
         self._problems: list[Problem] = []
-        self._generation = 0  # of the manifest being read
+        self._generation = 0  # generation of the archive's manifest; 0 for a log directory
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
         return limited(rows, limit, self._problems)
 
     def note(self, problem: Problem) -> None:
-        """Note a problem, unless the listing has reported one at the same position, with its
-        consequences.
-        """
+        """Note a problem, unless there is one at the same position."""
         if all(
             (known.path, known.position) != (problem.path, problem.position)
             for known in self._problems
@@ -179,9 +176,7 @@ class _Dump:
                 self._wanted = replace(asked, offset=last + 1, time_ms=None)
 
     def metadata(self, folder: str) -> Iterator[Row]:
-        """The rows of the metadata log's segments, without checkpoints, since no log root has any
-        for it.
-        """
+        """The rows of the metadata log's segments. A log root has no checkpoints for that log."""
         found = []
         for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
             name = classify(entry.name)
@@ -210,9 +205,8 @@ class _Dump:
             first = at
         if wanted.index:
             for segment in segments:
-                if (
-                    not segment.growing and not segment.unused_bytes
-                ):  # else a broker is writing them
+                # else a broker may be writing the segment's indexes
+                if not segment.growing and not segment.unused_bytes:
                     yield from self._index_files(segment, name)
         elif wanted.last is None:
             for segment in segments:

@@ -45,7 +45,7 @@ class KafkaExplainer(RecordExplainer):
             log.log_start <= log.segments[0].base_offset
         ):
             return 0, ""
-        # Retention applies to the segments that compaction leaves, so measure a compaction.
+        # Retention applies to the segments that compaction leaves, so simulate a compaction.
         (report,) = run_round(replace(context, progress=NoProgress()), [log.folder]).partitions
         if not report.retention:
             return 0, ""

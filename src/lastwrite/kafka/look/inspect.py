@@ -1,7 +1,7 @@
 """``inspect`` of Kafka's logs: counts and verifies, without Spark and without changing anything.
 
-Every batch is read and its checksum verified, a chunk at a time. A damaged partition does not hide
-the others, nor a damaged batch the ones after it.
+Every batch is read and its checksum verified, a chunk at a time. After damage in one batch or
+partition, the next ones are still inspected.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def inspect_logs(
     spark: SparkSession | Inline | None,
     progress: Progress,
 ) -> None:
-    """Add the partitions in ``folders`` to ``report``. ``system`` has the sources of settings.
+    """Add the partitions in ``folders`` to ``report``. ``system`` resolves their settings.
 
     Raises:
-        LogHeld: a root is held. Neither it nor any later root was read.
+        LogHeld: a process has locked partitions of a root. No partition was read.
     """
     job = _LogInspection(options, memory, system, spark, progress)
     roots: dict[str, list[TopicPartition]] = {}
@@ -84,7 +84,7 @@ def inspect_file(
 
     Raises:
         NotALog: it is not a file of a Kafka log.
-        LogHeld: its root is held.
+        LogHeld: a process has locked the file's log root.
     """
     file = identify(path)
     lock.reject_if_held(file.root)
@@ -134,7 +134,7 @@ class _LogInspection:
         ]
 
     def _read(self, folder: str) -> PartitionLog:
-        """The log. A partition of a tier includes what the roots beside it have."""
+        """The log. A partition in a tier is continued by local segments in the log roots."""
         log = self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
         return self._system.judged(log, self._settings)
 
@@ -191,7 +191,7 @@ class _LogInspection:
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
-        """Determine what is dirty by the rules of a compaction now."""
+        """Determine the dirty range, and whether a compaction is due now."""
         settings = self._system.settings(log.folder, self._settings).config
         found.active_producers = len(
             active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
@@ -217,7 +217,7 @@ class _LogInspection:
             found.is_due, found.reason = False, str(alone)
 
     def file(self, file: SingleFile) -> FileInspection:
-        """Inspect one file: a segment is read whole, of all other kinds the entries are counted."""
+        """Inspect one file. Segments are read completely; in other files, entries are counted."""
         kind = file.name.kind
         found = FileInspection(
             file=file.path,

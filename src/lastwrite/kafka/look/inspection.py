@@ -39,10 +39,10 @@ class Contents(Document, kw_only=True):
     transactional_batches: int = 0
     abort_markers: int = 0
     commit_markers: int = 0
-    producer_batches: int = 0  # of idempotent or transactional producers
-    horizon_batches: int = 0  # with a delete horizon
-    bad_horizon_batches: int = 0  # with a delete horizon below 0, which counts as none
-    # of the first batch: compaction may have taken its first records
+    producer_batches: int = 0  # batches of idempotent or transactional producers
+    horizon_batches: int = 0  # batches with a delete horizon
+    bad_horizon_batches: int = 0  # batches with a delete horizon below 0, which is ignored
+    # base offset of the first batch; compaction may have removed its first records
     first_offset: int | None = None
     last_offset: int | None = None
     max_timestamp: int | None = None
@@ -51,7 +51,7 @@ class Contents(Document, kw_only=True):
     formats: Counter[str] = field(default_factory=Counter)  # batches by format version
 
     def add(self, other: Contents) -> None:
-        """Add the contents of what follows in the log."""
+        """Add the contents of the next segments in the log."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)
@@ -83,7 +83,7 @@ class SegmentInspection(Document, kw_only=True):
     index_entries: int | None = None  # null if the file is missing or unreadable
     time_index_entries: int | None = None
     transaction_index_entries: int | None = None
-    modified: int = 0  # of the file, ms since 1970
+    modified: int = 0  # modification time of the file, ms since 1970
     contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
 
 
@@ -103,24 +103,26 @@ class PartitionInspection(Document, kw_only=True):
     bytes: int = 0
     keys: int | None = None  # distinct keys of records that were not aborted
     producers: int | None = None  # distinct producer ids of its batches; counted up to a million
-    active_producers: int | None = None  # that a broker still keeps; their last batches are kept
-    expired_producers: int | None = None  # that have expired in the broker
+    active_producers: int | None = (
+        None  # producers that have not expired; compaction keeps their last batches
+    )
+    expired_producers: int | None = None  # producers that have expired
     log_start: int | None = None
     high_watermark: int | None = None
-    # records below it are replicated, and their transactions decided
+    # records below it are replicated, and their transactions have ended
     last_stable_offset: int | None = None
     end_offset: int | None = None
     checkpoint: int | None = None  # the end of the last compaction; null if there was none
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
-    # from the segment with the first dirty offset to the log's end
+    # bytes from the segment with the first dirty offset to the log's end
     dirty_bytes: int | None = None
-    cleanable_bytes: int | None = None  # the part of them that compaction may clean now
-    dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
-    is_due: bool | None = None  # a broker would compact now
-    reason: str | None = None  # why it would not
-    uncleanable: Quarantined | None = None  # the cleaner's note when it gave the partition up
-    problem_count: int = 0  # of all; ``problems`` has the first ones
+    cleanable_bytes: int | None = None  # dirty bytes that compaction may clean now
+    dirty_ratio: float | None = None  # cleanable share of the log, as a broker computes it
+    is_due: bool | None = None  # a broker would compact the partition now
+    reason: str | None = None  # why a broker would not compact it
+    uncleanable: Quarantined | None = None  # quarantine note, if the cleaner skips the partition
+    problem_count: int = 0  # number of all problems; ``problems`` has the first ones
     # the effective settings; empty if they are unknown
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
@@ -132,7 +134,7 @@ class PartitionInspection(Document, kw_only=True):
 
     @property
     def is_unread(self) -> bool:
-        """Whether nothing is known but the reason why it could not be read."""
+        """Whether the partition could not be read at all."""
         return self.end_offset is None
 
     @property
@@ -153,8 +155,8 @@ class FileInspection(Document, kw_only=True):
     bytes: int
     topic: str | None = None
     partition: int | None = None
-    entries: int | None = None  # of an index, a snapshot or a checkpoint
-    segment: SegmentInspection | None = None  # of a .log
+    entries: int | None = None  # number of entries of an index, a snapshot or a checkpoint
+    segment: SegmentInspection | None = None  # null unless the file is a .log
     problems: list[Problem] = []
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
 
@@ -167,11 +169,11 @@ class InspectTotals(Document, kw_only=True):
     """The sums over all partitions."""
 
     partitions: int
-    damaged: int  # partitions and files
+    damaged: int  # damaged partitions and files
     segments: int
     bytes: int
     dirty_bytes: int
-    keys: int | None  # null if unknown for some partition
+    keys: int | None  # null if unknown for a partition
     contents: Annotated[Contents, Flatten(but=("first_offset", "last_offset"))]
     seconds: float
 
@@ -183,9 +185,9 @@ class InspectReport(Document, kw_only=True):
     system: str
     partitions: list[PartitionInspection] = []
     files: list[FileInspection] = []
-    problems: list[Problem] = []  # of the log root itself
+    problems: list[Problem] = []  # problems of the log root's checkpoints
     totals: ClassVar[InspectTotals] = figure(lambda self: self.sums())
-    notes: list[OverriddenSetting] = []  # defaults that were given and are overridden
+    notes: list[OverriddenSetting] = []  # given defaults that other settings override
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0
 

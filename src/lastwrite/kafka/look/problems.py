@@ -1,8 +1,7 @@
-"""Read a segment from front to back in one process, past any damage, in bounded memory.
+"""Reads the batches of a segment in order, past any damage, in bounded memory.
 
-``compact`` stops at the first contradiction. A reader continues where it can: a batch that is
-damaged inside is skipped by its length; a segment whose framing is lost ends there, and the next
-one follows.
+``compact`` stops at the first damage. A reader continues: it skips a batch with damaged contents by
+its length. If the length or order of batches is damaged, it skips the rest of the segment.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
 
 
 def kafka_problem_of(error: LogError, path: str, shift: int = 0) -> Problem:
-    """``problem_of`` with Kafka's remedy: no single file can be restored into a log."""
+    """Like ``problem_of``, with Kafka's remedy: a single file cannot be restored into a log."""
     return problem_of(error, path, shift, RESTORE)
 
 

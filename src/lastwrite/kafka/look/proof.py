@@ -1,4 +1,4 @@
-"""Kafka's part of ``verify``: contents of batches, truth of indexes, unchanged side files."""
+"""Kafka's part of ``verify``: checks batches, indexes and side files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRul
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
-# Brokers before 4.0 write at most one entry for each append, however large: no advice below that.
+# Brokers before 4.0 write at most one index entry for each append, however large. Therefore smaller
+# gaps in an index are not reported.
 _SPARSE_BYTES = 1 << 20
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
@@ -50,7 +51,7 @@ class KafkaProof(LogProof):
     damage_remedy = RESTORE
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """A root with one partition counts as that partition, too."""
+        """A log root with one partition may stand for that partition."""
         return True
 
     def check(
@@ -65,14 +66,15 @@ class KafkaProof(LogProof):
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The bounds that hold for both logs; a copy without its root's checkpoints lacks them."""
+        """The offsets inside both logs. A copy without its root's checkpoints has no bounds."""
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
 
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """The rules for this log. Kafka ages tombstones of v0 and v1 by the file time of the last
-        clean segment.
+        """The rules for this log.
+
+        Kafka expires tombstones of v0 and v1 by the modification time of the last clean segment.
         """
         settings = KAFKA.settings(log.folder, config).config
         checkpoint = log.checkpoint
@@ -94,7 +96,7 @@ class KafkaProof(LogProof):
                 continue
             try:
                 entries = decode_snapshot(read_small(path))
-            except (CorruptLog, UnsupportedFormat):  # like a broker, try the next older one
+            except (CorruptLog, UnsupportedFormat):  # like a broker, try the next older snapshot
                 continue
             return Snapshot(
                 offset,
@@ -146,11 +148,11 @@ class KafkaProof(LogProof):
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        if is_tier(log.folder):  # its listing reports them
+        if is_tier(log.folder):  # listing a tier reports its holes
             return ()
         if is_archived(log.folder):
             gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
-            holes = [each for each in holes if each not in gaps]  # else they are accepted
+            holes = [each for each in holes if each not in gaps]  # the manifest's gaps are accepted
         return judge_holes(log, holes, KAFKA.settings(log.folder, config))
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
@@ -249,8 +251,8 @@ class KafkaIndexProof:
         """Check the last entries against the segment's end; ``largest`` None means that it may
         still grow.
 
-        An entry with an offset beyond the end proves lost records, so the remedy is not to remove
-        it.
+        An entry with an offset beyond the end is evidence of lost records. Its remedy is therefore
+        to restore the segment, not to rebuild the index.
         """
         self._offset_lie(
             index_check.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
@@ -278,7 +280,7 @@ class KafkaIndexProof:
         path: str,
         entry_bytes: int,
     ) -> None:
-        """Add one problem for each index: most errors after a wrong entry follow from it."""
+        """Add at most one problem for each index: most later errors follow from the first."""
         if lie is not None and not any(known.path == path for known in self.problems):
             remedy = REBUILD if int(offsets[lie.row]) < end_offset else RESTORE
             at = lie.row * entry_bytes
@@ -286,7 +288,7 @@ class KafkaIndexProof:
 
 
 class KafkaPieceProof(KafkaIndexProof):
-    """``KafkaIndexProof``, and the delete horizons of a piece's batches."""
+    """Also checks the delete horizons of a piece's batches."""
 
     def __init__(self, source: ScanRange) -> None:
         super().__init__(source)

@@ -52,15 +52,17 @@ def isolation_of(level: str | None) -> Isolation:
 class ReadStatus(StrEnum):
     """How reading a partition ends."""
 
-    END = "END_OF_PARTITION"  # the high watermark
-    OPEN_TRANSACTION = "OPEN_TRANSACTION"  # the last stable offset, below the high watermark
+    END = "END_OF_PARTITION"  # reached the high watermark
+    OPEN_TRANSACTION = (
+        "OPEN_TRANSACTION"  # reached the last stable offset, below the high watermark
+    )
     LIMIT = "LIMIT"
     OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"  # the log ends before the requested offset
     DAMAGED = "DAMAGED"  # the end was reached, but some records before it could not be read
 
 
 class AbortedData:
-    """Batches of aborted transactions, by the log's transaction indexes."""
+    """Recognizes batches of aborted transactions by the log's transaction indexes."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._of: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -82,7 +84,7 @@ class KafkaReading(Iterator[Row]):
     """The records, as dictionaries with the fields of ``dump``; and, after the last one, a status.
 
     ``status``: how reading ended; None before the end. ``next_offset``: where a consumer continues.
-    ``notes``: minor problems.
+    ``notes``: problems that lose no records.
     """
 
     def __init__(
@@ -227,11 +229,10 @@ class KafkaReading(Iterator[Row]):
     # ------------------------------------------------------------------ by time
 
     def _offset_of(self, time_ms: int) -> int:
-        """The first offset of a record of ``time_ms`` or later, as ``offsetsForTimes`` returns it;
-        else the end.
+        """The first offset of a record of ``time_ms`` or later, like ``offsetsForTimes``.
 
-        If an empty segment, which has its file's time, precedes, a broker may return none. That is
-        not imitated.
+        Without such a record, the end. A broker may return no offset if an empty segment precedes
+        the record, because it uses the file's time for that segment. This is not reproduced.
         """
         for _, _, batch in self._batches(self._log.log_start, time_ms):
             for record in batch.records:
@@ -277,7 +278,8 @@ def read_partition(
 
 
 def may_reach(header: BatchHeader, time_ms: int | None) -> bool:
-    """Whether the batch may have a record of ``time_ms`` or later. Old formats have timestamps only
-    inside.
+    """Whether the batch may have a record of ``time_ms`` or later.
+
+    Always True for v0 and v1, whose headers do not have the largest timestamp.
     """
     return time_ms is None or header.magic < MAGIC or header.max_timestamp_ms >= time_ms

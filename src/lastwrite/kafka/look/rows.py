@@ -56,7 +56,7 @@ def index_rows(
 
 
 def position_of(segment: Segment, offset: int) -> int:
-    """The position to start at for ``offset``: by the index if it is true, else byte 0."""
+    """The byte to start reading at for ``offset``: by the index if its entry is right, else 0."""
     if offset <= segment.base_offset or not segment.is_indexed:
         return 0
     path = index_files.index_path(segment.path)
@@ -83,7 +83,7 @@ def _base64(data: bytes | None) -> str | None:
 def record_row(
     name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
 ) -> Row:
-    """One record. Numbers are those on disk, -1 for none; keys and values are base64, or null.
+    """One record. Numbers are as on disk, -1 for none; keys and values are base64, or null.
 
     ``segment`` is the base offset in the file's name, ``position`` the byte where the record's
     batch begins.
@@ -113,7 +113,7 @@ def record_row(
 
 
 def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
-    """Kafka's name of it; "none" in message format v0, which has no timestamps."""
+    """Kafka's name of the timestamp type; "none" for format v0, which has no timestamps."""
     if header.magic == 0:
         return "none"
     return "LogAppendTime" if attributes.append_time else "CreateTime"

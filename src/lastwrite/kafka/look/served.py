@@ -1,9 +1,8 @@
-"""Answers to a consumer's Fetch and ListOffsets: byte ranges in a partition's files, by a broker's
-rules.
+"""Answers Fetch and ListOffsets by a broker's rules, with byte ranges of a partition's files.
 
 A consumer at offset 7 of ``[0 1 2][6 7 8][9]`` (three batches, 3 to 5 compacted away) gets bytes
-from the second batch on, up to its limit or the segment's end, perhaps cut inside a batch. At
-offset 4 it gets the same. Only the first batch is always whole, however low the limit (KIP-74).
+from the second batch on, up to its limit or the segment's end. The last batch may be incomplete. At
+offset 4 it gets the same bytes. The first batch is always complete, however low the limit (KIP-74).
 Nothing is decoded: bytes are sent as they are stored.
 
 Source: Kafka 4.4 ``UnifiedLog.read``, ``LocalLog.fetchOffsetsByTimestamp``; KIP-74, KIP-98;
@@ -50,10 +49,10 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 from lastwrite.storage.reading import exists, read_small
 
-Read = Callable[[Segment, int, int], bytes]  # a segment, a position in it, how many bytes
+Read = Callable[[Segment, int, int], bytes]  # (segment, position, number of bytes)
 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
-EARLIEST_PENDING = -6  # upload: KIP-1023
+EARLIEST_PENDING = -6  # the first offset that is not in a tier yet: KIP-1023
 
 _WINDOW_BYTES = 16 << 10  # read at once to find headers after an index entry
 _MOST_INDEXED = 256  # segments whose index is cached
@@ -68,8 +67,9 @@ class ByteRange(NamedTuple):
     segment: Segment
     position: int
     size: int
-    aborted: tuple[tuple[int, int], ...] | None = None  # producer, first offset; None: not asked
-    made: bytes | None = None
+    # (producer id, first offset) of aborted transactions; None if not requested
+    aborted: tuple[tuple[int, int], ...] | None = None
+    made: bytes | None = None  # the converted batches of old formats
 
 
 class OutOfRange(Exception):
@@ -88,8 +88,8 @@ class OffsetLookup(NamedTuple):
 
 
 class ServedLog:
-    """A partition, as listed. ``read`` returns bytes of a segment; ``lost`` has the first offset
-    and end of each range whose segments are missing.
+    """A listed partition. ``read`` returns bytes of a segment. ``lost`` has the first offset and
+    the end offset of each range whose segments are missing.
 
     Raises:
         LogError: its leader epochs or its topic's id cannot be read.
@@ -158,7 +158,7 @@ class ServedLog:
         """The byte range for a fetch at ``offset``. None if there is nothing to read yet.
 
         Args:
-            most_bytes: the limit; with ``is_first`` the first batch is whole even if it is larger.
+            most_bytes: the limit. ``is_first``: the first batch is complete even if it is larger.
             is_committed: only offsets below the last stable offset, with the aborted transactions
                 among them.
 
@@ -227,7 +227,7 @@ class ServedLog:
             if position + _HEADER_BYTES > begin + len(window):
                 begin = position
                 window = self._read(segment, begin, min(_WINDOW_BYTES, segment.size_bytes - begin))
-            try:  # a ``with`` would take as long as the decoding
+            try:  # entering a ``with`` takes as long as the decoding
                 header = decode_batch_header(window, position - begin)
             except LogError as error:
                 raise error.located(segment.path, begin) from error
@@ -247,7 +247,7 @@ class ServedLog:
     def _aborted(self, n: int, offset: int, position: int) -> tuple[tuple[int, int], ...]:
         """The aborted transactions with data from ``offset`` up to the byte ``position``.
 
-        Superfluous ones are harmless, a missing one is not.
+        The result may include other transactions, which is harmless, but must not lack one.
         """
         index = self._index(n)
         behind = int(index.positions.searchsorted(position, side="left"))
@@ -372,7 +372,7 @@ def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
 
 
 def _index_of(segment: Segment) -> OffsetIndex:
-    """The segment's index. An empty one if a crash left none that can be used."""
+    """The segment's offset index. Empty if a crash left no usable index."""
     path = index_path(segment.path)
     with suppress(LogError, ValueError):  # files of a tier are not named by offsets
         if segment.position:

@@ -34,7 +34,7 @@ class SingleFile(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """The offset in the file's name. 0 for a metadata snapshot, whose name has its end."""
+        """The offset in the file's name. 0 for a metadata snapshot, named by its end offset."""
         return 0 if self.name.kind is KafkaFileKind.METADATA_SNAPSHOT else self.name.offset or 0
 
     @property
@@ -64,7 +64,9 @@ def identify(path: str) -> SingleFile:
         names.decode_tier_folder(over, above),
         names.decode_tier_file(os.path.basename(path)),
     )
-    if file is not None and not above.isdigit():  # in a folder of digits it is in chunks
+    if (
+        file is not None and not above.isdigit()
+    ):  # in a folder with a number as its name, segments are in chunks
         name = FileName(file.kind, offset=file.offset)
         found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign
@@ -86,7 +88,7 @@ def reject_beyond(file: SingleFile) -> None:
     """Refuse to read a single file that a broker may be writing.
 
     Raises:
-        LogHeld: it belongs to the segment with the high watermark, or a later one.
+        LogHeld: the file belongs to the segment with the high watermark, or to a later one.
     """
     if file.partition is not None and file.partition.topic == names.METADATA_TOPIC:
         reject_metadata(file.root)
@@ -104,10 +106,10 @@ def reject_beyond(file: SingleFile) -> None:
 
 
 def reject_metadata(root: str) -> None:
-    """Refuse to read a metadata log in use: no checkpoint has the offset up to which it is whole.
+    """Refuse to read a metadata log that a broker has open: no checkpoint has its high watermark.
 
     Raises:
-        LogHeld: a broker has it open.
+        LogHeld: a broker has the metadata log open.
     """
     broker = lock.broker_of(root)
     if broker is not None:

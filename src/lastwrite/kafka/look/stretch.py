@@ -1,10 +1,13 @@
 """The bytes of a segment that contain a range of offsets.
 
-They make a small range of a large segment cheap: a stream reads its end again and again.
+Reading a small range of a large segment is therefore cheap. A stream reads the end of the active
+segment again and again.
 
-    offsets    0    7    20    31    40 …        index: (6, byte 0), (19, 410), (30, 990), (39,
-    1500)
-    bytes      0   410  990  1500               20 to 33: from byte 990 on; 7 to 20: to byte 990
+    batch at offset    0    7   20    31   40 …
+    batch at byte      0  410  990  1500
+    index              (6, byte 0), (19, 410), (30, 990), (39, 1500)
+    offsets 20 to 33   byte 990 to the segment's end
+    offsets 7 to 20    byte 0 to 990
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from lastwrite.storage.reading import read_small
 
 
 def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tuple[int, int]:
-    """The byte range with the offsets from ``first`` to below ``end``, perhaps with some more.
+    """The byte range with the offsets from ``first`` to below ``end``, and possibly some more.
 
     It is the whole segment if its index does not help. An index entry is used only if a fitting
     batch begins at its position. In a segment that a broker appends to, whose index is being

@@ -57,10 +57,10 @@ _MAGIC_AT = 16
 
 
 class TransactionCount:
-    """Counts a log's transactions batch by batch. Holds the open ones."""
+    """Counts a log's transactions batch by batch, and tracks the open ones."""
 
     def __init__(self) -> None:
-        self._open: dict[int, list[int]] = {}  # producer: first offset, records so far
+        self._open: dict[int, list[int]] = {}  # producer id: first offset, records so far
         self._aborted = self._committed = self._aborted_records = 0
 
     def data(self, producer_id: int, first_offset: int, records: int) -> None:
@@ -89,7 +89,7 @@ class TransactionCount:
 
 
 class Surveyor:
-    """Buffers for all segments, and the producers since the last ``new_partition``."""
+    """Surveys segments. Keeps buffers, and the producers since the last ``new_partition``."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -148,18 +148,19 @@ class Surveyor:
         return found
 
     def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
-        """Visit every record of the batches in ``table``, which are in ``buffer``, and in ``data``
-        as on disk.
+        """Count the contents of the batches in ``table``, and add the counts to ``into``.
+
+        ``buffer`` has the batches as ``table`` describes them, and ``data`` as they are on disk.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: positions count from the start of ``data``; ``into`` is
-            then unchanged.
+            CorruptLog, OutOfMemoryBudget: ``into`` is unchanged. Positions count from the start of
+                ``data``.
         """
         tombstones = keyless = control = 0
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
             counts = table["records"][run.first : run.last]
-            ahead = int(counts.sum())  # a claim until the run is decompressed
+            ahead = int(counts.sum())  # a claim of the headers, until the run is decompressed
             if ahead > len(self._states):
                 self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
                 self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
@@ -224,7 +225,7 @@ class Surveyor:
 
 
 class _SegmentWalk:
-    """The walk through one segment."""
+    """Surveys one segment."""
 
     def __init__(
         self,
@@ -243,7 +244,7 @@ class _SegmentWalk:
         self._indexes = indexes
         self._tell = note
         self._advance = advance
-        self.next_offset = segment.base_offset  # after the last batch
+        self.next_offset = segment.base_offset  # end offset of the last batch
         self.is_whole = True  # every batch so far could be read
 
     def note(self, problem: Problem) -> None:
@@ -324,10 +325,10 @@ class _SegmentWalk:
 
 
 def count_entries(segment: Segment, kind: KafkaFileKind, note: Note) -> int | None:
-    """The number of entries in an index of ``segment``. None if it is missing, unusable or
-    unreadable.
+    """The number of entries in an index of ``segment``.
 
-    An unreadable one is noted.
+    None if the index is missing, unusable or unreadable. ``note`` gets the problem of an unreadable
+    index.
     """
     stem, _, tail = segment.path.rpartition(".log")
     path = f"{stem}{kind}{tail}"
