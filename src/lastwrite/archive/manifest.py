@@ -48,9 +48,7 @@ class DataObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str
     bytes: int
     etag: str = ""
-    is_foreign: bool = msgspec.field(
-        default=False, name="foreign"
-    )  # another writer's: never deleted
+    is_foreign: bool = msgspec.field(default=False, name="foreign")  # never deleted
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):

@@ -443,10 +443,10 @@ class PartitionStore:
         """Delete objects of rounds that did not commit, and objects replaced ``grace_ms`` ago.
 
         A round that read an earlier manifest than the current one can no longer commit. A round
-        that read the current manifest may still run. If its journal is older than ``older_than_ms``,
-        the sweep first commits a new generation with the same log, so that the round fails if it
-        resumes. While a round with a younger journal runs, the sweep does not commit, because that
-        round would fail, too.
+        that read the current manifest may still run. If its journal is older than
+        ``older_than_ms``, the sweep first commits a new generation with the same log, so that the
+        round fails if it resumes. While a round with a younger journal runs, the sweep does not
+        commit, because that round would fail, too.
 
         ``everything`` checks all objects, also objects whose journal is gone. If another writer
         commits first, the sweep is retried: see ``Attempts``.

@@ -1,1 +1,1 @@
-"""A command each: choose the system, call it."""
+"""The Python API: one module per command. It selects the system, and calls its implementation."""

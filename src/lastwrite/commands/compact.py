@@ -2,9 +2,8 @@
 
     lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
 
-Both use a Spark session or start one. A log that a broker or another run has locked is refused.
-There are two exceptions: ``plan`` works next to a broker, and so does ``compact`` with ``to`` for
-Kafka.
+Both commands use a Spark session or start one. A log that a broker or another run has locked is
+refused. Two commands work beside a broker, too: ``plan``, and for Kafka ``compact`` with ``to``.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def compact(
     drop_keyless: bool = False,
     drop_expired_deletes: bool = False,
 ) -> CompactionReport:
-    """Compact each partition at ``path`` as the cleaner of its system would do it at ``now_ms``.
+    """Compact each partition at ``path`` as its system's cleaner would at ``now_ms``.
 
     Args:
         path: a log root, a partition's folder, or one of its files; or several, such as a broker's
@@ -118,8 +117,8 @@ def compact(
             the fetched ledgers.
         drop_keyless: Kafka: drop records without a key. Otherwise, a partition that contains one
             is skipped.
-        drop_expired_deletes: run a round even if nothing is dirty, to drop deletes whose time has
-            passed. For archives without writers. Not for Pulsar, whose compacted ledgers contain
+        drop_expired_deletes: compact even if nothing is dirty, to remove tombstones that have
+            expired. For archives without writers. Not for Pulsar, whose compacted ledgers contain
             no deletes.
         topic_config: settings of single Kafka topics, which override all other sources: a
             dictionary by name or shell pattern, or triples of topic, name and value.
@@ -131,8 +130,8 @@ def compact(
 
     Raises:
         NotALog, InvalidConfig: nothing was done.
-        LogHeld: a broker or another run has locked the log; or a broker was killed on it, for
-            systems where this matters.
+        LogHeld: a broker or another run has locked the log; or, for some systems, the log's
+            broker was killed.
         EnvironmentUnfit: Java or Spark is missing.
 
     Damage and failures of single partitions do not raise. The report contains them. If another
@@ -241,7 +240,7 @@ class _CompactRequest:
 
 
 def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionReport:
-    """Run a round on the logs at some paths, or on a topic of a live cluster."""
+    """Compact the logs at some paths, or a topic of a live cluster."""
     use(store_settings(asked.options.config))
     live = [path for path in asked.paths if path.startswith(SCHEME)]
     if not live:
@@ -319,7 +318,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
             reject_foreign(folders)
         _hold(system, partitions, options, stack)
         if not options.dry_run and options.to is None:
-            # After Spark has ended, and before the locks are released.
+            # Runs after Spark has ended, and before the locks are released.
             stack.push(partial(_recover, system, folders, options.config))
         where = asked.spark, asked.master, asked.memory, asked.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
@@ -343,7 +342,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
 
 
 def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
-    """The folders that each worker of a cluster must see: one partition per root, and ``to``."""
+    """Folders that each worker of a cluster must be able to read: one per root, and ``to``."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
 
@@ -354,12 +353,13 @@ def _hold(
     options: Options,
     stack: contextlib.ExitStack,
 ) -> None:
-    """Lock the partitions that the round changes until ``stack`` is closed.
+    """Lock the partitions that the compaction changes, until ``stack`` is closed.
 
-    Partitions that are only read must not be locked by another process. ``partitions`` is by root.
+    Partitions that are only read must not be locked by another process. ``partitions`` contains
+    the partitions of each root.
 
     Raises:
-        LogHeld: another process has locked one of them.
+        LogHeld: another process has locked a partition.
     """
     for root, names in sorted(partitions.items()):
         system.refuse_unclean(root, options.config)
@@ -386,9 +386,9 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
 
 
 def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
-    """Add the time of each stage, and the requests to buckets since ``before``.
+    """Add the time of each stage, and the number of requests to buckets since ``before``.
 
-    The requests include those of the workers.
+    The requests of the workers are included.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.asked()
@@ -396,7 +396,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
 
 
 def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
-    """Add the files next to the logs that the round did not change or did not copy."""
+    """Add to the report the files beside the logs that were not changed or not copied."""
     options = context.options
     if options.dry_run:
         return
@@ -417,10 +417,10 @@ def _state(folder: str) -> tuple[int, int] | None:
 
 
 def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
-    """Run a round, and repeat it for the partitions whose log changed under it, up to
-    ``ATTEMPTS`` times in all: a lost compare-and-swap is normal in an archive, and so are files
-    that a broker replaces while a plan or a copy reads them. Every attempt starts from the log as
-    it is by then.
+    """Compact the partitions. Retry those whose log changed meanwhile, ``ATTEMPTS`` times in all.
+
+    Such changes are normal: another writer may commit to an archive first, or a broker may replace
+    files that a plan or a copy reads. Every attempt starts from the current log.
     """
     before = {} if context.is_in_place else {folder: _state(folder) for folder in folders}
     report = run_round(context, folders)
@@ -448,14 +448,14 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
 def _has_changed(
     context: Context, folder: str, partition: PartitionReport, before: tuple[int, int] | None
 ) -> bool:
-    """Whether a partition failed because another writer changed its log, so that a round that
-    starts from the changed log may succeed. ``before``: the folder's state before a round that
-    writes elsewhere or nothing; a round in place is not judged by it.
+    """Whether a partition failed because another writer changed its log, so that a retry may work.
+
+    ``before`` is the folder's state at the start. It is not used for compaction in place.
     """
     if partition.lost_commit:
         return True
     system = context.system
-    # A copy contains damaged partitions as they are, so they are not read again for it.
+    # A copy contains damaged partitions unchanged, so they are not read again.
     stopped = {Status.FAILED} if context.options.to is not None else {Status.FAILED, Status.DAMAGED}
     return (
         not context.is_in_place
@@ -471,7 +471,7 @@ def _clear_up(
     report: CompactionReport,
     tell_what_stays: Callable[[], None] | None,
 ) -> None:
-    """After failures, such as a full disk: delete unfinished files, or name them in a note."""
+    """After failures, such as a full disk: delete unfinished files, or report them."""
     failed = [
         folder
         for folder, each in zip(folders, report.partitions, strict=True)
@@ -490,19 +490,19 @@ def _recover(
     kind: type[BaseException] | None,
     *_: object,
 ) -> None:
-    """After an interrupted round: delete the unfinished files of its tasks."""
+    """After an interrupted compaction: delete the unfinished files of its tasks."""
     if kind is not None:
         for folder in folders:
-            with contextlib.suppress(LogError, OSError):  # the next round retries
+            with contextlib.suppress(LogError, OSError):  # the next compaction retries
                 if system.why_unmanaged(folder, config) is None:
                     system.recover(folder)
 
 
 def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
-    """Reject copying an archive into a log root: the copy is an archive, which no broker reads.
+    """Reject copying an archive into a log root: the copy would be an archive, not a log.
 
     Raises:
-        InvalidConfig: ``to`` is a log root, and one of the folders is in an archive.
+        InvalidConfig: ``to`` is a log root, and a folder is in an archive.
     """
     archives = (system.archive_of(folder) for folder in folders)
     archive = next((each for each in archives if each is not None), None)
@@ -519,7 +519,7 @@ def _reject_one_place_for_two(system: System, folders: Sequence[str]) -> None:
 
     Raises:
         InvalidConfig: two partitions have the same name; or there are several RocketMQ stores,
-            whose copies would share files of settings.
+            whose copies would share settings files.
     """
     seen: dict[TopicPartition, str] = {}
     for folder in folders:
@@ -544,7 +544,7 @@ def _note_quarantine(
     in_place: bool,
     progress: Progress,
 ) -> None:
-    """Add to the report which partitions the cleaner had set aside; release the cleaned ones."""
+    """Report the partitions that the cleaner had set aside. Release those that were cleaned."""
     by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
     for folder, each in zip(folders, report.partitions, strict=True):
         by_root.setdefault(system.root_of(folder), {})[each.name] = each

@@ -1,4 +1,4 @@
-"""Settings from a file, which may also be the complete file of a broker or a client."""
+"""Settings from a file, which may be the complete settings file of a broker or a client."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def known_and_passed_over(
 ) -> tuple[dict[str, object], str | None]:
     """The known settings of a file, and a note on the unknown ones.
 
-    A broker's file may contain settings of its plugins, its version or its vendor. So an unknown
-    name is not an error. If it resembles a known name, the note suggests that name. The note is
-    None if all names are known.
+    An unknown name is not an error, because a broker's file may contain settings of its plugins,
+    its version or its vendor. If the name resembles a known name, the note suggests that name. The
+    note is None if all names are known.
     """
     with_effect = sorted(
         {*CleanerConfig.field_of(), *STORE_NAMES, *LIVE_NAMES, *CLIENT_NAMES, *SERVE_NAMES}.union(

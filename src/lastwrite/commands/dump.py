@@ -1,4 +1,4 @@
-"""``dump``: the contents of a log as rows, dictionaries that can be written as JSON.
+"""``dump``: the contents of a log as rows: dictionaries that can be written as JSON.
 
 This module selects the system; its ``look/dump.py`` does the work.
 """
@@ -47,12 +47,12 @@ def dump(
         path: a log root, a partition's folder, or one file of either (segment, index, snapshot,
             checkpoint …).
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
-        topic, partition: only this topic, and this partition of each. None means all.
+        topic, partition: only this topic, and only this partition of each topic. None means all.
         batches: one row per batch instead: header fields, with the checksum checked; the records
             are not decoded.
         index: one row per entry of the offset, time and transaction indexes instead.
         offset: only records at this offset or above.
-        last: only the last rows of each partition, this many, of all that the other arguments
+        last: only this many last rows of each partition, of the rows that the other arguments
             select.
         start: Pulsar: start at this message, ``LEDGER:ENTRY``.
         limit: at most this many rows.

@@ -1,4 +1,4 @@
-"""``explain``: why a partition, a duplicate or a delete is not cleaned yet, and when it will be.
+"""``explain``: why a partition, a duplicate or a tombstone is not removed yet, and when it will be.
 
     lastwrite.explain("/var/lib/kafka/orders-0", key=b"order-7")
 

@@ -1,7 +1,7 @@
 """``fetch``: copies topics from files or live clusters into an archive.
 
-For Pulsar, folders are read first, and only the rest is requested from a live cluster. For example,
-offloaded ledgers come from a copy of the bucket, and the other ledgers from the bookies.
+For Pulsar, folders are read first, and only missing ledgers are requested from a live cluster. For
+example, offloaded ledgers are read from a copy of the bucket, the other ledgers from the bookies.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def _whose(source: str) -> str | None:
 
 
 def _are_topics(sources: Sequence[str]) -> bool:
-    """Whether all are Pulsar topic folders, or archives of topics."""
+    """Whether all ``sources`` are Pulsar topic folders, or archives of Pulsar topics."""
     return all(PULSAR in systems_at(source) or locate(source) is not None for source in sources)
 
 
@@ -308,7 +308,7 @@ def _from_folders(
     copies: bool,
     lists: Mapping[TopicName, ExportedMetadata],
 ) -> tuple[FetchedTopic, ...]:
-    """A topic's ledgers that the folders contain, found by the cluster's lists of ledgers."""
+    """The ledgers of a topic in the folders. The cluster's lists of ledgers identify them."""
     try:
         return (
             fetching.fetch(folders, archive, url, copies=copies, lists=lists).topics

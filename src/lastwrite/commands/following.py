@@ -56,7 +56,7 @@ _SCHEMES = {
 def _scheme_of(sources: Sequence[str]) -> _Scheme:
     """
     Raises:
-        InvalidConfig: they have different schemes or an unsupported one.
+        InvalidConfig: the sources have different schemes, or an unsupported scheme.
     """
     found = {scheme for scheme in _SCHEMES if any(each.startswith(scheme) for each in sources)}
     if len(found) == 1 and all(each.startswith(tuple(found)) for each in sources):
@@ -72,7 +72,7 @@ def system_of_sources(sources: Sequence[str]) -> str:
     """The system of the clusters at these URLs.
 
     Raises:
-        InvalidConfig: they have different schemes or an unsupported one.
+        InvalidConfig: the sources have different schemes, or an unsupported scheme.
     """
     return _scheme_of(sources).system
 
@@ -116,7 +116,7 @@ def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """The limits of one partition's fetch: its share of ``memory``, and the common ``rate``.
+    """The limits for fetching one partition: its share of ``memory``, and the common ``rate``.
 
     ``rate`` is in bytes per second, or such as ``50m``. None means no limit.
 

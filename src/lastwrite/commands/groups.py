@@ -93,7 +93,7 @@ class _OffsetsAndEnds:
         )
 
     def look(self, path: str) -> None:
-        """Read the offsets at a path first, then the ends, so that no offset exceeds an end."""
+        """Read the offsets at a path before the ends, so that no offset exceeds its end."""
         folders = {partition_name(folder): folder for folder in find_partitions(path)}
         logs = {each for each in folders.values() if archived.is_archived(each)}
         for name, folder in folders.items():

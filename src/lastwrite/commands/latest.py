@@ -1,14 +1,15 @@
-"""``latest``: the last writes of a topic, as a consumer has them that reads it from offset 0.
+"""``latest``: the last writes of a topic, as a consumer finds them that reads from offset 0.
 
-For ``a=1@0 b=2@1 a=3@2`` and a delete of ``b`` at 3, the table is ``{a: 3}``. Earlier compactions
-make no difference. The rule is the one of ``table``. Records without a key are in no table.
+For ``a=1@0 b=2@1 a=3@2`` and a tombstone of ``b`` at 3, the table is ``{a: 3}``. Earlier
+compactions make no difference. Last writes are found as in ``table``. Records without a key are not
+in the table.
 
 The table is complete up to an offset in each partition. ``end_offsets`` contains the first offset
 that is not in the table. Records at this offset and above were not written, not replicated or not
 decided when the files were listed.
 
-A dictionary contains the table in this process, up to a limit. A DataFrame contains only positions:
-its tasks read the last writes.
+A dictionary contains the values, up to a size limit. A DataFrame contains only positions: its tasks
+read the last writes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_BYTES = 256 << 20
-_ENTRY_BYTES = 200  # Python's overhead of a key and a value
+_ENTRY_BYTES = 200  # memory that Python needs for an entry, beside its key and value
 
 End = int | str
 
@@ -203,7 +204,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # Spark has no attribute for them.
+            # DataFrame has no such attribute of its own.
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 
@@ -218,7 +219,7 @@ def _reject_for_dictionaries(wanted: DecodingConfig) -> None:
 
 
 def _key_of_pulsar(key: bytes) -> str:
-    """The key as text, as in Java's client: invalid UTF-8 becomes the replacement character."""
+    """The key as text, as in Pulsar's Java client: invalid UTF-8 is replaced by U+FFFD."""
     return key.decode("utf-8", "replace")
 
 
@@ -250,7 +251,7 @@ def _held(
     """The items as a dictionary.
 
     Raises:
-        OutOfMemoryBudget: it takes more than ``limit_bytes``.
+        OutOfMemoryBudget: the dictionary needs more than ``limit_bytes``.
     """
     held, last = 0, {}
     for key, value in items:

@@ -173,7 +173,7 @@ def read(
 
 
 class KeyReading(Iterator[Row]):
-    """A reading that returns only messages with one key. Other attributes are the reading's."""
+    """Filters a reading by a message key. All other attributes are those of the reading."""
 
     def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
         self._reading = reading

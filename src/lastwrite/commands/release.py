@@ -23,7 +23,7 @@ def release(
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
 ) -> dict[TopicPartition, Quarantined]:
-    """Delete the notes on failed rounds, so that the daemon treats the partitions like any others.
+    """Release quarantined partitions, so that the daemon compacts them like any other partitions.
 
     Args:
         path: a log root, a partition's folder, one of its files, or the address of an archive.
@@ -32,7 +32,7 @@ def release(
         config: settings ``storage.*`` of the object store.
 
     Returns:
-        The released partitions, each with the note that described the failure.
+        The released partitions, each with its entry, which describes the failure.
 
     Raises:
         NotALog: there is no log at ``path``.
@@ -48,7 +48,7 @@ def release(
     except NotALog:
         if not os.path.exists(os.path.join(path, quarantine.FILE)):
             raise
-        # The partitions were deleted; only the notes are left.
+        # The partitions were deleted. Only their entries are left.
         roots[str(path)] = {
             name
             for name in quarantine.read_quarantine(str(path), found.notes)

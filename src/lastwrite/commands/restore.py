@@ -1,25 +1,25 @@
-"""``restore``: restores Kafka topics from an archive, or the lost beginning of RocketMQ queues.
+"""``restore``: restores Kafka topics from an archive, or lost first messages of RocketMQ queues.
 
 Kafka topics are restored into a stopped broker's log root or a running cluster. RocketMQ queues are
 restored from a live broker. The rest of this text is about RocketMQ.
 
 Suppose that a broker's machine failed and its commit log was recovered by replication. A commit log
-loses its oldest files by age, and with them the messages that only the compaction log still had.
-Let the local store begin at offset 70. A live broker with the same data has keys a, b and c::
+deletes its oldest files by age. Only the lost compaction log still had their messages.
+Suppose that the local store begins at offset 70. A live broker with the same data has a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
     local              a@71 b@75 …      after it:                a@71 b@75 …
     then compacted by force:            c@66 a@71 b@75 …
 
 The new queue is built in a separate folder, starting at file name 0, and replaces the old one in
-one step (``rocketmq.store.publish``). It is compacted afterwards. So a crash leaves the old queue,
-or the complete new one, which the next round compacts.
+one step (``rocketmq.store.publish``). It is compacted afterwards. A crash therefore leaves the old
+queue, or the complete new queue, which the next compaction compacts.
 
-When a broker rebuilds a replica, it pulls up to the beginning of the local log. This is not enough
-if local rounds have already compacted the log. These rounds have dropped deletes, so the deleted
-values would reappear. In this case, messages are pulled up to the position of the last round. No
-local message is discarded: both are merged by queue offset. The live broker may have dropped a
-message because it has a later value, which the store does not have.
+When a broker rebuilds a replica, it pulls messages up to the first offset of the local log. This is
+not enough if the local log was already compacted: tombstones were removed, so deleted values would
+reappear. In this case, messages are pulled up to the position of the last compaction. Local and
+pulled messages are merged by queue offset, and no local message is discarded. The live broker may
+have removed a message because it has a later value, which the store does not have.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; docs/formats/rocketmq-compaction.md.
 """
@@ -252,7 +252,7 @@ def restore(  # one parameter an option of the command line
 
 @contextlib.contextmanager
 def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
-    """If the code inside fails, note which queues are already restored."""
+    """If the context fails, report which queues are already restored."""
     try:
         yield
     except BaseException:
@@ -270,7 +270,7 @@ def merged(
     """Merge two streams of records that are sorted by queue offset.
 
     Yields whether the records were pulled, and the records. If both streams have a record of the
-    same offset, the pulled one is first.
+    same offset, the pulled record is first.
     """
     ahead, behind = _RecordStream(pulled), _RecordStream(own)
     while (first := ahead.offset()) is not None or behind.offset() is not None:
@@ -282,7 +282,7 @@ def merged(
 
 
 class _RecordStream:
-    """A stream of records that are taken in blocks."""
+    """A stream of blocks of records, with a position inside the current block."""
 
     def __init__(self, records: Iterable[Records]) -> None:
         self._coming = iter(records)
@@ -299,7 +299,7 @@ class _RecordStream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """The records of the current block up to ``until``, with it (right) or without it (left)."""
+        """The records of the current block up to ``until``: including it (right) or not (left)."""
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
         taken, self._table = self._table[:count], self._table[count:]
@@ -334,7 +334,7 @@ def _choose(
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """The size of a log file and of an index file, in bytes.
 
-    Taken from this queue, else from other queues of the store, else from the settings.
+    Determined from files of this queue, else of other queues in the store, else by the settings.
     """
     found = []
     for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
@@ -352,7 +352,7 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of any file in the folder, because a broker uses one size. None without files."""
+    """The size of any file in the folder: a broker uses one size. None if there are no files."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (
@@ -364,14 +364,14 @@ def _size_of_others(folder: str) -> int | None:
 
 @dataclass(slots=True)
 class _Rebuild:
-    """The restore of one queue, which the caller has locked."""
+    """Restores one queue, which the caller has locked."""
 
     root: str
     name: TopicPartition
     queue: MessageQueue
     client: RocketmqClient
     sizes: tuple[int, int]
-    patience: Patience  # retries if the broker disconnects
+    patience: Patience  # limits retries after disconnects
 
     def run(self) -> RestoredQueue:
         local = CompactedQueue(self.root, self.name)
@@ -399,7 +399,7 @@ class _Rebuild:
                     raise damage
                 self._publish(writer, local)
         except BaseException:
-            with contextlib.suppress(LogError, OSError):  # the next run deletes the rest
+            with contextlib.suppress(LogError, OSError):  # the next run deletes what is left
                 writer.abandon()
                 publish.delete_replaced(self.root, [self.name])
             raise

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest is for libraries and data sent to tasks
+_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest: libraries and task data
 
 
 def rows_frame(
@@ -50,7 +50,7 @@ def rows_frame(
     """The records from ``offset`` on, or the last writes, as a DataFrame.
 
     Args:
-        where: path, topic and partition; these and the others are as for ``commands.read``.
+        where: path, topic and partition. All arguments are as for ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: while the logs are listed.
@@ -100,11 +100,11 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -
 
 
 def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit of a query that may have been planned long ago.
+    """The rows of a unit. The query may have been planned long before.
 
     Raises:
-        CommitConflict: a cleaner has replaced the segment since then, or a broker has deleted it.
-        Other errors are those of ``read_rows``.
+        CommitConflict: after the planning, a cleaner replaced the segment or a broker deleted it.
+            Other errors are those of ``read_rows``.
     """
     try:
         yield from read_rows(unit)
@@ -135,7 +135,7 @@ def is_compacted(view: str) -> bool:
     """Whether the view contains only last writes.
 
     Raises:
-        InvalidConfig: there is no such view.
+        InvalidConfig: ``view`` is not in ``VIEWS``.
     """
     if view not in VIEWS:
         raise InvalidConfig(f"view is {view!r}", remedy=" or ".join(VIEWS))
@@ -147,7 +147,7 @@ def last_writes(
 ) -> Iterator[RowUnit]:
     """The units to read for the last writes of each topic, without deletes.
 
-    The last writes are found here, in the driver.
+    The driver finds the last writes. The tasks read them.
 
     Raises:
         CorruptLog, CommitConflict, OutOfMemoryBudget: as ``table``.

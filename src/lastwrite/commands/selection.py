@@ -42,7 +42,7 @@ def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
     """The settings of single topics, in the given order.
 
     Raises:
-        InvalidConfig: they are neither a dictionary of dictionaries nor triples.
+        InvalidConfig: ``topic_config`` has neither form of ``TopicConfig``.
     """
     if isinstance(topic_config, Mapping):
         return tuple(
@@ -69,12 +69,12 @@ def find_partitions(
 ) -> tuple[System, list[str]]:
     """The system of the files at ``paths``, with ``sources``, and the folders of the partitions.
 
-    A partition counts as named if ``topic`` has the name of its topic, not only a pattern that
-    matches, or if a path is its folder or one of its files.
+    A partition counts as named if ``topic`` contains the name of its topic, or if a path is its
+    folder or one of its files. A matching pattern is not enough.
 
     Raises:
         NotALog: there is no log at a path, or no path has the topic or the partition.
-        InvalidConfig: the paths are of several systems.
+        InvalidConfig: the paths have files of several systems.
         CorruptLog: the metadata of the cluster is damaged, which affects all partitions.
     """
     system = system_of_all(system_name, paths)
@@ -91,7 +91,7 @@ def find_partitions(
             )
             if len(paths) == 1 or not is_root:
                 raise
-            missing = error  # a log root of a broker without partitions
+            missing = error  # a broker's log root that has no partitions
             continue
         found |= dict.fromkeys(here)
         given = real_path(path)

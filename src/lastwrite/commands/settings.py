@@ -19,7 +19,7 @@ def settings(
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
 ) -> SettingsReport:
-    """The settings that a round at ``path`` would use, by topic.
+    """The settings that a compaction at ``path`` would use, by topic.
 
     Args:
         path, system, config, topic_config, metadata: as for ``compact``.

@@ -14,7 +14,7 @@ from lastwrite.reports.sweeping import SweepReport, SweptPartition
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import store_at
 
-_AT_ONCE = 16  # the time is spent on waiting for the store
+_AT_ONCE = 16  # partitions in parallel; requests spend most of their time waiting
 
 
 def sweep(
@@ -25,21 +25,21 @@ def sweep(
     dry_run: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> SweepReport:
-    """Remove objects of rounds that ended without a commit, and objects replaced over an hour ago.
+    """Delete objects of rounds that ended without a commit, and objects replaced over an hour ago.
 
-    Objects that a manifest names are never removed. A partition without a manifest is skipped.
+    Objects that a manifest lists are never deleted. A partition without a manifest is skipped.
 
     Args:
         path: the address of an archive, of a partition, or of any folder in between.
         older_than_ms: minimum time since the last activity of a round, by the store's clock. If a
             round still runs after that time, it loses its work, but no data is lost.
-        everything: list all objects, to find those that no journal names.
+        everything: list all objects, to find objects whose round has no journal.
         dry_run: change nothing; report what would be removed.
         config: settings ``storage.*`` of the object store.
 
     Returns:
-        What was removed in each partition. A failure of one is reported and does not stop the
-        others.
+        The deleted objects of each partition, as counts. If a partition fails, the report has
+            the reason, and the other partitions are swept.
 
     Raises:
         NotALog: there is no archive at ``path``.

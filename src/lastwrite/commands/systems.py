@@ -1,4 +1,4 @@
-"""The system of a path: the one that is named, or the one that wrote the files there."""
+"""The system of a path: given by name, or detected from the files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def system_of(path: str, name: str | None = None) -> str:
 def _reject_address(path: str) -> None:
     """Reject the address of a live topic.
 
-    ``compact``, ``plan`` and ``clean``, which accept one, handle it before they call this.
+    ``compact``, ``plan`` and ``clean`` accept such an address, and do not call this for it.
 
     Raises:
         InvalidConfig: ``path`` is such an address.
@@ -71,7 +71,7 @@ def _reject_address(path: str) -> None:
 def reject_server(path: str, *, is_fetched: bool = False) -> None:
     """Reject the address of a live cluster given as a path.
 
-    ``is_fetched`` is set for ``fetch``, which accepts addresses with the system in front.
+    ``is_fetched`` is true for ``fetch``, which accepts addresses that begin with the system's name.
 
     Raises:
         InvalidConfig: ``path`` is such an address.
@@ -112,7 +112,7 @@ def system_of_all(name: str | None, paths: Sequence[str]) -> System:
     """The system ``name``. None means the system that wrote the files at all ``paths``.
 
     Raises:
-        InvalidConfig: there is no such system, or the paths are of several.
+        InvalidConfig: there is no such system, or the paths have files of several systems.
     """
     systems = {path: system_of(path, name) for path in paths}
     if len(set(systems.values())) > 1:

@@ -1,12 +1,13 @@
-"""``table``: a topic's last writes as a mapping, in bounded memory, read from the log.
+"""``table``: a topic's last writes as a mapping in bounded memory.
 
-Memory contains only an index of fingerprints, 40 bytes per key. A value is read when it is looked
-up. Within a partition, the larger offset wins. A key that has moved to another partition has a last
-write in each. The later one wins, by the record's timestamp (RocketMQ: store time, Pulsar: publish
-time); at equal times, the one in the larger partition. The table is complete up to ``end_offsets``.
+Memory contains only an index of fingerprints, 40 bytes per key. A value is read from the log when
+its key is looked up. Within a partition, the last write of a key has the largest offset. If a key
+is in several partitions, its last write is the one with the latest timestamp (RocketMQ:
+store time, Pulsar: publish time), and among equal timestamps the one in the highest partition. The
+table is complete up to ``end_offsets``.
 
-``follow`` updates the table as the log grows, and yields the changes: the last write or the delete
-of each key that was written since.
+``follow`` updates the table as the log grows, and yields the changes: the last write or the
+tombstone of each key that was written since the last update.
 
 Only last writes are decoded, when they are read.
 """
@@ -64,7 +65,7 @@ def table(
         path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any system,
             in a folder or a bucket. It must contain the whole topic.
         topic: the name of the topic; not needed if there is only one.
-        memory: memory limit, in bytes or as ``512m``. The rest of the index is in scratch files.
+        memory: memory limit, in bytes or as ``512m``. A larger index uses scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
         config: settings ``storage.*`` of a bucket.
         decoding: formats and schemas of values, and of keys in columns; see ``DecodingConfig``.
@@ -103,8 +104,8 @@ def steady(
 ) -> T:
     """The result of ``made`` on the listed logs.
 
-    If a broker moves the logs or a round replaces them meanwhile, both functions are called again,
-    a few times.
+    If a broker moves the logs or a compaction replaces them meanwhile, both functions are called
+    again, ``TRIES`` times in all.
 
     Raises:
         CommitConflict: the logs changed every time.
@@ -123,8 +124,8 @@ def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[Partiti
     """All partitions of one topic, for its last writes.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path is one of
-            several partitions, or a log is damaged.
+        NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path has only
+            some partitions of the topic, or a log is damaged.
     """
     logs = system.logs_of(path, topic, is_compacted=True)
     topics = sorted({log.name.topic for log in logs})
@@ -166,7 +167,7 @@ class KeyedTable(Mapping[bytes, Any]):
         self._topic = logs[0].name.topic if logs else ""
         self._values = None if self._decoding.value_format == "raw" else self._rows(("value",))
         self._last = LastWrites(system, logs, memory_bytes, raw_keys)
-        self._told = dict(self._last.ends)  # the changes below these offsets were returned
+        self._told = dict(self._last.ends)  # offsets below which all changes were returned
 
     @property
     def end_offsets(self) -> dict[int, int]:
@@ -175,7 +176,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @property
     def logs(self) -> Sequence[PartitionLog]:
-        """The partitions of the last listing."""
+        """The topic's partitions, as last listed."""
         return self._last.logs
 
     @property
@@ -208,7 +209,7 @@ class KeyedTable(Mapping[bytes, Any]):
         for records in self._records():
             yield from bytes_of(records.data, *records.keys)
 
-    # The views of a mapping look up each key; these methods read the log once.
+    # The methods of Mapping would look up each key. These methods read the log once.
     def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
         """Keys and values, in the log's order."""
         if self._values is not None:
@@ -238,7 +239,7 @@ class KeyedTable(Mapping[bytes, Any]):
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """The pieces of the log with last writes, in order, each with the positions of the writes.
 
-        Another process can read them.
+        Another process can read the pieces.
         """
         return self._last.units(columns)
 
@@ -276,7 +277,7 @@ class KeyedTable(Mapping[bytes, Any]):
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The result of ``batches`` as one stream."""
         rows = self._rows(columns)
-        import pyarrow as pa  # after the check that it is installed
+        import pyarrow as pa  # after the check for pyarrow
 
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
@@ -285,7 +286,7 @@ class KeyedTable(Mapping[bytes, Any]):
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The whole table in this process's memory."""
+        """The complete table as an Arrow table, in memory."""
         return self.reader(columns).read_all()
 
     # ------------------------------------------------------------------ changes
@@ -293,14 +294,16 @@ class KeyedTable(Mapping[bytes, Any]):
     def follow(self, *, poll_s: float | None = 0.5) -> Iterator[pa.RecordBatch]:
         """The changes since the table was created, or since the last batch that was taken.
 
-        They are batches of key, value, partition, offset, timestamp and ``deleted``, a few thousand
-        rows each. ``deleted`` is true if the key no longer has a value. The value is then null. It
-        is also null if the record's value is, such as the JSON text ``null``.
+        A batch has a few thousand rows, with the columns key, value, partition, offset, timestamp
+        and ``deleted``. If the key was deleted, ``deleted`` is true and the value is null. The value
+        is also null if the record's decoded value is null, such as the JSON text ``null``.
 
-        If a key was written several times between two polls, only the last write is returned. So
-        the changes can be applied in any order. When the first batch is returned, the table is
+        If a key was written several times between two polls, only the last write is returned. The
+        changes can therefore be applied in any order.
+
+        When the first batch is returned, the table is
         already up to date with the last poll. A batch counts as taken when the next one is
-        requested. If a cleaner removed a delete before a poll saw it, the key is returned as
+        requested. If a cleaner removed a tombstone before a poll found it, the key is returned as
         deleted, without offset and timestamp.
 
         Keys and values are decoded as in the table. If ``on_bad`` is ``null``, a bad value is not a
@@ -328,11 +331,11 @@ class KeyedTable(Mapping[bytes, Any]):
             moved: CommitConflict | None = None
             try:
                 yield from self._pending(rows)
-            except CommitConflict as error:  # a round replaced what was being read
+            except CommitConflict as error:  # a compaction replaced a segment that was being read
                 moved = error
             self._last.hold_open()
             steady(self._system, self._listed, self._last.catch_up)
-            self._last.hold_open()  # the caller decides when the next poll happens
+            self._last.hold_open()  # the caller decides when the next poll runs
             unseen = self._last.check_missed_deletes()
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
@@ -346,7 +349,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 time.sleep(poll_s or 0)
 
     def _pending(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
-        """The changes that were not taken."""
+        """The changes that the caller has not taken yet."""
         shared = 0 if self._system.is_offset_unique else 1
         for unit in self._last.changes(rows.raw_columns, self._told):
             for records in read_records(unit, self._last.limits):
@@ -371,7 +374,7 @@ class KeyedTable(Mapping[bytes, Any]):
         ]
         return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(columns))
 
-    # ------------------------------------------------------------------ its end
+    # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
         """Close the files and delete the index."""

@@ -42,7 +42,7 @@ _LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the library of the fo
 
 
 def _left(memory_bytes: int) -> int:
-    """The memory left for rows."""
+    """The memory that is left for rows, in bytes."""
     return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
 
@@ -86,7 +86,7 @@ def table_to(
         vectors: delete rows with deletion vectors from now on (Iceberg format version 3, Delta). A
             table with vectors keeps them, and fewer engines can read it.
         anew: write the whole table again, whatever its state.
-        memory: memory limit, in bytes or as ``512m``. Scratch files contain the rest.
+        memory: memory limit, in bytes or as ``512m``. More data is in scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
         config: settings ``storage.*`` of a bucket.
         now_ms: the current time, which decides what is old enough to delete. None means the clock.
@@ -149,7 +149,7 @@ def table_to(
 def settings_after(
     was: Mapping[str, str], given: Mapping[str, Any], headers: bool | None
 ) -> tuple[DecodingConfig, dict[str, str]]:
-    """How a run decodes, and the settings that its commit stores.
+    """The decoding of a run, and the settings that its commit stores.
 
     Options that are not ``given`` are taken from the table's last commit.
 
@@ -178,11 +178,11 @@ def settings_after(
 
 
 def check_format(to: str, format: str | None, catalog: str | None, vectors: bool = False) -> None:
-    """Check the name and the options of a format without reading the table. None means any format.
+    """Check a format's name and options without reading the table. None means any format.
 
     Raises:
-        InvalidConfig: there is no such format; or it has no catalogs or no deletion vectors, or
-            needs a catalog.
+        InvalidConfig: there is no such format; or the format does not support catalogs or deletion
+            vectors, or needs a catalog.
         EnvironmentUnfit: the package of the format is missing.
     """
     if format is None:
@@ -212,7 +212,7 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
 def format_at(
     to: str, format: str | None, topic: str, catalog: str | None, vectors: bool = False
 ) -> TableFormat:
-    """The table at ``to`` in its format; a new table is in ``format``, or in Iceberg's.
+    """The table at ``to`` in its format. A new table has ``format``, or Iceberg by default.
 
     ``vectors`` is as for ``table_to``.
 

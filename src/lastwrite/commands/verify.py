@@ -1,7 +1,7 @@
 """``verify``: checks that a log is intact, and that a compaction lost nothing.
 
     lastwrite.verify("/var/lib/kafka")                        # structure
-    lastwrite.verify("/var/lib/kafka", before="/backup")      # and nothing was lost
+    lastwrite.verify("/var/lib/kafka", before="/backup")      # structure, and that nothing was lost
 
 This module selects the system; ``verification.engine`` does the work. Only scratch files are
 written.
@@ -51,7 +51,7 @@ def verify(
             commit log, consume queues and index files are checked too, or a part of one. Or topic
             folders of Pulsar, which are read in this process.
         before: the same log before compaction. None means: check the structure only. Partitions
-            are matched by name; two single partitions are compared whatever their names are.
+            are matched by name; two single partitions are compared even if their names differ.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
         topic, partition: selection as for ``compact``. None means all.
         config: settings by upstream's names, as for ``compact``. They decide which records may be
@@ -83,6 +83,6 @@ def verify(
     )
     found = system_of(question.path, system)
     if question.before is not None:
-        system_of(question.before, system)  # rejects the address of a live topic
+        system_of(question.before, system)  # raises an error for the address of a live topic
     proof = proof_of(found)
     return engine.verify(proof, question, spark, master, memory, conf or {}, progress)

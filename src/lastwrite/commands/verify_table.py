@@ -39,7 +39,7 @@ def verify_table(
         to, catalog: as they were given to ``table_to``.
         topic: the name of the topic, if a catalog needs it. None means: take it from the table.
         format: ``iceberg``, ``delta`` or ``parquet``. None means the format of the table at ``to``.
-        limit: how many differing keys the report names at most.
+        limit: the maximum number of differing keys in the report.
 
     Raises:
         NotALog: there is no such table.
