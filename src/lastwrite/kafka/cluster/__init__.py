@@ -1,1 +1,1 @@
-"""Kafka's own metadata: the metadata log, the identity of log roots, and internal topics."""
+"""Metadata of a Kafka cluster: the metadata log, the identity of log roots, and internal topics."""

@@ -13,7 +13,7 @@ see ``metadata_tables``.
 Source: Kafka 4.4 ``common/message/*.json`` of the jars kafka-group-coordinator,
 kafka-transaction-coordinator and kafka-share-coordinator, ``CoordinatorRecordType``,
 ``ConsumerProtocol{Subscription,Assignment}.json``; KIP-848, KIP-932, KIP-1071. Checked against
-those classes in tests/corpus/kafka-4.4.0/coordinator-records.jsonl.gz.
+those classes in tests/corpus/internal-topics/coordinator-records.jsonl.gz.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of KRaft's own log, ``__cluster_metadata``, that create topics or set settings.
+"""Records of the metadata log, ``__cluster_metadata``, that create topics or set settings.
 
 A record's value is a frame of three unsigned varints followed by the record's fields. Example::
 

@@ -1,4 +1,4 @@
-"""The records of KRaft's own log, ``__cluster_metadata``, as tables.
+"""The records of the metadata log, ``__cluster_metadata``, as tables.
 
 A record has no key. Its value is a frame of three unsigned varints (the frame's version, the
 record's type, the record's version), followed by the fields. All versions are flexible.

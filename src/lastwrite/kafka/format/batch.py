@@ -9,12 +9,11 @@ The smallest batch has one record::
     record              length, attributes, timestamp delta, offset delta 0, key, value, header
                         count
 
-A second record gets offset delta 1. Compaction removes records and leaves the rest unchanged: the
-base offset and the last offset stay, the count falls, and the deltas get gaps. A batch that loses
-every record may stay as a bare header, so that readers find the log's end. A batch that contains
-tombstones gets a *delete horizon*: attribute bit 6 is set, the base timestamp is the
-horizon, and all timestamp deltas are relative to it. With compression, everything after the header
-is one blob.
+A second record gets offset delta 1. Compaction removes records: the base offset and the last offset
+stay, the count falls, and the deltas get gaps. A batch that loses every record may stay as a bare
+header, so that readers find the log's end. A batch that contains tombstones gets a *delete
+horizon*: attribute bit 6 is set, the base timestamp is the horizon, and all timestamp deltas are
+relative to it. With compression, all bytes after the header are one compressed block.
 
 The compiled kernels read the same format about a hundred times faster. This module is the readable
 reference, for callers that can afford a Python call per record: ``dump``, the demo's writer, tests.
@@ -60,7 +59,7 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class ControlType(IntEnum):
-    """The type of a control record. All but the first two occur only in KRaft's own log."""
+    """The type of a control record. All but the first two occur only in KRaft's metadata log."""
 
     ABORT = 0
     COMMIT = 1
@@ -101,7 +100,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     Raises:
         TruncatedLog: the segment ends inside the header.
         UnsupportedFormat: the magic is none of 0, 1, 2.
-        CorruptLog: the fields contradict each other.
+        CorruptLog: the fields are inconsistent.
     """
     left = len(segment) - at
     if left < 17:  # the first 17 bytes have the same layout in all formats
@@ -133,7 +132,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
 
 
 def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
-    """Decode and check the whole batch that starts ``at`` bytes into ``segment``.
+    """Decode and check the batch that starts ``at`` bytes into ``segment``, with its records.
 
     Every count and size is checked against the available bytes before it is used. A compressed
     batch decompresses to ``limit_bytes`` at most. The position in an error is a byte of
@@ -187,7 +186,7 @@ def iter_batches(
 ) -> Iterator[tuple[int, Batch]]:
     """The batches of ``segment`` from byte ``at`` to its end, each with its position.
 
-    Raises as ``decode_batch`` does. A torn tail raises ``TruncatedLog``, after all whole batches.
+    Raises as ``decode_batch`` does. A torn tail raises ``TruncatedLog`` after all complete batches.
     """
     while at < len(segment):
         batch = decode_batch(segment, at, limit_bytes)
@@ -250,8 +249,8 @@ def encode_batch(
     horizon are not set, as in Kafka's cleaner.
 
     Raises:
-        ValueError: records out of order or outside the offsets, or numbers that do not fit their
-            fields.
+        ValueError: the records are out of order or outside the offsets, or a number is too large
+            for its field.
     """
     if not records:
         if base_offset is None or last_offset is None:
@@ -326,7 +325,7 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
     """Join header and payload to a batch, and set the header's length and CRC.
 
     Raises:
-        ValueError: a field does not fit, or the batch would exceed 2 GiB.
+        ValueError: a number is too large for its field, or the batch would exceed 2 GiB.
     """
     length = BATCH_HEADER.size - LENGTH_END + len(payload)
     if length + LENGTH_END > _MAX_I32:

@@ -40,7 +40,7 @@ class BatchHeader(NamedTuple):
 
     # fmt: off
     #                                              offset  type
-    base_offset:            Annotated[int, At(0,  I64)]  # offset of the first record ever written
+    base_offset:            Annotated[int, At(0,  I64)]  # offset of the original first record
     batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
     # not covered by the CRC, because brokers rewrite it; -1: unknown
     partition_leader_epoch: Annotated[int, At(12, I32)]
@@ -60,7 +60,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """Size of the batch in bytes, header included."""
         return self.batch_length + LENGTH_END
 
     @property

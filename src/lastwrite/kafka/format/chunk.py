@@ -1,7 +1,7 @@
 """Kafka's batches chunk by chunk: the format interface of the engine.
 
 A *chunk* is a contiguous range of a segment in a byte buffer. ``split`` divides it into batches and
-verifies the checksum of each batch. ``opened`` decompresses their records in runs that fit memory.
+verifies the checksum of each batch. ``opened`` decompresses the batches in runs that fit in memory.
 ``walk`` visits the records. ``rebuild`` applies the decisions of the rules. The work per record is
 in ``kernels``; this module executes Python code per chunk, or per compressed batch.
 

@@ -149,7 +149,7 @@ def encode_offset_index(index: OffsetIndex) -> bytes:
     """The bytes of a ``.index``, without padding.
 
     Raises:
-        ValueError: an offset or a position does not fit 31 bits.
+        ValueError: an offset or a position needs more than 31 bits.
     """
     entries = np.empty(len(index), _OFFSET_DTYPE)
     entries["relative_offset"] = _fitting(index.offsets - index.base_offset, "relative offset")
@@ -185,7 +185,7 @@ def encode_time_index(index: TimeIndex) -> bytes:
     """The bytes of a ``.timeindex``, without padding.
 
     Raises:
-        ValueError: an offset does not fit 31 bits.
+        ValueError: an offset needs more than 31 bits.
     """
     entries = np.empty(len(index), _TIME_DTYPE)
     entries["timestamp_ms"] = index.timestamps_ms

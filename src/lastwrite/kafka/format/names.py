@@ -45,7 +45,7 @@ REMOTE_INDEX_CACHE = "remote-log-index-cache"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
-METADATA_TOPIC = "__cluster_metadata"  # KRaft's own log: never compacted
+METADATA_TOPIC = "__cluster_metadata"  # KRaft's metadata log: never compacted
 
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
@@ -66,8 +66,8 @@ class KafkaFileKind(StrEnum):
     CHUNK_MANIFEST = ".rsm-manifest"  # Aiven's tiered storage: the segment's chunks
     LEADER_EPOCHS = LEADER_EPOCHS
     PARTITION_METADATA = PARTITION_METADATA
-    METADATA_SNAPSHOT = ".checkpoint"  # exists only in KRaft's own log
-    QUORUM_STATE = "quorum-state"  # exists only in KRaft's own log
+    METADATA_SNAPSHOT = ".checkpoint"  # exists only in KRaft's metadata log
+    QUORUM_STATE = "quorum-state"  # exists only in KRaft's metadata log
     KEPT = ".kept"  # Lastwrite's cached scan of the segment; Kafka ignores it
     KEPT_SECRET = "lastwrite.secret"  # Lastwrite's secret of the fingerprints in .kept files
     FOREIGN = "foreign"

@@ -122,7 +122,7 @@ class Transplant:
         return made, rows, table[is_there]
 
     def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """True for each batch of which at least a record may stay."""
+        """True for each batch that stays, completely or in part."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
         # A transactional batch that spans the end offset is part of a transaction open there.

@@ -1,7 +1,7 @@
 """Kafka's message formats v0 and v1 (magic 0, 1): bytes to records, readable rather than fast.
 
-The smallest entry is a *message*: one record, with its offset before it and a checksum over the
-rest::
+The smallest entry is a *message*: one record, preceded by its offset. The CRC covers all bytes
+after it::
 
     offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
 
@@ -105,7 +105,7 @@ def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
 
     Raises:
         TruncatedLog: the segment ends before the entry's key.
-        CorruptLog: the magic or codec is invalid, or the fields contradict each other.
+        CorruptLog: the magic or codec is invalid, or the fields are inconsistent.
     """
     fields = _decode_head(segment, at)
     bits = _bits(fields, at)

@@ -82,7 +82,7 @@ def chain(
 def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
     """The offset up to which a segment has the leader epochs of ``lineage``, or its base offset.
 
-    Neither has entries for offsets whose records were deleted: the first entry then moves up.
+    Both lack entries for deleted records: Kafka then moves the start of the first entry up.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

@@ -39,7 +39,7 @@ class ServeConfig(SettingsTable):
     session_ms: int = setting(0, "connections.max.reauth.ms", 0)
     failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
     connections: int = setting(1000, "max.connections", 1, INT_MAX)
-    # Local addresses have no limit: behind a local proxy all clients have the proxy's address.
+    # No limit for local addresses: all clients behind a local proxy have the proxy's address.
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
     # age from which committed offsets in a stopped broker's log directory are ignored

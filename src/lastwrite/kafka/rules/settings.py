@@ -97,7 +97,7 @@ class KafkaTopicConfig(SettingsTable):
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # see ``keyless``
-    # Lastwrite's own settings, as is ``max.keyless.ratio``; see ``holds``. -1: for ever.
+    # ``max.keyless.ratio`` and these are not settings of Kafka; see ``holds``. -1: for ever.
     hold_tombstones_for_groups: tuple[str, ...] = setting(
         (), "hold.tombstones.for.groups", parse=_groups)
     hold_tombstones_max_ms: int = setting(
@@ -182,7 +182,7 @@ def names_of(field_name: str) -> Sequence[str]:
 
 
 def broker_names(field_name: str) -> Sequence[str]:
-    """The names of a field's setting that only brokers use."""
+    """The broker names of a field's setting, without its topic names."""
     return [name for name in _NAMES[field_name] if not is_topic_setting(name)]
 
 
