@@ -1,4 +1,6 @@
-"""The scan cache (``--keep-scans``): the results of scanning a segment, in a file beside it."""
+"""The scan cache (``--keep-scans``): stores the result of scanning a segment in a file beside
+it.
+"""
 
-# Importing this module drops stale kernels before any is loaded here.
+# This import deletes outdated compiled kernels before any kernel is loaded.
 from lastwrite.encoding.kernel_cache import drop_stale_kernels as drop_stale_kernels

@@ -1,23 +1,24 @@
 """Stores the results of a round's scans, so that a later round reads less of the log.
 
-    round 1   plan ─ scan ─ elect ─ rewrite ─ swap ─ checkpoint ─ WRITE ─ tidy ─ retention ─ PLACE
+    round 1   plan ─ scan ─ elect ─ rewrite ─ swap ─ checkpoint ─ WRITE ─ delete ─ retain ─ PLACE
 
-              Every segment is read. The entries of the plain pieces of the remaining segments are
-              written before the source segments may be deleted. The files get their names
-              once no segment is renamed or linked any more.
+              Every segment is read. WRITE stores the entries of plain pieces in the remaining
+              segments, before replaced segments are deleted. PLACE gives the cache files their
+              final names, after all segments have theirs.
 
     round 2   plan ─ OPEN ─ scan …
 
-              finds the files of unchanged segments: their pieces are not read, and
-              their blocks are elected from these files.
+              OPEN finds the cache files of unchanged segments. Their pieces are not read, and
+              the election reads their entries from these files.
 
-A piece is *plain* if all its records are: live, with a key, in no transaction, in no batch of an
-old format. A round changes such a piece only if later records shadow some of its records; clock and
-settings have no effect. So a scan of it would return only its entries, its position and its counts.
+A piece is *plain* if all its records are plain: live, with a key, in no transaction, in no batch of
+an old format. A round changes such a piece only if later records shadow some of its records. Time
+and settings have no effect. A scan of it would therefore return only its entries, its position and
+its counts.
 
-A file is used only for the very segment that it was made from (size, both times and inode, also of
-its indexes), with the secret of this log, and if its checksums match. A piece that fails a check is
-scanned normally. A cache file that cannot be written does not fail the round.
+A cache file is used only if the segment and its indexes are unchanged (size, both times and inode),
+if it was written with the secret of this log, and if its checksums match. Otherwise the piece is
+scanned normally. If a cache file cannot be written, the round continues.
 """
 
 from __future__ import annotations
@@ -45,34 +46,39 @@ from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, Seg
 from lastwrite.scan_cache.task import FileCachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
-LEAST_SEGMENT_BYTES = 1 << 20  # reading a smaller segment costs less than a file beside it
-# Buckets may be four times too large before everything is scanned again.
+LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment costs less than a cache file
+# Cached scans with up to 2 bits fewer than the round needs are used: their buckets are at most four
+# times too large. Otherwise the segment is scanned again.
 _MOST_COARSE_BITS = 2
-_AT_ONCE = 16  # requests mostly wait for the store
-_LEAST_FILLED = 4  # entries must take so many times the space of their buckets' ends
+_AT_ONCE = 16  # parallel requests; a request spends most of its time waiting for the store
+_LEAST_FILLED = 4  # least ratio of the size of the entries to the size of the tables of bucket ends
 
 
 @dataclass(slots=True)
 class PartitionCache:
-    """The cached scans of one partition at a round's start, and the data for caching at its end."""
+    """The cached scans of one partition at the start of a round, and the data for caching new scans
+    at its end.
+    """
 
     log: PartitionLog
     secret: bytes = field(repr=False)
-    is_new: bool  # nothing is cached: the secret was created for this round
+    is_new: bool  # whether nothing is cached and the secret is new
     bits: int
-    before: dict[int, SegmentIdentity]  # by index: the segments that may be cached
-    segments: dict[int, CachedSegment] = field(default_factory=dict)  # the segments that are cached
-    is_archived: bool = False  # cached in objects that the manifest names
+    # by segment index: identity of the segments that may be cached
+    before: dict[int, SegmentIdentity]
+    # by segment index: the cached scans
+    segments: dict[int, CachedSegment] = field(default_factory=dict)
+    is_archived: bool = False  # whether scans are stored as objects that the manifest lists
 
     def cuts(self, segment: int) -> list[int] | None:
-        """The positions at which to cut the segment. None means anywhere."""
+        """The file positions at which the segment must be split. None means any batch border."""
         found = self.segments.get(segment)
         return None if found is None else [0, *(piece.end for piece in found.pieces)]
 
     def scan_of(
         self, segment: int, start: int, end_offset: int
     ) -> FileCachedScan | CachedObject | None:
-        """The cached scan of the piece that begins at ``start``, or None."""
+        """The cached scan of the piece that begins at byte ``start``, or None."""
         found = self.segments.get(segment)
         if found is None:
             return None
@@ -85,11 +91,11 @@ class PartitionCache:
 
 
 def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
-    """The cached scans of the segments of ``log`` below ``end``. None if caching is not worth
-    while.
+    """The cached scans of the segments of ``log`` below offset ``end``. None if caching is not
+    worthwhile.
 
-    ``bits`` is the number that the round would choose; it must use the result's bits and
-    secret.
+    ``bits`` is the number of bucket bits that the round would choose. The round must use the bits
+    and the secret of the result.
     """
     before = {
         n: files.identity_of(segment.path)
@@ -109,7 +115,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
             listed = log.segments[n]
             segment = files.read_cached(listed.path, identity, digest)
             if identity.log[:2] != (listed.file_bytes, listed.mtime_ns):
-                continue  # changed since the log was listed: the commit will report it
+                continue  # the segment changed after it was listed, which the commit will report
             if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS:
                 found[n] = segment
     if secret is None or not found:
@@ -121,7 +127,9 @@ def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
 def open_archived(
     log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
 ) -> PartitionCache | None:
-    """The same for a log that will be in an archive; ``is_same`` if it is in that archive already."""
+    """As ``open_log``, for a round that writes to an archive. ``is_same`` means that the log is in
+    that archive already.
+    """
     before = {
         n: NOBODY
         for n, segment in enumerate(log.segments)
@@ -135,7 +143,8 @@ def open_archived(
     def read(n: int) -> CachedSegment | None:
         return objects.read_cached(log.segments[n], digest)
 
-    with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:  # a request mostly waits
+    # a request spends most of its time waiting
+    with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:
         found = dict(zip(known, pool.map(read, known), strict=True))
     segments = {
         n: replace(segment, kept=log.segments[n].kept)
@@ -147,20 +156,21 @@ def open_archived(
 
 
 class RoundScanCache:
-    """The cache of a round's logs, as the engine uses it."""
+    """The scan cache of a round: implements ``ScanCache``."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._opened: dict[int, PartitionCache] = {}  # by the partition's number in its wave
+        self._opened: dict[int, PartitionCache] = {}  # by number of the partition in its wave
         self._written: dict[int, list[tuple[WriteUnit, str | FailedUnit[WriteUnit]]]] = {}
-        self._secrets: dict[str, bytes | None] = {}  # by archive
+        self._secrets: dict[str, bytes | None] = {}  # by address of the archive
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> PartitionCache | None:
         """The cached scans of a partition.
 
-        Without a scratch folder workers cannot read each other's entries, and nothing is cached.
+        Log directories are cached only with a scratch folder, through which workers read each
+        other's entries.
         """
         self._opened.pop(number, None)
         options = context.options
@@ -191,7 +201,7 @@ class RoundScanCache:
     def keep(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> list[dict[int, KeptScan | None]]:
-        """Write the scans of archives for later rounds, before these archives are committed."""
+        """Store the scans of archived partitions, before the commit that lists them."""
         units: list[WriteUnit] = []
         for each in partitions:
             cached = self._opened.get(each.plan.number)
@@ -225,7 +235,9 @@ class RoundScanCache:
         return [kept[each.plan.number] for each in partitions]
 
     def _forgotten(self, partition: RewrittenPartition) -> dict[int, KeptScan | None]:
-        """The cached scans to remove from manifests: they are damaged, or made with another secret."""
+        """The stored scans to remove from the manifest, because they are damaged or have another
+        secret.
+        """
         cached = self._opened.get(partition.plan.number)
         if cached is None or not cached.is_archived:
             return {}
@@ -237,7 +249,7 @@ class RoundScanCache:
         }
 
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
-        """Write the scans for later rounds, under temporary names."""
+        """Write cache files for later rounds, under temporary names."""
         self._written = {}
         units = [unit for each in partitions for unit in self._units(context, each)]
         if not units:
@@ -252,7 +264,7 @@ class RoundScanCache:
             self._written.setdefault(unit.partition, []).append((unit, answer))
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:
-        """Give the written files their final names, and remove stale ones."""
+        """Rename the written cache files to their final names, and delete outdated ones."""
         number, log = partition.plan.number, partition.plan.log
         cached = self._opened.get(number)
         if cached is None or cached.is_archived:
@@ -263,7 +275,9 @@ class RoundScanCache:
             context.progress.note(f"{log.name}: a scan was not kept: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
-        """The segments after the round whose files lack scans that are known now."""
+        """The units for cache files to write: segments with scans that their cache files do not
+        have yet.
+        """
         plan = partition.plan
         cached = self._opened.get(plan.number)
         if cached is None or cached.is_archived:
@@ -282,7 +296,7 @@ class RoundScanCache:
     def _object_units(
         self, context: Context, partition: RewrittenPartition, cached: PartitionCache
     ) -> Iterator[WriteUnit]:
-        """The same in an archive, where parts are separate segments."""
+        """As ``_units``, for an archive, where parts are separate segments."""
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
             if part.bytes_written < LEAST_SEGMENT_BYTES or not part.left:
@@ -302,7 +316,7 @@ class RoundScanCache:
 
 
 def _untouched_units(partition: RewrittenPartition, cached: PartitionCache) -> Iterator[WriteUnit]:
-    """The untouched segments for which more is known now."""
+    """The units for untouched segments with newly scanned plain pieces."""
     plan = partition.plan
     by_segment = groupby(
         zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
@@ -355,7 +369,8 @@ def _unit(
     pieces: tuple[CachedPiece, ...],
     scans: tuple[PieceScan, ...],
 ) -> Iterator[WriteUnit]:
-    """A unit, unless there is nothing to cache or the blocks are so small that a scan is cheaper.
+    """Yield a unit, unless there is nothing to cache or the blocks are so small that a scan is
+    cheaper.
 
     ``place`` is the segment's path and base offset.
     """
@@ -374,15 +389,16 @@ def _place(
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | FailedUnit[WriteUnit]]],
 ) -> Iterator[str]:
-    """Give the ``written`` files their final names, after the segments, and remove stale files.
+    """Rename the ``written`` files to their final names, after the segments, and delete outdated
+    files.
 
     ``rewritten`` has the indexes of the segments that the round replaced. Yields error messages,
     which do not fail the round.
     """
     segments = cached.log.segments
     old = {segments[n].base_offset: n for n in cached.before if n not in rewritten}
-    # The swap links the untouched segments between replaced ones. The others keep even their
-    # inodes' times.
+    # The swap hard-links the untouched segments after the first replaced one, which changes the
+    # times of their inodes. Earlier segments keep those too.
     first = min((segments[n].base_offset for n in rewritten), default=None)
     current: set[int] = set()
 
@@ -417,7 +433,9 @@ def _place(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """After a round without caching: remove the files of deleted and ``rewritten`` segments."""
+    """After a round without caching, delete the cache files of deleted and ``rewritten``
+    segments.
+    """
     if not log.cached:
         return
     gone = {

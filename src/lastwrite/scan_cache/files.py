@@ -1,9 +1,10 @@
-"""The cache files beside a log, and the secret of their fingerprints; see ``scan_cache.format``.
+"""The cache files beside a log, and the secret of their fingerprints. ``scan_cache.format`` defines
+the format.
 
-They are a cache and never synced. A power cut may leave any part of one, which the checksums
-detect. An invalid file is ignored, and may be deleted at any time. A file is written under a
-temporary name with an identity that no segment has. It gets its segment's identity once the swap
-has renamed and linked the segment for the last time.
+Cache files are not synced. After a power failure, any part of a file may be missing, which the
+checksums detect. Invalid files are ignored, and may be deleted at any time. A file is written under
+a temporary name, with an identity that no segment has. It gets its segment's identity after the
+swap has renamed or linked the segment.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lastwrite.scan_cache.segment import (
 from lastwrite.storage import files, ownership
 
 _LOG, _CACHE, _TEMPORARY = ".log", ".kept", ".tmp"
-_SECRET = "lastwrite.secret"  # the secret of the fingerprints in cache files
+_SECRET = "lastwrite.secret"  # name of the file with the secret of the fingerprints
 _OURS = re.compile(
     rf"(?:(?P<base>[0-9]{{20}})\{_CACHE}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
 )
@@ -94,7 +95,9 @@ def write_secret(folder: str, secret: bytes) -> None:
 def read_cached(
     log_path: str, identity: SegmentIdentity, secret_digest: bytes
 ) -> CachedSegment | None:
-    """The cached scan of the segment. None if there is none for this very file, or it is invalid."""
+    """The cached scan of the segment. None if there is none, if it is invalid, or if the segment
+    changed.
+    """
     path = cache_path(log_path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -150,7 +153,7 @@ class CacheWriter:
             self._file: FileIO | None = files.create(self.path, like)
 
     def append(self, block: ByteArray, entries: int) -> CachedBlock:
-        """Write a block of ``entries`` entries: its buckets' ends, then the entries."""
+        """Write a block of ``entries`` entries: the bucket ends, then the entries."""
         position = max(self._at, layout.HEADER.size)
         position += -position % layout.ALIGNMENT
         self._write(memoryview(block), position)
@@ -189,7 +192,7 @@ class CacheWriter:
 
 
 def put_in_place(path: str, log_path: str, identity: SegmentIdentity) -> None:
-    """Write the segment's identity to a finished file, and rename it unless it has its final name.
+    """Write the segment's identity to a complete cache file, and rename it to its final name.
 
     Raises:
         LogError: the system refuses.
@@ -203,7 +206,8 @@ def put_in_place(path: str, log_path: str, identity: SegmentIdentity) -> None:
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Remove temporary files, and the cache files of the segments ``bases``, or of all others.
+    """Delete temporary files, and the cache files of the segments with base offsets ``bases``. With
+    ``is_all``, the cache files of all other segments instead.
 
     Raises:
         LogError: the system refuses.
@@ -218,5 +222,5 @@ def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
 
 
 def _changing(operation: str, path: str) -> files.changing:
-    """As ``files.changing``, for a file of this cache."""
+    """As ``files.changing``, for a cache file."""
     return files.changing(operation, path, f"{operation} a cache file")

@@ -1,17 +1,17 @@
-"""The format of a cache file: the result of scanning a segment, so that a later round need not.
+"""The format of a cache file, which has the result of scanning a segment.
 
     header                          this table, 152 bytes
     blocks                          each at a multiple of 64: uint32 per bucket (its end,
-                                    counted in entries),
-                                    16 bytes per entry: see ``engine.rules.election``
-    pieces, blocks                  the two other tables
+                                    in entries), then 16 bytes per entry: see
+                                    ``engine.rules.election``
+    pieces, blocks                  the tables ``PieceRow`` and ``BlockRow``
 
-Little-endian. The header's checksum covers the header, which contains the tables' checksum; a
-block's row contains the block's checksum. So each part is verified separately, and used only if it
-is complete. If an unchanged segment was linked, only the header is written again.
+Integers are little-endian. The header has its own checksum and that of the tables. A block's row
+has the checksum of the block. Each part is thus verified separately. If an unchanged segment was
+linked, only the header is rewritten.
 
 Only pieces whose records are all plain are cached: live, with a key, in no transaction, in no batch
-of an old format. At any time and with any settings, such a piece changes only if a later record
+of an old format. Whatever the time and the settings, such a piece changes only if a later record
 shadows one of its records.
 """
 
@@ -39,12 +39,12 @@ class CacheHeader(NamedTuple):
     """The first bytes of a cache file."""
 
     # fmt: off
-    magic:           Annotated[int, At(0,   U64)]  # with the version, 1
-    base_offset:     Annotated[int, At(8,   I64)]  # the segment's
-    # the segment's identity: .log, .index and .timeindex
+    magic:           Annotated[int, At(0,   U64)]  # "lw-kept", then the version, 1
+    base_offset:     Annotated[int, At(8,   I64)]  # base offset of the segment
+    # the segment's identity: size, times and inode of .log, .index and .timeindex
     log_size:        Annotated[int, At(16,  I64)]
     log_mtime_ns:    Annotated[int, At(24,  I64)]
-    log_ctime_ns:    Annotated[int, At(32,  I64)]  # no program can set it back
+    log_ctime_ns:    Annotated[int, At(32,  I64)]  # a change time, which programs cannot set
     log_inode:       Annotated[int, At(40,  I64)]
     index_size:      Annotated[int, At(48,  I64)]
     index_mtime_ns:  Annotated[int, At(56,  I64)]
@@ -57,12 +57,12 @@ class CacheHeader(NamedTuple):
     # digest of the secret of the fingerprints
     secret_one:      Annotated[int, At(112, U64)]
     secret_two:      Annotated[int, At(120, U64)]
-    # start of the other tables, which end with the file
+    # position of the two tables, which end with the file
     tables_at:       Annotated[int, At(128, I64)]
     bits:            Annotated[int, At(136, U32)]  # 2^bits buckets per block
     piece_count:     Annotated[int, At(140, U32)]
     tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
-    header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
+    header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the first 148 bytes
     # fmt: on
 
 
@@ -70,13 +70,13 @@ class PieceRow(NamedTuple):
     """A piece of the segment."""
 
     # fmt: off
-    start:           Annotated[int, At(0,  I64)]  # positions in the segment
+    start:           Annotated[int, At(0,  I64)]  # first byte in the segment
     end:             Annotated[int, At(8,  I64)]
     records:         Annotated[int, At(16, I64)]  # -1: not cached
     batches:         Annotated[int, At(24, I64)]
-    first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
-    next_offset:     Annotated[int, At(40, I64)]  # end of its last batch
-    # the number of its block rows; rows are in piece order
+    first_offset:    Annotated[int, At(32, I64)]  # base offset of the first batch
+    next_offset:     Annotated[int, At(40, I64)]  # end offset of the last batch
+    # number of the piece's block rows, which are in piece order
     blocks:          Annotated[int, At(48, I64)]
     # fmt: on
 
@@ -85,7 +85,7 @@ class BlockRow(NamedTuple):
     """A block of entries."""
 
     # fmt: off
-    position:        Annotated[int, At(0,  I64)]  # in the cache file
+    position:        Annotated[int, At(0,  I64)]  # first byte in the cache file
     entries:         Annotated[int, At(8,  I64)]
     crc:             Annotated[int, At(16, I64)]  # CRC-32C of the block
     # fmt: on
@@ -107,7 +107,7 @@ def block_bytes(entries: int, bits: int) -> int:
 
 
 def split_block(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """A block's ends and rows, as views."""
+    """The bucket ends and the entries of a block, as views."""
     return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)
 
 
@@ -117,7 +117,7 @@ def checksum(data: bytes | memoryview) -> int:
 
 
 def encode_tables(pieces: Sequence[CachedPiece]) -> bytes:
-    """The two tables behind the blocks."""
+    """Encode the tables of pieces and blocks."""
     rows = [
         PIECE.pack(
             piece.start,
@@ -134,9 +134,9 @@ def encode_tables(pieces: Sequence[CachedPiece]) -> bytes:
 
 
 def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHeader:
-    """The header for a file whose tables, with these bytes, begin at ``tables_at``.
+    """The header for a file with ``tables`` at byte ``tables_at``.
 
-    Its own checksum is not filled in yet.
+    Its own checksum is still 0.
     """
     one, two = (
         int.from_bytes(half, "little")
@@ -158,20 +158,20 @@ def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHea
 
 
 def with_identity(header: CacheHeader, identity: SegmentIdentity) -> CacheHeader:
-    """The header for a segment whose files now have this identity."""
+    """The header with another segment identity."""
     return CacheHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
     )
 
 
 def encode_header(header: CacheHeader) -> bytes:
-    """The header's bytes, with its checksum."""
+    """Encode the header, and fill in its checksum."""
     head = HEADER.pack(*header)[:-4]
     return head + checksum(head).to_bytes(4, "little")
 
 
 def decode_header(data: bytes, path: str) -> CacheHeader:
-    """The header, from a file's first bytes.
+    """Decode the header from the first bytes of a file.
 
     Raises:
         CorruptLog: the bytes are not a valid header.
@@ -189,12 +189,12 @@ def decode_header(data: bytes, path: str) -> CacheHeader:
 def decode_segment(
     header: CacheHeader, tables: bytes, path: str, first: int = HEADER.size
 ) -> CachedSegment:
-    """The content of a file, from its header and all bytes from ``tables_at`` on.
+    """Decode the tables of a file. ``tables`` are all bytes from ``header.tables_at`` on.
 
-    No block begins before ``first``.
+    No block may begin before byte ``first``.
 
     Raises:
-        CorruptLog: the tables contradict the header or themselves.
+        CorruptLog: the tables do not match the header, or are inconsistent.
     """
     at = header.tables_at
     if header.tables_crc != checksum(tables):
@@ -249,18 +249,18 @@ def decode_segment(
 
 
 def identity_of(header: CacheHeader) -> SegmentIdentity:
-    """The identity in the header."""
+    """The segment identity in the header."""
     fields = header[2:14]
     return SegmentIdentity(fields[0:4], fields[4:8], fields[8:12])
 
 
 def encode_secret(secret: bytes) -> bytes:
-    """The content of a secret's file: the secret and its CRC-32C."""
+    """Encode a secret for its file: the secret and its CRC-32C."""
     return secret + checksum(secret).to_bytes(4, "little")
 
 
 def decode_secret(data: bytes, size: int) -> bytes | None:
-    """The secret of ``size`` bytes. None if the file is incomplete."""
+    """Decode a secret of ``size`` bytes. None if the file is incomplete."""
     if len(data) != size + 4 or checksum(data[:size]) != int.from_bytes(data[size:], "little"):
         return None
     return data[:size]

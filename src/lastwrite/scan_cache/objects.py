@@ -1,12 +1,12 @@
-"""Cache objects of an archive: the blocks and tables of a cache file, with the header last, sealed.
+"""Cache objects of an archive: as cache files, but with the header last, and encrypted.
 
     blocks, pieces, blocks' rows, header      see ``scan_cache.format``
 
-An object is written once, under a unique name, and the manifest names it with its segment. So size
-and first offset are enough to identify it. An attacker who can read the bucket may be able to
-choose keys of a topic, too. Visible fingerprints would let them find colliding keys. So each block
-is masked by its own stream, and its row has a tag under the same secret instead of a checksum. An
-object that is missing, damaged, or made with another secret is ignored.
+An object is written once, under a unique name, and the manifest lists it with its segment. The
+segment's size and base offset are therefore enough as identity. Someone who can read the bucket may
+also be able to write keys to a topic. Visible fingerprints would allow them to find colliding keys.
+Each block is therefore masked by a key stream of its own. Its row has an authentication tag instead
+of a checksum. An object that is missing, damaged, or written with another secret is ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lastwrite.scan_cache.segment import (
 from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.reading import SegmentReader, reader_at
 
-_TAIL_BYTES = 16 << 10  # most tables and headers fit
+_TAIL_BYTES = 16 << 10  # enough for most tables and headers
 _MOST_TABLE_BYTES = 64 << 20
 _MASKED_AT_ONCE = 1 << 20
 
@@ -46,13 +46,13 @@ class _Seal:
     """Masks and authenticates the blocks of one object."""
 
     def __init__(self, secret: bytes, address: str) -> None:
-        # relative to the partition, so it stays the same if the archive is copied
+        # the name relative to the partition, which does not change if the archive is copied
         name = address.rpartition("/data/")[2].encode()
         self._mask = blake2b(name, key=_key(secret, b"lw-mask"), digest_size=32).digest()
         self._tag = blake2b(name, key=_key(secret, b"lw-tag"), digest_size=32).digest()
 
     def mask(self, data: ByteArray, position: int) -> None:
-        """Mask, or unmask, the bytes of the block at ``position``."""
+        """Mask or unmask, in place, the bytes of the block at ``position``."""
         for at in range(0, len(data), _MASKED_AT_ONCE):
             part = data[at : at + _MASKED_AT_ONCE]
             place = (position + at).to_bytes(8, "little")
@@ -60,7 +60,7 @@ class _Seal:
             np.bitwise_xor(part, np.frombuffer(stream, dtype=np.uint8), out=part)
 
     def tag(self, data: ByteArray, position: int) -> int:
-        """The tag of the masked bytes of the block at ``position``."""
+        """The authentication tag of the masked block at ``position``."""
         found = blake2b(position.to_bytes(8, "little"), key=self._tag, digest_size=8)
         found.update(data)
         return int.from_bytes(found.digest(), "little", signed=True)
@@ -71,7 +71,7 @@ def _key(secret: bytes, use: bytes) -> bytes:
 
 
 def identity_of(log_bytes: int) -> SegmentIdentity:
-    """The identity of a segment of an archive."""
+    """The identity of a segment in an archive: only its size."""
     return SegmentIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
 
 
@@ -79,7 +79,7 @@ def identity_of(log_bytes: int) -> SegmentIdentity:
 
 
 def read_cached(segment: Segment, secret_digest: bytes) -> CachedSegment | None:
-    """The cached scan of the segment. None if there is none, or it is invalid."""
+    """The stored scan of the segment. None if there is none, or it is invalid."""
     kept = segment.kept
     if kept is None or kept.size_bytes < layout.HEADER.size:
         return None
@@ -113,10 +113,10 @@ def _read(reader: SegmentReader, start: int, end: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """Replaces the scan of a piece, if its cache object is intact."""
+    """Replaces the scan of a piece, if its cache object is valid."""
 
     kept: KeptScan
-    bits: int  # at least as many as the round uses
+    bits: int  # bucket bits of the object; at least as many as the round uses
     piece: CachedPiece
 
     @property
@@ -124,16 +124,16 @@ class CachedObject:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: Any) -> PieceScan | None:
-        """The piece's result; its blocks are passed to ``hand_on``. None means that it must be
-        scanned.
+        """The piece's scan result. Its blocks are passed to ``hand_on``. None means that the piece
+        must be scanned.
         """
         if self.piece.first_offset < unit.first_dirty < self.piece.next_offset:
-            return None  # partly dirty: only a scan finds the first dirty record
+            return None  # the piece is partly dirty: only a scan finds the first dirty record
         blocks: Iterable[ByteArray] = self._blocks(unit.secret, unit.limits)
         try:
             if self.read_bytes <= unit.limits.slice_bytes:
                 blocks = list(blocks)
-            else:  # no block is handed on before all are verified
+            else:  # all blocks are verified before the first is passed on
                 for _ in blocks:
                     pass
                 blocks = self._blocks(unit.secret, unit.limits)
@@ -147,7 +147,7 @@ class CachedObject:
         return self.piece.as_scan(unit, piece.number)
 
     def _blocks(self, secret: bytes, limits: Limits) -> Iterator[ByteArray]:
-        """The unmasked blocks.
+        """Read, verify and unmask the blocks.
 
         Raises:
             CorruptLog: a block is not as it was written. The store may raise other errors.
@@ -177,7 +177,7 @@ class CachedObject:
 
 
 class CacheObjectWriter:
-    """Writes a cache object at ``address``; as a context manager it leaves no unfinished object.
+    """Writes a cache object at ``address``. As a context manager it removes an unfinished object.
 
     Raises:
         LogError: the store refuses, here and in all methods.
@@ -192,7 +192,7 @@ class CacheObjectWriter:
         self._at = 0
 
     def append(self, block: ByteArray, entries: int) -> CachedBlock:
-        """Write a block of ``entries`` entries, which is masked in place."""
+        """Mask ``block`` in place, and write it. It has ``entries`` entries."""
         self._write(np.zeros(-self._at % layout.ALIGNMENT, dtype=np.uint8))
         position = self._at
         self._seal.mask(block, position)
@@ -200,7 +200,7 @@ class CacheObjectWriter:
         return CachedBlock(position, entries, self._seal.tag(block, position))
 
     def finish(self, segment: CachedSegment) -> KeptScan:
-        """Write the tables and the header, and give the object its name."""
+        """Write the tables and the header, and complete the object."""
         tables = layout.encode_tables(segment.pieces)
         header = layout.encode_header(layout.header_of(segment, self._at, tables))
         self._write(np.frombuffer(tables + header, dtype=np.uint8))
@@ -225,5 +225,7 @@ class CacheObjectWriter:
 
 
 def object_name(folder: str, attempt: str, base_offset: int) -> str:
-    """The address of a cache object that an attempt writes; ``folder`` is from ``output_folder``."""
+    """The address of a cache object. ``folder`` is from ``output_folder``; ``attempt`` makes the
+    name unique.
+    """
     return f"{folder}{attempt}/{base_offset:020d}.kept"

@@ -1,8 +1,8 @@
-"""The secret of an archive, which protects the scans that are kept there.
+"""The secret of an archive, which protects the scans that are stored in it.
 
-It is in a separate object, ``ARCHIVE/_lastwrite/kept.secret``, so that a bucket's policy can hide
-it from readers of the rest. A local file of the driver (``storage.secretFile``) takes precedence.
-Workers receive a secret that is derived for one partition and reveals nothing about others.
+The secret is a separate object, ``ARCHIVE/_lastwrite/kept.secret``, so that a bucket policy can
+deny it to readers of the archive. A local file on the driver (``storage.secretFile``) takes
+precedence. Workers receive a secret derived for one partition, from which no other can be computed.
 
 Reasons: docs/decisions/kept-scans.md.
 """
@@ -30,7 +30,7 @@ _MOST_BYTES = 1 << 16
 
 
 def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -> bytes:
-    """The secret of a partition, derived from the archive's; used instead of a random one."""
+    """The secret of a partition, derived from the archive's secret."""
     partition = f"{system}/{name.topic}/{name.partition}"
     size = len(archive_secret).to_bytes(8, "little")
     whole = b"lastwrite kept scans 1" + size + archive_secret + partition.encode()
@@ -38,7 +38,7 @@ def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -
 
 
 def secret_of(archive: str) -> bytes | None:
-    """The archive's secret, created if it is missing or incomplete. None if it is unavailable.
+    """The archive's secret, which is created if it is missing or incomplete. None if that fails.
 
     Raises:
         InvalidConfig: the file named in the settings does not contain a secret.
@@ -63,7 +63,7 @@ def secret_of(archive: str) -> bytes | None:
 
 
 def secret_or_none(archive: str, progress: Progress) -> bytes | None:
-    """The same, or None with a note why no scan is kept.
+    """As ``secret_of``. If the store fails, returns None, and notes why no scan is stored.
 
     Raises:
         InvalidConfig: as ``secret_of``.
@@ -119,7 +119,7 @@ def _of_folder(archive: str) -> bytes | None:
 
 
 def _read_private(path: str) -> bytes | None:
-    """The secret. None if there is none, if it is incomplete, or if others may read it."""
+    """Read the secret. None if it is missing or incomplete, or if other users may read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

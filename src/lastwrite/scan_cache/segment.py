@@ -8,20 +8,20 @@ from typing import NamedTuple, TypeAlias
 from lastwrite.model.log import KeptScan
 from lastwrite.model.work import PieceScan, ScanUnit
 
-# a file's size, mtime_ns, ctime_ns and inode; all -1 if there is none
+# size, mtime_ns, ctime_ns and inode of a file; all -1 if there is no file
 Stamp: TypeAlias = tuple[int, int, int, int]
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
 class SegmentIdentity(NamedTuple):
-    """The state of a segment's files: any change of them changes this."""
+    """The state of a segment's files. Any change to the files changes it."""
 
     log: Stamp
     offset_index: Stamp
     time_index: Stamp
 
     def is_same_but_linked(self, other: SegmentIdentity) -> bool:
-        """Whether only the inodes' own times differ, as after a rename or link."""
+        """Whether only the change times (ctime) differ, as after a rename or link."""
         return all(a[:2] == b[:2] and a[3] == b[3] for a, b in zip(self, other, strict=True))
 
 
@@ -29,14 +29,14 @@ NOBODY = SegmentIdentity(NO_FILE, NO_FILE, NO_FILE)
 
 
 class CachedBlock(NamedTuple):
-    """A block of entries in a cache file; its layout is as in a scratch file.
+    """A block of entries in a cache file, with the layout of a scratch file.
 
     See ``spark.folder_exchange``.
     """
 
     position: int
     entries: int
-    crc: int  # of ends and entries
+    crc: int  # CRC-32C of bucket ends and entries; in an object the authentication tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class CachedPiece:
 
     start: int
     end: int
-    records: int = -1  # negative if this piece is not cached
+    records: int = -1  # number of records; negative if the piece is not cached
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1
     blocks: tuple[CachedBlock, ...] = ()
 
     def as_scan(self, unit: ScanUnit, number: int) -> PieceScan:
-        """The result of a scan of the piece ``number``, without states and blocks."""
+        """The scan result of the piece, whose number is ``number``, without states and blocks."""
         return PieceScan(
             unit.partition,
             number,
@@ -73,8 +73,8 @@ class CachedSegment:
 
     path: str
     base_offset: int
-    bits: int  # the bits by which its blocks are sorted
-    identity: SegmentIdentity  # the segment's, when it was scanned
-    secret_digest: bytes  # 16 bytes: digest of the secret of the fingerprints
-    pieces: tuple[CachedPiece, ...]  # consecutive; they cover the whole segment
-    kept: KeptScan | None = None  # only for an object
+    bits: int  # number of bucket bits by which the blocks are sorted
+    identity: SegmentIdentity  # state of the segment's files when it was scanned
+    secret_digest: bytes  # 16 bytes that identify the secret of the fingerprints
+    pieces: tuple[CachedPiece, ...]  # consecutive pieces that cover the segment
+    kept: KeptScan | None = None  # the stored object; None for a cache file

@@ -1,11 +1,11 @@
-"""Selects the entries of a piece whose records stay, for the piece after the round.
+"""Selects the entries of the records that survive a round, for the new piece.
 
 For example, a piece contains ``a@0 b@1 c@2``, and ``b`` has lost. The entries of ``a`` and ``c``
 stay, still sorted by bucket, and their ordinals become 0 and 1. A scan of the new piece would
 return the same block.
 
 A record is *plain* if its state byte is 0: it has a key and a value, is in no aborted transaction,
-and has not lost.
+and was not shadowed.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -19,8 +19,8 @@ from lastwrite.engine.rules.election import ORDINAL_MASK
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Write each plain record's number among the plain ones to ``ordinals``, and return their
-    count.
+    """Write the new ordinal of each plain record to ``ordinals``, and return the number of plain
+    records.
 
     ``ordinals`` is uint32, one per record; the values for other records are undefined.
     """
@@ -33,9 +33,10 @@ def renumber(states, ordinals):
 
 @njit(cache=True, nogil=True)
 def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
-    """Copy a block's entries of plain records, with their new ``ordinals``; return their number.
+    """Copy the entries of plain records, with their new ``ordinals``. Returns their number.
 
-    ``ends`` are those of the block's buckets; ``2**finer`` neighbours become one in ``out_ends``.
+    ``ends`` has the block's bucket ends. ``2**finer`` neighbouring buckets become one in
+    ``out_ends``.
     """
     kept = 0
     start = 0

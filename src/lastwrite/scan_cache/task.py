@@ -1,4 +1,6 @@
-"""A worker's part of the scan cache: check a piece's cached scan, write a segment's file."""
+"""The scan cache on workers: check the cached scan of a piece, write the cache file of a
+segment.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ from lastwrite.storage.scratch import ScratchReader, read_states
 
 @dataclass(frozen=True, slots=True)
 class FileCachedScan:
-    """Replaces the scan of a piece, if its cache file is intact and the segment unchanged."""
+    """Replaces the scan of a piece, if its cache file is valid and the segment unchanged."""
 
-    path: str  # of the cache file
-    bits: int  # at least as many as the round uses
+    path: str  # path of the cache file
+    bits: int  # bucket bits of the file; at least as many as the round uses
     identity: SegmentIdentity
     piece: CachedPiece
 
@@ -40,10 +42,10 @@ class FileCachedScan:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: object) -> PieceScan | None:
-        """The piece's result, without its states. None means that it must be scanned."""
+        """The piece's scan result, without states. None means that the piece must be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
-            return None  # partly dirty: only a scan finds the first dirty record
+            return None  # the piece is partly dirty: only a scan finds the first dirty record
         if not self.is_true(piece.path):
             return None
         result = known.as_scan(unit, piece.number)
@@ -64,25 +66,25 @@ class FileCachedScan:
                     file.read_into(data, block.position)
                     if int(crc32c(data, 0, len(data))) != block.crc:
                         return False
-        except (OSError, EOFError):  # the file is missing, or was cut
+        except (OSError, EOFError):  # the file is missing or was truncated
             return False
         return identity_of(log_path) == self.identity
 
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """A segment whose cache file or object is to be written.
+    """A segment for which a task writes a cache file or object.
 
-    ``segment`` is complete except for blocks, path and identity. ``scans`` has, by piece, the scan
-    that its entries come from, with the states after the election.
+    ``segment`` is complete except for blocks, path and identity. ``scans`` has, for each piece, the
+    scan with its entries, and with the states after the election.
     """
 
     partition: int
     log_path: str
     segment: CachedSegment
     scans: tuple[PieceScan, ...]
-    folder: str = ""  # of an object: see ``output_folder``
-    secret: bytes = field(default=b"", repr=False)  # by which an object is sealed
+    folder: str = ""  # folder of the object, from ``output_folder``
+    secret: bytes = field(default=b"", repr=False)  # secret that encrypts the object
     stores: StoreSettings | None = None
 
     @property
@@ -94,8 +96,8 @@ def write_segment(unit: WriteUnit) -> str:
     """Write a segment's cache file, and return its temporary name.
 
     Raises:
-        LogError, OSError: the system refuses, or the remaining records differ from the written
-        ones.
+        LogError, OSError: the file cannot be written, or the surviving records differ from those
+        in the new segment.
     """
     with CacheWriter(unit.log_path) as writer:
         pieces = tuple(
@@ -107,7 +109,7 @@ def write_segment(unit: WriteUnit) -> str:
 
 
 def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None = None) -> KeptScan:
-    """Write a segment's cache object; ``scanned`` as in ``Exchange.keep``.
+    """Write a segment's cache object. ``scanned`` is as in ``Exchange.keep``.
 
     Raises:
         LogError, OSError: as ``write_segment``.
@@ -122,10 +124,10 @@ def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None =
 
 
 def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan | None:
-    """Scan a whole segment that is copied from the first piece's start on, and write its cache
-    object.
+    """Scan a segment that is copied to an archive, and write its cache object. The copy starts at
+    the first piece.
 
-    Returns None if no piece can be cached.
+    Returns None if no piece is plain.
 
     Raises:
         LogError, OSError: the store refuses, or the segment cannot be read.
@@ -203,8 +205,8 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """The block of the remaining entries (all without ``states``), by ``2**bits`` buckets, and
-    their number.
+    """Select the surviving entries of a block, in ``2**bits`` buckets. Returns the new block and
+    its number of entries. Without ``states``, all entries survive.
     """
     ends, rows = split_block(data, bits + block.finer)
     if states is None or ordinals is None:
