@@ -1,1 +1,1 @@
-"""The cleaner daemon: watches log roots, picks the dirtiest partitions, and runs their rounds."""
+"""The cleaner daemon: watches log roots, and compacts the dirtiest partitions first."""

@@ -14,10 +14,10 @@ class CacheKeeper:
 
     Args:
         turn: updates the table.
-        every_s: seconds between two updates. The pauses grow up to five minutes while a store or a
-            catalog does not answer.
-        told: receives the report of the first update, and of each that changed the table.
-        note: receives a sentence if an update failed and is tried again.
+        every_s: seconds between two updates. The pauses grow to at most five minutes while a store
+            or catalog is unavailable.
+        told: receives the report of the first update, and of each update that changed the table.
+        note: receives a sentence if an update failed and will be retried.
 
     Raises:
         InvalidConfig: the pause is not positive.

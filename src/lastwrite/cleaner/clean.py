@@ -45,14 +45,15 @@ from lastwrite.rocketmq.rules import live_settings as of_rocketmq
 from lastwrite.storage.objects.address import is_address, real_path, use
 from lastwrite.storage.ownership import reject_foreign
 
-_LOOK_MS = 300_000  # default pause for a bucket, where a look costs a request per partition
+# default pause for archives in a bucket, where each check costs one request per partition
+_LOOK_MS = 300_000
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.spark.inline import Inline
 
-# Functions that remove the settings of a cluster's client from the settings of rounds.
+# By system: removes the settings of the network client from given settings.
 _WITHOUT_CLIENTS: dict[str, Callable[[Mapping[str, object]], Mapping[str, object]]] = {
     KAFKA: of_kafka.rules_of,
     ROCKETMQ: of_rocketmq.rules_of,
@@ -90,12 +91,12 @@ def clean(
         roots: log roots, such as a broker's ``log.dirs``; or RocketMQ stores; or archives, in a
             folder or ``s3://bucket/prefix``; or topics of a live cluster, ``persistent://…``.
         system: the system of all roots. None means: detect it from the files.
-        config: settings by upstream's names, or a function that reads them.
-        config_file: the file that this function reads. It is called again when the file changes.
+        config: settings by upstream name, or a function that reads them.
+        config_file: the file that ``config`` reads. ``config`` is called again when it changes.
         once: end when nothing is due, instead of waiting.
         threads: number of simultaneous waves of rounds. None means ``log.cleaner.threads``.
-        memory, spark, master, conf: as for ``compact``. A session that Lastwrite starts begins
-            with the first round.
+        memory, spark, master, conf: as for ``compact``. If Lastwrite creates the Spark session,
+            it does so for the first round.
         metrics_port: the port of the metrics page. 0 means any free port, which a note reports.
         metrics_host: the address of the metrics page.
         tell: receives the events.
@@ -103,9 +104,9 @@ def clean(
             without known settings is skipped, with a note.
         started: receives the cleaner before it starts. Its ``request_stop`` may be called from any
             thread.
-        follow: the live cluster that the single root, an archive, follows at the same time. With
+        follow: the live cluster that the only root, an archive, follows at the same time. With
             ``once``, the archive is updated once, before cleaning.
-        tables: the tables of compacted topics, which are updated before rounds and as logs grow.
+        tables: tables of compacted topics. They are updated before rounds, and when logs grow.
 
     Returns:
         The exit status 0. With ``once`` also 1, 3 or 4, if partitions failed, are damaged, or are
@@ -113,7 +114,7 @@ def clean(
 
     Raises:
         NotALog, InvalidConfig: nothing was done.
-        RemoteFailed: a bucket does not answer at the start. Later, the cleaner waits for it.
+        RemoteFailed: a bucket is unavailable at the start. Later, the cleaner waits for it.
         EnvironmentUnfit: Java or Spark is missing, and a round is due.
     """
     if follow is not None:
@@ -144,7 +145,8 @@ def clean(
     given = config if callable(config) else lambda: config or {}
     use(store_settings(given()))
     if follow is not None:
-        # For RocketMQ, they select the topics to fetch; every fetched topic is compacted.
+        # In RocketMQ, the overrides only select the topics to fetch. Every fetched topic is
+        # compacted.
         told = replace(sources, overrides=()) if system == ROCKETMQ else sources
         found, archives = system_named(system or "").told(told), folders
     else:
@@ -167,7 +169,7 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.given)
-    elif follow is None:  # a follower also fetches the settings of topics
+    elif follow is None:  # not checked for a follower, which fetches the topics' settings later
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)
@@ -220,7 +222,7 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
 def _check_roots(
     system: System, roots: Sequence[str], archives: Sequence[str], names: Mapping[str, object]
 ) -> None:
-    """Reject paths that are not log roots, and roots without any topic whose policy is known.
+    """Reject paths that are not log roots. Reject all roots if no topic's cleanup policy is known.
 
     Raises:
         NotALog: a path is a partition's folder.
@@ -231,7 +233,7 @@ def _check_roots(
         try:
             partitions = system.find(root, None, None)
         except NotALog:
-            may_know = True  # an empty root may fill
+            may_know = True  # topics may be created in an empty root
             continue
         if partitions[0] == root != system.root_of(root) and root not in archives:
             raise NotALog(
@@ -246,7 +248,7 @@ def _check_roots(
                 system.is_policy_known(folder, names) for folder in partitions
             )
         except LogError:
-            may_know = True  # every look reports a damaged metadata log
+            may_know = True  # the loop reports a damaged metadata log
         unknown.append(root)
     if not may_know:
         raise InvalidConfig(

@@ -1,4 +1,4 @@
-"""The loop of every daemon: read changed settings, run a cycle, pause, until it is stopped."""
+"""The loop of every daemon: read changed settings, run a cycle, pause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class DaemonServices:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """See ``run``. Rounds run in separate threads, which put their results into ``_outcomes``."""
+    """The base of daemons. Rounds run in separate threads, which put their results into
+    ``_outcomes``.
+    """
 
     def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings
@@ -38,7 +40,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._metrics = means.metrics
         self._events = means.events
         self._now_ms = means.now_ms
-        # A signal handler may call put while put is running.
+        # SimpleQueue, because a signal handler may call put while put is running.
         self._outcomes: queue.SimpleQueue[OutcomeT | None] = queue.SimpleQueue()
         self._is_stopping = False
         self._statuses: set[Status] = set()
@@ -54,7 +56,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._outcomes.put(None)
 
     def run(self, once: bool = False) -> int:
-        """Work until a stop is requested, or with ``once`` until nothing is due.
+        """Run cycles until a stop is requested, or with ``once`` until nothing is due.
 
         Returns:
             The exit status 0. With ``once`` also 1 (failure), 3 (damage) or 4 (locked by another
@@ -92,11 +94,11 @@ class Daemon(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def _cycle(self, once: bool) -> bool:
-        """Look at the logs and start what is due. Return whether nothing is running."""
+        """Check the logs and start the rounds that are due. Returns whether nothing is running."""
 
     @abstractmethod
     def _rest(self, seconds: float) -> None:
-        """Wait until a round has ended, a stop is requested, or the time is over."""
+        """Wait until a round ends, a stop is requested, or ``seconds`` have passed."""
 
     def _end(self) -> None:
         """Stop running work and end the Spark session."""

@@ -1,4 +1,4 @@
-"""The events of the cleaner, as values. The command line prints them."""
+"""The events of the cleaner, which the command line prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lastwrite.reports.table_round import TableRound
 
 
 def rounded(seconds: float) -> float:
-    """Seconds as they are printed."""
+    """Round to the printed precision, milliseconds."""
     return round(seconds, 3)
 
 
@@ -34,10 +34,10 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     root: str
     report: Annotated[PartitionReport, SPREAD]
     saved_percent: ClassVar[float] = figure(lambda self: round(self.saved(), 2))
-    # records without a key, which a compacted topic cannot keep
+    # records that were dropped because they have no key
     keyless: ClassVar[int] = figure(lambda self: self.report.verdicts.get(Verdict.KEYLESS.label, 0))
-    wave_partitions: int  # partitions that went through the stages together
-    # of the whole wave
+    wave_partitions: int  # number of partitions in the wave
+    # duration of the whole wave
     seconds: Annotated[float, JsonName(rounded)] = field(name="wave_seconds")
     stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 
@@ -48,7 +48,7 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
 
 
 class PartitionQuarantined(FrozenDocument, frozen=True, kw_only=True):
-    """A round failed; the partition is skipped until its next try."""
+    """A round failed. The partition is skipped until its next attempt."""
 
     event: ClassVar[str] = figure(lambda self: "uncleanable")
     time_ms: int
@@ -60,20 +60,21 @@ class PartitionQuarantined(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FollowerFetched(FrozenDocument, frozen=True, kw_only=True):
-    """A turn of a follower fetched new records."""
+    """A follower fetched new records."""
 
     event: ClassVar[str] = figure(lambda self: "brought")
     time_ms: int
-    partitions: int  # with new records
+    partitions: int  # partitions with new records
     bytes: int
-    lag_records: int  # of all partitions, after the ends of the archive
+    lag_records: int  # records that the archive does not have yet, over all partitions
     held: int  # partitions that could not be fetched
-    attempts: int = 1  # maximum of all partitions; above 1 if another writer changed one first
+    # largest number of attempts for a partition; above 1 if another writer committed first
+    attempts: int = 1
     seconds: Annotated[float, JsonName(rounded)]
 
 
 class FetchHeldBack(FrozenDocument, frozen=True, kw_only=True):
-    """A follower could not fetch a partition. Reported once as long as the reason is the same."""
+    """A follower could not fetch a partition. Reported again only if the reason changes."""
 
     event: ClassVar[str] = figure(lambda self: "held")
     time_ms: int
@@ -85,7 +86,7 @@ class TableUpdated(FrozenDocument, frozen=True, kw_only=True):
 
     event: ClassVar[str] = figure(lambda self: "table")
     time_ms: int
-    root: str  # of the topic
+    root: str  # log root of the topic
     report: Annotated[TableRound, SPREAD]
     seconds: Annotated[float, JsonName(rounded)]
 
@@ -97,10 +98,10 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
     time_ms: int
     root: str
     topic: str
-    path: str  # of the table, as it was given
+    path: str  # path of the table, as the user gave it
     reason: str
     tries: int
-    next_try_ms: int | None  # null: not in this run
+    next_try_ms: int | None  # time of the next attempt; null if there is none in this run
 
 
 class DaemonNote(FrozenDocument, frozen=True, kw_only=True):
@@ -125,7 +126,7 @@ Event = (
 class Events:
     """Passes events to ``tell``, one at a time, in the calling thread.
 
-    A condition that lasts is reported only once. ``now_ms`` is the clock for notes.
+    A lasting condition is reported only once. ``now_ms`` is the clock for notes.
     """
 
     def __init__(self, tell: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
@@ -142,7 +143,9 @@ class Events:
         self.tell(DaemonNote(time_ms=self._now_ms(), text=text))
 
     def report_once(self, about: str, text: str | None) -> None:
-        """Note ``text`` unless it was the last note on the subject. None clears the subject."""
+        """Report ``text``, unless it was the last report on the subject ``about``. None clears the
+        subject.
+        """
         with self._turn:
             if text is None:
                 self._said.pop(about, None)

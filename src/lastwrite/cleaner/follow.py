@@ -1,10 +1,10 @@
-"""An archive follows a live cluster, in turns, in its own thread next to the cleaner.
+"""Lets an archive follow a live cluster, by repeated fetches in a thread beside the cleaner.
 
-    turn ──► events: fetched, held back ──► pause ──► turn
-     │                                        ▲
-     └── no answer: one note ──► a longer pause, each time
+    fetch ──► events: fetched, held back ──► pause ──► fetch
+     │                                         ▲
+     └── no answer: one note ──► a pause that doubles each time
 
-A turn and a round both commit a partition by replacing its manifest. Each waits while the other
+Both a fetch and a round commit a partition by replacing its manifest. Each waits while the other
 works on the partition: see ``docs/decisions/following.md``.
 """
 
@@ -24,12 +24,12 @@ from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.reports.fetching import HoldReason, LogsFetched
 from lastwrite.reports.following import FollowedLog
 
-_GIVE_UP_S = 10.0  # after a stop, for a turn to end
+_GIVE_UP_S = 10.0  # time to wait for a running fetch after a stop
 _SILENT = (HoldReason.WAITING,)
 
 
 class ArchiveFollower:
-    """Fetches new records in turns.
+    """Fetches new records repeatedly. A fetch of all topics is called a turn.
 
     Args:
         followed: the topics to follow; ``run`` closes it.
@@ -57,7 +57,8 @@ class ArchiveFollower:
         self._turned, self._failed = turned, failed
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._held: dict[str, HoldReason] = {}  # by partition's address, after the last turn
+        # by partition address: why the last turn could not fetch it
+        self._held: dict[str, HoldReason] = {}
 
     def request_stop(self) -> None:
         """Request a stop. May be called in a signal handler."""
@@ -78,10 +79,10 @@ class ArchiveFollower:
         self._end(None)
 
     def stop(self) -> None:
-        """Wait until the thread has ended, unless what it waits for does not answer.
+        """Stop, and wait until the thread has ended, but at most ten seconds.
 
         Raises:
-            LogError: what ended it before it was asked to stop.
+            LogError: the error that ended the thread before the stop was requested.
         """
         self.request_stop()
         self._end(_GIVE_UP_S)
@@ -97,7 +98,7 @@ class ArchiveFollower:
                 return
 
     def once(self) -> int:
-        """One turn, and no other; the exit status, as of a fetch.
+        """Run one turn, and return the exit status of ``fetch``.
 
         Raises:
             RemoteFailed, LogError: as ``FollowResult.fetch_batches``.

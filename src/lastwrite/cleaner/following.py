@@ -1,4 +1,6 @@
-"""``fetch --follow``: runs a follower; and the parts that ``clean --source`` shares with it."""
+"""``fetch --follow``: runs a follower. Also the functions that ``clean --source`` shares with
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class Stoppable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """The sources that ``clean`` follows. The fields are as the arguments of ``follow``.
+    """The sources that ``clean`` follows. The fields are the arguments of ``follow``.
 
     ``memory`` is for fetching, in addition to the memory of rounds.
     """
@@ -70,25 +72,24 @@ def follow(
     tell: Callable[[Event], None] = lambda event: None,
     started: Callable[[ArchiveFollower], None] = lambda follower: None,
 ) -> int:
-    """Let the archive ``to`` follow topics of a live cluster, until asked to stop.
+    """Let the archive ``to`` follow topics of a live cluster until a stop is requested.
 
     Args:
         sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
         to: the archive, a folder or ``s3://bucket/prefix``.
-        topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as of
-        ``fetch``;
-            topics that come later and match are taken in at the next turn.
-        every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
-        metrics_port, metrics_host, tell: as of ``clean``.
-        started: gets the follower before it begins; its ``request_stop`` may be called from
-            anywhere.
+        topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as for
+            ``fetch``. Matching topics that are created later are included in the next turn.
+        every_s: seconds between two turns; up to five minutes while the cluster is unavailable.
+        metrics_port, metrics_host, tell: as for ``clean``.
+        started: receives the follower before it starts. Its ``request_stop`` may be called from
+            any thread.
 
     Returns:
         The exit status: 0.
 
     Raises:
-        InvalidConfig, EnvironmentUnfit: nothing was begun.
-        LogError: no turn would fare better any more.
+        InvalidConfig, EnvironmentUnfit: nothing was fetched.
+        LogError: an error that another turn would not resolve.
     """
     events = Events(tell, now_ms)
     use(store_settings(config))
@@ -115,10 +116,10 @@ def follow(
 
 
 def system_of_follow(follow: Follow, roots: Sequence[str], system: str | None) -> str:
-    """The system of what ``clean`` is to follow.
+    """The system of the sources that ``clean`` follows.
 
     Raises:
-        InvalidConfig: another is named, or not one archive to follow with.
+        InvalidConfig: ``system`` is another system, or ``roots`` is not exactly one archive.
     """
     found = system_of_sources(follow.sources)
     checked(follow.every_s)
@@ -139,7 +140,7 @@ def wanted_of(
     events: Events,
     is_once: bool,
 ) -> FollowRequest:
-    """The request to a system to follow these sources."""
+    """The request to follow these sources."""
     return FollowRequest(
         sources=tuple(follow.sources),
         to=to,
@@ -170,13 +171,14 @@ def run_both(
     started: Callable[[Stoppable], None],
     once: bool,
 ) -> int:
-    """Follow in a thread while the cleaner runs in this one. With ``once``, one turn, then rounds.
+    """Follow in a thread while the cleaner runs in this thread. With ``once``, run one turn, then
+    the rounds.
 
     Returns:
         The exit status.
 
     Raises:
-        LogError: as of both.
+        LogError: as ``Cleaner.run`` and ``ArchiveFollower.stop``.
     """
     started(_Both(cleaner, follower))
     if once:
@@ -194,7 +196,7 @@ def now_ms() -> int:
 
 
 class Notes(NoProgress):
-    """Passes the notes of a follower's turns to the events, each only once."""
+    """Passes notes of a follower's turns to the events, each text only once."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

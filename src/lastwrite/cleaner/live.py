@@ -1,14 +1,14 @@
-"""The daemon for topics of a live Pulsar cluster: requests their backlogs, and compacts them.
+"""The daemon for topics of a live Pulsar cluster: compacts topics with a large backlog.
 
-    ask ──► over compactionThreshold? ──► round in a thread ──► outcome, next topic
-     ▲                                                             │
-     └────────────── brokerServiceCompactionMonitorInterval… ◄─────┘
+    request ──► over compactionThreshold? ──► round in a thread ──► outcome, next topic
+     ▲                                                                 │
+     └────────────── brokerServiceCompactionMonitorInterval… ◄─────────┘
 
-It works like a broker's timer. The threshold is the given setting, or else the policy of the topic
-or its namespace or the brokers' setting, which are requested from the cluster. Each partition of a
-topic is compared separately. One round runs at a time. A topic that another process compacts is
-skipped. A partition whose round fails is skipped for a while, longer each time. This is stored only
-in the daemon's memory, unlike for folders.
+It works like a broker's compaction timer. The threshold is the setting that the user gave.
+Otherwise it is requested from the cluster: the policy of the topic or its namespace, or the
+brokers' setting. Each partition of a topic is compared separately. One round runs at a time. A
+topic that another process compacts is skipped. A partition whose round fails is skipped for a
+while, longer each time. Unlike for folders, failures are stored only in memory.
 
 A stop ends a round immediately. An unpublished result has no effect; the next round on the topic
 deletes the ledger that was written for it.
@@ -43,7 +43,7 @@ from lastwrite.storage.quarantine import pause_ms
 
 @dataclass(frozen=True, slots=True)
 class _RoundOutcome:
-    """How a round came out: with a report, or not at all."""
+    """The outcome of a round: a report, or an error."""
 
     candidate: Candidate
     report: CompactionReport | None

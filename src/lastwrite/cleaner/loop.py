@@ -1,12 +1,13 @@
-"""The loop of the cleaner: look, pick, run waves in threads, handle the outcomes, sleep.
+"""The loop of the cleaner: look at the partitions, pick, run waves in threads, handle outcomes,
+pause.
 
     look ──► pick ──► hold ──► wave in a thread ──► outcome
      ▲                                                │
      └──────────── a wave ended, or the backoff ◄─────┘
 
-All decisions are made in the thread that calls ``run``; other threads only run waves. So this
-thread always has the list of partitions in progress. Kafka's threads pick under one lock for the
-same purpose. A lock on each partition excludes other processes.
+All decisions are made in the thread that calls ``run``; other threads only run waves. This thread
+therefore always has the list of partitions in progress, for which Kafka's cleaner threads need a
+lock. A lock on each partition excludes other processes.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quar
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
-_SWEEP_EVERY_S = 86_400.0  # sweeping an archive takes two requests per partition
-_SWEPT_AT_ONCE = 256  # partitions between two checks for a stop
-_MOST_TOPICS = 10  # named in a note
+_SWEEP_EVERY_S = 86_400.0  # daily, because sweeping an archive costs two requests per partition
+_SWEPT_AT_ONCE = 256  # partitions that are swept between two checks for a stop
+_MOST_TOPICS = 10  # topics that a note lists
 
 
 @dataclass(frozen=True, slots=True)
 class _WaveOutcome:
-    """How a wave came out: with a report, or not at all."""
+    """The outcome of a wave: a report, or an error."""
 
     thread: int
     wave: tuple[Candidate, ...]
@@ -54,8 +55,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
 
     Args:
         threads: number of simultaneous waves. None means the setting ``log.cleaner.threads``.
-        archives: the roots that are archives.
-        tables: tables of topics, which are maintained too.
+        archives: those of the roots that are archives.
+        tables: the tables of topics to maintain.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         is_time = self._swept_s is None or time.monotonic() - self._swept_s > _SWEEP_EVERY_S
         if self._archives and is_time and self._settings.current.cleaner.enable:
             if self._running:
-                return False  # wait for the running waves
+                return False  # sweep after the running waves have ended
             for root in self._archives:
                 self._sweep(root)
             self._swept_s = time.monotonic()
@@ -95,7 +96,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return not self._running and self._tables.is_idle
 
     def _sweep(self, root: str) -> None:
-        """Remove objects of interrupted rounds and replaced objects from an archive."""
+        """Delete objects of interrupted rounds, and replaced objects, from an archive."""
         objects, size_bytes, reason = 0, 0, None
         try:
             folders = partitions_at(root)
@@ -115,7 +116,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ look and pick
 
     def _start_waves(self, once: bool) -> None:
-        """Start a wave for each free thread, as long as partitions need work."""
+        """Start a wave in each free thread, as long as partitions need work."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
         if not self._is_enabled() or (free <= 0 and not self._tables.is_wanted):
@@ -154,7 +155,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     def _look(
         self, root: str, now_ms: int, busy: set[str]
     ) -> tuple[list[Candidate], dict[str, Quarantined]]:
-        """The partitions of a root, and the set-aside ones by folder.
+        """The partitions of a root, and the set-aside partitions by folder.
 
         Both are empty if a broker has the root open, or if the root cannot be read.
         """
@@ -188,7 +189,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return found, staged
 
     def _note_unanswered(self, error: LogError) -> None:
-        """Record a failure if a store does not answer. Only ``once`` reports it; a daemon waits."""
+        """Record a failure if a store is unavailable. It affects only the exit status with
+        ``once``.
+        """
         if isinstance(error, RemoteFailed):
             self._statuses.add(Status.FAILED)
 
@@ -304,7 +307,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._events.note(
                 f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
             )
-        self._gather(CANCEL_S)  # for a table's update; without its commit, it has no effect
+        # wait for a running table update, which has no effect if it does not commit
+        self._gather(CANCEL_S)
         super()._end()
 
     def _gather(self, seconds: float) -> None:
@@ -343,7 +347,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
-        if report.is_keyless:  # set aside, because finding this out reads the whole range
+        # set aside, because each round would read the whole range before it is skipped
+        if report.is_keyless:
             failed[candidate] = report.reason or ""
             return
         if report.status in DONE or not is_wrong:
@@ -419,7 +424,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return True
 
     def _wait(self, candidate: Candidate, reason: str) -> None:
-        """Handle a round that failed because a store did not answer. The log is not set aside."""
+        """Handle a round that failed because a store is unavailable. The partition is not set
+        aside.
+        """
         self._statuses.add(Status.FAILED)
         self._metrics.failed()
         self._events.note(f"{candidate.name}: tried again later: {reason}")

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, with the meanings of Kafka's: see the table in docs/guide/daemon.md."""
+"""Prometheus metrics with the meaning of Kafka's metrics: see the table in docs/guide/daemon.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progr
 class CleanerMetrics:
     """The metrics of a cleaner, in ``registry``. Methods may be called from several threads."""
 
-    # Long: every metric is declared here, one after the other.
+    # long, because it declares all metrics
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self._now_ms = now_ms
@@ -149,7 +149,7 @@ class CleanerMetrics:
         self._swept_bytes.inc(size_bytes)
 
     def asked(self, requests: Requests) -> None:
-        """Record the total number of requests to buckets."""
+        """Record ``requests``, the total number of object-store requests so far."""
         new, self._asked = requests - self._asked, requests
         for kind in ("gets", "puts", "lists", "deletes"):
             self._requests.labels(kind).inc(getattr(new, kind))

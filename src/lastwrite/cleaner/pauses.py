@@ -8,11 +8,12 @@ import queue
 from lastwrite.errors import InvalidConfig
 
 EVERY_S = 30.0
-LONGEST_S = 300.0  # while the cluster or store does not answer
+LONGEST_S = 300.0  # longest pause while the cluster or store is unavailable
 
 
 class Pauses:
-    """Pauses between turns. Without an answer, each pause doubles, up to five minutes.
+    """Pauses between turns. While the cluster or store is unavailable, each pause doubles, up to
+    five minutes.
 
     Attributes:
         is_stopping: whether a stop was requested.
@@ -27,7 +28,8 @@ class Pauses:
     def __init__(self, every_s: float) -> None:
         self._every_s = checked(every_s)
         self._tries = 0
-        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler may put
+        # SimpleQueue, because a signal handler may put
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.is_stopping = False
 
     def request_stop(self) -> None:
@@ -51,10 +53,10 @@ class Pauses:
 
 
 def checked(every_s: float) -> float:
-    """The pause, if it is valid.
+    """Return ``every_s`` if it is valid.
 
     Raises:
-        InvalidConfig: it is not positive and finite.
+        InvalidConfig: ``every_s`` is not positive and finite.
     """
     if not 0 < every_s < float("inf"):
         raise InvalidConfig(f"a pause of {every_s} seconds", remedy="give more than 0")

@@ -1,11 +1,11 @@
 """The order of partitions, and their division into waves.
 
-An example with a threshold of 0.4: half of the bytes of ``a`` are dirty, nine tenths of ``b``, and
-a tenth of ``c``, which has waited for longer than ``max.compaction.lag.ms``. All three are due, and
-the order is ``b a c``. An overdue partition is eligible, but not more urgent.
+For example, the threshold is 0.4, and the dirty ratios of the partitions ``a``, ``b`` and ``c`` are
+0.5, 0.9 and 0.1. ``c`` has exceeded ``max.compaction.lag.ms``. All three are due, in the order ``b
+a c``: an overdue partition is due, but not more urgent.
 
-Scheduling a task costs more than a small partition. So several partitions, the dirtiest first, make
-one *wave*, up to a number of bytes. A large partition is a wave of its own.
+Scheduling a task costs more than compacting a small partition. Several partitions, the dirtiest
+first, therefore form one *wave*, up to ``WAVE_BYTES``. A large partition is a wave of its own.
 
 Source: Kafka 4.4.0 LogCleanerManager.grabFilthiestCompactedLog; docs/formats/kafka-cleaning.md,
 "Which partitions".
@@ -25,22 +25,22 @@ WAVE_PARTITIONS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One partition in the state of the last look."""
+    """One partition, as the daemon last read it."""
 
     root: str
     folder: str
     name: TopicPartition
-    home: str = ""  # the folder of its lock, and of the note if it is set aside
+    home: str = ""  # folder with the partition's lock, and with the note if it is set aside
     size_bytes: int = 0
     compacts: bool = False
     is_due: bool = False  # dirty enough, or overdue
     dirty_ratio: float = 0.0
     cleanable_bytes: int = 0
     overdue_ms: int = 0
-    expired_bytes: int = 0  # of the segments that retention deletes
+    expired_bytes: int = 0  # bytes of the segments that retention deletes
     expired_segments: int = 0
-    trouble: str | None = None  # why it cannot be cleaned
-    alone: str | None = None  # why it is skipped regardless of its state
+    trouble: str | None = None  # why the partition cannot be cleaned
+    alone: str | None = None  # why the partition is never cleaned
 
     @property
     def needs_work(self) -> bool:
@@ -58,8 +58,8 @@ def in_order(
 
     Args:
         busy: folders of partitions in progress.
-        staged: the set-aside partitions by folder, which are skipped until their next try.
-        with_retention: include partitions that are not compacted, for their expired segments.
+        staged: the set-aside partitions by folder, which are skipped until their next attempt.
+        with_retention: whether to include partitions that only have expired segments to delete.
     """
 
     def is_wanted(candidate: Candidate) -> bool:
@@ -80,7 +80,8 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Divide ``order`` into waves. With several free ``threads``, no wave exceeds its share.
+    """Divide ``order`` into waves. With several free ``threads``, no wave has more than one
+    thread's share.
 
     ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """

@@ -1,4 +1,4 @@
-"""Runs waves of partitions: one Spark session, one throttle for all workers, and one stop."""
+"""Runs waves of partitions, with one Spark session and one throttle for all workers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-CANCEL_S = 3.0  # after a stop, the time for tasks to end by themselves
-# The time after that for swaps or a publication that were decided before the stop.
+CANCEL_S = 3.0  # time after a stop in which tasks may end by themselves
+# time after CANCEL_S for swaps, or a publication, that had begun before the stop
 GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
 def exit_status(statuses: Collection[Status], was_held: bool) -> int:
-    """The exit status with ``once``: 1 failure, 3 damage, 4 locked elsewhere, else 0."""
+    """The exit status with ``once``: 1 failure, 3 damage, 4 locked by another process, else 0."""
     return 1 if Status.FAILED in statuses else 3 if Status.DAMAGED in statuses else 4 * was_held
 
 
@@ -47,7 +47,7 @@ def spark_has_died(error: Exception | None) -> LogError:
 
 
 class RoundRunner:
-    """The engine and its session, which starts with the first round and ends with ``close``.
+    """Runs rounds. The Spark session starts with the first round and ends with ``close``.
 
     ``run`` may be called from several threads, all other methods from one.
     """
@@ -74,7 +74,7 @@ class RoundRunner:
         self._limits = Limits()
         self._scratch_bytes = 0
         self._progress = progress
-        self._asked: set[str] = set()  # roots that the workers of a cluster can read
+        self._asked: set[str] = set()  # roots for which the workers of a cluster were checked
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()
@@ -88,7 +88,7 @@ class RoundRunner:
         ``folders``, one partition of each root.
 
         Raises:
-            EnvironmentUnfit: there is no Java, Spark does not start, or workers lack something.
+            EnvironmentUnfit: there is no Java, Spark does not start, or a check of workers failed.
         """
         if self._runner is None:
             self._runner, plan = self._stack.enter_context(self._session())
@@ -109,9 +109,9 @@ class RoundRunner:
     def run(
         self, folders: Sequence[str], config: Mapping[str, object], now_ms: int
     ) -> CompactionReport:
-        """Compact each partition as its system's cleaner would do it at ``now_ms``.
+        """Compact each partition in ``folders`` as its system's cleaner would at time ``now_ms``.
 
-        The caller has locked all of them.
+        The caller has locked the partitions.
 
         Raises:
             LogError: the round failed as a whole. The next run repairs any log that it changed.
@@ -120,7 +120,7 @@ class RoundRunner:
         exchange = exchange_for(runner, self._scratch_bytes)
         try:
             throttles = self._throttles
-            if not exchange.scratch:  # a cluster, whose workers cannot read local files
+            if not exchange.scratch:  # the workers are in a cluster, and cannot read local files
                 throttles = Throttles("", self._rates, runner.workers)
             options = Options(
                 config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
@@ -135,7 +135,7 @@ class RoundRunner:
             exchange.close()
 
     def asked(self) -> Requests:
-        """The total number of requests to buckets by this process and the workers."""
+        """The total number of object-store requests of this process and the workers."""
         return asked() if self._runner is None else asked() + self._runner.asked()
 
     def _check(self) -> None:
@@ -156,7 +156,7 @@ class RoundRunner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether rounds can run, that is, the session has not died."""
+        """Whether the Spark session can run rounds: it has not died."""
         return self._runner is None or self._runner.is_alive
 
     def close(self) -> None:

@@ -20,7 +20,8 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings (``given``), the ones for compaction (``names``), and the cleaner's own.
+    """All settings (``given``), those for compaction (``names``), and those of the daemon
+    (``cleaner``).
 
     The settings in ``given`` also contain the connection to a cluster or store.
     """
@@ -34,7 +35,7 @@ class SettingsSource:
     """Settings returned by ``read``, which may change when the file ``path`` changes.
 
     Raises:
-        InvalidConfig: the first reading fails. If a later one fails, the settings stay the same.
+        InvalidConfig: the first read fails. If a later read fails, the settings do not change.
     """
 
     def __init__(

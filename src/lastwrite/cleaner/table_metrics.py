@@ -1,4 +1,4 @@
-"""Metrics of the tables that a cleaner maintains, on its metrics page."""
+"""Metrics of the tables that a cleaner maintains."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The tables that a cleaner maintains: which topics have one, its options, and when it is updated.
+"""The tables that a cleaner maintains: their topics, options and updates.
 
     look ──► a topic has grown ──► update of its table ──► rounds on the topic
                                         │
                                         └── failure: reported; rounds run; tried again later
 
-A table is updated before a round on its topic, because a round can remove deletes that the table
-has not read. Then the table would have to be compared with the whole log, instead of reading only
-new records. An update and a round never run on the same topic at once. But a round waits for one
-update only. So cleaning continues if a table fails, or if a topic grows faster than its table.
+A table is updated before a round on its topic, because a round can drop deletes that the table has
+not read. The next update would then have to read the whole log instead of only new records. An
+update and a round never run on the same topic at once. A round waits for only one update, so
+cleaning continues if a table fails, or if a topic grows faster than its table.
 
-Updates run in their own thread, one at a time. Everything else runs in the cleaner's thread.
+Updates run in a separate thread, one at a time. All other code runs in the cleaner's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.reports.table_round import TableRound
 
 TOPIC = "{topic}"
-_WORDS = {"as": "format"}  # options whose name in Python differs from the command line
+_WORDS = {"as": "format"}  # command-line options with another name in Python
 _DECODING = tuple(DecodingOptions.__annotations__)
 _OPTIONS = ("to", "format", "catalog", "buckets", "headers", "vectors", "memory", *_DECODING)
 _Key = tuple[str, str]  # root and topic
@@ -46,10 +46,10 @@ class Tables:
     """The tables that ``clean`` maintains.
 
     Attributes:
-        to: the place of tables, as for ``table_to``. ``{topic}`` is replaced by the name of the
-            topic, here and in all other texts. None means: only topics whose ``to`` is in
-            ``config`` have a table.
-        config: options of ``table_to`` for the tables of a topic or a pattern. Pulsar topics are
+        to: the path or address of tables, as for ``table_to``. ``{topic}`` is replaced by the name
+            of the topic, here and in all other options. None means that only topics with ``to``
+            in ``config`` have a table.
+        config: options of ``table_to`` for a topic or a pattern of topics. Pulsar topics are
             named without ``persistent://``.
     """
 
@@ -72,7 +72,8 @@ class Tables:
         )
         if not isinstance(to, str) or is_own:
             return None
-        odd = r"[^\w./-]" if "/" in to else r"[^\w-]"  # in a path, or a name in a catalog
+        # allowed characters of a path, or of a name in a catalog
+        odd = r"[^\w./-]" if "/" in to else r"[^\w-]"
         plain = re.sub(odd, "_", name)
         return {
             option: value.replace(TOPIC, plain) if isinstance(value, str) else value
@@ -115,9 +116,9 @@ def _option(name: str, value: object) -> tuple[str, object]:
 class _Table:
     """A topic's table.
 
-    ``seen`` is the state of its partitions at the last look. ``level`` is their state at the start
-    of the last successful update. ``was_first`` means that an update has ended since the last round
-    began.
+    ``seen`` is the state of the topic's partitions when the daemon last read them. ``level`` is
+    their state at the start of the last successful update. ``was_first`` means that an update has
+    ended after the start of the last round.
     """
 
     key: _Key
@@ -140,7 +141,7 @@ class _Table:
 
 @dataclass(frozen=True, slots=True)
 class TableRun:
-    """The result of an update of a table: a report or an error."""
+    """The result of a table update: a report or an error."""
 
     table: _Table
     began_with: object
@@ -167,8 +168,8 @@ class KeptTables:
     """Maintains the tables of a cleaner.
 
     Args:
-        tables: the tables. None means that no topic has one.
-        config: returns the current settings, of which only ``storage.*`` are used.
+        tables: the tables to maintain. None means that no topic has a table.
+        config: returns the current settings. Only ``storage.*`` are used.
         metrics: None if there are no tables.
         tell: receives the events of updates.
     """
@@ -207,7 +208,7 @@ class KeptTables:
         busy: Collection[_Key],
         now_ms: int,
     ) -> None:
-        """Record the partitions of a look. Topics in ``busy`` were not examined."""
+        """Record the state of the partitions ``found``. Topics in ``busy`` were not read."""
         if self._wanted is None:
             return
         by_topic: dict[_Key, list[Candidate]] = {}
@@ -282,10 +283,10 @@ class KeptTables:
         return TableRun(table, began_with, report, failure, time.monotonic() - begin)
 
     def _refuse_shared(self, table: _Table) -> None:
-        """Reject two tables in one place.
+        """Reject two tables with the same path.
 
         Raises:
-            InvalidConfig: another topic's table has the same place.
+            InvalidConfig: another topic's table has the same path.
         """
         to = table.options["to"]
         for each in list(self._tables.values()):

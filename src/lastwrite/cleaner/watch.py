@@ -1,4 +1,4 @@
-"""The partitions of the log roots. A partition is read again only if it has changed."""
+"""Reads the partitions of log roots. A partition is read again only if it has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.storage.layout import PartitionSnapshot
 
 @dataclass(frozen=True, slots=True)
 class _WatchedFolder:
-    """The last reading of a partition, and the state of its folder at that time."""
+    """A partition as it was last read, and the state of its folder at that time."""
 
     state: Hashable | None
     log: PartitionLog | None
@@ -37,7 +37,7 @@ class Watch:
     def look(
         self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
     ) -> list[Candidate]:
-        """The current state of every partition of ``root``, except those in the folders ``busy``.
+        """The current state of every partition of ``root``, except the folders in ``busy``.
 
         Raises:
             LogError: the root cannot be listed.
@@ -60,7 +60,9 @@ class Watch:
         return found
 
     def state_of(self, root: str, folder: str) -> object:
-        """The state of the partition at the last look. If it is equal, nothing has changed."""
+        """The state of the partition when it was last read. Equal states mean that nothing has
+        changed.
+        """
         known = self._known.get(root, {}).get(folder)
         return None if known is None else (known.state, known.log)
 
@@ -81,7 +83,7 @@ class Watch:
             raise
         except LogError as error:
             is_other = known.trouble != str(error)
-        if is_other:  # a closed segment may have changed, which a look does not detect
+        if is_other:  # a closed segment may have changed, which ``look`` does not detect
             del self._known[root][folder]
         return is_other
 
@@ -101,7 +103,7 @@ class Watch:
             alone = self._system.why_unmanaged(seen.folder, config)
         except RemoteFailed:
             raise
-        except LogError as error:  # the manifest of an archive is damaged
+        except LogError as error:  # the archive's manifest is damaged
             alone, trouble = None, trouble or str(error)
         if alone is not None:
             return replace(bare, alone=str(alone))
