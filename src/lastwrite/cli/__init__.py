@@ -1,4 +1,4 @@
-"""The command line: one module per command; ``options`` and ``output`` contain the shared parts.
+"""The command line: one module per command. ``options`` and ``output`` are shared by all commands.
 
 No large library is imported before a command runs, so that ``--help`` answers at once. A command is
 a function that returns its exit status. An error of ``lastwrite.errors`` is printed as one line on
@@ -62,19 +62,19 @@ def _collect_no_modules() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status.
+    """Run one command, and return its exit status.
 
-    0: done. 1: any other error. 2: wrong use. 3: damaged input. 4: the log is in use. 5: the
+    0: success. 1: any other error. 2: wrong use. 3: damaged input. 4: the log is in use. 5: the
     verification failed.
     """
     return _run(arguments)[0]
 
 
 def _run(arguments: Sequence[str]) -> tuple[int, bool]:
-    """Run one command. Return its exit status, and whether Ctrl-C ended it."""
+    """Run one command. Returns its exit status, and whether Ctrl-C ended it."""
     from lastwrite.cli.output import Output, report_failure
 
-    logging.disable(logging.CRITICAL)  # logs of libraries; Lastwrite reports problems as errors
+    logging.disable(logging.CRITICAL)  # silences libraries; Lastwrite reports problems as errors
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with interrupts_kept():
@@ -94,15 +94,15 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Make Ctrl-C end the code inside, wherever the signal arrives.
+    """Make Ctrl-C end the code in this context, wherever the signal arrives.
 
-    At some places the interrupt would be lost or leave a lock acquired; there it is raised again a
-    moment later. Python drops an exception in a callback from C code, such as Numba's callbacks
-    while a kernel is loaded. A Cython module drops one while it is imported. ``logging`` keeps its
-    lock if the interrupt arrives before its ``try``.
+    In some code the interrupt would be lost, or would leave a lock acquired. If it arrives there,
+    it is raised again a moment later. Python drops an exception in a callback from C code, such as
+    Numba's callbacks while a kernel is loaded. A Cython module drops an exception while it is
+    imported. ``logging`` does not release its lock if the interrupt arrives before its ``try``.
 
-    Only Python's default handler is replaced. A handler of the caller stays, and so does an ignored
-    signal of a background process.
+    Only Python's default handler is replaced, not a handler of the caller. A signal that a
+    background process ignores is still ignored.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""The program ``lastwrite``, made of its commands."""
+"""The program ``lastwrite``, built from its commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from lastwrite.cli.options import GROUPS, OUTPUT
 from lastwrite.cli.output import Output
 
-# Names of modules of this package, and of the function in each, in the order of --help.
+# Modules of this package, and the command's function in each, in the order of --help.
 _COMMANDS = (
     "demo",
     "inspect",
@@ -52,7 +52,7 @@ Exit status: 0 done; 1 any other error; 2 wrong use; 3 the input is damaged, the
 def build_app(output: Output, name: str = "") -> Any:
     """The program as a callable that takes ``args``. Its commands print to ``output``.
 
-    If ``name`` is a command, only this command is loaded. Otherwise, all are.
+    If ``name`` is a command, only this command is loaded. Otherwise, all commands are loaded.
     """
     app = typer.Typer(
         cls=_Program,
@@ -77,8 +77,8 @@ def build_app(output: Output, name: str = "") -> Any:
 class _Plain:
     """Converts the values of a parameter of type text, list of texts or number.
 
-    Typer converts all values with Pydantic. Loading Pydantic takes longer than most commands need
-    to answer. So it is only used for other types and for invalid values.
+    Typer converts all values with Pydantic. Loading Pydantic takes longer than most commands run.
+    It is therefore only used for other types and for invalid values.
     """
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:

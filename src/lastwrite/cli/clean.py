@@ -205,7 +205,7 @@ def _follow(
     rate: str | None,
     flags: Mapping[str, bool],
 ) -> tuple[Follow | None, Sequence[str]]:
-    """The sources to follow, or None, and the roots to clean.
+    """The sources to follow, and the roots to clean. The sources are None without ``--source``.
 
     ``flags`` are the options ``--set-aside`` and ``--accept-gap``.
 
@@ -249,8 +249,8 @@ def _follow(
 def event_printer(output: Output) -> Callable[[Event], None]:
     """A function that prints events.
 
-    Each event is a line on standard output; a note is a line on standard error. With ``--json``,
-    all are JSON objects on standard output.
+    An event is a line on standard output, a note is a line on standard error. With ``--json``,
+    events and notes are JSON objects on standard output.
     """
     output.lines = True
 
@@ -266,7 +266,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
 
 
 def stops_by_signals(what: Stoppable) -> None:
-    """Install handlers of SIGTERM and Ctrl-C that ask ``what`` to stop."""
+    """Install handlers of SIGTERM and Ctrl-C that stop ``what``."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: what.request_stop())
 
@@ -342,7 +342,7 @@ def _table_failed(event: TableFailed) -> str:
     return f"table of {event.topic}: unchanged after try {event.tries:,}{again}: {event.reason}"
 
 
-# By the name of the event in JSON.
+# The text of each event, by the event's name in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
     "uncleanable": _set_aside,

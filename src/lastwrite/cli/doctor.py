@@ -37,7 +37,7 @@ _LIBRARIES = {  # distribution: module
 
 
 class Outcome(StrEnum):
-    """The verdict of a check."""
+    """The result of a check."""
 
     OK = "ok"
     WARNING = "warning"  # works, with a limit
@@ -221,7 +221,7 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
-    """The result of ``look``. An unexpected error becomes a finding and does not end the command."""
+    """The result of ``look``. An unexpected error becomes a finding; the command continues."""
     try:
         return look()
     except Exception as error:
@@ -337,7 +337,7 @@ def _libraries() -> Check:
 def _kernel_cache() -> Check:
     """Check that Numba has a folder for compiled kernels: next to the source, or the user's cache.
 
-    Without a writable one, Numba fails.
+    If neither is writable, Numba fails.
     """
     import lastwrite
 
@@ -356,7 +356,7 @@ def _kernel_cache() -> Check:
 
 
 def _nearest(folder: str) -> str:
-    """The folder itself, or the nearest one above it that exists."""
+    """The folder, or its nearest existing parent."""
     while not os.path.exists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder
@@ -462,7 +462,7 @@ def _trial(master: str, memory: str | None) -> Check:
 
 
 def _report(findings: list[Check], healthy: bool) -> DoctorReport:
-    """The findings, and the measured values as fields of their own."""
+    """The report: the findings, and the measured values in their own fields."""
     from lastwrite.spark.launcher.java import survey_java
     from lastwrite.storage.machine import (
         available_bytes,

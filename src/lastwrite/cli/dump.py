@@ -16,7 +16,7 @@ from lastwrite.cli.output import Output, in_words, moment
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
-_MOST_BYTES = 160  # of a key or value as text; --json contains all bytes
+_MOST_BYTES = 160  # bytes of a key or value that are shown as text; --json prints all
 
 
 EXAMPLES = r"""
@@ -258,7 +258,7 @@ def dump(
 
 
 def as_text(row: dict[str, Any]) -> str:
-    """A row as a line of text. Records have their own form; other rows are names and values."""
+    """A row as a line of text. Records have a special form; other rows are names and values."""
     if "message_id" in row and "producer" in row:
         return pulsar_message(row)
     if "stored_body" in row:
@@ -354,7 +354,7 @@ def _record(row: dict[str, Any]) -> str:
         meaning = row.get("decoded")
         if meaning is not None and "type" in meaning:
             said += _meaning(meaning, row)
-        else:  # keys and values that are text are shown as text anyway
+        else:  # keys and values that are text are already shown as text
             said += f"{_meant(row, 'key', _shown(row['key']))} = "
             said += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
@@ -367,7 +367,7 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
-    """The decoded key or value; ``shown`` if it was not decoded, with the reason if it failed."""
+    """The decoded key or value. ``shown`` if it was not decoded, with the reason of a failure."""
     meaning = row.get("decoded") or {}
     if "problem" not in meaning or which not in meaning:
         return shown
@@ -377,7 +377,7 @@ def _meant(row: dict[str, Any], which: str, shown: str) -> str:
 
 
 def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
-    """``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``; bytes that could not be decoded."""
+    """Decoded data such as ``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``, as text."""
     name = decoded["name"] or f"type {decoded['type']}"
     key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
     value = (

@@ -99,7 +99,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
 
 
 def _may_be_asked_for(found: PartitionExplanation) -> bool:
-    """Whether too little dirty data is the only reason why no round is due."""
+    """Whether too little dirty data is the only reason why no compaction is due."""
     rules = {reason.rule for reason in found.reasons}
     is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}
     return not (found.is_due or is_refused) and bool(rules & {Rule.CLEAN, Rule.DIRTY_RATIO})

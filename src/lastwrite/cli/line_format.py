@@ -45,12 +45,12 @@ class Formatted(NamedTuple):
 def line_format(text: str, null: bytes) -> Callable[[dict[str, Any]], bytes]:
     """A function that formats a row of ``dump`` by the format ``text``.
 
-    It returns b"" for a row that is no message, such as a transaction marker. ``null`` is printed
-    for a key or value that is null.
+    It returns b"" for a row that is not a message, such as a transaction marker. A null key or
+    value is printed as ``null``.
 
     Raises:
-        InvalidConfig: an unknown letter or escape. The function raises it for a row that is not a
-            record.
+        InvalidConfig: the format has an unknown letter or escape. The returned function raises it
+            for a row that is not a record.
     """
     parts = [_part(match, null) for match in _TOKEN.finditer(text)]
 

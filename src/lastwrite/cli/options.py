@@ -33,7 +33,7 @@ GROUPS = (
 
 
 def option(usage: str, help: str, group: str = OUTPUT, **more: Any) -> Any:
-    """An option as its help shows it: ``--partition, --queue NUMBER``.
+    """Declare an option by its text in the help, such as ``--partition, --queue NUMBER``.
 
     Args:
         group: one of ``GROUPS``, under which the help lists the option.
@@ -348,7 +348,7 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
     """The key of ``--key``, ``--key-base64`` or ``--key-hex``. Returns None without these options.
 
     Raises:
-        InvalidConfig: more than one was given, or one is not valid base64 or hexadecimal.
+        InvalidConfig: several of them were given, or the text is not valid base64 or hexadecimal.
     """
     if sum(given is not None for given in (text, coded, digits)) > 1:
         raise InvalidConfig("--key, --key-base64 and --key-hex exclude each other")
@@ -370,9 +370,10 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
 def settings(
     output: Output, config: Sequence[str] | None, config_file: str | None, unclean: bool = False
 ) -> dict[str, object]:
-    """The settings of ``--config-file`` and ``--config``; the latter override the former.
+    """The settings of ``--config-file`` and ``--config``. ``--config`` overrides the file.
 
-    Unknown names in a file are skipped, and a note names them. All other names are checked later.
+    Unknown names in a file are skipped, and reported in a note. Names of ``--config`` are checked
+    later.
 
     Args:
         unclean: the setting ``unclean``, which has its own option.
@@ -398,10 +399,10 @@ def settings(
 def topic_settings(given: Sequence[str] | None, file: str | None) -> list[tuple[str, str, object]]:
     """The settings of single topics as (pattern, name, value).
 
-    Those of ``--topic-config-file`` come first. Later ones override earlier ones.
+    Settings of ``--topic-config-file`` come first. Later settings override earlier ones.
 
     Raises:
-        InvalidConfig: one is not ``TOPIC:NAME=VALUE``, or the file cannot be read.
+        InvalidConfig: a text is not ``TOPIC:NAME=VALUE``, or the file cannot be read.
     """
     if not given and file is None:
         return []
@@ -425,7 +426,7 @@ def _text_of(path: str) -> str:
 
 
 def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """``name=value`` texts as a dictionary.
+    """A dictionary from texts of the form ``name=value``.
 
     Raises:
         InvalidConfig: ``=`` is missing, or a name appears twice.

@@ -1,9 +1,8 @@
-"""What a command says, and where: results on standard output, everything else on standard error.
+"""The output of a command: results on standard output, everything else on standard error.
 
-With ``--json`` file descriptor 1 is given away to standard error as long as the command runs,
-because a JVM, a Spark worker or a library may print whatever it likes; the document goes to a copy
-of the real one. A reader who closes the pipe has heard enough: the command goes on where it must
-and stays silent.
+With ``--json``, file descriptor 1 is redirected to standard error while the command runs, because
+a JVM, a Spark worker or a library may print to it. The document is written to a copy of the
+original descriptor. If the reader closes the pipe, the command continues without printing.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-_PLAIN_WIDTH, _WIDEST = 140, 200  # columns of a table in a file or a pipe, and of the widest one
-_SENTENCE_WIDTH = 40  # at least, for a table's last column
+_PLAIN_WIDTH, _WIDEST = 140, 200  # default and maximum width of a table in a file or a pipe
+_SENTENCE_WIDTH = 40  # minimum width of a table's last column
 _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
-_WORDS_AT_ONCE = 1 << 14  # of a JSON document
-_BESIDE_THE_BAR = 56  # columns of a line of progress
+_WORDS_AT_ONCE = 1 << 14  # JSON tokens written at once
+_BESIDE_THE_BAR = 56  # columns that a progress line needs besides the bar
 
 
 class Output:
-    """Standard output and standard error, as one command uses them.
+    """Standard output and standard error of one command.
 
-    ``as_json``: one document. ``lines``: the command prints a document a line (``dump``), so its
-    errors are on standard error only, where a reader of lines does not stumble over them.
+    With ``as_json``, the command prints one document. With ``lines``, it prints one document per
+    line (``dump``), and errors only on standard error.
     """
 
     def __init__(self, as_json: bool = False, lines: bool = False) -> None:
@@ -57,11 +56,11 @@ class Output:
                 self._real = os.fdopen(
                     os.dup(self._given_away), "w", encoding="utf-8", newline="\n"
                 )
-            except OSError:  # no such descriptors: nothing to guard
+            except OSError:  # a descriptor is closed: no redirection is needed
                 self._given_away = None
 
     def close(self) -> None:
-        """End progress and give descriptor 1 back."""
+        """End the progress display, and restore descriptor 1."""
         self.end_progress()
         self._flush()
         if self._given_away is not None:
@@ -72,8 +71,9 @@ class Output:
             self._given_away = None
 
     def document(self, value: Printed | dict[str, Any]) -> None:
-        """Print the one JSON document of this command, a part at a time: of 100,000 partitions it
-        is hundreds of megabytes.
+        """Print the JSON document of this command in parts.
+
+        For 100,000 partitions, the document has hundreds of megabytes.
         """
         self.end_progress()
         whole = value.iterate_once() if isinstance(value, Printed) else value
@@ -85,21 +85,21 @@ class Output:
         self._flush()
 
     def line(self, text: str) -> bool:
-        """Print a line of the result; False when nobody reads any more."""
+        """Print a line of the result. Returns False if the reader has closed the pipe."""
         return self._write(text + "\n")
 
     def _write(self, text: str) -> bool:
         if self.is_open:
             try:
                 self._real.write(text)
-            except UnicodeEncodeError:  # a terminal that is not UTF-8
+            except UnicodeEncodeError:  # the terminal's encoding is not UTF-8
                 self._real.write(text.encode("ascii", "backslashreplace").decode())
             except BrokenPipeError:
                 self._hang_up()
         return self.is_open
 
     def raw(self, data: bytes) -> bool:
-        """Print bytes of the result as they are; False when nobody reads any more."""
+        """Print bytes of the result unchanged. Returns False if the reader has closed the pipe."""
         if self.is_open:
             try:
                 self._real.buffer.write(data)
@@ -108,16 +108,17 @@ class Output:
         return self.is_open
 
     def text(self, lines: Iterable[str]) -> None:
-        """Print lines of the result, and see them out."""
+        """Print lines of the result, and flush them."""
         self.end_progress()
         for line in lines:
             self.line(line)
         self._flush()
 
     def table(self, heads: str, rows: Iterable[Sequence[object]]) -> None:
-        """Print a table under ``heads``, like ``name | >size``: the second column is aligned at the
-        right. A table that is too wide for the terminal, or for any, is printed with a line for
-        each value.
+        """Print a table with the column heads ``heads``, such as ``name | >size``.
+
+        A column with ``>`` is right-aligned. A table that is too wide for the terminal or file is
+        printed with one line per value.
         """
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -130,7 +131,7 @@ class Output:
         columns = [head.removeprefix(">") for head in marked]
         for number, (head, column) in enumerate(zip(marked, columns, strict=True), 1):
             is_right = head != column
-            # Only the last may hold sentences, and so more than one line.
+            # Only the last column may contain sentences, which may need several lines.
             table.add_column(
                 column,
                 justify="right" if is_right else "left",
@@ -155,7 +156,7 @@ class Output:
         self._flush()
 
     def say(self, text: str) -> None:
-        """A line for people, on standard error."""
+        """Print a line on standard error."""
         self.end_progress()
         try:
             sys.stderr.write(text + "\n")
@@ -164,9 +165,7 @@ class Output:
             pass
 
     def progress(self) -> TerminalProgress | LineProgress:
-        """Where long work tells of itself: bars on a terminal, else a line now and then, on
-        standard error.
-        """
+        """The progress display on standard error: bars on a terminal, otherwise lines."""
         if self._progress is None:
             self._progress = TerminalProgress() if sys.stderr.isatty() else LineProgress(sys.stderr)
         return self._progress
@@ -191,7 +190,7 @@ class Output:
 
 
 def _folded(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
-    """A block a row: its first value, and below it each other one that is there, after its head."""
+    """One block per row: the first value, then a line for each other value, after its head."""
     margin = max(map(len, columns)) + 4
     for first, *others in rows:
         yield first
@@ -208,7 +207,7 @@ def _folded(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int) -
 
 
 def _least_width(rows: Sequence[Sequence[str]]) -> int:
-    """A table's width without a number cut in two."""
+    """The minimum width of a table at which no number is wrapped."""
     widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
     return sum(widths[:-1]) + min(widths[-1], _SENTENCE_WIDTH)
 
@@ -243,7 +242,7 @@ class LineProgress:
                     left = max(self._total - self._done, 0) * seconds / self._done
                     pace = f"{in_words(self._done / seconds)}/s, {in_time(left)} left"
                 self._write(f"{self._name}: {share}{in_words(self._total)}, {pace}")
-            if self._total and self._done >= self._total:  # what follows is not this stage's time
+            if self._total and self._done >= self._total:  # later time is not the stage's
                 self._end_stage()
 
     def note(self, text: str) -> None:
@@ -261,19 +260,19 @@ class LineProgress:
 
     def _write(self, text: str) -> None:
         try:
-            self._stream.write(text + "\n")  # whole, whatever comes between
+            self._stream.write(text + "\n")  # one call: no other output splits the line
             self._stream.flush()
         except OSError:
-            pass  # whoever listened has left
+            pass  # the stream is closed
 
 
 def _tells_time_left(done_bytes: float, total_bytes: float) -> bool:
-    """Whether what is done foretells the rest: of less, most of the time is not the bytes'."""
+    """Whether enough is done to estimate the remaining time. At first, startup dominates."""
     return done_bytes >= max(_TELLING_BYTES, total_bytes / 100)
 
 
 class TerminalProgress:
-    """Progress for a person: a bar a stage with rate and remaining time."""
+    """Progress on a terminal: one bar per stage, with rate and remaining time."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -334,7 +333,7 @@ class TerminalProgress:
 
 
 def in_words(size_bytes: float | None) -> str:
-    """A size as people read it: 512 B, 1.5 MB, 21 GB."""
+    """Format a size: 512 B, 1.5 MB, 21 GB."""
     if size_bytes is None:
         return "?"
     size = float(size_bytes)
@@ -346,14 +345,14 @@ def in_words(size_bytes: float | None) -> str:
 
 
 def shares(counts: Mapping[str, int]) -> str:
-    """How many of each; of a single kind its name alone."""
+    """Format the count of each name. If there is only one name, it is printed without its count."""
     return ", ".join(
         f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())
     )
 
 
 def moment(timestamp_ms: int) -> str:
-    """A timestamp as a date and time; -1 is none."""
+    """Format a timestamp as date and time in UTC. -1 means no time."""
     if timestamp_ms == -1:
         return "no time"
     try:
@@ -364,8 +363,9 @@ def moment(timestamp_ms: int) -> str:
 
 
 def local_moment(timestamp_ms: int) -> str:
-    """A moment at which a person has something to do: by the clock on their wall, and as commands
-    take it, ``2023-11-14 23:13:20.000+01:00 (1700000000000)``.
+    """Format a timestamp in local time and in milliseconds, which commands accept.
+
+    For example, ``2023-11-14 23:13:20.000+01:00 (1700000000000)``.
     """
     try:
         when = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
@@ -376,12 +376,12 @@ def local_moment(timestamp_ms: int) -> str:
 
 
 def in_local_time(sentence: str) -> str:
-    """A sentence of a report, which says ``time`` and milliseconds, by the clock on the wall."""
+    """Replace each ``time`` with milliseconds in a report's sentence by local time."""
     return re.sub(r"\btime (-?\d+)\b", lambda found: local_moment(int(found[1])), sentence)
 
 
 def in_time(seconds: float) -> str:
-    """A duration as people read it: 0.3 s, 42 s, 3:07, 2:10:00."""
+    """Format a duration: 0.3 s, 42 s, 3:07, 2:10:00."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -392,37 +392,37 @@ def in_time(seconds: float) -> str:
 
 
 def in_stages(stage_seconds: Mapping[str, float]) -> str:
-    """What each stage took; those that were not taken are left out."""
+    """Format the time of each stage. Stages that did not run are omitted."""
     return ", ".join(
         f"{name} {in_time(seconds)}" for name, seconds in stage_seconds.items() if seconds
     )
 
 
 def counted(number: int | None) -> str:
-    """A count with thousands set apart; a question mark where it is not known."""
+    """Format a count with thousands separators. A question mark if the count is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
 class Failure(Document):
-    """Why a command ended without its document."""
+    """The error that ended a command."""
 
     kind: str  # the error's class
     code: str  # stable, as in docs/reference/errors.md
     message: str
     path: str | None
-    position: int | None  # in the file
-    remedy: str | None  # what to do
+    position: int | None  # byte position in the file ``path``
+    remedy: str | None  # what the user can do
     exit_status: int
 
 
 class FailureReport(Document):
-    """What every command prints in its document's place where it failed."""
+    """The document that a command prints if it fails."""
 
     error: Failure
 
 
 def report_failure(output: Output, error: BaseException) -> int:
-    """Say in one line what went wrong, and return the exit status."""
+    """Report an error in one line, and return the exit status."""
     if isinstance(error, InvalidConfig | BadValue):
         from lastwrite.decoding.options import COMMAND_NAMES, in_words_of
 
@@ -453,11 +453,11 @@ def report_failure(output: Output, error: BaseException) -> int:
 
 
 def _foreign(error: BaseException) -> tuple[str, str, str, int]:
-    """Code, kind, sentence and exit status of an error that is not a ``LogError``."""
+    """The code, kind, message and exit status of an error that is not a ``LogError``."""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return "LW-107", "Interrupted", "interrupted; what was not finished was left as it was", 1
     say = getattr(error, "format_message", None)
-    if say is not None:  # Typer's own: wrong use
+    if say is not None:  # an error of Typer: wrong use
         context = getattr(error, "ctx", None)
         if type(error).__name__ == "NoArgsIsHelpError":
             return "LW-200", "WrongUse", str(say()), 2

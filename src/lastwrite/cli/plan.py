@@ -131,7 +131,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
 
 
 def _why(partition: PartitionReport) -> str:
-    """The reason of the status, without a remedy or details that are printed below the table."""
+    """The reason for the status, without the remedy and details that follow below the table."""
     reason = (partition.reason or "").removesuffix(f"; {partition.remedy}")
     is_below = partition.status is Status.DAMAGED and partition.problems
     return reason.partition(" — ")[0] if is_below else reason
@@ -164,7 +164,7 @@ def _remedy_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _keyless_lines(report: CompactionReport) -> Iterator[str]:
-    """Warnings about partitions whose records without a key are dropped."""
+    """Warnings about partitions from which records without a key are dropped."""
     told = [
         line
         for line in (keyless_line(each, is_plan=report.dry_run) for each in report.partitions)
@@ -283,7 +283,7 @@ def _summary(report: CompactionReport) -> Iterator[str]:
     told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
     if any(
         partition.backlog is not None for partition in report.partitions
-    ):  # the log stays for other readers
+    ):  # the log is not deleted, because other consumers may read it
         would = "would leave" if report.dry_run else "left"
         told = f"{would} {in_words(totals['bytes_after'])} of {in_words(totals['bytes_before'])} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"

@@ -1,4 +1,4 @@
-"""Lines on problems, set-aside partitions and untouched files, the same in every command."""
+"""Lines on problems, quarantined partitions and untouched files, shared by all commands."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def set_aside_lines(
 
 
 def untouched_lines(untouched: Sequence[UntouchedFile], *, is_copy: bool = False) -> Iterator[str]:
-    """Files that a command left unchanged because Lastwrite does not know their kind.
+    """List the files that a command left unchanged because it does not know their kind.
 
-    With ``is_copy``, all files that the copy lacks.
+    With ``is_copy``, list all files that the copy lacks.
     """
     unknown = [one.path for one in untouched if one.why == UNKNOWN]
     if is_copy and untouched:

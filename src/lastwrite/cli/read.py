@@ -159,7 +159,7 @@ def read(
             if not failed.startswith(str(note)):  # the error is printed by the caller
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
-        status = end["status"] or "ended early"  # by an error, or standard output was closed
+        status = end["status"] or "ended early"  # after an error, or if standard output was closed
         if wanted is not None and end["messages"] == 0:
             output.say("lastwrite: no message has this key")
         if output.as_json:

@@ -268,7 +268,7 @@ def _show_queues(output: Output, done: Restoration) -> None:
         f"then {counted(queue.kept)} from the store"
         for queue in done.queues
     )
-    if done.compaction is None:  # otherwise the report of the compaction lists them
+    if done.compaction is None:  # otherwise the compaction's report lists the untouched files
         output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")

@@ -21,8 +21,8 @@ class SentMessage(Document):
 
     topic: str
     broker: str
-    partition: int  # the queue
-    offset: int  # in the queue
+    partition: int  # number of the queue
+    offset: int  # offset of the message in the queue
     message_id: str
 
 

@@ -11,7 +11,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.reports.settings import OverriddenSetting, Setting, TopicSettings
 
-_MOST_TOPICS = 3  # named in a note
+_MOST_TOPICS = 3  # topics named in a note
 
 
 EXAMPLES = """
@@ -75,7 +75,7 @@ def _source(setting: Setting) -> str:
 
 
 def outvoted_lines(notes: Sequence[OverriddenSetting]) -> Iterator[str]:
-    """One line for each default that topics override: the topics, and how to change that."""
+    """One line for each default that topics override, with the topics and a remedy."""
     if notes:
         yield ""
     groups: dict[tuple[str, str, str, str], list[OverriddenSetting]] = {}

@@ -97,7 +97,7 @@ def users(
 
 
 def _password(user: str) -> str:
-    """The password, from the terminal or from the first line of standard input.
+    """Read the password from the terminal or from the first line of standard input.
 
     Raises:
         InvalidConfig: the two typed passwords differ.

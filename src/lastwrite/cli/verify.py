@@ -141,7 +141,7 @@ def _show(output: Output, report: VerifyReport) -> None:
 
 
 def _keyless_lines(report: VerifyReport) -> Iterator[str]:
-    """Records that are gone because they had no key, reported even if this was allowed."""
+    """The number of removed records without a key, reported even if their removal was allowed."""
     for partition in report.partitions:
         found = partition.comparison
         if found is not None and found.keyless:
@@ -158,7 +158,7 @@ def _many(count: int, noun: str) -> str:
 
 
 def _verdict(report: VerifyReport) -> str:
-    """The last sentence. It always mentions dropped records without a key."""
+    """The last sentence of the report. It always mentions dropped records without a key."""
     is_keyless = any(
         one.comparison is not None and one.comparison.keyless for one in report.partitions
     )
