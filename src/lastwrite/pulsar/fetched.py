@@ -29,9 +29,9 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
     how: FetchMethod
     entries: int  # number of copied entries; for a missing ledger, of all its entries
     size_bytes: int = field(name="bytes")  # bytes of the data object
-    # the data object in the archive; printed as null if empty: there is none
+    # the data object in the archive; empty, printed as null, if the ledger has none
     path: Annotated[str, JsonName(or_none)] = field(name="object")
-    # the source; printed as null if empty: there is none
+    # the file, folder or cluster that it was copied from; empty, printed as null, if none
     source: Annotated[str, JsonName(or_none)]
     # whether the ledger may have more entries by now
     is_open: bool = field(default=False, name="open")

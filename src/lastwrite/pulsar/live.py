@@ -2,7 +2,7 @@
 
 It compacts a topic folder, with steps before and after::
 
-    hold      subscribe to __compaction exclusively: no other compactor runs, nor the broker's
+    hold      subscribe to __compaction exclusively, which blocks other compactors
     bring     copy the entries beyond the horizon and the compacted ledger from bookies to a folder
     compact   compact the folder, like any topic folder
     publish   write the new compacted ledger to bookies, and its horizon to the broker

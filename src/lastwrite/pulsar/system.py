@@ -410,7 +410,7 @@ def _order_of(policy: Policy) -> str:
 
 
 def _raw_of(new: CommitPlan) -> tuple[int, ...]:
-    """The raw ledgers that a round read."""
+    """The ids of the raw ledgers that a compaction read."""
     (sources,) = new.sources
     raw = (each for each in sources if not topic_log.is_of_compacted(new.log, each))
     return tuple(sorted({Position.of(each.base_offset).ledger for each in raw}))

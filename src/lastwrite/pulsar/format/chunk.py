@@ -135,7 +135,7 @@ class PulsarFormat:
         framed entry; its origin is where the entry begins in the object.
 
         Raises:
-            CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is
+            CorruptLog: lengths, ids, metadata or a checksum are wrong, or an entry is
                 missing.
             UnsupportedFormat: a ledger, entry or transaction id is too large.
         """

@@ -5,7 +5,7 @@
 The smallest case is one message: ``0e01``, CRC-32C, length of the metadata, metadata, payload.
 Other entries:
 
-- A broker may put ``0e02``, a length and its own metadata in front; the checksum does not cover
+- A broker may put ``0e02``, a length and broker metadata in front; the checksum does not cover
   them. Entries of very old producers have no ``0e01`` and no checksum.
 - A *batch* states its number of messages in ``num_messages_in_batch``; 1 is a batch too. Its
   payload has ``u32 length, SingleMessageMetadata, value`` for each message and is compressed as a
@@ -581,7 +581,7 @@ def checked(entry: Entry) -> Entry:
 
 
 def is_undecodable(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bool:
-    """Whether the entry is an unreadable batch, which a compactor keeps whole."""
+    """Whether the entry is an unreadable batch, which a compactor keeps unchanged."""
     if not entry.is_readable_batch:
         return False
     try:

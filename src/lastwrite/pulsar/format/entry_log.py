@@ -10,11 +10,11 @@ example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of le
 
 - The ledger's metadata state the kind of digest; the record does not. Without metadata, CRC-32C is
   tried, then CRC-32. The wrong kind matches by chance in one of 4 billion records.
-- Records of a negative ledger or entry are the bookie's own: the map, or padding of the direct I/O
-  writer.
+- Records of a negative ledger or entry are written by the bookie itself: the map, or padding of the
+  direct I/O writer.
 - Between records there may be padding: a size of 0 or below. ``f0`` bytes fill up to the next
-  multiple of 4096; zeros to the end mean that nothing was written there. After any other gap a
-  record counts only if its digest matches.
+  multiple of 4096; zeros to the end are unwritten space. After any other gap a record is accepted
+  only if its digest matches.
 - A killed bookie leaves a torn record at the end. Replication and garbage collection can store an
   entry several times, with equal ids and equal payloads. Deleted ledgers remain until garbage
   collection.
@@ -295,7 +295,7 @@ def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> I
     """The entries of a journal in order of arrival, without the bookie's own records.
 
     Raises:
-        TruncatedLog: the header is cut short, or a record exceeds the end: the bookie was killed.
+        TruncatedLog: the header is incomplete, or a record exceeds the end: the bookie was killed.
         CorruptLog: another magic, or an impossible record.
         UnsupportedFormat: a version below 5 or above 6.
     """

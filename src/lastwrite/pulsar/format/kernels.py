@@ -155,7 +155,7 @@ class RebuildProgress(NamedTuple):
 MARKER = 0  # from the broker, not a message
 SINGLE = 1  # one record: a message, a chunk, or an encrypted batch
 BATCH = 2  # a batch with readable messages
-WHOLE = 3  # an unreadable batch, which is kept whole
+WHOLE = 3  # an unreadable batch, which is kept unchanged
 
 # Marks of entries.
 IS_PART = 1  # a chunk of a message, not its last

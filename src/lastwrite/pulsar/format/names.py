@@ -1,7 +1,7 @@
 """Names of topics, of their nodes in a metadata store, of objects, and of files in a topic folder.
 
 ``persistent://public/default/orders`` is a topic; ``orders`` alone means the same. Partition 3 of a
-partitioned topic is a topic of its own, ``persistent://public/default/orders-partition-3``. Its
+partitioned topic is a separate topic, ``persistent://public/default/orders-partition-3``. Its
 *managed ledger* is ``public/default/persistent/orders-partition-3``, with the local name encoded as
 in a web form. An archive stores the topic folder under that path. ``<uuid>-ledger-10`` is the
 object of ledger 10 in a bucket, and ``<uuid>-ledger-10-index`` its index. Each attempt has a new

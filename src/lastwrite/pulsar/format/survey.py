@@ -50,7 +50,7 @@ class EntrySurveyor:
         """Survey the entries of ``buffer[start:end]``.
 
         Returns a row per entry, valid until the next call; then, as ``PulsarFormat.split``, the
-        position where the whole entries end and the bytes that the next, incomplete entry needs.
+        end of the complete entries and the bytes that the next, incomplete entry needs.
 
         Raises:
             CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but not for a wrong checksum.

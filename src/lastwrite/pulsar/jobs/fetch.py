@@ -77,7 +77,7 @@ class IntoArchive:
     waits: bool = False
     goes_on: bool = False  # continues even if the compacted ledger is lost
     accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
-    # states of topics without anything new
+    # the last seen state of each topic that had nothing new
     seen: dict[TopicName, State] = field(default_factory=dict)
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # see ``TopicFetcher``
 

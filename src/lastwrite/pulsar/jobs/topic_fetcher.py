@@ -151,7 +151,7 @@ class TopicFetcher:
             return
         ledger = self.cluster.store.ledger(info.ledger)
         if ledger is None and mirror.find(info.ledger, entries, info.offloaded_as, or_more=True):
-            return  # the offloaded ledger has more entries than the list counts
+            return  # the offloaded ledger has more entries than the list states
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
                 f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has "
@@ -229,7 +229,8 @@ class TopicFetcher:
             if index.missing or last is None or last < 0:
                 return 0
             ((_, known),) = read_entries(here, last, last, index)
-        except (CorruptLog, CommitConflict):  # damaged or missing there: read everything again
+        # damaged or missing in the archive: read all entries again
+        except (CorruptLog, CommitConflict):
             return 0
         ((_, found),) = self.cluster.bookies.read(ledger, last, last)
         return last + 1 if known == found else 0

@@ -2,7 +2,7 @@
 
 All messages of a topic are in its raw ledgers. Its last writes are in the compacted ledger and in
 the raw entries beyond its horizon. A chunked message is joined at its last chunk; the positions of
-all chunks are collected once, before anything is read.
+all chunks are collected once, before the messages are read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class PartPlace(NamedTuple):
     size: int
 
 
-Parts = Mapping[int, tuple[PartPlace, ...]]  # by the offset of the last chunk
+# chunks of each message, by the offset of its last chunk
+Parts = Mapping[int, tuple[PartPlace, ...]]
 
 
 class _PulsarRowReader:

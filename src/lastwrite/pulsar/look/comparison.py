@@ -384,7 +384,7 @@ def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> No
 
 
 def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:
-    """The row in ``was`` of each message in ``now``, and whether there is one."""
+    """The row in ``was`` of each message in ``now``, and whether ``was`` has that message."""
     entries = np.unique(was.column(was.places))
 
     def ids(messages: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:

@@ -45,7 +45,7 @@ from lastwrite.storage.quarantine import read_quarantine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # problems of a topic that are listed; the rest are counted
+MOST_PROBLEMS = 20  # most problems listed per topic; further ones are only counted
 
 
 def inspect_topics(
@@ -60,7 +60,7 @@ def inspect_topics(
     """Read the topic folders at ``path`` completely, and report on them.
 
     Raises:
-        NotALog, InvalidConfig: nothing was read.
+        NotALog, InvalidConfig: before the first read.
 
     Damage is not raised: it is in the report, with file and byte.
     """

@@ -31,7 +31,8 @@ class EntryCounts(Document, kw_only=True):
     chunks: int = 0  # entries that are a chunk of a message
     markers: int = 0
     transactional: int = 0  # entries of a transaction, without markers
-    # batches that cannot be decoded although their checksum matches: compaction keeps them whole
+    # batches that cannot be decoded although their checksum matches: compaction keeps them
+    # unchanged
     unreadable: int = 0
     bytes: int = 0  # bytes of entries, without the framing in the file
     first_publish_time: int | None = None

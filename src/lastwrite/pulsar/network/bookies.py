@@ -134,7 +134,7 @@ class LastEntry(NamedTuple):
     """An entry of a ledger on a bookie, usually the last one."""
 
     entry: int  # the highest entry that any bookie has, or -1
-    # last confirmed entry, up to which readers may read; usually the one before the last
+    # last confirmed entry, up to which readers may read; usually the entry before the last
     confirmed: int
     payload: bytes = b""
     ledger_bytes: int = 0  # bytes of all payloads up to this entry
@@ -561,7 +561,7 @@ class LedgerWriter:
     """Adds entries to a new ledger of this process.
 
     The ledger's metadata are in state open; the caller closes them. Many entries are in flight at
-    once. An entry counts when all bookies of its write quorum have it on disk. An error of one
+    once. An entry is written when all bookies of its write quorum have it on disk. An error of one
     bookie ends writing: ``failed`` names the bookie, and the ledger must be abandoned.
     """
 

@@ -1,7 +1,7 @@
 """Find the broker of a topic, read the topic's last message, and commit its compacted ledger.
 
-A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. While it
-is subscribed, no other compactor can run, the broker's own included. The commit is an
+A compactor is a consumer of the topic, on the exclusive subscription ``__compaction``. While it is
+subscribed, no other compactor can run, including the broker's compactor. The commit is an
 acknowledgement with the ledger's id as a property::
 
     with find_owner(["127.0.0.1:6650"], "persistent://public/default/orders") as broker:

@@ -352,8 +352,8 @@ class MetadataStore:
         doing = "asking how ledgers are laid out"
         node = self._get(f"{self._ledgers}/LAYOUT", doing)
         if node is None and not isinstance(self._nodes, ZooKeeper):
-            # A cluster that started with this store has no such node, because brokers have only one
-            # layout there.
+            # A cluster that started with another store than ZooKeeper has no such node, because
+            # brokers have only one layout in that store.
             node = self._get(f"{self._ledgers}/INSTANCEID", doing) and _HIERARCHICAL.encode()
         if node is None or _HIERARCHICAL not in node.decode(errors="replace"):
             raise UnsupportedFormat(

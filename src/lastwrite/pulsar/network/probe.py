@@ -1,6 +1,6 @@
 """Describe the server at an address where ZooKeeper should be.
 
-Three requests are sent, each over a connection of its own and all at once. The first answer that
+Three requests are sent, each over a separate connection and all at once. The first answer that
 identifies the server counts::
 
     srvr                      ZooKeeper answers its version, that it is not serving, or a refusal

@@ -34,7 +34,7 @@ class RocksDb:
     """See ``nodes.Nodes``. Changes are refused. ``url`` is ``rocksdb://PATH``.
 
     Raises:
-        InvalidConfig: there is no such store.
+        InvalidConfig: there is no RocksDB store at that path.
         EnvironmentUnfit: rocksdict is not installed.
     """
 

@@ -1,1 +1,1 @@
-"""Pulsar's own rules and settings, pure."""
+"""Rules and settings that only Pulsar has. The modules do no I/O."""

@@ -112,7 +112,7 @@ class PulsarConfig(SettingsTable):
 
     @property
     def by_event_time(self) -> bool:
-        """Whether the newest record of a key is the one with the latest event time (PIP-352).
+        """Whether a key's newest record is the record with the latest event time (PIP-352).
 
         Otherwise it is the last one in the log.
         """

@@ -14,7 +14,7 @@ The manifest's ``log``::
 
     ledgers          raw ledgers, see ``StoredLedger``
     compacted        the fields of ``compacted.json`` in a topic folder, and the parts, or null
-    metadata         the topic's own list of its ledgers as it was fetched, base64, or null;
+    metadata         the topic's own list of its ledgers as fetched, base64, or null;
                      ``metadata_is_json``: as an export
     known            ``fetched.json`` as it was fetched, base64, or null
     gaps             pairs of positions, oldest first: the first entry that was lost between two

@@ -4,8 +4,8 @@
 in the archive or has fewer entries there. It copies the compacted ledger if its horizon is beyond
 the archive's. Every entry is verified by its checksum and copied byte for byte.
 
-It refuses topics that do not continue the archive's: ledgers that do not follow those in the
-archive, and a ledger of the same number with other entries.
+It refuses a topic that does not continue the archive's: its ledgers do not follow the archive's
+last one, or a ledger with the same number has other entries.
 """
 
 from __future__ import annotations
@@ -552,11 +552,11 @@ class _Read(NamedTuple):
 
 
 class PulsarRounds(ArchiveRounds):
-    """Rounds on archived topics of Pulsar; see ``archive.rounds``."""
+    """Compactions of archived topics of Pulsar; see ``archive.rounds``."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._read: dict[str, _Read] = {}  # by folder, until the topic's report reads them
+        self._read: dict[str, _Read] = {}  # by folder; removed when the topic's report is made
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """The topic's log, by its current manifest."""

@@ -35,7 +35,7 @@ from lastwrite.pulsar.store.objects import OffloadWriter
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-Rows = npt.NDArray[np.void]  # of kernels.STORED
+Rows = npt.NDArray[np.void]  # rows of type kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"

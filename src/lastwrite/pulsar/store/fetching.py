@@ -19,7 +19,7 @@ command recognizes an incomplete topic.
 
 The compacted ledger is never offloaded. If bookies are among the sources, the compacted ledger is
 copied too, and the manifest is written, so that the next compaction continues after the cluster's
-last one. A second fetch adds what is new and leaves the rest unchanged.
+last one. A second fetch adds new entries and leaves existing objects unchanged.
 
 Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md,
 "The commit".

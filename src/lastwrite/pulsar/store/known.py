@@ -15,8 +15,8 @@
 - ``compacted``: the compacted ledger that the cluster read from, and its horizon.
 - ``cursor``: the cursor's ledger that has ledger and horizon, if it could not be read.
 
-Every command checks the folder against these facts and reports what is missing as damage. If the
-folder has the topic's own list of ledgers, only those ledgers count, so ledgers deleted by
+Every command checks the folder against these facts and reports missing entries as damage. If the
+folder has the topic's own list of ledgers, only the listed ledgers are checked: ledgers deleted by
 retention are not missing.
 
 The file is Lastwrite's own and is replaced by one rename. ``manifest`` describes ``checksum``.

@@ -2,8 +2,8 @@
 
 No broker opens such a folder.
 
-Each topic has a lock file of its own, which stays open while it is locked. A run over an archive of
-many topics therefore raises the limit of open files to the system's hard limit.
+Each topic has a separate lock file, which stays open while the topic is locked. A run over an
+archive of many topics therefore raises the limit of open files to the system's hard limit.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ entries::
     compacted.json            names it, with the cluster's horizon
     fetched.json              facts whose data need not be here, see ``known``
 
-A ledger is written aside and renamed, its index first. It is durable before its former objects are
-deleted. A crash in between may leave two objects of one ledger; the object with more entries is
-valid (``fetched_uuid``). The manifest is replaced in one step after all ledgers that it needs are
-present. After a crash the next run copies the missing ledgers.
+A ledger's objects are written under temporary names and renamed, the index first. They are durable
+before the former objects are deleted. A crash in between may leave two objects of one ledger; the
+object with more entries is valid (``fetched_uuid``). The manifest is replaced in one step after all
+ledgers that it needs are present. After a crash the next run copies the missing ledgers.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ class Mirror:
 
 
 class _NothingToMirror(Exception):
-    """No entry of a ledger is whole."""
+    """A ledger has no intact entry."""
 
 
 def _is_compacted(path: str) -> bool:

@@ -208,14 +208,14 @@ class OffloadWriter:
         return self.path
 
     def abandon(self) -> None:
-        """Remove the files written aside. Does nothing after ``finish``."""
+        """Remove the temporary files. Does nothing after ``finish``."""
         if self._file is not None:
             self._file.close()
             remove_staged((self._staged, self._staged_index))
 
 
 def find_staged(folder: str) -> list[str]:
-    """The files that writers left aside in a topic folder.
+    """The temporary files of writers in a topic folder.
 
     If no writer is active, the writers were killed.
     """

@@ -58,7 +58,7 @@ from lastwrite.storage.staging import changing, remove_staged, sync_staged
 BLOCK_BYTES = 1 << 20  # the size of a block with its header, unless one entry is larger
 
 _VERSION = b"1"
-_PART = "compacted"  # name of a part's object, in a folder of its own
+_PART = "compacted"  # name of a part's object; each part has a separate folder
 _QUORUM = 2  # a broker's default; unused, since no bookie stores the ledger
 _MISTAKE = "nothing was changed; please report this"
 

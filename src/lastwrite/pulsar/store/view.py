@@ -1,7 +1,7 @@
 """A topic folder at one moment, for a reader that works while others may change the folder.
 
 The manifest is read once and names the compacted ledger that belongs to its horizon, so the two
-always match. A listing is reused as long as nothing in the folder changes.
+always match. A listing is reused while the folder does not change.
 """
 
 from __future__ import annotations

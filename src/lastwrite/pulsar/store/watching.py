@@ -63,7 +63,7 @@ def _name_of(text: str) -> TopicPartition | None:
         return None
 
 
-# Each topic's folder is a root of its own.
+# Each topic folder is a separate root.
 NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)
 
 
