@@ -297,8 +297,8 @@ def rebuild_batch(
 ) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
-    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is that of the kept
-    records, or the append time. If no record is kept, the result is a bare header with the old
+    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is taken from the kept
+    records, or is the append time. If no record is kept, the result is a bare header with the old
     largest timestamp. A batch of magic 0 or 1 shrinks to the offsets of the kept records.
     """
     attributes = decode_attributes(header.attributes)

@@ -8,7 +8,7 @@ offset of its batch. The rule: start at the greatest entry not above the target,
 segment's start.
 
 Time index: with each offset entry, Kafka writes ``(largest timestamp so far, last offset of the
-earliest batch with this timestamp)``, unless the timestamp equals that of the previous entry.
+earliest batch with this timestamp)``, unless the previous entry has this timestamp.
 Closing the segment adds one more entry, so the last entry has the segment's largest timestamp. A
 segment without timestamps has no entries.
 
@@ -253,7 +253,7 @@ class SegmentIndexer:
     ) -> None:
         """Add the next batches, one row each: position, bytes, last offset, largest timestamp.
 
-        The last offset is that of the batch header; compaction may have removed its record.
+        The last offset comes from the batch header; compaction may have removed its record.
 
         Raises:
             CorruptLog: offsets do not rise or are more than 31 bits above the base offset, or

@@ -242,7 +242,7 @@ def folder_name(partition: TopicPartition) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def decode_folder_name(name: str) -> FolderName | None:
-    """Decode the name of a partition's folder. None if the name is not that of a partition.
+    """Decode the name of a partition's folder. None for any other name.
 
     The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition follows the last
     ``-``.

@@ -34,7 +34,7 @@ class ApiVersionsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsRequest:
-    """DeleteGroups request, version 3; its fields are those of version 2."""
+    """DeleteGroups request, version 3, with the fields of version 2."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(3)

@@ -47,7 +47,7 @@ from lastwrite.kafka.format.kernels import (
 )
 from lastwrite.model.columns import IS_OLD, NO_HORIZON
 
-# Codes in addition to those of ``kernels``.
+# More codes, in addition to ``format.kernels``.
 WRAPPER = 20  # the next entry must be decompressed first
 NEED_ROOM = 21  # the next batch does not fit the output
 NEW_MAGIC = 22  # the next entry has magic 2

@@ -2,8 +2,8 @@
 
 A broker writes a snapshot of its producers at the base of each new segment, and at the log's end
 when it shuts down. So the state at the log's end is the newest snapshot plus the batches after it.
-After a clean shutdown there are none; after a crash there are those of one segment. Only headers
-and markers are read.
+After a clean shutdown there are no such batches; after a crash there is up to a segment of them.
+Only headers and markers are read.
 
 A transaction whose marker is not replicated counts as open. If the newest snapshot was written
 after that marker, it does not contain the transaction. The walk then begins at a snapshot below the

@@ -53,7 +53,7 @@ def time_if_true(  # type: ignore[no-untyped-def]
 
     Combines the checks of ``false_offset_entry`` and ``false_time_entry`` in one faster pass.
     ``table`` has the rows of the batches. ``shift`` added to an origin in it gives the position in
-    the segment. The other parameters are those of the two functions.
+    the segment. The other parameters are as in the two functions.
     """
     rows = len(table)
     final = table[rows - 1]
@@ -226,7 +226,7 @@ class TransactionIndexCheck:
     """Checks transaction index entries against the transactions in the log.
 
     With an entry ``(producer, first, last, stable)`` a reader drops transactional batches of the
-    producer. It drops those that end at ``first`` or later and below the ABORT marker at ``last``.
+    producer: all that end at ``first`` or later and below the ABORT marker at ``last``.
     The entry must not cover a committed transaction. It must not begin after the first remaining
     data of its transaction.
 

@@ -175,7 +175,7 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row whose offsets are not above those of the row before, or the row count.
+    """The first row with an offset not above the row before, or the row count.
 
     The offsets of the first row must not be below ``end_offset``.
     """

@@ -163,7 +163,7 @@ def walk_tail(
     """Walk a segment from one of its last two index entries, or else from byte 0.
 
     An index entry is used only if it matches the batch at its position. ``below`` and ``reader``
-    are those of ``walk``.
+    are passed to ``walk``.
     """
     last = int(np.searchsorted(index.offsets, below)) - 1 if len(index) else -1
     for row in range(last, max(-1, last - 2), -1):

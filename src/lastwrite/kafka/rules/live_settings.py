@@ -40,7 +40,7 @@ def _login(name: str, value: object) -> str:
 class KafkaClientConfig(SettingsTable):
     """Identity and timeouts of the client; see ``docs/guide/kafka-live.md``.
 
-    The names are those of Kafka's clients. Settings for PEM files have the names of librdkafka.
+    Kafka's clients have the same names, except for PEM files, which have the names of librdkafka.
     """
 
     # fmt: off

@@ -6,8 +6,8 @@
 The sources of a setting, the strongest first:
 
 1. the override: the caller's value for this topic;
-2. the cluster's metadata: the value set for the topic, then the dynamic default of this broker,
-   then the cluster-wide dynamic default (KIP-226), then the properties file of a live broker;
+2. the cluster's metadata. It has the value set for the topic, the dynamic default of this broker,
+   the cluster-wide dynamic default (KIP-226), and the properties file of a live broker;
 3. ``config``: the caller's defaults;
 4. Kafka's default.
 
