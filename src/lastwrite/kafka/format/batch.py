@@ -297,7 +297,7 @@ def rebuild_batch(
 ) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
-    Offsets, codec, producer, epoch and control bits stay. The largest timestamp is taken from the kept
+    Offsets, codec, producer, epoch and control bits stay. The largest timestamp comes from the kept
     records, or is the append time. If no record is kept, the result is a bare header with the old
     largest timestamp. A batch of magic 0 or 1 shrinks to the offsets of the kept records.
     """
