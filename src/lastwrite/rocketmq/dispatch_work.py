@@ -1,7 +1,6 @@
-"""The units of a dispatch's work, and their results.
-
-Addresses count over the whole commit log, positions within one file. All values are plain and small
-when pickled; bytes of records are never included.
+"""The units of work of a dispatch, and their results.
+An address is an offset in the whole commit log, a position an offset in one file. All values are
+small when pickled; they never include bytes of records.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class ScratchSlice:
 class WalkUnit:
     """A piece of a commit log file: the records that begin in ``[start, end)``.
 
-    ``is_exact`` means that a record begins at ``start``; otherwise the first one after it is
+    ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
     searched.
     """
 
@@ -37,12 +36,12 @@ class WalkUnit:
     start: int
     end: int
     is_exact: bool
-    queued_from: int  # lower addresses are in all consume queues
-    indexed_from: int  # lower addresses are in the index; NO_END: no index is built
-    compacted: frozenset[str]  # topics
+    queued_from: int  # records at lower addresses are in all consume queues
+    indexed_from: int  # records at lower addresses are in the index; NO_END: no index is built
+    compacted: frozenset[str]  # topics with compaction logs
     batched: frozenset[str]  # topics with batch consume queues
-    light: int  # how light queues are numbered, see ``format.dispatch``
-    index_tags: bool  # tags are index keys, too
+    light: int  # numbering of light queues; see ``format.dispatch``
+    index_tags: bool  # tags are indexed
     scratch: str
     memory_scratch: str = ""
     memory_bytes: int = 0
@@ -50,11 +49,11 @@ class WalkUnit:
 
 @dataclass(slots=True)
 class WalkedPiece:
-    """The result of a piece's walk."""
+    """The result of the walk of one piece."""
 
     begin: int = -1  # address of the first record; -1: none found
-    end: int = -1  # after the last
-    # why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
+    end: int = -1  # address after the last record
+    # reason why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
     stop: int = 0
     stop_at: int = -1  # address that the code refers to
     records: int = 0
@@ -63,26 +62,27 @@ class WalkedPiece:
         default_factory=list
     )  # topic, queue, rows
     entries: ScratchSlice | None = None
-    light_bad: int = 0  # records with a light queue that no broker could dispatch
-    light_bad_at: int = -1  # address of the first of them
+    light_bad: int = 0  # records with a light queue that a broker cannot dispatch
+    light_bad_at: int = -1  # address of the first record counted in ``light_bad``
 
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """The current end of a consume queue."""
 
-    # number of the next unit, in a batch consume queue counted by units; -1: it is empty
+    # number of the next unit; -1: the queue is empty
     next_number: int = -1
-    end: int = -1  # end of its last record, for a batch consume queue its begin; -1: none
-    tail_path: str = ""  # the file for the next unit, or a full one
-    tail_start: int = 0  # position of that file in the queue
+    # address after the last record; in a batch consume queue its first byte; -1: no record
+    end: int = -1
+    tail_path: str = ""  # the file with the last unit
+    tail_start: int = 0  # position of ``tail_path`` in the queue
     first_number: int = 0  # number of the first unit that is not a filler
-    spare: tuple[str, ...] = ()  # names of files after the end, which a broker's start deletes
+    spare: tuple[str, ...] = ()  # files after the end, which a starting broker deletes
 
 
 @dataclass(frozen=True, slots=True)
 class QueueUnit:
-    """One consume queue, ordinary or batch, to update."""
+    """The work for one consume queue, ordinary or batch: its state, and the rows to append."""
 
     kind: QueueKind
     name: TopicPartition
@@ -90,17 +90,18 @@ class QueueUnit:
     until: int
     state: QueueState
     file_bytes: int
-    folder: str  # for new files
-    delay_ms: int | None = None  # for a queue of delayed messages: its units have the delivery time
-    is_cut: bool = False  # its last file has units after the end, which are removed
+    folder: str  # folder for the new files
+    # delay of the messages in ms if they are delayed; their units have the delivery time
+    delay_ms: int | None = None
+    is_cut: bool = False  # units after ``state.next_number`` are removed
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
     """The current end of a compaction log."""
 
-    highest: int = -1  # queue offset
-    start: int = -1  # the last pair's name; -1: there is no pair
+    highest: int = -1  # highest queue offset in the log; -1: none
+    start: int = -1  # address of the last pair's first byte; -1: there is no pair
     log_wrote: int = 0
     index_wrote: int = 0
     log_path: str = ""
@@ -109,7 +110,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class LogUnit:
-    """One queue's compaction log to update."""
+    """The work for one compaction log: its state, and the rows of the records to append."""
 
     kind: ClassVar[QueueKind] = QueueKind.COMPACTION
     name: TopicPartition
@@ -129,7 +130,7 @@ class IndexFileState:
     name: str = ""
     path: str = ""
     slots: int = 0
-    capacity: int = 0  # of entries; the first is never used
+    capacity: int = 0  # number of entries, including the unused first one
     count: int = 1  # number of the next entry
     last_address: int = -1
     last_stored: int = 0
@@ -137,11 +138,10 @@ class IndexFileState:
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """One index file: a new one, or the newest one with more entries.
-
-    ``entries`` has stretches, with the first entry to use and the number of entries. ``before`` is
-    the position of the preceding entry if it is in scratch. Otherwise the last address and store
-    time of the preceding file are given.
+    """The work for one index file: a new file, or the newest file with entries added.
+    ``entries`` has scratch slices, each with the first entry to use and the number of entries.
+    ``before`` is the scratch slice and number of the previous file's last entry. If it is None,
+    ``last_address`` and ``last_stored`` have the address and store time of that entry.
     """
 
     name: str
@@ -163,14 +163,14 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 class StagedIndexFiles:
     """New, synced files for one queue or the index."""
 
-    # path below the tree, and path of the new file
+    # (path below the tree, path of the new file)
     files: list[tuple[str, str]] = field(default_factory=list)
-    is_anew: bool = False  # the old content of the queue is removed
-    added: int = 0  # units, or entries
-    passed: int = 0  # records that a broker skips, too
+    is_anew: bool = False  # all old units of the queue are replaced
+    added: int = 0  # number of units or index entries
+    passed: int = 0  # records skipped because of their offset, as in a broker
     keyless: int = 0
     too_large: int = 0
-    gap_at: int = -1  # address of a record after a gap in queue offsets; nothing was written then
+    gap_at: int = -1  # address of a record after an offset gap; no file is written then
     gap: str = ""
     begins_late: bool = False  # the first unit of an empty queue has a number other than 0
     next_number: int = -1

@@ -1,6 +1,5 @@
-"""An archive that follows topics of a live RocketMQ cluster in turns.
-
-Connections stay open between turns, and the archive is not accessed if there is nothing new.
+"""An archive that follows topics of a live RocketMQ cluster by polling.
+Connections stay open between polls. A poll without new messages does not access the archive.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from lastwrite.rocketmq.rules.live_settings import cluster_of
 from lastwrite.storage.choice import is_asked, is_named
 from lastwrite.storage.objects.promises import reject_if_broken
 
-_LEARN_S = 60.0  # interval for reading routes and settings again
+_LEARN_S = 60.0  # interval between reads of routes and settings
 
 
 class RocketmqFollowResult:
-    """RocketMQ's part of ``archive.following.FollowResult``."""
+    """Implements ``archive.following.FollowResult`` for RocketMQ."""
 
     def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
@@ -71,10 +70,9 @@ class RocketmqFollowResult:
         return found
 
     def _learn(self) -> None:
-        """Read queues and settings again, if it is time or the list of topics has changed.
-
+        """Read queues and settings again after the interval or a change of the list of topics.
         Raises:
-            RemoteFailed: no answer.
+            RemoteFailed: no server answers.
         """
         wanted, now_s = self._wanted, time.monotonic()
         topics = frozenset(self._run.ask(lambda client: topics_of(client, self._address)))
@@ -96,7 +94,7 @@ class RocketmqFollowResult:
         self._topics, self._sources, self._learnt_s = topics, sources, now_s
 
     def _report_missing(self, topics: frozenset[str]) -> None:
-        """Note topics that do not exist yet; they may be created later."""
+        """Report requested topics that do not exist yet. They may be created later."""
         asked = self._wanted.topic
         for text in (asked,) if isinstance(asked, str) else asked or ():
             if not any(is_asked(text, (name,)) for name in topics):
@@ -104,7 +102,7 @@ class RocketmqFollowResult:
                 self._wanted.progress.note(note)
 
     def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:
-        """The queues that exist so far; notes topics that cannot be followed."""
+        """The queues that match and exist now. Reports topics that cannot be followed."""
         wanted, found = self._wanted, list[BrokerQueue]()
         for topic in sorted(topics):
             if not is_wanted(topic, wanted.topic):

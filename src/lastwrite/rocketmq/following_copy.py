@@ -1,8 +1,8 @@
 """An archive that follows a growing copy of a commit log, such as one updated by rsync.
 
-In each turn new records are dispatched and then fetched from the compaction logs. A copy taken
-while a broker runs may end inside a record, or have a file before the end of the preceding one. It
-is dispatched up to there, and continued in the next turn.
+Each poll dispatches new records and then fetches them from the compaction logs. A copy made while a
+broker runs may end inside a record, or have a file before the previous one is complete. It is then
+dispatched up to that address, and the next poll continues from there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _OWN = frozenset(DispatchConfig.field_of())
 
 
 class CopyFollowResult:
-    """RocketMQ's part of ``archive.following.FollowResult`` for a copy, ``rocketmq:///PATH``.
-
-    The copy is a store with ``commitlog`` and ``config/topics.json``. Queues and compaction logs
-    are added to it.
+    """Implements ``archive.following.FollowResult`` for a copy, ``rocketmq:///PATH``.
+    The copy is a store with ``commitlog`` and ``config/topics.json``. ``fetch`` adds consume queues
+    and compaction logs to it.
     """
 
     def __init__(self, wanted: FollowRequest) -> None:

@@ -1,14 +1,14 @@
-"""``fetch`` of live topics: several queues at once, by queue offset, from brokers into an archive.
+"""``fetch`` of live topics: fetches queues concurrently, by offset, from brokers into an archive.
 
     broker      0 ── 12 ─ ─ 590 ── 900 ── 1366           compacted up to 950
     archive     0 ───────────────── 900                   ends at 900
     fetched                         900 ── 1366, and deletes among the missing offsets
 
-A broker's compaction drops a delete with the messages that it deletes. So offsets missing after the
-archive's end are looked up in the commit log one by one, and deletes are fetched from there. If the
-commit log no longer has them, the queue is not fetched. In a new archive a missing delete does harm
-only if a message that it deletes arrived before compaction dropped both. So if offsets are missing,
-the fetched offsets are pulled once more and compared.
+A broker's compaction drops a delete together with the messages that it deletes. So offsets missing
+after the archive's end are searched in the commit log one by one, and deletes are fetched from
+there. If the commit log no longer has them, the queue is not fetched. In a new archive a missing
+delete is harmful only if a message that it deletes was fetched before compaction dropped both. So
+if offsets are missing, the fetched offsets are pulled again and compared.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_T
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueue:
-    """A queue to be fetched."""
+    """A queue to fetch."""
 
     queue: MessageQueue
     topic: TopicConfig | None
-    is_compacted: bool  # by its broker, so offsets have gaps
-    file_bytes: int  # size of a file of its compaction log, existing or not
+    is_compacted: bool  # its broker compacts it, so offsets have gaps
+    file_bytes: int  # file size of its compaction log, which may not exist
 
     @property
     def name(self) -> TopicPartition:
@@ -89,8 +89,8 @@ def fetch_live(request: FollowRequest) -> LogsFetched:
     adds a topic that no broker compacts.
 
     Raises:
-        NotALog: there is no such topic, or none that is compacted.
-        InvalidConfig: a setting, the url, or a topic on several brokers.
+        NotALog: the topic does not exist, or no topic is compacted.
+        InvalidConfig: a setting or the URL is invalid, or a topic is on several brokers.
         RemoteFailed: no name server answers, or a broker may skip messages.
     """
     if len(request.sources) > 1:
@@ -130,9 +130,8 @@ def sources_of(
     overrides: Sequence[Override],
 ) -> list[BrokerQueue]:
     """The requested queues.
-
     Raises:
-        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``.
+        NotALog, InvalidConfig, RemoteFailed: as in ``fetch_live``.
     """
     path = f"{SCHEME}{address}"
     known = topics_of(client, address)
@@ -156,7 +155,7 @@ def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
     """The names of the cluster's topics.
 
     Raises:
-        RemoteFailed: no answer, or no broker has registered.
+        RemoteFailed: no server answers, or no broker is registered.
     """
     known = client.topics()
     if known:
@@ -169,7 +168,7 @@ def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
 
 
 def is_wanted(name: str, topic: Topics) -> bool:
-    """Whether a topic is requested; RocketMQ's own topics only by name."""
+    """Whether a topic is requested. RocketMQ's internal topics must be requested by name."""
     is_own = name.startswith(_OWN_TOPICS) and not is_named(topic, (name,))
     return not is_own and is_asked(topic, (name,))
 
@@ -184,8 +183,8 @@ def queues_of(
     """The queues of one topic; empty if no broker compacts it.
 
     Raises:
-        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``. Only a topic that ``is_named`` must
-            exist and be compacted.
+        NotALog, InvalidConfig, RemoteFailed: as in ``fetch_live``. A missing or uncompacted topic
+            raises only if ``is_named``.
     """
     queues = _queues_of(client, address, topic)
     settings = client.topic_config(queues[0]) if queues else None
@@ -235,7 +234,7 @@ def _refusal(topic: str, path: str, has_queues: bool) -> LogError:
 
 
 def _file_bytes(client: RocketmqClient, broker: str) -> int:
-    """The size of a compaction log's file, from the broker's settings."""
+    """The size of a compaction log file, from the broker's settings, or else by default."""
     sizes = {
         "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
         "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
@@ -251,23 +250,22 @@ def _file_bytes(client: RocketmqClient, broker: str) -> int:
 
 
 class _QueueChanged(Exception):
-    """The broker's compaction dropped messages that had arrived, during the fetch."""
+    """The broker's compaction dropped fetched messages during the fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSyncState:
-    """The end of a queue in the archive, and values that change when the queue has more."""
+    """The end of a queue in the archive, and values that change when the queue has new messages."""
 
     end_offset: int
-    asked_ms: int  # when the bounds were requested: the archive has all messages up to then
+    asked_ms: int  # time of the request for the bounds; the archive has all earlier messages
     told: tuple[object, ...]
 
 
 class RocketmqSyncContext:
-    """The state shared by all queues of a call, and by all turns if it ``follows``.
-
-    ``levels`` has the fetched queues; an unchanged queue is not fetched again. ``ends`` has the
-    offsets after the last message, from the last request.
+    """The state shared by all queues of a call, and by all its polls if it ``follows``.
+    ``levels`` has the state of each fetched queue; an unchanged queue is not fetched again.
+    ``ends`` has the end offset of each queue at the last request.
     """
 
     def __init__(
@@ -296,17 +294,16 @@ class RocketmqSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def ask(self, ask: Callable[[RocketmqClient], T]) -> T:
-        """The result of ``ask``; each of its requests is repeated while there is no answer.
-
+        """The result of ``ask``, which is repeated until it is answered.
         Raises:
-            RemoteFailed: no answer.
+            RemoteFailed: no server answers within the limit.
         """
         with self._client() as client:
             return self._patience.until_answered(lambda: ask(client), client.forget)
 
     @contextmanager
     def _client(self) -> Iterator[RocketmqClient]:
-        """A client for one thread, whose connections are reused later."""
+        """A client for one thread. Its connections are reused by later calls."""
         with self._turn:
             client = self._clients.pop() if self._clients else None
         if client is None:
@@ -322,7 +319,7 @@ class RocketmqSyncContext:
             self._clients.append(client)
 
     def fetch(self, source: BrokerQueue) -> FetchedLog:
-        """Fetch one queue; repeat at most twice if the archive has changed in the meantime."""
+        """Fetch one queue. Retries if another command has changed the archive."""
         name = source.name
         found = FetchedLog(
             topic=name.topic,
@@ -397,12 +394,12 @@ class RocketmqSyncContext:
             raise
 
     def forget(self, name: TopicPartition) -> None:
-        """Forget a queue that no longer exists."""
+        """Remove the state of a queue that no longer exists."""
         self.levels.pop(name, None)
         self.ends.pop(name, None)
 
     def stop(self) -> None:
-        """Stop all fetches at their next messages, or while they wait for a broker."""
+        """Stop all fetches at their next messages or during their wait for a broker."""
         self._pacer.stop()
         self._patience.stopped.set()
 
@@ -417,9 +414,9 @@ class RocketmqSyncContext:
 class _QueueWalk:
     """Writes the messages of one queue to the archive.
 
-    With ``looks_up`` missing offsets are looked up in the commit log. Otherwise ``end`` checks that
-    they were gone before anything arrived. With ``accepts_gap`` the archive notes offsets that no
-    log has.
+    With ``looks_up``, missing offsets are searched in the commit log. Otherwise ``end`` checks that
+    they were missing before the first message arrived. With ``accepts_gap``, the archive records a
+    gap for offsets that no log has.
     """
 
     def __init__(
@@ -437,27 +434,26 @@ class _QueueWalk:
         self._first = self._at = first
         self._looks_up = looks_up
         self._accepts_gap = accepts_gap
-        self._offsets = blake2b(digest_size=16)  # of all messages that arrived
-        self._missing: tuple[int, str] | None = None  # end of the last gap, and digest before it
+        self._offsets = blake2b(digest_size=16)  # digest of all fetched offsets
+        self._missing: tuple[int, str] | None = None  # last gap's end, digest before it
 
     @property
     def may_stop(self) -> bool:
-        """Whether the next fetch can continue after the messages that arrived.
-
-        It will look up missing offsets, and the commit log may never have had those of a queue that
-        its broker has compacted.
+        """Whether an incomplete fetch may be committed, so that the next one continues it.
+        The next fetch searches missing offsets in the commit log, which may not have those of a
+        compacted queue. So such a queue must be fetched completely at first.
         """
         return self._looks_up or not self._source.is_compacted
 
     def take(self, data: ByteArray, table: MessageTable) -> None:
-        """Write messages, and before each the missing ones with lower offsets."""
+        """Write messages, with missing messages from the commit log inserted in offset order."""
         offsets = table["queue_offset"]
         expected = np.concatenate(([self._at], offsets[:-1] + 1))
         begin = 0
         for place in np.flatnonzero(offsets != expected).tolist():
             self._append(data, table[begin:place])
             begin = place
-            # Nothing before the first message was deleted.
+            # A delete before the first message cannot apply to a fetched message.
             if self._looks_up or self._at > self._first:
                 self._pass_over(int(offsets[place]), _record_of(data, table[place]))
         self._append(data, table[begin:])
@@ -465,10 +461,9 @@ class _QueueWalk:
             self._intake.commit_if_due()
 
     def end(self, end: int) -> None:
-        """Handle offsets missing at the end.
-
+        """Handle offsets missing at the end of the queue.
         Raises:
-            _Raced: compaction dropped messages during the fetch.
+            _QueueChanged: compaction dropped messages during the fetch.
             NotContinued: missing offsets may be deletes that the commit log no longer has.
         """
         if self._at < end and (self._looks_up or self._at > self._first):
@@ -489,7 +484,7 @@ class _QueueWalk:
             self._offsets.update(table["queue_offset"].tobytes())
 
     def _pass_over(self, until: int, following: bytes | None) -> None:
-        """Handle offsets missing before ``until``, whose message is ``following``."""
+        """Handle the offsets missing before ``until``, which is the offset of ``following``."""
         if not self._looks_up:
             self._missing = until, self._offsets.hexdigest()
             return
@@ -514,7 +509,7 @@ class _QueueWalk:
             self._at = offset + 1
 
     def _prove_same(self, offset: int, record: bytes) -> None:
-        """Check that the commit log has the message that was pulled, not a later topic's."""
+        """Check that the commit log has the pulled message, and not that of a re-created topic."""
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"
@@ -539,7 +534,7 @@ def _record_of(data: ByteArray, row: np.void) -> bytes:
 
 
 def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueue) -> str | None:
-    """Why the broker's queue does not continue the archive. Returns None if it does."""
+    """The reason why the broker's queue does not continue the archive. Returns None if it does."""
     queue, known = source.queue, _broker_of(before.source)
     if known not in (None, queue.broker):
         return f"it has the queue of broker {known}, and this is that of {queue.broker}"
@@ -558,7 +553,7 @@ def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueu
 
 
 def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> str | None:
-    """Why the archive's last message differs from the broker's. Returns None if it does not."""
+    """The reason why the last message differs from the broker's. Returns None if it does not."""
     end = before.end_offset
     last = puller.last_before(end)
     found = None
@@ -572,8 +567,8 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
                 f"{before.last_stored_ms}"
             )
         pulled = digest(_record_of(last[0], row))
-        # A broker keeps the compaction log of a deleted topic, and serves it for the topic's
-        # successor.
+        # A broker keeps the compaction log of a deleted topic, and serves it for a new topic of
+        # the same name.
         original = puller.original(offset) if is_compacted else None
         if original is not None and digest(original[1]) != pulled:
             return (
@@ -592,5 +587,5 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
 
 
 def _broker_of(source: str) -> str | None:
-    """The broker in a manifest's source. Returns None for a store."""
+    """The broker name in a manifest's ``source``. Returns None if the source is a store."""
     return source.rsplit("/", 2)[1] if source.startswith(SCHEME) else None

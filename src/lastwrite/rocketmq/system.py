@@ -1,13 +1,13 @@
 """RocketMQ's part of the engine: compaction logs, their rules and their format.
 
 A queue of a topic is a partition, a file of its compaction log is a segment, and a record is a
-batch of one. There are two ways of compaction:
+batch with one record. There are two kinds of compaction:
 
-- By default each closed file is rewritten under its own name with its remaining records. A file
-  that loses nothing is kept unchanged, and a pair that loses everything is removed. A broker serves
-  such a store.
-- ``like_broker`` packs all closed files from address 0, byte for byte like the broker's own
-  compaction.
+- By default, each closed file is replaced by a file of the same name with the remaining records. A
+  file without removed records is kept unchanged, and a pair without remaining records is removed. A
+  broker can serve such a store.
+- ``like_broker`` packs the records of all closed files from address 0. The result is byte for byte
+  that of the broker's compaction.
 
 Source: RocketMQ 5.5.0 CompactionLog, CompactionStore; docs/formats/rocketmq-compaction.md.
 """
@@ -57,8 +57,8 @@ class RocketmqSystem(System):
     scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
     kind_of_path = "a store of RocketMQ"
     offset_span = LONG_MAX
-    joins_parts = False  # a file has at most 2 GiB, and its records state their addresses
-    # Scans are not stored: an extra file in a queue's folder keeps a broker from loading the queue.
+    joins_parts = False  # a file has at most 2 GiB, and records have addresses
+    # Scan results are not stored, because a broker does not load a queue's folder with other files.
     notes = QuarantineFile(
         lock.PLACE,
         str,
@@ -69,14 +69,14 @@ class RocketmqSystem(System):
     )
     damage_remedy = RocketmqFormat.damage_remedy
     governs_keyless = "keyless.messages"
-    policy_remedy = ""  # everything with a compaction log is compacted
+    policy_remedy = ""  # every queue with a compaction log is compacted
     no_retention = "a compaction log has no retention"
     copies_beside_a_broker = False  # ``--to`` hard-links files that are not rewritten
 
     # ------------------------------------------------------------------ layout
 
-    # A running broker keeps the daemon out, and without a broker nothing is written, so ``scan_root``
-    # need not return versions.
+    # The daemon does not run beside a broker, and without a broker the files do not change. So
+    # ``scan_root`` returns no versions.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
@@ -114,7 +114,7 @@ class RocketmqSystem(System):
 
     def check_config(self, config: Mapping[str, object]) -> None:
         RocketmqConfig.from_names(config)
-        ordinary.use(config)  # a commit log in another folder shows what a queue lacks
+        ordinary.use(config)  # needed to find missing messages in a commit log in another folder
 
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
         return RocketmqConfig.from_names(config).listed(config)
@@ -128,13 +128,11 @@ class RocketmqSystem(System):
         like_broker: bool = False,
     ) -> Decision:
         """Decide what to compact.
-
-        Like a broker that means all closed files as soon as one is dirty, and deletes are dropped
-        at once.
+        ``like_broker`` compacts all closed files if one is dirty, and drops deletes at once.
 
         Raises:
-            InvalidConfig: ``like_broker`` with the active file or an archive, which a broker never
-                compacts.
+            InvalidConfig: ``like_broker`` is used with the active file or an archive, which a
+                broker never compacts.
         """
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
         if like_broker and log.is_closed:
@@ -161,7 +159,7 @@ class RocketmqSystem(System):
             reason = "not due"
         return Decision(
             first_dirty=found.first_dirty,
-            # The end of the last record of the compacted files, because a broker stores that
+            # A broker stores the offset of the last record in the compacted files as its
             # position.
             end=queues.end_offset_of(cleaned[-1]) if cleaned and not log.is_closed else ends_at,
             elect_from=found.first_dirty,
@@ -178,8 +176,8 @@ class RocketmqSystem(System):
                 ages_by_write_time=True,
                 keep_keyless=settings.keyless_messages == KEEP,
                 reading=int(settings.undecodable_messages == KEEP),
-                # Without the highest offset a broker would refuse new messages, or old ones would
-                # reappear.
+                # Without the record at the highest offset, a broker would refuse new messages, or
+                # old ones would reappear.
                 kept_end_offset=-1 if like_broker else log.end_offset,
             ),
         )
@@ -200,18 +198,18 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ store
 
-    estimate_records = staticmethod(queues.record_count)  # exact: counts the units of all indexes
+    estimate_records = staticmethod(queues.record_count)  # exact, from the units of all indexes
     index_checker = staticmethod(queues.QueueIndexChecker)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return RocketmqFormat(plain_bytes, keeps_undecodable=bool(reading))
 
     def recover(self, folder: str) -> None:
-        if not archived.is_archived(folder):  # an archive's manifest is replaced atomically
+        if not archived.is_archived(folder):  # a manifest is replaced atomically
             publishing.recover(queues.root_of(folder), queues.name_of(folder))
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        if not archived.is_archived(log.folder):  # an archive's objects are always new
+        if not archived.is_archived(log.folder):  # objects of an archive are never overwritten
             publishing.reject_unwritable(queues.root_of(log.folder))
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
@@ -288,10 +286,7 @@ class RocketmqSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Publish copies of queues.
-
-        With their topics' settings a broker can start on them.
-        """
+        """Publish copies of queues and their configuration, so that a broker can start on them."""
         if copies and self.archive_of(copies[0].log.folder, to) is not None:
             return self._rounds.publish(copies, to)
         root = os.path.abspath(to)
@@ -311,7 +306,7 @@ class RocketmqSystem(System):
 
 
 def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[list[int]]:
-    """The places in groups of neighbours that fit into one file of a store."""
+    """Group adjacent segments whose total size is at most ``file_bytes``. Returns their indexes."""
     groups: list[list[int]] = []
     size = 0
     for place in places:
@@ -329,16 +324,15 @@ def range_of(
 ) -> Range:
     """The range of the next compaction."""
     if log.checkpoint is not None:
-        # Offsets have gaps: if all files are compacted, none contains the first dirty offset.
+        # Offsets have gaps, so if all files are compacted, no file contains the first dirty offset.
         log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
     return cleanable_range(log, settings, now_ms, include_active)
 
 
 def _change(new: CommitPlan) -> QueueChange:
-    """The pairs to remove and to add.
-
-    An empty pair, which only a failed append leaves, is removed unless it is the active one,
-    because a broker serves nothing before it.
+    """The pairs of a plan to remove and to add.
+    Empty pairs are removed too, except the active one, because a broker does not serve records
+    before them. Only a failed append leaves an empty pair.
     """
     replaced = [segment for sources in new.sources for segment in sources]
     closed = new.log.segments[:-1] if replaced else ()
@@ -357,7 +351,7 @@ def _change(new: CommitPlan) -> QueueChange:
 def _by_root(
     roots: Sequence[str], work: Callable[[str, Sequence[int]], Sequence[Outcome]]
 ) -> list[LogError | OSError | None]:
-    """Call ``work`` once for each store, with its indexes in ``roots``.
+    """Call ``work`` once for each store, with the positions in ``roots`` that belong to it.
 
     Returns the errors in the order of ``roots``.
     """

@@ -1,4 +1,4 @@
-"""``cut``: end a RocketMQ commit log at an earlier place, keep what is removed, and undo that.
+"""``cut``: truncate a RocketMQ commit log at an earlier address, keep the old files, and undo that.
 
 lastwrite.cut("/root/store", at=163840, dry_run=True).to_dict()
 lastwrite.cut("/root/store", at=163840)
@@ -19,7 +19,7 @@ from lastwrite.rocketmq.store.layouts import reject_other_layouts
 from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import StoreFolder
 
-# The lock of dispatch, so that two such commands exclude each other.
+# ``dispatch`` uses the same lock, so cuts and dispatches of a store exclude each other.
 _ALL = TopicPartition("lastwrite-dispatch", 0)
 
 
@@ -32,24 +32,24 @@ def cut(
     unclean: bool = False,
     config: Mapping[str, object] | None = None,
 ) -> CutReport:
-    """End the commit log of the store at ``path`` at the physical offset ``at``.
-
-    The result is that of a broker's start that finds no whole record there.
+    """Truncate the commit log of the store at ``path`` at the physical offset ``at``.
+    A broker that starts does the same at a partial record.
 
     Args:
         path: the store, a broker's ``storePathRootDir``, with its commit log in it.
-        at: where a record begins, or the last whole one ends; everything from there on is removed.
-        dry_run: only report what would be removed.
-        undo: restore what the last cut removed, byte for byte.
+        at: an address where a record begins, or the last whole record ends. All later data is
+            removed.
+        dry_run: only report the records that a cut would remove.
+        undo: restore the files from before the last cut, byte for byte.
         unclean: continue although the broker was not stopped cleanly.
-        config: settings under the broker's names; a commit log outside of the store is refused.
+        config: settings with the broker's names. A commit log outside the store is refused.
 
     Raises:
         NotALog: the path is not a store.
         InvalidConfig: no record begins or ends at ``at``, or there is nothing to undo.
         LogHeld: a broker or another command has the store, its broker was killed, or the log has
             new records since the cut.
-        LogError: nothing was changed, or the message has the next step.
+        LogError: nothing was changed, or the message says what to do.
     """
     root = links.home_of(str(path))
     if not is_store(root):

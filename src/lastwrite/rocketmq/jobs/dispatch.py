@@ -8,15 +8,15 @@
              of a log an index  each in one step
                       file
 
-``look`` finds the end of each queue, log and index, so that what a broker has dispatched is not
-read again. ``walk`` reads the commit log from the lowest of these ends, and ``build`` writes the
-changed files to a work folder. Only small values are sent between processes; rows are in scratch
-files.
+``look`` finds the end of each queue, log and index, so that dispatched records are not read
+again. ``walk`` reads the commit log from the lowest of these ends, and ``build`` writes the
+changed files to a work folder. Only small values are sent between processes; rows are in
+scratch files.
 
-A log that is damaged or has a gap in queue offsets is dispatched up to that place, in all queues
-alike, so that a broker can continue from there. Nothing is changed if a queue has units beyond that
-place, because only its units lead to the records there. The same holds if the log ends before its
-queues do, unless its broker was killed.
+If the log is damaged or has a gap in queue offsets, all queues are dispatched up to that
+address, so that a broker can continue from there. Nothing is changed if a queue has units
+beyond that address, because these units are the only references to the records there. Nothing
+is changed either if the log ends before its queues do, unless its broker was killed.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PIECE_BYTES = 32 << 20
-# Locked with the compacted queues, so that two such commands exclude each other.
+# Locked with the compacted queues, so that two dispatches of a store exclude each other.
 _ALL = TopicPartition("lastwrite-dispatch", 0)
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def dispatch(  # one parameter an option of the command line
+def dispatch(  # one parameter for each option of the command line
     path: str,
     *,
     config: Mapping[str, object] | None = None,
@@ -107,20 +107,19 @@ def dispatch(  # one parameter an option of the command line
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> DispatchReport:
-    """Build what the store at ``path`` lacks of consume queues, index and compaction logs.
-
-    The result is what the store's broker would write.
+    """Add missing records to the consume queues, index and compaction logs of a store.
+    The resulting files are those that the store's broker would write.
 
     Args:
         path: the store, a broker's ``storePathRootDir``.
-        config: settings under the broker's names; file sizes are taken from existing files.
-        whole_log: read the commit log from its begin, to build also a queue that is missing among
-            others. Otherwise it is read from where the consume queues end, as a broker does.
-        unclean: continue although the broker was not stopped cleanly; units of records that were
-            lost with it are removed.
-        now_ms: the time that names new index files. None means now.
-        memory: of all processes together, in bytes or as ``"2g"``. None means a quarter of the
-            machine's.
+        config: settings with the broker's names. Existing files determine the file sizes.
+        whole_log: read the commit log from its start, which also rebuilds a single missing queue.
+            Otherwise it is read from the end of the consume queues, as a broker does.
+        unclean: continue although the broker was not stopped cleanly. Units of records that the
+            commit log has lost are removed.
+        now_ms: the time for the names of new index files. None means now.
+        memory: memory of all processes together, in bytes or as ``"2g"``. None means a quarter of
+            the machine's memory.
         spark, master, conf, progress: as for ``compact``.
 
     Raises:
@@ -129,7 +128,7 @@ def dispatch(  # one parameter an option of the command line
         CorruptLog: an existing queue cannot be continued; nothing was changed.
         EnvironmentUnfit: Java or Spark is missing.
 
-    Damage of the commit log does not raise: it is in the report.
+    Damage of the commit log does not raise; it is in the report.
     """
     begin = time.perf_counter()
     settings = DispatchConfig.from_names(config or {})
@@ -163,7 +162,7 @@ def dispatch(  # one parameter an option of the command line
                     f"{done} of {root} are in place; run the same command again for the rest"
                 )
             with contextlib.suppress(LogError, OSError):
-                trees.clear(root)  # remove new files; else the next dispatch does
+                trees.clear(root)  # if this fails, the next dispatch removes the files
             raise
         changed = set(job.installed)
         report.untouched = untouched.list_untouched(root, changed, untouched.BY_DISPATCH)
@@ -173,7 +172,7 @@ def dispatch(  # one parameter an option of the command line
 
 
 def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
-    """The folders for rows between the stages."""
+    """The scratch folders for rows that one stage writes and the next reads."""
     parent = shared_folder(runner)
     if parent is None:
         raise InvalidConfig(
@@ -185,7 +184,7 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """The runner of the tasks, and their resources."""
+    """The runner for the tasks, and their resources."""
 
     runner: Runner
     memory: MemoryPlan
@@ -210,7 +209,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """File sizes, from existing files or else from the settings."""
+    """The file sizes: those of existing files, else those of the settings."""
 
     queue: int = 0
     batch: int = 0
@@ -220,12 +219,12 @@ class _Sizes:
 
 @dataclass(slots=True)
 class _Dispatch:
-    """One dispatch, which fills its report."""
+    """One dispatch, which fills ``report``."""
 
     root: str
     settings: DispatchConfig
     whole_log: bool
-    goes_on: bool  # give up records that a killed broker lost
+    goes_on: bool  # continue without the records that a killed broker lost
     workers: _Workers
     report: DispatchReport
     topics: dict[str, TopicConfig] = field(default_factory=dict)
@@ -238,14 +237,14 @@ class _Dispatch:
     queued_from: int = 0
     indexed_from: int = 0
     read_from: int = 0
-    until: int = NO_END  # the commit log ends here, or must not be dispatched further
+    until: int = NO_END  # address at which the commit log ends or is damaged
     rows: dict[tuple[bytes, int], list[ScratchSlice]] = field(default_factory=dict)
-    # with the address where the piece ends
+    # index entries of each piece, and the address where the piece ends
     entries: list[tuple[ScratchSlice, int]] = field(default_factory=list)
     last_record: int = -1
-    # where the log is damaged: the file, the address of a record, and the reason
+    # the damage that ends the dispatch: file, address of the record, reason
     bad: tuple[MappedFile, int, str] | None = None
-    installed: list[str] = field(default_factory=list)  # changed trees that are in place
+    installed: list[str] = field(default_factory=list)  # trees that were changed
 
     def run(self) -> None:
         self._look()
@@ -260,7 +259,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ look
 
     def _look(self) -> None:
-        """Read the state of the store, and decide from where the commit log must be read."""
+        """Read the state of the store, and set the address from which to read the commit log."""
         self.topics = read_topics(self.root)
         found = reading.read_commit_log(self.root, self._folders())
         others = (p for p in found.problems if os.path.basename(p.path) != trees.GUARD)
@@ -299,12 +298,13 @@ class _Dispatch:
         if self.settings.has_index:
             self._look_at_index()
             self.indexed_from = max(start, self.index.last_address + 1)
-            # The record at the last address is in the index. Where the next one begins is unknown.
+            # The record at the last address is in the index. The walk begins there, because the
+            # address of the next record is unknown.
             starts.append(max(start, self.index.last_address))
         self.read_from = start if is_whole else max(start, min(starts))
 
     def _has_last_record(self) -> bool:
-        """Whether the log has the last record of the consume queues."""
+        """Whether the commit log has the last record of the consume queues."""
         ends = [
             (state.end, name)
             for (kind, name), state in self.queues.items()
@@ -321,7 +321,7 @@ class _Dispatch:
         return walking.has_record(self._file_of(address), address)
 
     def _file_of(self, address: int) -> MappedFile:
-        """The last file that begins at the address or before it, else the first file."""
+        """The last file that begins at or before the address, else the first file."""
         place = bisect_right([file.start for file in self.log], address) - 1
         return self.log[max(place, 0)]
 
@@ -390,11 +390,11 @@ class _Dispatch:
                 self.logs.setdefault(name, LogState())
 
     def _log_starts(self) -> Iterator[int]:
-        """The address of the first record that each compaction log may lack."""
+        """For each compaction log, an address at or before its first missing record."""
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # its records are after the ends of all other queues, or the whole log is read
+                # the queue's records follow the ends of all other queues, or the whole log is read
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
@@ -404,7 +404,7 @@ class _Dispatch:
                 # unit
                 yield 0
                 continue
-            # Read from its last record on, because a record without a unit may follow.
+            # Begin at the last record in the log, because a record without a unit may follow it.
             log = reading.read_queue(self.root, StoreFolder.CONSUME_QUEUE, name)
             yield dispatched.address_of(log, state.highest) or 0
 
@@ -420,7 +420,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ walk
 
     def _walk(self) -> None:
-        """Read the commit log; a piece that began at a wrong address is walked again."""
+        """Read the commit log. A piece whose walk began at a wrong address is walked again."""
         self.until = self.read_from
         self.bad = None
         if not self.log:
@@ -428,11 +428,11 @@ class _Dispatch:
         file = self._file_of(self.read_from)
         at = min(max(self.read_from, file.start), file.end)
         if at < file.end and not walking.starts_record(file, at):
-            at = file.start  # the address was wrong; the begin of a file never is
+            at = file.start  # no record begins at the address; one begins at the file's start
         self.report.log_end = self.until = self.report.read_from = at
         pieces = list(self._pieces(self.log.index(file), at))
         if not pieces:
-            return  # nothing is written from there on
+            return  # no data follows
         results = self.workers.walk(pieces)
         last = WalkedPiece(end=at)
         expected = at
@@ -442,7 +442,7 @@ class _Dispatch:
                     break
                 last, expected = WalkedPiece(end=unit.start), unit.start
             if last.stop or expected >= unit.end:
-                continue  # beyond the file's end, or inside a single record
+                continue  # the file's data has ended, or the piece is inside one record
             if walked.begin != expected:
                 walked = self.workers.walk([replace(unit, start=expected, is_exact=True)])[0]
             self._accept(walked)
@@ -454,7 +454,7 @@ class _Dispatch:
         self.report.bytes_read = max(self.until - at, 0)
 
     def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
-        """Whether the log continues in the next file: not after damage or a missing file."""
+        """Whether the log continues in ``following``. False after damage or a missing file."""
         if last.stop not in (0, kernels.BLANK):
             wrong = f"{walking.WORDS[last.stop]}, and the log continues in {following.path}"
         elif following.start != file.end:
@@ -467,7 +467,7 @@ class _Dispatch:
         return False
 
     def _look_at_end(self, file: MappedFile, last: WalkedPiece) -> None:
-        """Note how the newest file ends: without data, with a partial record, or with damage."""
+        """Report the end of the newest file if it has a partial record or damage."""
         if last.stop in (0, kernels.BLANK):
             return
         words = walking.WORDS[last.stop]
@@ -581,7 +581,7 @@ class _Dispatch:
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
         is_cut = self._is_beyond(kind, state)
-        if is_cut:  # units of records that the log does not have; a broker's start removes them
+        if is_cut:  # the queue has units of missing records; a starting broker removes them
             queue = reading.read_queue(self.root, StoreFolder(kind), name)
             state = dispatched.read_queue_state(queue, kind, self.until)
             self.queues[kind, name] = state
@@ -593,7 +593,7 @@ class _Dispatch:
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
     def _name(self, raw: bytes, queue: int, rows: ScratchSlice) -> TopicPartition | None:
-        """The queue's name. None, and a problem, if no folder can have that name."""
+        """The queue's name. If no folder can have that name, returns None and adds a problem."""
         try:
             topic = raw.decode()
         except UnicodeDecodeError:
@@ -621,7 +621,7 @@ class _Dispatch:
         return None
 
     def _index_units(self, folder: str) -> Iterator[IndexUnit]:
-        """The index files for the entries, in order."""
+        """The index files to build, in order."""
         if not self.settings.has_index or self.last_record < 0:
             return
         old = self.index
@@ -634,7 +634,7 @@ class _Dispatch:
         path, count, name = old.path, old.count, old.name
         room = capacity - old.count if old.name else 0
         last_address, before = old.last_address, None
-        # A broker creates the next file for the first record after a full one, even for one without
+        # After a full file a broker creates the next one for any record, even for a record without
         # a key.
         while left or (not room and newest > last_address):
             if not room:
@@ -665,29 +665,29 @@ class _Dispatch:
                 last_address = int(walking.read_entries(*before, 1)[1][0])
 
     def _counted(self, stretch: ScratchSlice, end: int) -> int:
-        """How many of a piece's entries belong to records that may be dispatched."""
+        """The number of a piece's entries whose records are below ``until``."""
         if end <= self.until:
             return stretch.count
         _, places, _ = walking.read_entries(stretch, 0, stretch.count)
         return int(places.searchsorted(self.until))
 
     def _index_name(self, before: str) -> str:
-        """The name that a broker gives a new index file by its clock.
-
-        It is always after the name ``before``.
+        """The name for a new index file: the local time ``now_ms``, as in a broker.
+        If that is not above the name ``before``, the next higher number.
         """
         seconds, ms = divmod(self.report.now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"
         return name if name > before else f"{int(before) + 1:017d}"
 
     def _build(self) -> list[tuple[BuildUnit, StagedIndexFiles]]:
-        """Build the changed files; if queue offsets have a gap, build again up to it."""
+        """Build the changed files. If queue offsets have a gap, build again up to the gap."""
         units = self._units()
         built = self.workers.build(units)
         if self.report.read_from > self.report.log_start and any(
             one.gap_at >= 0 or one.begins_late for one in built
         ):
-            # One queue lacks earlier units that others have, so it was lost alone.
+            # A queue has no units for earlier records although others have, so its files were
+            # lost. The whole log is read again.
             self.queued_from = self.read_from = self.report.log_start
             self.rows.clear()
             self.entries.clear()
@@ -715,9 +715,8 @@ class _Dispatch:
         built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> bool:
-        """Note damage and missing records. Returns whether the built files may be put in place.
-
-        ``found`` has the queues before any was cut.
+        """Report damage and missing records. Returns whether the built files may be installed.
+        ``found`` has the states of the queues as first read, with units beyond the log's end.
         """
         ahead = {
             name: offsets
@@ -779,7 +778,7 @@ class _Dispatch:
         ahead: Mapping[TopicPartition, tuple[int, int]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
-        """Note the damaged record, what is lost with it, and what a cut there would also remove."""
+        """Report the damaged record, the lost offsets, and the records that a cut would remove."""
         rest = beyond.survey(self.log, address)
         there = {}
         for kind, name in found:
@@ -834,7 +833,7 @@ class _Dispatch:
         built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
-        """Leave everything as it is, and report the queues."""
+        """Remove the built files, and report the queues as damaged."""
         trees.clear(self.root)
         for unit, _ in built:
             if isinstance(unit, IndexUnit):
@@ -853,7 +852,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ install
 
     def _install(self, built: Sequence[tuple[BuildUnit, StagedIndexFiles]]) -> None:
-        """Put all files in place, and report what was done."""
+        """Install all files, and add the changes to the report."""
         changes = {tree: trees.TreeChange() for tree in trees.ORDER}
         for unit, one in built:
             self.report.bytes_written += one.bytes_written
@@ -902,10 +901,9 @@ class _Dispatch:
 
 
 def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
-    """The common file size of all queues; ``sizes`` has the size by a file of each queue.
-
+    """The common file size of all queues. ``sizes`` has the size for one file of each queue.
     Raises:
-        CorruptLog: names a queue with another size.
+        CorruptLog: the sizes differ.
     """
     ((common, count), *others) = Counter(sizes.values()).most_common()
     if others:
@@ -934,7 +932,7 @@ def _weight(unit: BuildUnit) -> int:
 
 
 def _sound(results: Sequence[T | FailedUnit[U]]) -> list[T]:
-    """The results. Raises the first failure; nothing was installed yet."""
+    """The results of the tasks. Raises the first failure; no file is installed at that time."""
     sound = []
     for result in results:
         if isinstance(result, FailedUnit):

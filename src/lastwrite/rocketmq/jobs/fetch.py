@@ -1,4 +1,4 @@
-"""``fetch`` from RocketMQ stores: several queues at once, each by ``store.fetching``."""
+"""``fetch`` from RocketMQ stores: fetches several queues concurrently with ``store.fetching``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fetch_queues(
     fetched.
 
     Raises:
-        LogHeld: another command has the queues, or a broker was killed.
+        LogHeld: another command has locked the queues, or a broker was killed.
         InvalidConfig: the queues are in an archive.
         CorruptLog: the store's topics cannot be read.
     """
@@ -69,7 +69,7 @@ def fetch_queues(
 
 
 class _RocketmqFetch:
-    """The arguments that all queues of a call share."""
+    """Fetches queues; has the arguments that all queues of a call share."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class _RocketmqFetch:
         self._limits = limits
         self._topics = topics
         self._accepts_gap = accepts_gap
-        # A broker keeps no deletes. A user whose compaction keeps them sets this option.
+        # A broker keeps no deletes. If Lastwrite compacts the store, the user sets this option.
         kept_ms = RocketmqConfig.from_names(config).delete_retention_ms
         self._kept_deletes_ms = kept_ms if _RETENTION in config else 0
 
     def bytes_of(self, folder: str) -> int:
-        """The most bytes of the log that may be copied."""
+        """The largest number of bytes of the log that a fetch copies."""
         try:
             segments = ROCKETMQ.read(folder).segments
         except (LogError, OSError):  # fetching it reports the error
@@ -106,7 +106,7 @@ class _RocketmqFetch:
             source=folder,
             folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
-        # Listed again, because the queues before may have taken hours.
+        # List the files again, because fetching the previous queues may have taken hours.
         return fetch_with_retry(found, lambda: self._fetch(ROCKETMQ.read(folder), found, advance))
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:

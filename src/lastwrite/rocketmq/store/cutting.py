@@ -32,10 +32,10 @@ The steps::
     commitlog <-> commitlog.cut, then to commitlog.before-cut
     (nothing)                    the guard is removed: the cut is complete
 
-    An undo also writes a guard and reverses the steps. The recovery of an interrupted cut does the
-    same. The guard's text shows whether the old or the new commit log is in place, and the names of
-    the other trees show it for them. The lock keeps brokers from starting during the cut, and the
-    guard after a crash.
+An undo also writes a guard and reverses the steps. The recovery of an interrupted cut does the
+same. The guard's text shows whether the old or the new commit log is in place, and the names of
+the other trees show it for them. The lock keeps brokers from starting during the cut, and the
+guard after a crash.
 
 Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
 ``truncateDirtyFiles``,
