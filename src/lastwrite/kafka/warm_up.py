@@ -50,7 +50,7 @@ def load_kernels() -> None:
 
 
 def compile_kernels() -> None:
-    """Compile all kernels, including those that only compressed batches need."""
+    """Compile all kernels, including the kernels that only compressed batches need."""
     load_kernels()
     form = KafkaFormat(1 << 20)
     records = [Record(offset, 0, b"%d" % offset, b"", ()) for offset in range(2)]

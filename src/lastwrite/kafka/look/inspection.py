@@ -102,7 +102,7 @@ class PartitionInspection(Document, kw_only=True):
     folder: str
     bytes: int = 0
     keys: int | None = None  # distinct keys of records that were not aborted
-    producers: int | None = None  # distinct producer ids of its batches; counted up to a million
+    producers: int | None = None  # distinct producer ids in the batches, counted up to a million
     active_producers: int | None = (
         None  # producers that have not expired; compaction keeps their last batches
     )

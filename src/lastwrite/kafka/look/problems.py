@@ -30,8 +30,8 @@ def kafka_problem_of(error: LogError, path: str, shift: int = 0) -> Problem:
 def loses_records(problem: Problem, log: PartitionLog) -> bool:
     """Whether a consumer of ``log`` would get too few or too many records because of this problem.
 
-    That is damage of a segment, of a transaction index or of the log as a whole, but not of other
-    indexes.
+    True for damage of a segment, of a transaction index or of the whole log; False for damage of
+    other indexes.
     """
     kind = classify(os.path.basename(problem.path)).kind
     return problem.kind is ProblemKind.DAMAGED and (

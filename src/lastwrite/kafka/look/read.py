@@ -1,5 +1,4 @@
-"""``read`` of a Kafka partition: the records that a consumer gets from an offset or a time on, in
-either isolation level.
+"""``read`` of a Kafka partition: the records that a consumer gets from an offset or time on.
 
 Example: ``x@0`` is in an open transaction, ``y@1`` in none. A ``read_uncommitted`` consumer gets
 both. A ``read_committed`` one gets neither: it stops at the last stable offset, 0, until the
@@ -196,8 +195,9 @@ class KafkaReading(Iterator[Row]):
     def _batches(
         self, offset: int, time_ms: int | None = None
     ) -> Iterator[tuple[Segment, int, Batch]]:
-        """The batches from ``offset`` on; with ``time_ms``, those that may have a record of that
-        time or later. Damaged ones are noted and skipped.
+        """The batches from ``offset`` on. Damaged batches are noted and skipped.
+
+        With ``time_ms``, only batches that may have a record of that time or later.
 
         Raises:
             OutOfMemoryBudget: a batch is too large.

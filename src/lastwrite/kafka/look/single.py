@@ -39,7 +39,7 @@ class SingleFile(NamedTuple):
 
     @property
     def root(self) -> str:
-        """The folder whose lock a broker would hold."""
+        """The log root of the file, where a broker would have its lock."""
         folder = links.home_of(os.path.dirname(os.path.abspath(self.path)))
         return folder if self.partition is None else os.path.dirname(folder)
 

@@ -26,7 +26,7 @@ from lastwrite.storage.reading import read_small
 def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tuple[int, int]:
     """The byte range with the offsets from ``first`` to below ``end``, and possibly some more.
 
-    It is the whole segment if its index does not help. An index entry is used only if a fitting
+    It is the complete segment if its index does not help. An index entry is used only if a fitting
     batch begins at its position. In a segment that a broker appends to, whose index is being
     written, the batch must end at exactly the entry's offset.
     """
@@ -58,7 +58,7 @@ def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tupl
         header = batch_at(row)
         if header is not None and header.base_offset <= first:
             begin = int(index.positions[row])
-    # Batches at or after a position have offsets above those of the entry before it.
+    # Batches from a position on have offsets above the offset of the previous entry.
     row = int(np.searchsorted(index.offsets, end - 1)) + 1
     if end < segment_end and row < len(index):
         header = batch_at(row)

@@ -1,4 +1,4 @@
-"""Read one segment whole, verify every batch, count its contents, and report problems.
+"""Reads a complete segment, verifies every batch, counts its contents, and reports problems.
 
 Uses the kernels of a compaction's scan, in this process, a chunk at a time. If records of a chunk
 are damaged, it is processed again batch by batch, so that one bad batch does not hide others.

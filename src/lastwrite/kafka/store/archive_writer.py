@@ -56,7 +56,7 @@ _ALL_REPLICATED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource:
-    """A partition of a live topic as of the start of its fetch."""
+    """A partition of a live topic at the start of its fetch."""
 
     path: str  # address of the source, for errors
     log_start: int
@@ -74,7 +74,7 @@ class LiveSource:
     unread_groups: Set[str] = frozenset()
     # continue the archive even if offsets between its end and ``log_start`` are lost
     accepts_gap: bool = False
-    # the caller polls, so it waits while another process has an unfinished round
+    # the caller polls, so LogHeld is raised while another process has an unfinished round
     follows: bool = False
     level_ms: int = 0  # when a follower last had all records; 0: unknown
     # for records that no broker wrote, which are committed together; see ``ArchivedLog``

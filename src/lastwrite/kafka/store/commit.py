@@ -1,6 +1,6 @@
 """Replaces old segments by new ones, so that a crash at any time leaves the old log or the new one.
 
-Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
+Example: a log has segments 0, 100, 200 and 300, and 0 and 200 are rewritten::
 
     0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
     note                                 the planned changes, for Lastwrite's own recovery

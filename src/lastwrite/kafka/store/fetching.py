@@ -10,9 +10,9 @@ By default only closed segments are fetched. Batches are verified by their check
 unchanged. If the archive ends inside a segment, the remainder becomes a separate segment. Offsets,
 leader epochs, the producers at the new end and the transaction indexes are fetched too.
 
-A fetch is refused if the log does not continue the archive: it begins after the archive's end, is
-another topic of the same name, has another history of leaders, or its broker may have dropped
-tombstones before they were fetched.
+A fetch is refused if the log does not continue the archive. Then the log begins after the archive's
+end, belongs to another topic of the same name, or has other leader epochs; or its broker may have
+removed tombstones before they were fetched.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def publish(
 ) -> None:
     """Write a log, or another archive's partition, as a new partition of an archive.
 
-    Rewritten segments are objects of the round already. The others are written here.
+    Rewritten segments are objects already. The other segments are written here.
 
     Raises:
         CorruptLog, CommitConflict, RemoteFailed: as ``fetch``. The partition does not exist then.

@@ -222,7 +222,7 @@ def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
 
 
 def _is_written(path: str) -> bool:
-    """Whether a process has the file open for writing. False also if the system cannot tell.
+    """Whether a process has the file open for writing. False also if it is unknown.
 
     Linux grants a read lease only on a file that no process has open for writing. The lease is
     released at once.

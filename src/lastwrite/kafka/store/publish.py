@@ -114,9 +114,9 @@ class PartitionCopy:
 def publish_copies(copies: Sequence[PartitionCopy], root: str) -> list[Outcome]:
     """Write copies to the log root ``root``, whose checkpoints are written once.
 
-    Target folders are absolute paths. Returns an error per copy, or None: InvalidConfig if the
-    target has a partition already, CommitConflict if the log changed since it was read, LogHeld if
-    another process works on the target, else a failed read or write.
+    Target folders are absolute paths. Returns an error or None per copy. InvalidConfig means that
+    the target exists already, CommitConflict that the log changed since it was read, and LogHeld
+    that another process has locked the target. Other errors are failed reads and writes.
     """
     with contextlib.ExitStack() as held:
         publishing = _Publishing(copies, root, held)

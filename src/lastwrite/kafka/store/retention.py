@@ -1,6 +1,6 @@
 """Deletes the oldest segments of a log, so that a crash at any time leaves a log that loads.
 
-Take segments 0, 100 and the active 200, of which 0 and 100 have expired::
+Example: a log has segments 0, 100 and the active 200, and 0 and 100 have expired::
 
     log-start-offset-checkpoint      set to 200: readers begin there from now on
     leader-epoch-checkpoint          reduced to the epochs from 200 on
@@ -15,8 +15,8 @@ and the next run removes it. The same holds for a crash at any time after the fi
 
 If every segment is deleted, an empty one is created at the log's end first, because its name stores
 the offset at which a broker continues. Kafka writes a producer snapshot there. It ignores that
-snapshot after a restart, like every snapshot that is not above the log's start. So none is written
-here, and an existing one stays.
+snapshot after a restart, like every snapshot that is not above the log's start. Therefore
+Lastwrite writes no snapshot there, and keeps an existing one.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes,
 LeaderEpochFileCache.truncateFromStart; docs/formats/kafka.md, "Text files";
