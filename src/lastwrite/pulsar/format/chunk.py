@@ -250,7 +250,7 @@ class PulsarFormat:
             if used + size > most or used >= _RUN_BYTES:
                 break
             try:
-                if size:  # 0 if the batch is dropped
+                if size:  # the size of a dropped batch is 0
                     room = plain[used : used + size]
                     self._codecs.open_into(_CODECS[codec], held[start:stop], size, room)
                 used += size

@@ -106,7 +106,7 @@ class Metadata(ProtoMessage):
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
     # in a batch: the first message's sequence id
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
-    # ms, by the producer's clock
+    # milliseconds, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
     property_fields:           Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
     replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None

@@ -51,7 +51,7 @@ from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
 INDEX_BITS = 20  # low bits of an order: the index in a batch
-IN_PARTS = -3  # the length of a value that is split over several entries
+IN_PARTS = -3  # stands for the length of a value that is split over several entries
 NULL = -1
 
 _OK, _ENCRYPTED, _UNREADABLE, _HUGE, _TOO_MANY = range(5)

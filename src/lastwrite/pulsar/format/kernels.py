@@ -89,7 +89,7 @@ ENTRY = np.dtype(
             "metadata_at",
             "payload_at",  # after the metadata
             "key_at",  # key of a single message, or of an encrypted batch's first message
-            "key_length",  # -1: none
+            "key_length",  # -1 without a key
             "value_length",  # value length of a single message; 0 makes it a tombstone
             "event_time",
             "messages",  # num_messages_in_batch, or 1 if absent
@@ -98,7 +98,7 @@ ENTRY = np.dtype(
             "plain_size",  # uncompressed_size, or -1 if absent
             "marker",  # marker_type, or -1
             "uuid_at",  # uuid of a chunked message
-            "uuid_length",  # -1: none
+            "uuid_length",  # -1 without a uuid
         )
     ]
 )
@@ -198,7 +198,7 @@ ENTRY_HEADER_BYTES = 12
 SMALLEST_MESSAGE = 6  # a length and a payload_size
 PLACEHOLDER_BYTES = 8
 MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without placeholders
-TRANSACTION_BITS = 48  # low bits of a transaction id: its number; the coordinator's number is above
+TRANSACTION_BITS = 48  # low bits with a transaction's number; the coordinator's number is above
 
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)

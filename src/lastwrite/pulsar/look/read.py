@@ -67,7 +67,7 @@ class TopicReading(Iterator[Row]):
         return row
 
     def summary(self) -> Row:
-        """The summary of the read. The names of fields are a contract."""
+        """The summary of the read. Existing field names never change."""
         reader = self._reader
         topic = reader.looked().topic
         return {

@@ -1,6 +1,6 @@
 """Pulsar entries as rows for ``dump`` and ``read``: one row per message.
 
-The names of fields are a contract.
+Existing field names never change.
 
 Ids are numbers as upstream has them; ``batch_index`` is -1 outside of batches. Times are
 milliseconds, bytes are base64, keys are text as in Pulsar. A binary key is base64, and

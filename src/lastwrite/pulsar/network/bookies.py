@@ -352,7 +352,7 @@ class Bookies:
         return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, ask_for_tls)
 
     def release(self, bookies: Iterable[str]) -> None:
-        """Close the connections to these bookies, with requests unanswered."""
+        """Close the connections to these bookies. Their unanswered requests are lost."""
         for bookie in bookies:
             link = self._links.pop(bookie, None)
             if link is not None:

@@ -315,7 +315,7 @@ class Broker:
 
 
 class Subscription:
-    """The result of ``Broker.subscribe`` and ``look``."""
+    """A subscription to a topic, from ``Broker.subscribe`` or ``Broker.look``."""
 
     def __init__(self, broker: Broker, topic: str, consumer: int) -> None:
         self.broker = broker

@@ -218,7 +218,7 @@ class PulsarCluster:
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """The topic's compaction in its broker's memory, otherwise the one on disk."""
+        """The topic's compaction in its broker's memory, otherwise its compaction on disk."""
         return self.in_memory(topic) or self.written_down(topic)
 
 

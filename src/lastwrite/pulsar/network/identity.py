@@ -14,7 +14,7 @@ from lastwrite.pulsar.rules.live_settings import Login, TlsFiles, checked_token
 
 @dataclass(frozen=True)
 class PulsarCredentials:
-    """``wants_tls`` uses the TLS address of a broker that listens with and without TLS."""
+    """The client's login and TLS files. ``wants_tls`` prefers a broker's address with TLS."""
 
     login: Login = field(default_factory=Login)
     files: TlsFiles = field(default_factory=TlsFiles)

@@ -114,7 +114,7 @@ class PulsarConfig(SettingsTable):
     def by_event_time(self) -> bool:
         """Whether a key's newest record is the record with the latest event time (PIP-352).
 
-        Otherwise it is the last one in the log.
+        Otherwise it is the key's last record in the log.
         """
         return self.service_factory == _EVENT_TIME
 

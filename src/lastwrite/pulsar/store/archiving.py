@@ -494,7 +494,7 @@ def _side(folder: str, name: str) -> bytes | None:
 
 
 def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifest:
-    """The manifest with other contents.
+    """The next manifest of a topic, with the content ``after``.
 
     ``PartitionStore.commit`` sets the fields that distinguish versions.
     """

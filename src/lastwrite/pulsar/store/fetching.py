@@ -601,7 +601,7 @@ class _FolderFetch:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: BookieLedger, confirmed: int) -> int:
-        """The end of an open ledger. All entries before ``confirmed`` are confirmed."""
+        """The end of an open ledger. ``confirmed`` is the end of its confirmed entries."""
         there = stored.end_beyond(confirmed)
         if self._run.recover:
             return there

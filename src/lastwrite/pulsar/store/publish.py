@@ -201,8 +201,8 @@ def reject_unwritable(folder: str) -> None:
 def recover(folder: str) -> None:
     """Remove the remains of a run that crashed on the topic. The caller has locked the topic.
 
-    Removed are files that were being written, and compacted ledgers made by Lastwrite that the
-    manifest does not name. A ledger that may be the only copy of its messages stays.
+    Removes unfinished files, and compacted ledgers made by Lastwrite that the manifest does not
+    name. A ledger that may be the only copy of its messages stays.
 
     Raises:
         LogError: a file could not be removed.

@@ -243,7 +243,7 @@ def _surveys(
 
 
 def run_unread(survey: LedgerSurvey, number: int, aborted: Set[int]) -> int | None:
-    """The first entry of the run of unread entries (markers, aborted data) with this one.
+    """The first entry of the run of markers or aborted data that includes entry ``number``.
 
     Returns None if readers receive the entry.
     """
