@@ -185,8 +185,8 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.NEXT_ROUND, message, change, _not_before([blocking]))
 
     def next_expired(self, message: str) -> OutcomeReason:
-        """As ``next``, for an expired tombstone. If no round is due, the outcome includes the option
-        with which the user can start one.
+        """As ``next``, for an expired tombstone. If no round is due, the outcome includes the
+        option with which the user can start one.
         """
         answer = self.next(message)
         if not self.round.is_at_rest:
@@ -195,9 +195,7 @@ class OutcomeRules(ABC):
 
     @property
     def if_due(self) -> str:
-        """The clause for why no round is due now: "; none is due now: …; that ends …". Empty if a
-        round is due.
-        """
+        """The clause for why no round is due: "; none is due now: …", or empty if one is due."""
         blocking = self.round.blocking
         if blocking is None:
             return ""

@@ -1,4 +1,4 @@
-"""Invariants of compaction over two logs, checked by another method than the engine's."""
+"""Check the invariants of compaction over two logs, by another method than the engine's."""
 
-# The package's initialisation removes outdated kernels before any is loaded here.
+# This import removes outdated compiled kernels before any kernel is loaded.
 from lastwrite.encoding.kernel_cache import drop_stale_kernels as drop_stale_kernels

@@ -1,25 +1,25 @@
-"""Invariants of compaction for transactions, producers and converted batches, judged from the
+"""Check the invariants of compaction for transactions, producers and converted batches, from the
 batches of a log.
 
 The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. A batch does not contain whether
-it was aborted: the *next marker of its producer* decides. So batches are processed from the log's
-end backwards, and the marker last seen of each producer decides. The engine works forwards, with
-the transaction index. Here the log itself decides, and the index is compared with the result
-(``kafka.recovery.index_truth``).
+it was aborted: the *next marker of its producer* decides. Batches are therefore processed from the
+log's end backwards, and the last marker that was read of each producer decides. The engine works
+forwards and uses the transaction index. Here only the log decides, and the index is compared with
+the result (``kafka.recovery.index_truth``).
 
-- A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be
+- A batch that was aborted is still aborted, or has been removed. Without its marker it would be
   open, or belong to the producer's next marker: aborted data would be read as committed.
-- A marker is *spent* when no batch of its transaction is left, not even an empty one. Only then may
-  it be missing.
-- A transaction without a marker is open: from its first batch on nothing is stable. The same holds
-  if its marker is not replicated.
-- The last data batch of an active producer stays, perhaps empty. If a marker began a producer's
-  epoch, there is no such batch, and all control batches of that epoch stay.
-- A batch of an older format may become one v2 batch of the same codec, whose first and last offset
-  are those of its remaining records.
+- A marker is *spent* when no batch of its transaction is left, not even an empty one. Only a spent
+  marker may be missing.
+- A transaction without a marker, or with a marker that is not replicated, is open. The last stable
+  offset is at most the offset of its first batch.
+- The last data batch of an active producer stays, perhaps empty. If a producer's epoch began with a
+  marker, there is no such batch, and all control batches of that epoch stay.
+- A batch of an older format may be converted to one v2 batch of the same codec, whose first and
+  last offset are those of its remaining records.
 
-Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: a block, 56 bytes
-a marker, 16 bytes a stretch of aborted data, 24 bytes a batch of an open transaction.
+Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: one block, 56
+bytes per marker, 16 bytes per range of aborted data, 24 bytes per batch of an open transaction.
 
 Source: docs/formats/kafka-cleaning.md; docs/formats/kafka.md, "Indexes" and "Producer snapshot".
 """
@@ -72,14 +72,14 @@ class KnownProducer(NamedTuple):
 
     producer_id: int
     epoch: int
-    last_offset: int  # of its last data batch in this epoch; -1 if there is none
-    base_offset: int  # of that batch
+    last_offset: int  # last offset of the last data batch in this epoch; -1 if there is none
+    base_offset: int  # first offset of the last data batch
     timestamp_ms: int
     open_from: int  # first offset of its open transaction; -1 if there is none
 
 
 class Snapshot(NamedTuple):
-    """The producers of a log at an offset; the facts from there on change them."""
+    """The states of a log's producers at an offset."""
 
     offset: int
     producers: tuple[KnownProducer, ...]
@@ -87,23 +87,23 @@ class Snapshot(NamedTuple):
 
 @dataclass(slots=True)
 class TransactionHistory:
-    """The transactions of one log, as its markers define them."""
+    """The transactions of one log, according to its markers."""
 
-    transactions: Int64Array  # finished ones: rows of ``verification.rows``, ascending by marker
-    aborted: Int64Array  # stretches (first, last offset) of aborted data, ascending
+    transactions: Int64Array  # finished transactions (see ``verification.rows``), by marker
+    aborted: Int64Array  # ranges (first, last offset) of aborted data, ascending
     open: Int64Array  # batches (first, last offset, producer) without a marker, ascending
 
     @property
     def discardable(self) -> Int64Array:
-        """Ranges that may be removed whatever their keys: aborted data, and markers whose
-        transaction has no batch left.
+        """Ranges (first, last offset) that may be removed regardless of keys: aborted data, and
+        markers whose transaction has no batch left.
         """
         spent = self.transactions[self.transactions[:, LEFT] == 0, MARKER]
         rows = np.concatenate([self.aborted, np.stack([spent, spent], axis=1)])
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The end of the replicated part whose transactions are all decided."""
+        """The last stable offset. Below it all records are replicated and all transactions ended."""
         unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
         firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
         return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))
@@ -113,7 +113,7 @@ class TransactionHistory:
 
     @property
     def aborted_records(self) -> int:
-        """Records of aborted transactions that are still in the log."""
+        """The number of records of aborted transactions that are still in the log."""
         return int(
             self.transactions[self.transactions[:, VERDICT] == ABORT_MARKER, LEFT_RECORDS].sum()
         )
@@ -129,7 +129,9 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of ``facts`` without those that a later fact of the same producer replaces."""
+    """A copy of ``facts`` without facts about idempotent batches that have a later one of the same
+    producer.
+    """
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA
@@ -139,7 +141,7 @@ def thinned(facts: Int64Array) -> Int64Array:
 
 
 def history(blocks: Facts) -> TransactionHistory:
-    """Decide every transaction that has a batch or a marker in ``blocks``."""
+    """Determine the outcome of every transaction with a batch or a marker in ``blocks``."""
     ids, markers = _producers(blocks)
     verdicts: Int64Array = np.full(len(ids), -1, dtype=np.int64)
     deciding = np.zeros(len(ids), dtype=np.int64)
@@ -181,10 +183,10 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
 def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
     """Process ``facts`` from the last to the first.
 
-    ``verdicts`` and ``deciding`` have a row for each producer: the kind of the marker last seen and
-    its row in ``transactions``, which is filled in descending order. ``gone`` and ``left`` are
-    filled from their ends. Returns the number of filled transactions, and the first used rows of
-    ``gone`` and ``left``.
+    ``verdicts`` and ``deciding`` have a row for each producer: the kind of the last marker that was
+    read, and its row in ``transactions``. The rows of ``transactions`` are filled in descending
+    order of markers; ``gone`` (aborted) and ``left`` (open) are filled from their ends. Returns the
+    number of filled transactions, and the first used rows of ``gone`` and ``left``.
     """
     g = len(gone)
     o = len(left)
@@ -227,16 +229,17 @@ def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
 def owed_batches(
     blocks: Facts, log_start: int, snapshot: Snapshot | None, clock_ms: int, expiration_ms: int
 ) -> Int64Array:
-    """Base offsets, ascending, of the batches from which active producers are recognised.
+    """Base offsets, ascending, of the batches that must stay, because they have the state of active
+    producers.
 
-    Without a snapshot the batches from the log's start are enough. A producer that was silent for
-    ``expiration_ms`` at ``clock_ms`` has expired, and none of its batches is needed.
+    Without a snapshot the batches from the log's start are enough. A producer that wrote nothing
+    for ``expiration_ms`` before ``clock_ms`` has expired: none of its batches is needed.
     """
     known = () if snapshot is None else snapshot.producers
     ids = np.union1d(
         _producers(blocks)[0], np.array([p.producer_id for p in known], dtype=np.int64)
     )
-    # Epoch, last offset, base offset, time, whether known.
+    # Columns: epoch, last offset, base offset, time, 1 if the producer is known.
     states: Int64Array = np.zeros((len(ids), 5), dtype=np.int64)
     for producer in known:
         states[np.searchsorted(ids, producer.producer_id)] = (
@@ -282,10 +285,11 @@ def _follow(facts, slots, states):
 
 
 def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array:
-    """Batches (first, last offset, producer) without a marker, of producers without an open
+    """Batches (first, last offset, producer) without a marker, although their producer has no open
     transaction.
 
-    Only a snapshot shows them: after it, every transaction without a marker is open.
+    Only batches before a snapshot can be checked: after it, every transaction without a marker is
+    open.
     """
     if snapshot is None:
         return found.open[:0]
@@ -299,23 +303,23 @@ def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array
 
 
 class ChangedDecision(NamedTuple):
-    """A batch whose transaction has a different outcome than before."""
+    """A batch whose transaction had another outcome in the earlier log."""
 
     offset: int
     producer_id: int
     was_aborted: bool
-    is_open: bool  # now
+    is_open: bool  # whether the transaction is open in the present log
 
 
 def redecided(
     blocks: Facts, before: TransactionHistory, after: TransactionHistory, log_start: int
 ) -> Iterator[ChangedDecision]:
-    """The transactional batches of the log under proof whose outcome for readers has changed."""
+    """Yield the transactional batches of the present log whose outcome for readers has changed."""
     for block in blocks:
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
-        # A transaction that was open before may have ended since.
+        # Not checked: a transaction that was open before may have ended since.
         decided = ~_inside(before.open, data[:, BASE])
         for i in np.flatnonzero(((was != now) | opened) & decided).tolist():
             yield ChangedDecision(
@@ -324,7 +328,7 @@ def redecided(
 
 
 def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-    """Whether each of ``offsets`` is in one of the ascending ``stretches`` (first, last, …)."""
+    """For each offset, whether it is in one of ``stretches`` (first, last, …), which ascend."""
     if not len(stretches):
         return np.zeros(len(offsets), dtype=np.bool_)
     place = np.searchsorted(stretches[:, 0], offsets, side="right") - 1
@@ -333,14 +337,15 @@ def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]
 
 
 def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
-    """Base offsets of batches of the log under proof that cannot come from any earlier batch.
+    """Yield base offsets of batches of the present log that no batch of the earlier log can have
+    become.
 
     Only batches without producer and leader epoch are checked: converted batches have neither.
     """
     source = iter(before)
     window: Int64Array = np.empty((0, 0), dtype=np.int64)
     exhausted = False
-    taken = -1  # base offset of the old batch that the one before came from
+    taken = -1  # base offset of the old batch from which the previous batch was converted
     for block in after:
         made = block[block[:, KIND] == SIMPLE_DATA]
         if not len(made):

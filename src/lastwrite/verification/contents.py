@@ -1,14 +1,14 @@
 """The tasks of ``verify``: read every record of a piece, and compare the contents of two logs.
 
-``read_contents`` checks a piece completely (checksums, records, index entries). If there is
-something to compare with, it writes a row for each record and batch to a scratch file, by bucket:
+``read_contents`` checks a piece completely (checksums, records, index entries). If there is an
+earlier log to compare with, it writes a row for each record and batch to a scratch file:
 
-    uint32 a bucket: its end, counted in rows · 40 bytes a row, by bucket (see
-    ``verification.rows``)
+    per bucket: uint32, the bucket's end in rows · per row, sorted by bucket: 40 bytes
+    (see ``verification.rows``)
 
-It also stores facts about batches, which are far fewer. ``settle`` judges the facts, and derives
-from them conditions for records and batches. ``compare`` takes the rows of some buckets from both
-logs and judges them under these conditions (see ``verify.invariants``).
+It also stores facts about some batches. ``decide_transactions`` judges the facts, and derives
+conditions for records and batches. ``compare`` reads the rows of some buckets from both logs, and
+judges them under these conditions (see ``verification.invariants``).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from lastwrite.verification.units import (
     RowBlock,
 )
 
-_EXAMPLES = 20  # of broken promises that a task reports
-_MOST_FACTS = 1 << 15  # in memory before they are written
+_EXAMPLES = 20  # most violations of a kind that a task reports
+_MOST_FACTS = 1 << 15  # facts in memory before they are written to a file
 
 
 class ContentsDecoder(Protocol):
     """Converts opened runs of batches to rows and facts."""
 
-    is_old_due: bool  # deletes of older formats in this file may be missing
+    is_old_due: bool  # whether tombstones of older formats in this file may be removed
 
     def take(
         self,
@@ -92,7 +92,7 @@ class RowSink:
     """A worker's rows, written to a scratch file by bucket. Reused for every piece."""
 
     def __init__(self, unit: ContentsUnit) -> None:
-        # As much memory as a scan's entries and their sorted copy.
+        # Rows and their sorted copy get as much memory as the entries of a compaction scan.
         room = 0
         if unit.seed is not None:
             room = max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
@@ -109,7 +109,7 @@ class RowSink:
             self.scratch.close()
 
     def reserve(self, needed: int, found: PieceContents) -> None:
-        """Make room for more rows; may write the present rows to the file."""
+        """Make room for more rows. May write the rows in memory to the file."""
         if not self.is_wanted:
             return
         if self.filled + needed > len(self.rows):
@@ -136,7 +136,7 @@ class RowSink:
 
 
 class BatchReader:
-    """Reads pieces that the system's format splits into batches. Owns a worker's buffers."""
+    """Reads pieces of systems whose format has batches. Has the buffers of a worker."""
 
     def __init__(
         self,
@@ -233,7 +233,9 @@ class BatchReader:
 
 
 def compare(unit: CompareUnit) -> ComparisonResult:
-    """Judge the unit's buckets, at once if they fit in memory, else in parts from the log's end."""
+    """Judge the unit's buckets: all rows at once if they fit in memory, otherwise in parts, from
+    the log's end backwards.
+    """
     result = ComparisonResult(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
     with _Buckets(unit) as buckets:
@@ -265,7 +267,7 @@ def compare(unit: CompareUnit) -> ComparisonResult:
 
 
 def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int, bool]]) -> None:
-    """Add the broken promises with the lowest offsets, some of each kind."""
+    """Add the first violations of each kind, by offset, to ``broken``."""
     for finding in np.unique(findings[findings >= Finding.LOST]):
         found = np.flatnonzero(findings == finding)
         lowest = found[np.argsort(rows[found, 2])[:_EXAMPLES]]
@@ -276,7 +278,7 @@ def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int
 
 
 def first_of_each_kind(broken: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
-    """The first of each finding's broken promises, sorted by finding and offset."""
+    """The first violations of each kind, sorted by finding and offset."""
     kept: list[tuple[int, int, bool]] = []
     for found in sorted(broken):
         if len(kept) < _EXAMPLES or kept[-_EXAMPLES][0] != found[0]:
@@ -289,7 +291,7 @@ _HIGHEST = (1 << 63) - 1
 
 
 class _Buckets:
-    """The unit's buckets within each block."""
+    """The rows of the unit's buckets in all blocks."""
 
     def __init__(self, unit: CompareUnit) -> None:
         self._unit = unit
@@ -304,7 +306,7 @@ class _Buckets:
             reader.close()
 
     def _stretches(self, blocks: Sequence[RowBlock]) -> list[tuple[RowBlock, int, int]]:
-        """(block, position of the first row, rows) of each block that has any."""
+        """(block, byte of the first row, number of rows) of each block with rows of the buckets."""
         unit = self._unit
         found = []
         for block in blocks:
@@ -332,7 +334,7 @@ class _Buckets:
         for n, (block, _, count) in enumerate(stretches):
             held += count
             following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
-            if self._unit.by_version:  # a superseding record may be in any part
+            if self._unit.by_version:  # all at once: a superseding record may be in any part
                 break
             if (
                 held + following > self._unit.most_rows
@@ -345,8 +347,8 @@ class _Buckets:
         return [(first, end) for end, first in zip(cuts, cuts[1:], strict=False)]
 
     def rows(self, first: int, end: int) -> Iterator[UInt64Array]:
-        """The rows with offsets from ``first`` to below ``end``: of the log before, then of the
-        log under proof.
+        """Yield the rows with offsets from ``first`` to below ``end``: first those of the earlier
+        log, then those of the present log.
         """
         for side in self._sides:
             for block, at, count in side:

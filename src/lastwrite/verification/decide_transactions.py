@@ -1,9 +1,9 @@
-"""The stage of ``verify`` between reading and comparing: conclusions from the facts of two logs.
+"""The stage of ``verify`` between reading and comparing: judge the facts of two logs.
 
-Few batches determine which transactions were aborted, which batches must stay and where the stable
-part ends. ``read_contents`` stored their facts. One unit judges all facts of a partition by
-``verify.batch_invariants``, and stores the consequences for records for ``compare``. Memory: see
-there.
+Few batches determine which transactions were aborted, which batches must stay, and the last stable
+offset. ``read_contents`` stored the facts about these batches. A task judges all facts of a
+partition by ``verification.batch_invariants``, and stores the consequences for records, which
+``compare`` reads. ``batch_invariants`` describes the memory needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lastwrite.verification.proof import LogProof, log_proof_of
 from lastwrite.verification.rows import ABORT_MARKER, BASE, COMMIT_MARKER, PRODUCER
 from lastwrite.verification.units import FactBlock, Lookups
 
-_EXAMPLES = 20  # of broken promises of a kind that are reported
+_EXAMPLES = 20  # most violations of a kind that are reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class DecideUnit:
-    """One partition."""
+    """The input of the task for one partition."""
 
     partition: int
     system: str
     before: LogFacts | None
     after: LogFacts
-    clock_ms: int  # decides which producers are active
+    clock_ms: int  # time at which producers are active or expired
     producer_expiration_ms: int
-    grown_from: int | None  # the first offset appended since; None means nothing was appended
+    grown_from: int | None  # first offset that the earlier log lacks; None: nothing was appended
     scratch: str | None
 
 
@@ -63,11 +63,11 @@ class DecidedTransactions:
 
     partition: int
     transactions: Transactions
-    # the last stable offset of the log before, or of the log under proof if there is no other
+    # the last stable offset of the earlier log or, if there is none, of the present log
     limit: int
     lookups: Lookups | None = None
     problems: list[Problem] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)  # some of each kind
+    violations: list[Violation] = field(default_factory=list)  # at most _EXAMPLES of each kind
     violation_count: int = 0
 
     def break_promise(self, broken: Iterable[Violation]) -> None:
@@ -78,7 +78,7 @@ class DecidedTransactions:
 
 
 class _Blocks(Sequence[Int64Array]):
-    """Blocks that are read on access."""
+    """Blocks of facts, which are read from their files on access."""
 
     def __init__(self, blocks: Sequence[FactBlock]) -> None:
         self._blocks = blocks
@@ -102,7 +102,7 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     if unit.before is None:
         settled.problems += contradictions
         return settled
-    # A log whose index was right before was damaged in between.
+    # Contradictions in the earlier log are only reported. In the present log they are violations.
     settled.break_promise(
         Violation("transaction_index", contradiction.message, None, contradiction.path)
         for contradiction in contradictions
@@ -154,7 +154,7 @@ def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
 def _structure(
     proof: LogProof, log: PartitionLog, found: TransactionHistory, unmarked_counts: bool
 ) -> list[Problem]:
-    """The problems of one log's transactions."""
+    """The problems of the transactions of one log."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
     problems = proof.transactions(log).problems(found.transactions, first_open)
     lost = unmarked(found, proof.snapshot(log)) if unmarked_counts else ()

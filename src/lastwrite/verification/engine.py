@@ -1,7 +1,7 @@
-"""``verify``: checks that a log conforms to its format, and that a compaction kept its promises.
+"""``verify``: checks that a log conforms to its format, and that compaction obeyed the invariants.
 
 The steps are the same for all systems: find the logs, pair each with its earlier state, refuse logs
-that are in use, let the system's ``Proof`` check the pairs, then the files beside them.
+that are in use, and check the pairs and the files beside them by the system's ``Proof``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def verify(
     conf: Mapping[str, str],
     progress: Progress | None,
 ) -> VerifyReport:
-    """Answer ``question``; see ``commands.verify`` for the parameters and the errors."""
+    """Run ``verify``. See ``commands.verify`` for the parameters and the errors."""
     begin = time.perf_counter()
     reject_elsewhere(question.config, proof.system.name, proof.governs_keyless)
     proof.check_config(question.config)
@@ -66,7 +66,7 @@ def verify(
 
 
 def pairs(proof: Proof, question: Question) -> list[Pair]:
-    """(folder, earlier folder) of each log. Two single logs are paired whatever their names are."""
+    """(folder, earlier folder) of each log. Two single logs are paired whatever their names."""
     system = proof.system
     after = proof.find(question)
     if question.before is None:
@@ -82,8 +82,8 @@ def pairs(proof: Proof, question: Question) -> list[Pair]:
 
 
 def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
-    """The folder for rows and facts between tasks. ``""`` means the system's temporary folder, and
-    None that there is no such folder.
+    """The folder for the scratch files with rows and facts. ``""`` means the operating system's
+    temporary folder. None means that there is no shared folder, and that none is needed.
 
     Raises:
         InvalidConfig: the workers are on other machines, and no shared folder is configured.

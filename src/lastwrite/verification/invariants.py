@@ -1,33 +1,33 @@
-"""Invariants of compaction, judged over the contents of a log before and after it.
+"""Check the invariants of compaction over the contents of a log before and after it.
 
 The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` may be missing, because a
-later record has its key. If ``a@3`` were missing instead, the last write of ``a`` would be lost. So
-for each key, judged from the whole earlier log and independently of the engine's election:
+later record has its key. If ``a@3`` were missing instead, the last write of ``a`` would be lost.
+The rules for each key, judged from the entire earlier log, without the engine's election:
 
-- a record that is there afterwards was there before, at the same offset, with the same content,
-  once;
+- a record of the present log exists once, and is in the earlier log with the same offset and
+  content;
 - a missing record was superseded by a later record of its key in the replicated part of the log, at
   or after its start; or was an expired delete and its key's last record; or had no key; or was
   below the log's start;
-- if the last record of a key was such a delete and is missing, no older record of the key is left,
-  because it would be read as alive;
+- if the last record of a key was an expired delete and is missing, no older record of the key is
+  left, because consumers would read it as the key's value;
 - at or above the last stable offset nothing is missing;
 - a record of an aborted transaction is never a last write, and may be missing; a transaction's
   marker may be missing once no batch of the transaction is left and its horizon has come;
-- a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and,
-  once it has one, delete horizon. Its largest timestamp is that of its records. The last batch of
-  an active producer stays.
+- the first and last offset, leader epoch, producer fields, timestamp type and codec of a batch do
+  not change, and neither does a delete horizon once it is set. The batch's largest timestamp is
+  that of its records. The last batch of an active producer stays.
 
 The engine finds superseded records with a set, in one pass from the log's end. This module uses
 another method on purpose: the rows of both logs are sorted by key and offset and compared. Rows are
 those of ``verification.rows``; ``batch_invariants`` has determined which transactions were aborted
 and which batches must stay. A bucket that does not fit in memory is judged in parts, from the log's
-end backwards. One carried row for each key summarises the later parts.
+end backwards. One carried row for each key summarises the parts that were judged before.
 
 If a topic's last writes are chosen by timestamp or header (``compaction.strategy``), "later" means:
-of a greater version, or of the same version and a greater offset. Then an earlier part may contain
-the superseding record, so a bucket is judged at once. A removed delete must leave nothing older of
-its key anywhere, and the log's last record stays.
+of a greater version, or of the same version and a greater offset. An earlier part may then contain
+the superseding record, so a bucket is judged at once. If a delete was removed, no older record of
+its key may be left anywhere. The log's last record stays.
 
 Source: docs/formats/kafka-cleaning.md; KIP-280.
 """
@@ -66,18 +66,18 @@ from lastwrite.verification.rows import (
 
 
 class Finding(IntEnum):
-    """The judgement of a record or a batch. From ``LOST`` on a promise is broken."""
+    """The judgement of a record or a batch. ``LOST`` and higher values are violations."""
 
     KEPT = 0
     SUPERSEDED = 1  # a later record has its key
-    EXPIRED = 2  # a delete past its horizon, the last record of its key
+    EXPIRED = 2  # a delete past its horizon that was the last record of its key
     KEYLESS = 3
-    BELOW_START = 4  # no reader could see it
+    BELOW_START = 4  # the record was below the log start
     BATCH_KEPT = 5
-    BATCH_GONE = 6  # with all its records
+    BATCH_GONE = 6  # the batch was removed with all its records
     NOT_JUDGED = 7  # a carried row, or a record appended since
-    ABORTED = 8  # of an aborted transaction
-    MARKER_SPENT = 9  # of a transaction that has no batch left, past its horizon
+    ABORTED = 8  # a record of an aborted transaction
+    MARKER_SPENT = 9  # a marker past its horizon whose transaction has no batch left
     BATCH_CONVERTED = 10  # from an older format; ``batch_invariants`` checks the conversion
 
     LOST = 11
@@ -139,7 +139,7 @@ _SENTENCES = {
 }
 
 FINDINGS = len(Finding)
-# The findings as numbers, for kernels.
+# The values of findings, for kernels.
 _KEPT = int(Finding.KEPT)
 _SUPERSEDED = int(Finding.SUPERSEDED)
 _EXPIRED = int(Finding.EXPIRED)
@@ -166,18 +166,18 @@ _BATCH_RECODED = int(Finding.BATCH_RECODED)
 _HORIZON_MOVED = int(Finding.HORIZON_MOVED)
 _BATCH_MISDATED = int(Finding.BATCH_MISDATED)
 
-# For a log that has not grown: no offset reaches this.
+# The argument ``appended`` for a log that has not grown: above all offsets.
 NOT_GROWN = ((1 << 63) - 1, (1 << 63) - 1)
 
-# After the findings, in the array of counts.
-KEYS = 2 * FINDINGS  # distinct keys in the log as it was
-KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record now is no delete
+# Indexes in the array of counts, after the counts of findings.
+KEYS = 2 * FINDINGS  # distinct keys in the earlier log
+KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record in the present log is no delete
 COUNTS = 2 * FINDINGS + 2
 
 
 def bucket_bits(rows: int, rows_a_bucket: int) -> int:
-    """The number of top bits that choose the bucket, at most 14, so that a bucket has about
-    ``rows_a_bucket`` of ``rows``.
+    """The number of top bits that choose the bucket, at most 14. A bucket then has about
+    ``rows_a_bucket`` of all ``rows``.
     """
     return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
 
@@ -194,16 +194,23 @@ def judged(
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
     """Judge all rows of the keys in ``rows``.
 
-    ``rows``: first the carried ones, then those of the log before, then those of the log under
-    proof, each by offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the
-    log before, then those of the log under proof, then keys. Returns the rows sorted by key, the
-    finding of each, and with ``carries`` a row for each key, for the earlier part of the log.
+    Args:
+        rows: carried rows, then rows of the earlier log, then rows of the present log, each by
+            offset.
+        limit: the last stable offset.
+        counts: to this are added the numbers of findings in the earlier log, then those in the
+            present log, then the numbers of keys.
+        carries: whether to return carried rows.
+        by_version: whether records have versions.
+        last_offset: the log's last offset, if ``by_version``.
+        appended: the end of the earlier log, and the end of the records appended since that may
+            supersede others.
 
-    ``by_version``: records have versions, and ``last_offset`` is the log's last. ``appended``: the
-    end of the log before, where the log under proof continues, and the end of the appended records
-    that may supersede.
+    Returns:
+        The rows sorted by key; the finding of each row; and, if ``carries``, a carried row for each
+        key, for judging the preceding part of the log.
     """
-    # Stable: the rows of a key keep their order.
+    # A stable sort, so that the rows of a key stay in order.
     ordered = rows[np.argsort(rows[:, 0], kind="stable")]
     if not is_ordered(ordered):
         lane, flags = rows[:, 1] >> np.uint64(FLAG_BITS), rows[:, 1]
@@ -221,8 +228,8 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` into ``out`` by bucket, stable inside a bucket. ``ends`` receives the
-    buckets' ends.
+    """Sort ``rows[:count]`` by bucket into ``out``. The sort is stable. Writes the buckets' ends to
+    ``ends``.
     """
     shift = np.uint64(63 - bits)
     one = np.uint64(1)
@@ -250,7 +257,7 @@ def _same_key(rows, i, j):
 
 @njit(cache=True, nogil=True)
 def is_ordered(rows):
-    """Whether rows are sorted by key, within a key by log, the log before first, then by offset."""
+    """Whether rows are sorted by key, then by log (the earlier log first), then by offset."""
     for i in range(1, len(rows)):
         if rows[i, 0] < rows[i - 1, 0]:
             return False
@@ -274,7 +281,7 @@ def _judge(rows, log_start, limit, by_version, last_offset, appended, findings, 
     filled = 0
     begin = 0
     while begin < len(rows):
-        middle = begin  # the first row of the log under proof
+        middle = begin  # the key's first row of the present log
         while (
             middle < len(rows)
             and _same_key(rows, middle, begin)
@@ -322,8 +329,11 @@ def _judge(rows, log_start, limit, by_version, last_offset, appended, findings, 
 def _judge_key(
     rows, begin, middle, end, log_start, limit, by_version, last_offset, appended, findings, counts
 ):
-    """Judge one key. Returns its last offset in the part that may supersede, and bits: whether that
-    record is a removed delete, whether its last record now is known, whether it was counted."""
+    """Judge the rows of one key.
+
+    Returns the offset of the key's last write, and bits for the carried row: ``GONE``, ``SEEN`` and
+    ``COUNTED``; see ``verification.rows``.
+    """
     kind = np.int64(rows[begin, 1])
     is_key = not kind & (KEYLESS | CONTROL)
     last = np.int64(-1)
@@ -334,7 +344,7 @@ def _judge_key(
         gone, seen, counted = kind & GONE != 0, kind & SEEN != 0, kind & COUNTED != 0
         findings[begin] = _NOT_JUDGED
         first = begin + 1
-    greatest = np.int64(0)  # version of the record at ``last``
+    greatest = np.int64(0)  # the version of the record at offset ``last``
     grown_from, grown_limit = appended
     i = end - 1
     while is_key and i >= middle and np.int64(rows[i, 2]) >= grown_from:
@@ -357,7 +367,7 @@ def _judge_key(
                 last = offset
                 greatest = version
         i -= 1
-    newest = np.int64(-1)  # the row of the last write in the log under proof
+    newest = np.int64(-1)  # the row of the key's last write in the present log
     i = end - 1
     while is_key and i >= middle and not seen and (newest < 0 or by_version):
         if not np.int64(rows[i, 1]) & DISCARDABLE:
@@ -369,7 +379,7 @@ def _judge_key(
         if not np.int64(rows[newest, 1]) & TOMBSTONE:
             counts[KEYS_ALIVE] += 1
     j = middle
-    previous = np.int64(-1)  # offset of the previous row of the log under proof
+    previous = np.int64(-1)  # the offset of the previous row of the present log
     for i in range(first, middle):
         offset = np.int64(rows[i, 2])
         flags = np.int64(rows[i, 1])
@@ -426,7 +436,7 @@ def _judge_key(
 
 @njit(cache=True, nogil=True)
 def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
-    """Judge the batches of one base offset. If all is well, there is one before and one after."""
+    """Judge the batches with one base offset. Without violations each log has at most one."""
     for i in range(begin, middle):
         owed = np.int64(rows[i, 1]) & OWED and np.int64(rows[i, 2]) >= log_start
         findings[i] = _BATCH_KEPT if middle < end else _BATCH_LOST if owed else _BATCH_GONE
@@ -459,8 +469,8 @@ def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
 
 
 def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
-    """Set DISCARDABLE on the records in ``rows`` inside one of ``intervals`` (rows (first, last),
-    ascending).
+    """Set DISCARDABLE on the records in ``rows`` whose offset is in one of ``intervals``. These are
+    rows (first, last), ascending.
     """
     if not len(intervals):
         return

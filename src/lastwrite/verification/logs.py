@@ -1,19 +1,21 @@
-"""Verification of logs that are compared by rows: each partition is read completely, and compared
-with its earlier state.
+"""Verify logs that are compared by rows: read each partition completely, and compare it with its
+earlier state.
 
-The structure is checked first: the checksum of every batch, every record, also inside compressed
-batches, ascending offsets, every index entry against the batches, side files and names.
-Transactions are decided by their own markers, and the transaction indexes are compared with them.
+The structure is checked first: the checksum of every batch, every record (also in compressed
+batches), ascending offsets, every index entry against the batches, side files and names. The
+outcomes of transactions are determined from the markers in the log, and the transaction indexes are
+compared with them.
 
-If the log before is given, the two are compared record by record. This proof shares no code with
-the engine that could hide an engine's fault. The engine finds superseded records with a set of
-fingerprints, in one pass from the log's end. Here all records of both logs become rows of key,
-offset and content, with another digest and a fresh secret. The rows are sorted and compared.
-``verification.invariants`` has the invariants, ``verification.batch_invariants`` those for
-transactions and producers.
+If the earlier log is given, the two logs are compared record by record. The comparison shares no
+code with the engine that could hide a fault of the engine. The engine finds superseded records with
+a set of fingerprints, in one pass from the log's end. Here every record of both logs becomes a row
+of key, offset and content, with another digest and a fresh secret. The rows are sorted and
+compared. ``verification.invariants`` has the invariants of records and batches,
+``verification.batch_invariants`` those of transactions and producers.
 
-Memory is bounded as for ``compact``: pieces are read in chunks, rows go to scratch files by bucket
-(40 bytes for each record and batch, of both logs), and as many buckets are judged at once as fit.
+Memory is bounded as for ``compact``: pieces are read in chunks, rows are written to scratch files
+by bucket (40 bytes for each record and batch of both logs), and a task judges as many buckets at
+once as fit in memory.
 """
 
 from __future__ import annotations
@@ -77,11 +79,11 @@ R = TypeVar("R")
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
-_WAVE_BYTES = 16 << 30  # of both logs: limits the scratch files
+_WAVE_BYTES = 16 << 30  # bytes of both logs per wave, which limits the size of scratch files
 _WAVE_PARTITIONS = 1024
 _FEW_ROWS = 1 << 18
 _MOST_TASKS = 512
-_MOST_VIOLATIONS = 100  # in a report; all are counted
+_MOST_VIOLATIONS = 100  # violations in a report; further ones are only counted
 
 
 def check_logs(
@@ -94,7 +96,7 @@ def check_logs(
         while (moved := _moved(proof, job)) and tries < TRIES:
             (job,) = verifier.run([pair])
             tries += 1
-        if moved is not None:  # the results are of no use
+        if moved is not None:  # the log was changed while it was read: discard the results
             name = job.found
             job.found = PartitionVerification(topic=name.topic, partition=name.partition)
             job.fail(moved)
@@ -102,7 +104,7 @@ def check_logs(
 
 
 def _moved(proof: LogProof, job: _PartitionJob) -> LogError | None:
-    """The error if a broker that has one of the logs open has changed it since the listing."""
+    """The error if a running broker has changed one of the logs since it was listed, or None."""
     try:
         for side in job.sides.values():
             proof.system.check_unmoved(side.log)
@@ -121,7 +123,7 @@ class _ComparedLog:
 
     @property
     def end_offset(self) -> int:
-        """The log's end, from what was read."""
+        """The log's end offset, according to the batches that were read."""
         if not self.log.segments:
             return self.log.log_start
         last = len(self.log.segments) - 1
@@ -130,7 +132,7 @@ class _ComparedLog:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte was read."""
+        """Whether every byte of the log was read."""
         return sum(part.piece.bytes for part in self.parts if part.is_whole) == self.log.size_bytes
 
     @property
@@ -145,9 +147,9 @@ class _PartitionJob:
     number: int
     found: PartitionVerification
     before_folder: str | None
-    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # by: is the log under proof
+    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # True: the present log
     seed: bytes | None = None
-    rules: RemovalRules | None = None  # if there is something to compare with
+    rules: RemovalRules | None = None  # None if there is no earlier log
     bits: int = 0
     counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
@@ -156,14 +158,14 @@ class _PartitionJob:
 
     @property
     def can_settle(self) -> bool:
-        """Whether the log under proof, and the log before if there is one, were read completely."""
+        """Whether the present log, and the earlier log if there is one, were read completely."""
         return len(self.sides) == 1 + (self.seed is not None) and all(
             side.is_whole for side in self.sides.values()
         )
 
     @property
     def has_grown(self) -> bool:
-        """Whether records were appended since the log before."""
+        """Whether records were appended since the earlier log was copied."""
         return len(self.sides) == 2 and self.sides[True].end_offset > self.sides[False].end_offset
 
     @property
@@ -175,7 +177,9 @@ class _PartitionJob:
         )
 
     def problem(self, problem: Problem) -> None:
-        """Add a problem, once for each place. Damage is added beside a mere note, too."""
+        """Add a problem, unless its file and position have one already. Damage is also added if the
+        existing problem is only a note.
+        """
         is_damage = problem.kind is ProblemKind.DAMAGED
         if any(
             (known.path, known.position) == (problem.path, problem.position)
@@ -219,13 +223,13 @@ class _Verifier:
         self._clock_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         self._scratch = means.scratch
         self._progress = means.progress
-        # The rows that a task has in memory, with their sorted copy, order and carried rows: three
-        # times their size.
+        # The most rows that a task has in memory. With their sorted copy, order and carried rows
+        # they take three times their size.
         self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
     def run(self, pairs: Sequence[Pair]) -> Iterator[_PartitionJob]:
-        """Verify the pairs of folders, in waves, so that scratch files do not grow with the number
-        of pairs.
+        """Verify the pairs of folders in waves, so that the size of scratch files does not grow
+        with the number of pairs.
         """
         wave: list[_PartitionJob] = []
         size = 0
@@ -247,7 +251,7 @@ class _Verifier:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
             for job in wave:
-                # Whatever the cause, it must not pass.
+                # A log that was not read completely must never pass.
                 if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
                     job.found.worsen(VerifyStatus.FAILED, "it could not be read to its end")
             self._settle([job for job in wave if job.can_settle], folder)
@@ -282,7 +286,7 @@ class _Verifier:
         try:
             return self._system.estimate_records(log)
         except (LogError, OSError):
-            return log.size_bytes // 64  # the reading reports what is wrong
+            return log.size_bytes // 64  # an estimate; the error is reported when the log is read
 
     def _open(self, job: _PartitionJob, is_after: bool, folder: str) -> None:
         """List one log and divide it into pieces."""
@@ -290,7 +294,7 @@ class _Verifier:
             log = self._system.read(folder)
             copy = job.sides.get(True)
             if log.open_as is not None and copy is not None:
-                # Records that were written after the copy are not in it.
+                # Ignore records that were written after the copy was made.
                 log = self._system.read_below(folder, copy.log.end_offset)
         except UnsupportedFormat as error:
             job.found.worsen(VerifyStatus.UNSUPPORTED, str(error))
@@ -304,7 +308,7 @@ class _Verifier:
         for n, segment in enumerate(log.segments):
             try:
                 cuts = self._system.cut(log, n, _PIECE_BYTES)
-            except LogError:  # the reading reports the damaged index
+            except LogError:  # the damaged index is reported when the segment is read
                 cuts = [0, segment.size_bytes]
             pieces += _pieces(log, n, cuts, len(pieces))
         job.sides[is_after] = _ComparedLog(log, pieces)
@@ -323,8 +327,8 @@ class _Verifier:
             for pieces in split_by_bytes(side.pieces, _UNIT_BYTES)
         ]
         self._run_reads(wave, "check", units)
-        # A wrong index divides its segment at wrong positions. Read that segment again as a whole,
-        # to report what is damaged.
+        # A wrong index divides its segment at wrong positions. Read such a segment again in one
+        # piece, to find the damage.
         again = []
         for job in wave:
             for is_after, side in job.sides.items():
@@ -370,7 +374,9 @@ class _Verifier:
         weights: Sequence[int],
         wave: Sequence[_PartitionJob],
     ) -> Iterator[tuple[_PartitionJob, R]]:
-        """The results of the units, each with its job. If a unit fails, its job has failed."""
+        """Yield the results of the units, each with its job. If a unit fails, its job is marked as
+        failed.
+        """
         if not units:
             return
         by_number = {job.number: job for job in wave}
@@ -382,7 +388,7 @@ class _Verifier:
                 yield by_number[unit.partition], answer
 
     def _judge_structure(self, job: _PartitionJob, side: _ComparedLog, is_after: bool) -> None:
-        """Judge the pieces of a log together. The counts are those of the log under proof."""
+        """Judge the pieces of a log together. Only the present log is counted in the report."""
         side.parts.sort(key=lambda part: part.piece.number)
         by_segment: dict[int, list[PieceContents]] = {}
         for part in side.parts:
@@ -484,7 +490,7 @@ class _Verifier:
 
     def _compare_units(self, job: _PartitionJob) -> Iterator[CompareUnit]:
         was, now, settled = job.sides[False], job.sides[True], job.settled
-        assert settled is not None  # otherwise it is not compared
+        assert settled is not None  # only settled jobs are compared
         blocks = {
             is_after: [b for part in side.parts for b in part.blocks]
             for is_after, side in job.sides.items()
@@ -493,7 +499,8 @@ class _Verifier:
         if not rows:
             return
         buckets = 1 << job.bits
-        # Few rows sort faster, but each task opens every block, so the number of tasks is limited.
+        # Few rows per task sort faster. The number of tasks is limited, because each opens every
+        # block.
         tasks = -(-rows // min(self._most_rows, max(_FEW_ROWS, rows // _MOST_TASKS)))
         if rows > _FEW_ROWS // 2:
             tasks = max(tasks, 2 * self._runner.workers)
@@ -520,7 +527,7 @@ class _Verifier:
             )
 
     def _account(self, job: _PartitionJob) -> None:
-        """Fill in the figures of the comparison, and the broken promises in words."""
+        """Fill in the figures of the comparison, and describe the violations."""
         comparison = job.found.comparison = _figures(job)
         violations = [
             Violation(
@@ -580,7 +587,7 @@ class _Verifier:
 
 
 def _count(found: PartitionVerification, side: _ComparedLog) -> None:
-    """Fill in the counts of the log under proof."""
+    """Fill in the counts of the present log."""
     columns = zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
     sums = [sum(column) for column in columns]
     found.batches = sum(part.batches for part in side.parts)
@@ -616,9 +623,9 @@ def _records(side: _ComparedLog) -> int:
 
 
 def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[ScanRange]:
-    """Segment ``n`` divided at ``cuts``. The first piece gets ``number``."""
+    """Divide segment ``n`` into pieces at ``cuts``. The first piece gets ``number``."""
     segment = log.segments[n]
-    # No segment follows the active one, so its offsets have no limit.
+    # The active segment is the last one, so its offsets have no limit.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
         ScanRange.of(

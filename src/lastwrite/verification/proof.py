@@ -1,8 +1,8 @@
-"""The interface of a system for ``verify``: the value ``PROOF`` of its module ``look.proof``.
+"""The interface of a system for ``verify``. Its module ``look.proof`` implements it as ``PROOF``.
 
-A ``Proof`` finds partitions and checks pairs of them: the present log and its earlier state.
-Systems whose logs are compared row by row (``verification.logs``) provide a ``LogProof``, with a
-reader of pieces, and with the bounds and settings that decide what may be missing.
+A ``Proof`` finds partitions and checks pairs of logs: the present log and its earlier state.
+Systems whose logs are compared row by row (``verification.logs``) implement a ``LogProof``. It adds
+a reader of pieces, and the bounds and settings that determine which records may be missing.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRules
 
-Pair = tuple[str | None, str | None]  # folder, earlier folder; None if it is in one log only
+Pair = tuple[str | None, str | None]  # folder, earlier folder; None if the log has no such state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """The parameters of ``commands.verify``; see there."""
+    """The parameters of ``commands.verify``, which describes them."""
 
     path: str
     before: str | None = None
@@ -43,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ProofTools:
-    """The resources of a verification. ``scratch``: as returned by ``engine.scratch_parent``."""
+    """The resources of a verification. ``scratch`` is as returned by ``engine.scratch_parent``."""
 
     runner: Runner
     limits: Limits
@@ -53,11 +53,11 @@ class ProofTools:
 
 
 class Proof(ABC):
-    """A system's part in ``verify``."""
+    """The system-specific functions of ``verify``."""
 
-    noun = "partition"  # the word for a log in messages
-    needs_workers = True  # False means that it reads in this process
-    keyless_option = "--drop-keyless"  # the option that allows to remove records without a key
+    noun = "partition"  # the term for a log in messages
+    needs_workers = True  # False means that ``check`` reads in this process
+    keyless_option = "--drop-keyless"  # the option that permits removing records without a key
 
     @property
     @abstractmethod
@@ -67,26 +67,26 @@ class Proof(ABC):
     def check(
         self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
-        """Check each pair, in their order. Damage and broken promises are reported, not raised."""
+        """Check each pair, in order. Damage and violations are reported, not raised."""
 
     def check_config(self, config: Mapping[str, object]) -> None:
         self.system.check_config(config)
 
     @property
     def governs_keyless(self) -> str:
-        """The setting that decides about records without a key."""
+        """The setting that determines whether records without a key may be removed."""
         return self.system.governs_keyless
 
     def find(self, question: Question) -> list[str]:
         """The folders to check.
 
         Raises:
-            NotALog: there is nothing of the system.
+            NotALog: the path has no logs of the system.
         """
         return self.system.find(question.path, question.topic, question.partition)
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """Whether ``path`` means the one log in ``folder``, not all logs of a root."""
+        """Whether ``path`` is the single log in ``folder``, and not a root with several logs."""
         return os.path.commonpath([os.path.abspath(path), folder]) == folder
 
     def refuse_if_held(self, folder: str) -> None:
@@ -100,7 +100,9 @@ class Proof(ABC):
     def check_beside(
         self, question: Question, found: list[PartitionVerification], means: ProofTools
     ) -> StoreVerification | None:
-        """Check the files beside the logs; may add to ``found``. Returns None if there are none."""
+        """Check the files beside the logs. May add problems to ``found``. Returns None if the
+        system has no such files.
+        """
         return None
 
 
@@ -108,41 +110,41 @@ class Proof(ABC):
 
 
 class ProvenRange(NamedTuple):
-    """The range of offsets in which a record may be missing only for a reason."""
+    """The range of offsets in which compaction may have removed records."""
 
-    start: int  # readers get nothing below it
-    end: int  # from it on nothing may be missing, and nothing supersedes
+    start: int  # the log start: consumers receive no record below it
+    end: int  # from here on no record may be missing, and no record supersedes another
 
 
 class PieceReader(Protocol):
     """Reads pieces of one log, one after the other."""
 
     def read(self, piece: ScanRange) -> PieceContents:
-        """Read a piece. Problems are in the result."""
+        """Read a piece. Problems are reported in the result."""
         ...
 
     def close(self) -> None: ...
 
 
 class TransactionProof(Protocol):
-    """Compares the transaction indexes of a log with the transactions by the log's own markers."""
+    """Compares the transaction indexes of a log with the transactions that its markers define."""
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]: ...
 
 
 class NoTransactions:
-    """For a system without transactions in its logs."""
+    """The ``TransactionProof`` of a system whose logs have no transactions."""
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
         return []
 
 
 class LogProof(Proof):
-    """The part in ``verify`` of a system whose logs are compared row by row."""
+    """The system-specific functions of ``verify`` if logs are compared row by row."""
 
-    damage_remedy: str  # for a damaged file of records
-    has_start = True  # retention may move a log's start
-    words: Mapping[Finding, str] = {}  # findings in the system's own words
+    damage_remedy: str  # remedy in errors about a damaged file of records
+    has_start = True  # whether retention may move a log's start
+    words: Mapping[Finding, str] = {}  # finding to its message, where the system has another one
 
     @abstractmethod
     def reader(self, unit: ContentsUnit) -> PieceReader: ...
@@ -161,22 +163,22 @@ class LogProof(Proof):
         is_closed: bool,
         config: Mapping[str, object],
     ) -> tuple[list[Problem], list[str]]:
-        """Problems of a segment's indexes, and advice, which need the whole segment. ``parts`` are
-        all its pieces, in order, each read completely.
+        """The problems of a segment's indexes, and advice. ``parts`` are all pieces of the segment,
+        in order, each read completely.
         """
         return [], []
 
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        """Damage or notes about ranges of offsets (first, end) that are missing between two
-        segments that were read completely. By default compaction may leave such gaps.
+        """Problems for ranges of offsets (first, end) that are missing between two segments, which
+        were read completely. By default there are none: compaction may leave such gaps.
         """
         return ()
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        """The producers at an offset from which the log's batches continue. None means the batches
-        are complete from the log's start.
+        """The states of producers at an offset; batches from there on are in the log. None means
+        that the log has all batches from its start on.
         """
         return None
 
@@ -184,7 +186,7 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """Side files that compaction must keep and that have changed."""
+        """Violations: side files that compaction must not change, and that have changed."""
         return []
 
 

@@ -1,25 +1,25 @@
-"""Rows of contents: the form in which ``verify`` compares every record and batch of two logs.
+"""The rows by which ``verify`` compares every record and batch of two logs.
 
-A row is five uint64, so that rows of both logs are sorted and moved as one array:
+A row is five uint64, so that the rows of both logs can be sorted as one array:
 
     word  of a record                                of a batch
     0     digest of the key, first lane              digest of the base offset, first lane
     1     48 bits of the second lane · 16 flag bits  as for a record
     2     offset                                     base offset
     3     digest of value, headers and timestamp     delete horizon, or NO_HORIZON
-    4     its second lane, or its version            digest of the header fields that compaction
+    4     second lane of word 3, or the version      digest of the header fields that compaction
                                                      must not change
 
-The top bits of word 0 choose the bucket, so all rows of a key are in one bucket. A record without a
-key and a control record have their offset as "key".
+The top bits of word 0 choose the bucket, so all rows of a key are in one bucket. For records
+without a key and for control records, the offset is used as the key.
 
 A record has a version if its topic's last writes are not chosen by offset
-(``compaction.strategy``): its timestamp, or the number in a header.
+(``compaction.strategy``). The version is the record's timestamp, or the number in a header.
 
 Some properties of a record depend on batches elsewhere in the log: whether its transaction was
-aborted, whether a producer's state depends on its batch. Of such batches a *fact* is stored, nine
-int64, in the order of the log. Facts are judged by themselves (see ``verify.batch_invariants``),
-and their consequences for records are looked up by offset.
+aborted, and whether a producer's state depends on its batch. For each of these batches a *fact* is
+stored, nine int64, in the order of the log. Facts are judged separately (see
+``verification.batch_invariants``). Their consequences for records are looked up by offset.
 """
 
 from __future__ import annotations
@@ -29,34 +29,36 @@ ROW_BYTES = 8 * ROW_WORDS
 SEED_WORDS = 8
 FLAG_BITS = 16
 
-AFTER = 1  # in the log under proof; otherwise in the log before
-BATCH = 32  # the row is of a batch
+AFTER = 1  # the row is of the present log; otherwise of the earlier log
+BATCH = 32  # the row is of a batch; otherwise of a record
 
-# The kinds of versions; with offsets there are none.
+# The kinds of versions. BY_OFFSET means that records have no versions.
 BY_OFFSET, BY_TIMESTAMP, BY_HEADER = range(3)
-NO_VERSION = -(1 << 63)  # of a record without that header
+NO_VERSION = -(1 << 63)  # the version of a record without the header
 
 # Flags of a record.
 KEYLESS = 2
 TOMBSTONE = 4
 CONTROL = 8
-DUE = 16  # its batch's delete horizon has come
+DUE = 16  # the batch's delete horizon has passed
 IN_TRANSACTION = 1 << 14
-# looked up: data of an aborted transaction, or a marker whose transaction has no batch left
+# set from ``Lookups``: data of an aborted transaction, or a marker whose transaction has no batch
+# left
 DISCARDABLE = 1 << 15
 
 # Flags of a batch.
-SIMPLE = 2  # without producer and leader epoch, as a converted batch is
-OLD = 4  # of an older format
-EMPTY = 64  # without records
+SIMPLE = 2  # the batch has no producer and no leader epoch, like a converted batch
+OLD = 4  # the batch has an older format
+EMPTY = 64  # the batch has no records
 HONEST = 128  # the header's largest timestamp is that of the records
-CODEC_SHIFT = 8  # three bits: the codec
-OWED = 1 << 15  # looked up: the batch must stay, perhaps empty
+CODEC_SHIFT = 8  # position of the three bits of the codec
+OWED = 1 << 15  # set from ``Lookups``: the batch must stay, perhaps empty
 
-# Rows that summarise the later parts of the log for a key (see ``verify.invariants``).
+# Flags of carried rows, which summarise the later parts of the log for a key (see
+# ``verification.invariants``).
 CARRIED = 1 << 11
 GONE = 1 << 12  # the key's last record was a delete, and has been removed
-SEEN = 1 << 13  # the key's last record of the log under proof has been counted
+SEEN = 1 << 13  # the key's last record in the present log has been counted
 COUNTED = 1 << 14  # the key has been counted
 
 # The counts of a reader, by index in an int64 array.
@@ -64,15 +66,15 @@ RECORDS, TOMBSTONES, KEYLESS_RECORDS, CONTROL_RECORDS, EMPTY_BATCHES, OLD_BATCHE
 TALLIES = 6
 
 # The fields of a fact.
-BASE = 0  # first and last offset of the batch
-LAST = 1
-PRODUCER = 2  # -1 if there is none
-EPOCH = 3  # of the producer
+BASE = 0  # first offset of the batch
+LAST = 1  # last offset of the batch
+PRODUCER = 2  # producer id; -1 if there is none
+EPOCH = 3  # producer epoch
 KIND = 4  # one of the kinds below
 HORIZON = 5  # delete horizon, or NO_HORIZON
-TIME = 6  # the largest timestamp
-PRESENT = 7  # records
-SHAPE = 8  # codec, and 8 for append time
+TIME = 6  # largest timestamp of the batch
+PRESENT = 7  # number of records in the batch
+SHAPE = 8  # codec, plus 8 if timestamps are append times
 FACT_WORDS = 9
 
 # Kinds of facts.
@@ -80,16 +82,16 @@ IDEMPOTENT_DATA = 0
 TRANSACTION_DATA = 1
 ABORT_MARKER = 2
 COMMIT_MARKER = 3
-EMPTIED_MARKER = 4  # a control batch without records: its type is lost
+EMPTIED_MARKER = 4  # a control batch whose record was removed, so that its type is unknown
 OLD_DATA = 5
 SIMPLE_DATA = 6
 
 # The fields of a finished transaction, in an array of rows that ascends by marker.
 MARKER = 0  # offset of the marker
-OWNER = 1  # the producer
+OWNER = 1  # producer id
 VERDICT = 2  # ABORT_MARKER or COMMIT_MARKER
-LEFT = 3  # data batches left, empty ones too
-FIRST_LEFT = 4  # base offset of the first of them; -1 if there is none
-LAST_LEFT = 5  # last offset of the last of them
-LEFT_RECORDS = 6
+LEFT = 3  # number of data batches left, including empty batches
+FIRST_LEFT = 4  # base offset of the first data batch left; -1 if there is none
+LAST_LEFT = 5  # last offset of the last data batch left
+LEFT_RECORDS = 6  # number of data records left
 TRANSACTION_WORDS = 7

@@ -1,5 +1,5 @@
-"""The data exchanged between the driver of ``verify`` and its tasks: the pieces and rules for
-reading, the contents of pieces, and the buckets to compare.
+"""The inputs and results of the tasks of ``verify``: the pieces and rules for reading, the contents
+of pieces, and the buckets to compare.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class RowBlock:
     """Rows of one piece, by bucket, in a scratch file."""
 
     path: str
-    position: int
-    count: int
-    first_offset: int  # of all rows
-    last_offset: int
+    position: int  # byte of the block in the file
+    count: int  # number of rows
+    first_offset: int  # lowest offset of the rows
+    last_offset: int  # highest offset of the rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,14 +47,14 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The consequences of facts for records and batches, in a scratch file: ranges of offsets, then
-    base offsets.
+    """The consequences of facts for records and batches, in a scratch file: ranges of discardable
+    offsets, then base offsets of batches that must stay.
     """
 
     path: str
     position: int
-    discardable: int  # rows (first, last)
-    owed: int
+    discardable: int  # number of ranges (first, last offset); see ``rows.DISCARDABLE``
+    owed: int  # number of base offsets; see ``rows.OWED``
 
     def read(self) -> tuple[Int64Array, Int64Array]:
         pairs = read_numbers(self.path, self.position, self.discardable, 2)
@@ -63,26 +63,28 @@ class Lookups:
 
 
 def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Array:
-    """Rows of int64 from a scratch file."""
+    """Read rows of int64 from a scratch file."""
     return filled(np.empty((rows, columns), dtype=np.int64), path, position)
 
 
 class RemovalRules(NamedTuple):
-    """Settings and bounds of a log that decide which records may be missing."""
+    """The settings and bounds of a log that determine which records may be missing."""
 
     producer_expiration_ms: int = 0
     # a delete of an older format may be removed if its file was last changed by this time
     old_tombstones_until_ms: int = -1
-    order: int = BY_OFFSET  # of a key's writes; ``header`` names the header with the version
-    header: str = ""
-    max_keyless_ratio: float = 1.0  # the share of records that may be missing without a key
-    # the given settings let no segment expire by age or by the log's size
+    order: int = BY_OFFSET  # what decides which write of a key is the last
+    header: str = ""  # name of the header with the version, if ``order`` is BY_HEADER
+    max_keyless_ratio: float = 1.0  # share of records that may be missing because they have no key
+    # whether no segment can expire, neither by age nor by the log's size
     keeps_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ContentsUnit:
-    """Pieces of one log for one task. ``seed`` is None if there is nothing to compare with."""
+    """The pieces of one log that a task reads. ``seed``, the secret of the digests, is None if
+    there is no earlier log.
+    """
 
     partition: int
     is_after: bool
@@ -91,7 +93,7 @@ class ContentsUnit:
     bits: int
     seed: bytes | None
     now_ms: int | None
-    rules: RemovalRules | None  # None if there is nothing to compare with
+    rules: RemovalRules | None  # None if there is no earlier log
     config: Mapping[str, object]
     limits: Limits
     scratch: str | None
@@ -106,14 +108,14 @@ class PieceContents:
     piece: ScanRange
     batches: int = 0
     tally: tuple[int, ...] = (0,) * TALLIES
-    first_offset: int = -1  # of the first batch; -1 if there is none
+    first_offset: int = -1  # base offset of the first batch; -1 if there is none
     next_offset: int = -1
     largest_timestamp: int = _NO_TIME
     largest_batch_bytes: int = 0
     blocks: list[RowBlock] = field(default_factory=list)
     facts: list[FactBlock] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    is_whole: bool = False  # read to its end
+    is_whole: bool = False  # whether the piece was read to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,9 @@ class CompareUnit:
     limit: int  # the last stable offset
     lookups: Lookups | None
     by_version: bool
-    last_offset: int  # of the log
-    appended: tuple[int, int]  # first offset appended since, and the end of those that supersede
-    most_rows: int  # to hold at once
+    last_offset: int  # the last offset of the log
+    appended: tuple[int, int]  # as in ``invariants.judged``
+    most_rows: int  # most rows in memory at once
 
     @property
     def bytes(self) -> int:
@@ -142,8 +144,8 @@ class CompareUnit:
 
 @dataclass(slots=True)
 class ComparisonResult:
-    """Counts as in ``invariants``, and the first broken promises: (finding, offset, whether in the
-    log under proof).
+    """Counts as in ``invariants.judged``, and the first violations: (finding, offset, whether the
+    row is of the present log).
     """
 
     partition: int
