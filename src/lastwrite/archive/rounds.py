@@ -83,7 +83,8 @@ class ArchiveRounds:
         self._rounds: dict[
             str, tuple[object, WriteTransaction]
         ] = {}  # rounds that may still commit
-        self._journals: list[tuple[ObjectStore, str]] = []  # of committed rounds
+        # store and key of the journals of committed rounds
+        self._journals: list[tuple[ObjectStore, str]] = []
         self._turn = Lock()
         self._renewing: Thread | None = None
 

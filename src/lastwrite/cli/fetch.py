@@ -143,7 +143,7 @@ def fetch(
 
     output: Output = context.obj
     if follow:
-        from lastwrite.cleaner.pauses import EVERY_S  # only if needed
+        from lastwrite.cleaner.pauses import EVERY_S  # imported only if needed
 
         return lastwrite.follow(
             sources,
@@ -196,7 +196,7 @@ def fetch(
 
 
 def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str]) -> None:
-    """Print a table of fetched or restored partitions. ``what`` returns a partition's last column."""
+    """Print a table of fetched or restored partitions. ``what`` returns the last column."""
     output.table(
         "partition | >from offset | >to | >segments | >bytes | what",
         [

@@ -410,7 +410,7 @@ class Failure(Document):
     code: str  # stable, as in docs/reference/errors.md
     message: str
     path: str | None
-    position: int | None  # byte position in the file ``path``
+    position: int | None  # byte position in the file
     remedy: str | None  # what the user can do
     exit_status: int
 

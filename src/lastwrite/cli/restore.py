@@ -1,4 +1,4 @@
-"""``lastwrite restore``: restores Kafka topics from an archive, or RocketMQ queues from a broker."""
+"""``lastwrite restore``: restores Kafka topics from an archive, RocketMQ queues from a broker."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def table(
     assert to is not None
     settings = options.settings(output, config, config_file)
     given = options.decoding(context, is_given=True)  # other options stay as in the last run
-    anews = itertools.chain([anew], itertools.repeat(False))  # only in the first update
+    anews = itertools.chain([anew], itertools.repeat(False))  # true for the first update
     # With --follow, only the first update is long, so only that one shows its progress.
     progresses = itertools.chain([output.progress()], itertools.repeat(None))
 
@@ -193,7 +193,7 @@ def table(
         told(turn())
         return 0
     from lastwrite.cleaner.cache_keeper import CacheKeeper
-    from lastwrite.cleaner.pauses import EVERY_S  # only if needed
+    from lastwrite.cleaner.pauses import EVERY_S  # imported only if needed
 
     output.lines = True
     keeper = CacheKeeper(turn, EVERY_S if every is None else every, told, output.say)

@@ -90,7 +90,7 @@ def dump(
         raise InvalidConfig("formats are for records, and decode is for Kafka's own topics")
     else:
         require_arrow()
-        from lastwrite.rows.messages import MessageDecoder  # only if needed
+        from lastwrite.rows.messages import MessageDecoder  # imported only if needed
 
         made = MessageDecoder(wanted).rows
     address.use(store_settings(config))
@@ -112,7 +112,7 @@ def dump(
             decode=decode or None,
             config=others or None,
         )
-        from lastwrite.pulsar.look.dump import (  # only if needed
+        from lastwrite.pulsar.look.dump import (  # imported only if needed
             TopicDumpRequest,
             dump_topics,
         )
@@ -134,7 +134,7 @@ def dump(
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
-        from lastwrite.rocketmq.look.dump import (  # only if needed
+        from lastwrite.rocketmq.look.dump import (  # imported only if needed
             StoreDumpRequest,
             dump_store,
         )
@@ -165,7 +165,7 @@ def dump(
         compacted=compacted or None,
         config=others or None,
     )
-    from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # only if needed
+    from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # imported only if needed
 
     logs = LogDumpRequest(
         batches=batches,

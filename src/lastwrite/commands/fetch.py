@@ -162,10 +162,10 @@ def fetch(
         if whose == ROCKETMQ:
             if keep_scans:
                 raise InvalidConfig("keep_scans is for Kafka", remedy="leave it out")
-            from lastwrite.rocketmq.jobs.fetch import fetch_queues  # only if needed
+            from lastwrite.rocketmq.jobs.fetch import fetch_queues  # imported only if needed
 
             return fetch_queues(logs, to, stated, include_active, memory, progress, accepts_gap)
-        from lastwrite.kafka.jobs import fetch as from_logs  # only if needed
+        from lastwrite.kafka.jobs import fetch as from_logs  # imported only if needed
 
         wanted = from_logs.FetchRequest(
             include_active=include_active,
@@ -190,7 +190,7 @@ def fetch(
     if not urls and _are_topics(folders):
         return _into_archive(folders, to, topic, partition, progress, accepts_gap)
     if goes_straight:
-        from lastwrite.pulsar.live import fetch_live as fetch_topics  # as above
+        from lastwrite.pulsar.live import fetch_live as fetch_topics  # imports network modules
 
         reading = limits_of(memory, rate).reading
         where = real_path(to)
@@ -260,7 +260,7 @@ def _into_archive(
     accepts_gap: bool,
 ) -> FetchReport:
     """Fetch topics from topic folders or from another archive."""
-    from lastwrite.pulsar.store import archiving  # only if needed
+    from lastwrite.pulsar.store import archiving  # imported only if needed
 
     if not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None:
         raise InvalidConfig(

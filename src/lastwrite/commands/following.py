@@ -35,13 +35,13 @@ def _rocketmq(wanted: FollowRequest) -> FollowResult:
         from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, not a name server
 
         return CopyFollowResult(wanted)
-    from lastwrite.rocketmq.following import RocketmqFollowResult  # as above
+    from lastwrite.rocketmq.following import RocketmqFollowResult  # imports network modules
 
     return RocketmqFollowResult(wanted)
 
 
 def _pulsar(wanted: FollowRequest) -> FollowResult:
-    from lastwrite.pulsar.following import PulsarFollowResult  # as above
+    from lastwrite.pulsar.following import PulsarFollowResult  # imports network modules
 
     return PulsarFollowResult(wanted)
 
@@ -101,7 +101,7 @@ def fetch_once(wanted: FollowRequest) -> LogsFetched:
         from lastwrite.kafka.live import fetch_live  # imports network modules
 
         return fetch_live(wanted)
-    from lastwrite.rocketmq.live import fetch_live as pull_live  # as above
+    from lastwrite.rocketmq.live import fetch_live as pull_live  # imports network modules
 
     return pull_live(wanted)
 

@@ -76,16 +76,16 @@ def inspect(
     path = paths[0]
     sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
     if whose == {PULSAR}:
-        from lastwrite.pulsar.look.inspect import inspect_topics  # only if needed
+        from lastwrite.pulsar.look.inspect import inspect_topics  # imported only if needed
 
         no_topics_of_kafka("a topic of Pulsar", sources)
         return inspect_topics(path, topic, partition, config, now_ms, progress, spark)
     if whose == {ROCKETMQ}:
-        from lastwrite.rocketmq.look.inspect import inspect_store  # only if needed
+        from lastwrite.rocketmq.look.inspect import inspect_store  # imported only if needed
 
         no_topics_of_kafka("a store of RocketMQ", sources)
         return inspect_store(path, topic, partition, config, now_ms, include_active, progress)
-    from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # only if needed
+    from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # imported only if needed
 
     began = time.monotonic()
     options = Options(

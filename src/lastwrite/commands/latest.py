@@ -188,7 +188,7 @@ def latest(
         if wanted.is_raw:
             return table
         require_arrow()
-        from lastwrite.rows.messages import decoded_values  # only if needed
+        from lastwrite.rows.messages import decoded_values  # imported only if needed
 
         decoded = decoded_values(table, wanted, name, headers)
         made = Table.of(system, decoded, table.end_offsets)

@@ -2,9 +2,9 @@
 
 Memory contains only an index of fingerprints, 40 bytes per key. A value is read from the log when
 its key is looked up. Within a partition, the last write of a key has the largest offset. If a key
-is in several partitions, its last write is the one with the latest timestamp (RocketMQ:
-store time, Pulsar: publish time), and among equal timestamps the one in the highest partition. The
-table is complete up to ``end_offsets``.
+is in several partitions, its last write is the one with the latest timestamp (RocketMQ: store time,
+Pulsar: publish time), and among equal timestamps the one in the highest partition. The table is
+complete up to ``end_offsets``.
 
 ``follow`` updates the table as the log grows, and yields the changes: the last write or the
 tombstone of each key that was written since the last update.
@@ -282,7 +282,7 @@ class KeyedTable(Mapping[bytes, Any]):
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """The stream for DuckDB and pyarrow. Use ``reader()`` for polars, ``to_arrow()`` for pandas."""
+        """For DuckDB and pyarrow. Use ``reader()`` for polars, and ``to_arrow()`` for pandas."""
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -295,20 +295,19 @@ class KeyedTable(Mapping[bytes, Any]):
         """The changes since the table was created, or since the last batch that was taken.
 
         A batch has a few thousand rows, with the columns key, value, partition, offset, timestamp
-        and ``deleted``. If the key was deleted, ``deleted`` is true and the value is null. The value
-        is also null if the record's decoded value is null, such as the JSON text ``null``.
+        and ``deleted``. If the key was deleted, ``deleted`` is true and the value is null. The
+        value is also null if the record's decoded value is null, such as the JSON text ``null``.
 
         If a key was written several times between two polls, only the last write is returned. The
         changes can therefore be applied in any order.
 
-        When the first batch is returned, the table is
-        already up to date with the last poll. A batch counts as taken when the next one is
-        requested. If a cleaner removed a tombstone before a poll found it, the key is returned as
-        deleted, without offset and timestamp.
+        When the first batch is returned, the table already contains the last poll. A batch counts as
+        taken when the next batch is requested. If a cleaner removed a tombstone before a poll found
+        it, the key is returned as deleted, without offset and timestamp.
 
         Keys and values are decoded as in the table. If ``on_bad`` is ``null``, a bad value is not a
         delete; ``_error`` contains the reason. If it is ``aside``, a record with a bad value is
-        put aside and its key is returned as deleted; a record with a bad key is not returned. A
+        put aside, and its key is returned as deleted. A record with a bad key is not returned. A
         delete with a bad key is only returned if ``on_bad`` is ``null``, because otherwise no write
         of this key was returned either.
 

@@ -92,14 +92,14 @@ _BY_KEY = {api.key: name for name, api in APIS.items()}
 
 _HEAD = struct.Struct(">hhi")
 NO_TIME = timedelta(0)
-_MOST_ELEMENTS = 200_000  # in all lists of a request: 100,000 partitions, each in its own topic
+_MOST_ELEMENTS = 200_000  # list elements of a request: 100,000 partitions in as many topics
 
 
 class ClientRequest(NamedTuple):
     """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
-    version: int  # of ApiVersions, possibly an unsupported version
+    version: int  # for ApiVersions, the version may be unsupported
     correlation_id: int
     client_id: str
     body: memoryview

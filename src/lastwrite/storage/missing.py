@@ -23,7 +23,8 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
         if f'"{key}"'.encode() in manifest:
             held = _held_in(manifest, key)
             wrong = f"the object is missing, and the manifest of its archive names it{held}"
-            return CorruptLog(wrong, path=path, remedy=remedy)  # of the error class, for archives
+            # the error replaces ``remedy`` by the remedy for archives
+            return CorruptLog(wrong, path=path, remedy=remedy)
     return CommitConflict(f"{what} vanished while we worked", path=path, remedy=remedy)
 
 

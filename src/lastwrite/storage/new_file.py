@@ -28,12 +28,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
-DIRECT_FROM_BYTES = 4 << 20  # for a smaller file, direct writes would save no time
+DIRECT_FROM_BYTES = 4 << 20  # direct writes of a smaller file would save no time
 BUFFER_BYTES = 1 << 20
 _BUFFERS = 4  # together about the output of a chunk; the next chunk is processed meanwhile
 _WRITEBACK_BYTES = 8 << 20
 _WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller remainder is written by the sync
-_ALIGNMENT = 4096  # of position and size: no disk requires more
+_ALIGNMENT = 4096  # alignment of position and size; no disk requires more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}

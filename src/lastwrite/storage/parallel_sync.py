@@ -100,7 +100,7 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
     return outcomes
 
 
-_pool: ThreadPoolExecutor | None = None  # per process: starting a thread costs half a sync
+_pool: ThreadPoolExecutor | None = None  # one per process: starting a thread costs half a sync
 
 
 def _threads() -> ThreadPoolExecutor:

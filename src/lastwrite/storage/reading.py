@@ -154,7 +154,7 @@ class ObjectReader(SegmentReader):
         self._ahead_bytes = limits.ahead_bytes
         self._next = start  # end of the last read
         self._end = size_bytes if end is None else end
-        self._ranges: deque[_Range] = deque()  # in order of position; the first is being read
+        self._ranges: deque[_Range] = deque()  # sorted by position; the first is being read
         self._threads: ThreadPoolExecutor | None = None
         self._size_bytes, self._turn = size_bytes, threading.Lock()
         self._planned = self._etag = etag or self._etag_now()

@@ -36,7 +36,7 @@ from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check
 T = TypeVar("T")
 
 INSTALL = "pip install 'lastwrite[objects]'"
-RANGE_BYTES = 8 << 20  # of a request: even a slow connection completes it within the timeout
+RANGE_BYTES = 8 << 20  # bytes per request: slow connections complete it within the timeout
 _ENDPOINTS = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT",

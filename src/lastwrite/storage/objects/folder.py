@@ -145,7 +145,7 @@ class FolderStore:
         before_ns = time.time_ns() - older_than_ms * 1_000_000
         for folder, _, names in os.walk(os.path.join(self.address, prefix)):
             for path in (os.path.join(folder, name) for name in names if name.endswith(_ASIDE)):
-                with contextlib.suppress(FileNotFoundError):  # it was just renamed
+                with contextlib.suppress(FileNotFoundError):  # the file was just renamed
                     if os.stat(path).st_mtime_ns <= before_ns:
                         files.unlink(path)
 
@@ -199,7 +199,7 @@ class FolderStore:
             if is_folder and (key.startswith(prefix) or prefix.startswith(key)):
                 yield from self._below(key[:-1], prefix)
             elif not is_folder and key.startswith(prefix) and not key.endswith((_ASIDE, _LOCK)):
-                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the file was deleted meanwhile
                     yield _found(key, entry.stat())
 
 

@@ -29,7 +29,7 @@ class ObjectInfo(NamedTuple):
     key: str
     size_bytes: int
     version: Version
-    modified_ms: int  # by the store's clock; 0 if unknown, right after a write
+    modified_ms: int  # time of the last write by the store's clock; 0 if unknown
 
 
 @dataclass(slots=True)
