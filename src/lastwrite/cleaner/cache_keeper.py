@@ -41,7 +41,7 @@ class CacheKeeper:
         """Update the table until a stop is requested.
 
         Raises:
-            LogError: an update failed, and trying again would not help.
+            LogError: an update failed, and a retry would not help.
         """
         is_first = True
         while not self._pauses.is_stopping:

@@ -150,7 +150,7 @@ class CachedObject:
         """Read, verify and unmask the blocks.
 
         Raises:
-            CorruptLog: a block is not as it was written. The store may raise other errors.
+            CorruptLog: a block differs from what was written. The store may raise other errors.
         """
         known, kept = self.piece.blocks, self.kept
         seal = _Seal(secret, kept.address)

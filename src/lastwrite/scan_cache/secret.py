@@ -57,7 +57,7 @@ def secret_of(archive: str) -> bytes | None:
             store.create(key, drawn)
         else:
             store.replace(key, drawn, found[1].version)
-        found = store.get(key)  # another round may have been faster
+        found = store.get(key)  # another round may have created it first
         secret = None if found is None else decode_secret(found[0], _BYTES)
     return secret
 
@@ -109,7 +109,7 @@ def _of_folder(archive: str) -> bytes | None:
         like = replace(like, mode=0o600, attributes=(), is_required=False)
         files.write(aside, encode_secret(secrets.token_bytes(_BYTES)), like=like)
         if os.path.lexists(path) or not files.name_new(aside, path):
-            secret = _read_private(path)  # another round may have been faster
+            secret = _read_private(path)  # another round may have created it first
             if secret is None:
                 files.rename(aside, path)
                 return _read_private(path)
