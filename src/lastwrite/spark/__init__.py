@@ -1,1 +1,1 @@
-"""The only package that imports pyspark: session, runner and the two exchanges."""
+"""Runs rounds on Spark: session, runner and the two exchanges. No other package imports pyspark."""

@@ -1,4 +1,6 @@
-"""Waits for a cluster's executors: without one a job never ends, and Spark only logs that."""
+"""Waits for a cluster's executors. Without an executor a job would wait forever, which Spark only
+logs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _REMEDY = (
 
 
 class Executors:
-    """Checks, while a job runs, whether the cluster has started executors; cancels the job if not."""
+    """Checks, while a job runs, whether the cluster has started executors. If it has not, cancels
+    the job.
+    """
 
     def __init__(
         self,
@@ -58,7 +62,9 @@ class Executors:
         self._noted = -_SECONDS_A_NOTE
 
     def look(self) -> None:
-        """Report if there is no executor, and cancel after the timeout; to be called regularly."""
+        """Report if there is no executor, and cancel the job after the timeout. Must be called
+        regularly.
+        """
         now = time.monotonic()
         if self._is_here or self.error is not None or now - self._looked < _SECONDS_A_LOOK:
             return
@@ -77,7 +83,7 @@ class Executors:
 
     def count(self) -> int:
         """The number of executors that the cluster has started."""
-        # the driver counts as one
+        # Spark's map includes the driver
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def wait(self) -> None:
@@ -107,7 +113,8 @@ class Executors:
 
 
 def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
-    """The number of tasks that run at once, in total and per executor (or, in local mode, here).
+    """The number of tasks that run at once: in total, and per executor. In local mode both are
+    equal.
 
     On a cluster the number is read when executors are present: before that Spark reports 2. With
     dynamic allocation there may be none before the first job, so there is no wait.
@@ -131,7 +138,7 @@ def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
 def wanted_executors(setting: Callable[[str], str | None]) -> int:
     """The number of executors that the settings request.
 
-    0 means that they name no number; a standalone cluster then gives as many as it has.
+    0 means that the settings have no number. A standalone cluster then starts as many as it can.
     """
 
     def number(name: str) -> int:

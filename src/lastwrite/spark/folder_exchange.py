@@ -1,4 +1,4 @@
-"""Moves data between the stages with scratch files: entries to elections, losers to rewrites.
+"""Moves data between stages in scratch files: entries to elections, losers to rewrites.
 
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
 Only their positions travel through Spark. On one machine this is the fast way. A block in a file:
@@ -42,7 +42,7 @@ from lastwrite.model.work import (
 from lastwrite.spark.work import InlineRunner, Runner, Task, each, is_repeated
 from lastwrite.storage.scratch import ScratchFolders, ScratchShare, ScratchWriter
 
-_ENTRY_SHARE = 16  # about one in so many scratch bytes is a state
+_ENTRY_SHARE = 16  # about 1/16 of the scratch bytes are states
 _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
@@ -92,7 +92,7 @@ def _scan_unit(
 
 
 def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | FailedUnit[ElectUnit]]:
-    """Elect in the units, and mark their losers in the state files."""
+    """Run the elections of the units, and mark the losers in the state files."""
     if units:
         with closing(LoserMarker(units[0].limits)) as marks:
             found = list(each(partial(elect, marks))(units))
@@ -104,7 +104,9 @@ def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | Fail
 def rewrite_staged(
     units: Sequence[RewriteUnit],
 ) -> Iterator[SegmentOutput | FailedUnit[RewriteUnit]]:
-    """Rewrite the units, and sync many new segments at once, which a disk does together."""
+    """Rewrite the units. Many new segments are synced at once, because a disk combines their
+    syncs.
+    """
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
@@ -136,7 +138,7 @@ def begin_whole(
     progress: Progress,
     scratch: ScratchShare | None = None,
 ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
-    """Start tasks that do ``work``.
+    """Start tasks that call ``work``.
 
     ``scratch`` has the folders in which tasks create their own. None means the default folders of
     each machine.

@@ -1,4 +1,4 @@
-"""Chooses where work runs: in this process, on the caller's Spark session, or on a new one.
+"""Chooses where work runs: in this process, on the caller's Spark session, or on a new session.
 
 A command gets its runner from ``spark.use.runner_for``, by this rule:
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inline:
-    """Passed in place of a Spark session, to use none."""
+    """Passed instead of a Spark session, to use no Spark."""
 
     def __repr__(self) -> str:
         return "INLINE"

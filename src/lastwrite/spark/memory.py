@@ -1,4 +1,4 @@
-"""Divides the one memory setting among all processes.
+"""Divides the memory setting among all processes.
 
 The memory of Spark and Python before the first byte of a log is fixed: the JVM, the driver, and in
 each worker the interpreter with NumPy and compiled kernels. The workers share the rest. The size of
@@ -18,14 +18,14 @@ from lastwrite.storage.machine import memory_bytes
 from lastwrite.storage.objects import address
 
 MIB = 1 << 20
-HEAP_BYTES = 480 * MIB  # of a JVM that Lastwrite starts; Spark requires at least 450 MiB
-LEAST_SHARE_BYTES = 12 * MIB  # for a worker's buffers
-# more hardly makes a worker faster; most of the rest is used for scratch files
+HEAP_BYTES = 480 * MIB  # heap of a JVM that Lastwrite starts; Spark requires at least 450 MiB
+LEAST_SHARE_BYTES = 12 * MIB  # least memory for a worker's buffers
+# more memory hardly speeds up a worker, so most of the rest is used for scratch files
 _AMPLE_SHARE_BYTES = 512 * MIB
 # If Lastwrite starts Spark: a JVM that only schedules, workers forked from a fork server that has
 # loaded everything.
 _JVM_BYTES = 256 * MIB
-# with the fork server, Spark's daemon and all libraries, which every process shares
+# the driver, the fork server, Spark's daemon, and the libraries that all processes share
 _DRIVER_BYTES = 200 * MIB
 _WORKER_BYTES = 32 * MIB
 # If Spark starts itself, or the caller passes a session: a JVM with other options, workers that
@@ -33,22 +33,22 @@ _WORKER_BYTES = 32 * MIB
 _SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
 _SPARKS_DRIVER_BYTES = 180 * MIB
 _SPARKS_WORKER_BYTES = 190 * MIB
-# of an executor's Python, per worker, unless configured: Spark reserves at least as much
+# default memory of an executor's Python per worker; Spark reserves at least as much
 _EXECUTOR_WORKER_BYTES = 384 * MIB
-_SHARE = 4  # by default, one in so many bytes of the machine's memory
+_SHARE = 4  # by default a quarter of the machine's memory is used
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The memory setting, divided."""
+    """The memory setting, divided into the parts of each worker."""
 
     total_bytes: int
-    worker_bytes: int  # for a worker's buffers
-    scratch_bytes: int = 0  # for scratch files in memory
+    worker_bytes: int  # bytes for a worker's buffers
+    scratch_bytes: int = 0  # bytes for scratch files in memory
 
     def limits(self) -> Limits:
-        """Buffer sizes that keep a worker within its share in every stage."""
+        """The buffer sizes with which a worker stays within its share in every stage."""
         share = self.worker_bytes
         return Limits(
             # the buffer, and twelve times a record when it is rebuilt
@@ -138,5 +138,5 @@ def plan_executor_memory(
             remedy=f"give at least {least // MIB} MiB per executor, or set fewer spark.executor.cores",
         )
     share = (total - fixed) // workers
-    # More hardly makes a worker faster, and other programs run on that machine.
+    # More memory hardly speeds up a worker, and other programs need memory too.
     return MemoryPlan(total, share - max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4)

@@ -1,4 +1,4 @@
-"""One Spark job for many stages, whose tasks stay alive and take work that the driver puts out.
+"""One Spark job for many stages: its tasks stay alive and fetch work from the driver.
 
 Starting and ending a job costs Spark 40 ms, in JVM code that is hardly compiled by then, and a
 round has three stages. If Spark is Lastwrite's own and all workers are on this machine, one job
@@ -25,7 +25,7 @@ from lastwrite.spark.work import is_repeated
 from lastwrite.storage.task_queue import TaskQueue, Tasks, is_any_taken, is_shut
 
 _IDLE_SECONDS = 60.0
-_SECONDS_A_LOOK = 0.25  # without a notification
+_SECONDS_A_LOOK = 0.25  # pause between two checks if no notification arrives
 _SECONDS_TO_END = 0.002
 
 
@@ -36,7 +36,7 @@ class Job(Protocol):
     def has_ended(self) -> bool: ...
 
     def result(self) -> Any:
-        """Wait for its end.
+        """Wait for the job to end.
 
         Raises:
             LogError: it failed, or was cancelled.
@@ -61,7 +61,7 @@ class Owner(Protocol):
 
 
 class PersistentJob:
-    """The driver's side; ``parent`` is where it may create a folder."""
+    """The driver's side of the job. It creates its folder in ``parent``."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._meeting = TaskQueue(parent)
@@ -120,12 +120,12 @@ class PersistentJob:
             owner.take_over(self._job, stage)
 
     def _cancel(self) -> None:
-        """Cancel the tasks at once."""
+        """Cancel the tasks immediately."""
         if self._job is not None:
             self._job.cancel()
 
     def end(self, patience_seconds: float = 0.0) -> None:
-        """Let the tasks end, and wait up to ``patience_seconds`` for it."""
+        """Let the tasks end, and wait at most ``patience_seconds``."""
         self._meeting.end(self._tasks)
         give_up = time.monotonic() + patience_seconds
         while self._job and not self._job.has_ended and time.monotonic() < give_up:

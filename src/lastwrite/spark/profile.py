@@ -1,4 +1,4 @@
-"""The profile of a stage: the seconds of its tasks, by step, and their requests to buckets.
+"""The profile of a stage: the seconds of its tasks by step, and their object-store requests.
 
 The rest of the workers' time in a stage is Spark's overhead and waiting
 (``StageProfile.outside_seconds``).
@@ -23,7 +23,7 @@ class TaskProfile:
     seconds: float
     cpu_seconds: float
     steps: dict[str, float]
-    requests: Requests  # to buckets
+    requests: Requests  # object-store requests of the task
 
 
 class TaskClock:
@@ -52,7 +52,7 @@ class StageProfile:
     """All tasks of one stage, over all waves."""
 
     seconds: float = 0.0  # time that the driver waited
-    worker_seconds: float = 0.0  # that time, multiplied by the workers
+    worker_seconds: float = 0.0  # time that the driver waited, multiplied by the number of workers
     tasks: int = 0
     task_seconds: float = 0.0
     task_cpu_seconds: float = 0.0

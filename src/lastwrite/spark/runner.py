@@ -45,12 +45,13 @@ _SECONDS_A_LOOK = 0.5
 _STOPPED = "the log is unchanged; run again to continue"
 
 T = TypeVar("T")
-_Answer: TypeAlias = tuple[list[Any], TaskProfile]  # a batch's results
+# results of a batch, and the profile of its task
+_Answer: TypeAlias = tuple[list[Any], TaskProfile]
 _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def seen_from_here(answer: T) -> T:
-    """The answer of a cluster's worker, with an error adapted to what this machine sees.
+    """The answer of a worker in a cluster, with its errors explained for this machine.
 
     The error then states that the worker cannot see a path that exists here, or that the error
     happened on a worker. An error replaces a result (``FailedUnit``), or is part of it (``Rewritten``).
@@ -99,11 +100,12 @@ class SparkRunner(Runner):
     def __init__(self, spark: SparkProvider, workers: int) -> None:
         self.spark = spark
         self.workers = workers
-        self.is_here = local_workers(spark.master) is not None  # all workers are on this machine
+        # whether all workers are on this machine
+        self.is_here = local_workers(spark.master) is not None
         self.profile: dict[str, StageProfile] = {}
-        self.has_failed = False  # a job, whose tasks may still run
+        self.has_failed = False  # whether a job failed, so that its tasks may still run
         self._lock = threading.Lock()
-        self._groups: set[str] = set()  # of running jobs
+        self._groups: set[str] = set()  # job groups of running jobs
         self.is_cancelled = False
 
     @property
@@ -147,7 +149,7 @@ class SparkRunner(Runner):
         return begun.then(made)
 
     def _begin_batches(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """Run one task per batch; the result is the answers, and the seconds that they took."""
+        """Run one task per batch. The result is the duration in seconds, and the answers."""
 
         def act(context: SparkContext) -> list[_Answer]:
             rows = context.parallelize(stage.batches, len(stage.batches))
@@ -158,7 +160,7 @@ class SparkRunner(Runner):
         return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
     def _begin_standing(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """The same, with the tasks of the standing job."""
+        """As ``_begin_batches``, but in the tasks of the persistent job."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()
@@ -212,7 +214,7 @@ class SparkRunner(Runner):
             LogError: Spark failed, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stop_job()  # its tasks occupy the workers
+        self.spark.stop_job()  # the tasks of the persistent job occupy the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -226,8 +228,8 @@ class SparkRunner(Runner):
     ) -> _SparkJob[T]:
         """Start ``act`` in a new thread.
 
-        So the caller's job group, description and other properties stay unchanged. And an interrupt
-        cannot come between a request to the JVM and its answer.
+        The thread keeps the caller's job group, description and other properties unchanged. It also
+        prevents an interrupt between a request to the JVM and its answer.
         """
         context = self.context
         group = f"lastwrite: {name} {secrets.token_hex(4)}"
@@ -253,7 +255,7 @@ class SparkRunner(Runner):
 
     @property
     def _stands(self) -> bool:
-        """Whether one standing job serves all stages."""
+        """Whether one persistent job serves all stages."""
         return self.spark.is_ours and self.is_here
 
     @property
@@ -277,7 +279,7 @@ class SparkRunner(Runner):
         self.cancel_groups(groups)
 
     def forget(self, group: str) -> None:
-        """Remove a group whose job has ended."""
+        """Forget a job group whose job has ended."""
         with self._lock:
             self._groups.discard(group)
 
@@ -290,7 +292,7 @@ class SparkRunner(Runner):
         """
 
         def work() -> None:
-            with contextlib.suppress(Exception):  # a JVM that is gone runs nothing
+            with contextlib.suppress(Exception):  # a JVM that has ended runs no job
                 for group in groups:
                     self.context.cancelJobGroup(group)
 
@@ -307,7 +309,9 @@ class SparkRunner(Runner):
         outcome: Future[Any],
         executors: Executors,
     ) -> None:
-        """Report the bytes of finished tasks; Spark only counts tasks, and the largest start first."""
+        """Report the bytes of finished tasks. Spark only counts tasks, so the largest are assumed
+        to end first.
+        """
         told = 0
         total = sum(task_bytes)
         while not wait([outcome], 0.25).done:
@@ -376,8 +380,8 @@ class _SparkJob(Generic[T]):
             runner.forget(self.group)
 
     def cancel(self) -> None:
-        """Cancel the job's tasks; do not wait if Spark is Lastwrite's own, which may be killed
-        already.
+        """Cancel the job's tasks. Does not wait if Lastwrite started Spark, because it may have
+        been killed.
         """
         runner = self.runner
         runner.has_failed = True
@@ -422,11 +426,12 @@ def _run_in_group(
 
 
 def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """The units' indexes in tasks of similar weight, the heaviest first.
+    """Divide the units into tasks of similar weight, the heaviest first. Returns unit indexes by
+    task.
 
-    There is one task per worker, or two or three if tasks become large, so that all workers end
-    together. A task costs Spark as much as some 50 MB of work, so there are few. During a task of
-    more than ``_TASK_BYTES`` the progress would stand still.
+    There is one task per worker, or two or three if tasks are large, so that all workers end at
+    about the same time. There are no more, because a task costs Spark as much as about 50 MB of
+    work. Tasks have at most about ``_TASK_BYTES``, because progress is reported only after a task.
     """
     tasks = min(len(weights), workers * max(1, -(-sum(weights) // (workers * _TASK_BYTES))))
     bins: list[tuple[int, int, list[int]]] = [(0, n, []) for n in range(tasks)]

@@ -1,12 +1,12 @@
-"""Starts Spark as this work needs it, or wraps the caller's own session.
+"""Starts Spark with the settings that rounds need, or wraps the caller's session.
 
 Local mode needs no server: a JVM beside the driver and one Python worker per core. The JVM only
 schedules, so it gets a small heap, one compiler tier and no web page. It gets only a
 ``SparkContext``, since no SQL is needed; a session would take longer than the JVM's own start.
-Spark starts while the driver imports and plans: ``OwnSpark`` starts everything and waits only when
-a stage asks for the context. At the end the JVM is killed: every result has arrived, and its files
-are in a folder that is deleted too. Between two calls of a program it is parked
-(``spark.parking``).
+Spark starts while the driver imports and plans: ``OwnSpark`` starts the processes, and waits only
+when a stage needs the context. At the end the JVM is killed, because all results have arrived and
+the folder with its files is deleted too. Between two calls of a program, the JVM is parked
+(``spark.session_pool``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SETTINGS = {
 _OURS = "spark.lastwrite."
 _LAUNCHER = "spark.lastwrite.launcher"
 _SECONDS_TO_END = 10
-_ATTEMPTS = 4  # as spark.task.maxFailures on clusters
+_ATTEMPTS = 4  # default of spark.task.maxFailures on clusters
 _SECONDS_TO_STAND_DOWN = 2.0
 _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.spark.launcher.attach"
 
@@ -67,7 +67,8 @@ def local_workers(master: str) -> int | None:
 
 
 def with_attempts(master: str) -> str:
-    """The master for Spark; in local mode a task gets four attempts, as on a cluster, unless set.
+    """The master URL for Spark. In local mode it gives a task four attempts, as on a cluster,
+    unless set.
 
     Source: Spark, SparkMasterRegex and SparkContext.createTaskScheduler: ``local[n]`` fails with
     the first failure, regardless of ``spark.task.maxFailures``.
@@ -91,7 +92,7 @@ def _local(master: str) -> tuple[str, str | None] | None:
 
 
 class SparkProvider(Protocol):
-    """The Spark on which a runner's stages run."""
+    """Provides the Spark context on which a runner's stages run."""
 
     @property
     def master(self) -> str: ...
@@ -114,23 +115,25 @@ class SparkProvider(Protocol):
 
     @property
     def is_ours(self) -> bool:
-        """Whether it ends with the work, and has no other user."""
+        """Whether Lastwrite started this Spark, so that it ends with the work and has no other
+        user.
+        """
         ...
 
     def setting(self, name: str) -> str | None: ...
 
     def start_job(self) -> PersistentJob:
-        """The job that serves all stages, if Spark is Lastwrite's own."""
+        """The persistent job that serves all stages. Only if Lastwrite started Spark."""
         ...
 
     def stop_job(self) -> None:
-        """End that job, if there is one, because other jobs need the workers."""
+        """End the persistent job, if there is one, because other jobs need the workers."""
         ...
 
     def death(self, error: Exception) -> JvmDeath | None:
-        """How the JVM ended, if ``error`` means that it does not answer.
+        """How the JVM ended, if ``error`` means that it does not respond.
 
-        None means that it is alive, or that this is unknown.
+        None means that the JVM is alive, or that its state is unknown.
         """
         ...
 
@@ -159,14 +162,16 @@ class GivenSpark:
         raise NotImplementedError("others' jobs need the workers, too")
 
     def stop_job(self) -> None:
-        """Do nothing: there is no standing job."""
+        """Do nothing: there is no persistent job."""
 
     def death(self, error: Exception) -> JvmDeath | None:
         return _SILENT if _is_silence(error) else None
 
 
 class OwnSpark:
-    """A context started by Lastwrite: at once, waited for when needed, ended with ``close``."""
+    """A Spark that Lastwrite starts. It starts immediately; the first use waits for it; ``close``
+    ends it.
+    """
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
         """``system`` is the system whose logs will be compacted. None means other work."""
@@ -228,7 +233,8 @@ class OwnSpark:
                 SparkContext
             )
             if self._is_ours:
-                # it prints a trace when its JVM ends, and no accumulators are used
+                # PySpark's accumulator server prints a traceback when the JVM exits. It is not
+                # needed, because no accumulators are used.
                 server: Any = self._context._accumulatorServer
                 server.handle_error = lambda *_: None
             if not self._is_waited_for.is_set():
@@ -245,7 +251,7 @@ class OwnSpark:
             )
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
-        """A context in the JVM that was started ahead. None if that JVM does not start."""
+        """A context in the JVM that was started early. None if that JVM does not start."""
         if self._boot is None:
             return None
         try:
@@ -302,10 +308,10 @@ class OwnSpark:
 
     @property
     def can_wait(self) -> bool:
-        """Whether it can be parked: it is up, on this machine, in its own JVM, and has no remains
-        of work.
+        """Whether this Spark can be parked: it runs on this machine in its own JVM, and has no
+        unfinished work.
 
-        Remains are tasks whose result is not awaited, and files of a shuffle.
+        Unfinished work is tasks whose result is not awaited, and shuffle files.
         """
         is_up = not self._starting.is_alive() and self._context is not None
         if not is_up or self._gateway is None or local_workers(self._master) is None:
@@ -324,7 +330,7 @@ class OwnSpark:
         return not is_stopped and (self._boot is None or self._boot.folder.is_dir())
 
     def step_aside(self) -> None:
-        """Hide it from PySpark: the caller's next session starts as if it did not exist."""
+        """Hide this Spark from PySpark, so that the caller's next session is a new one."""
         from pyspark import SparkContext
 
         with SparkContext._lock:
@@ -352,11 +358,11 @@ class OwnSpark:
             standing.end(patience_seconds)
 
     def close(self, *, at_once: bool = False) -> None:
-        """End it without waiting for anything that has no result.
+        """End this Spark without waiting for work whose result is not needed.
 
-        With ``at_once``, not even for the class archive to be written.
+        With ``at_once``, also without waiting for the class archive to be written.
         """
-        # a scheduler that is stopped while tasks end prints errors
+        # a scheduler prints errors if it is stopped while tasks end
         self.stop_job(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
@@ -407,7 +413,7 @@ def _is_silence(error: Exception) -> bool:
 
 
 def _nothing(_: int) -> None:
-    """Done."""
+    """The task of the first job: does nothing."""
 
 
 def _forget_accumulators(context: Any) -> None:
@@ -420,13 +426,13 @@ def _forget_accumulators(context: Any) -> None:
 
 
 def _end_launched(gateway: Any) -> None:
-    """End the JVM that PySpark launched, so that the next session starts with the environment of
-    its time.
+    """End the JVM that PySpark launched, so that the next session starts with the current
+    environment.
     """
     process = getattr(gateway, "proc", None)
     if process is not None:
         with contextlib.suppress(OSError):
-            process.stdin.close()  # it ends when its input does
+            process.stdin.close()  # the JVM ends when its input is closed
         try:
             process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -479,7 +485,7 @@ def _take_ahead(system: str | None) -> Boot | None:
     try:
         return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
-        return None  # Spark's own way finds the cause and reports it
+        return None  # PySpark's launcher will report the cause
 
 
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:

@@ -1,10 +1,10 @@
 """Keeps a started Spark between two calls of a program, to save the seconds of the next start.
 
-At most one Spark is parked: an idle JVM of some 200 MB, its fork server, and for one more minute
-its Python workers. It holds no lock and no scratch folder, only the JVM's own folder. It ends with
-the process, however that ends, and after ten minutes without a call. It also ends if a call needs
-another ``master``, ``conf``, environment or working folder, or if the caller has a session by then.
-A fork of the process does not touch it. PySpark does not see it, so a caller's own session is a
+At most one Spark is parked: an idle JVM of about 200 MB, its fork server, and for one more minute
+its Python workers. It has no lock and no scratch folder, only the JVM's folder. It ends with the
+process, even if the process crashes, and after ten minutes without a call. It also ends if a call
+needs another ``master``, ``conf``, environment or working folder, or if the caller has started a
+session. Forks of the process do not use it. It is hidden from PySpark, so the caller's session is a
 different one.
 
 A process can have one Spark of this kind, so calls in several threads that need it take ``turn``.
@@ -77,7 +77,7 @@ def park(spark: OwnSpark, master: str, conf: Mapping[str, str]) -> bool:
     if not spark.can_wait:
         return False
     spark.step_aside()
-    end()  # one that another thread's call has parked
+    end()  # end the Spark that a call in another thread has parked
     timer = threading.Timer(SECONDS_PARKED, end)
     timer.daemon = True
     with _lock:

@@ -1,10 +1,10 @@
 """The exchange for clusters: blocks and losers travel through Spark's own shuffle.
 
-Only the log itself is on a shared folder. Blocks are cut at the bucket ranges of the elect units,
-and each part is sent to its unit's task. The losers, packed in four bytes each, are sent to the
-task that rewrites their piece. The scan's states are sent to that task too, compressed (a few bytes
-for a piece of live records), so that no byte of the log is read a third time. The output of a stage
-stays on the executors' disks, since the driver checks its figures before the next stage starts.
+Only the log itself is in a shared folder. Blocks are split by the bucket ranges of the elect units,
+and each part is sent to the task of its unit. The losers, four bytes each, are sent to the task
+that rewrites their piece. So are the compressed states of the scan, which are a few bytes for a
+piece of live records. The rewrite therefore need not scan again. The output of a stage stays on the
+executors' disks, because the driver checks its figures before it starts the next stage.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ class ShuffleExchange:
     def _collect(
         self, name: str, asked: RDD[Any], task: Any, total: int, progress: Progress
     ) -> dict[int, Any]:
-        """Run ``task`` on each partition of ``asked``, keep its output, and collect its results
-        here.
+        """Run ``task`` on each partition of ``asked``. Its rows stay on the executors; its results
+        return to the driver.
         """
         from pyspark import StorageLevel
 
@@ -269,7 +269,7 @@ class ShuffleExchange:
 
     def clear(self) -> None:
         for kept in self._kept:
-            with contextlib.suppress(Exception):  # a JVM that is gone keeps nothing
+            with contextlib.suppress(Exception):  # a JVM that has ended keeps no rows
                 kept.unpersist()
         self._kept = []
 
@@ -278,11 +278,12 @@ class ShuffleExchange:
 
 
 def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
-    """The unit's result, then its blocks and its pieces' states, as rows."""
+    """Yield the unit's result, then its blocks and the states of its pieces, as rows."""
     n, unit = numbered
     blocks: list[Any] = []
     states: list[tuple[int, int, bytes]] = []
-    keyed = {piece.number for piece in unit.pieces if piece.keyed}  # others are not rewritten
+    # pieces outside the range of the round are not rewritten
+    keyed = {piece.number for piece in unit.pieces if piece.keyed}
     results: list[PieceScan] = []
 
     def keep(block: EntryBlock) -> None:
@@ -320,7 +321,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
 def _cut_block(
     unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The part of a block in the unit's buckets."""
+    """The part of a block that is in the unit's buckets."""
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
     end = int(ends[unit.end_bucket - 1])
     part_ends = ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
@@ -371,7 +372,7 @@ def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
 
 
 def _rewrite_scanned(unit: RewriteUnit, states: Sequence[ByteArray]) -> SegmentOutput:
-    """Rewrite with the states from scan and election."""
+    """Rewrite the unit with the states from scan and election."""
     made = rewrite(unit, tuple(states))
     fsync_outputs([made])
     return made

@@ -1,4 +1,4 @@
-"""Converts Spark's errors to a sentence; Spark's own text is a page of stack traces."""
+"""Converts Spark's errors, which are pages of stack traces, to a sentence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def last_trace_line(text: str) -> str | None:
 def spark_error(
     stage: str, error: Exception, death: JvmDeath | None = None, limit: str | None = None
 ) -> LogError:
-    """The error of a stage that Spark did not finish.
+    """The error to report for a stage that Spark did not finish.
 
     ``death`` is how Spark's JVM has ended, if it has. ``limit`` describes the memory limit if the
     system killed a process of this machine for it meanwhile.
@@ -101,7 +101,7 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
 
 
 def _times(text: str) -> str:
-    """How often Spark tried the task."""
+    """The number of times that Spark ran the task, in words."""
     tried = re.search(r"failed (\d+) times", text)
     return f", {tried[1]} times in a row" if tried is not None and tried[1] != "1" else ""
 
@@ -110,6 +110,7 @@ def _cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = next((n for n, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
     end = named + 1
-    while end < len(lines) and lines[end - 1].endswith(":"):  # Spark continues in the next line
+    # Spark's message continues on the next line
+    while end < len(lines) and lines[end - 1].endswith(":"):
         end += 1
     return " ".join(lines[named:end]) or "no reason"

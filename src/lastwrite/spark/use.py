@@ -1,4 +1,4 @@
-"""Provides a runner and an exchange: on the caller's session, on a new one, or in this process.
+"""Provides a runner and an exchange: on the caller's session, on a new session, or in this process.
 
 Modules that need Spark are imported only where a session is used, so that commands that only read
 start without it.
@@ -38,7 +38,7 @@ def reject_workers_without_us(spark: SparkSession) -> None:
     """
     from lastwrite.spark.session import local_workers
 
-    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has no SparkContext
     if context is None or local_workers(str(context.master)) is None:
         return
     python = str(context.pythonExec)
@@ -56,7 +56,8 @@ def reject_workers_without_us(spark: SparkSession) -> None:
 
 
 def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
-    """Scratch files if all workers are on this machine, Spark's shuffle otherwise.
+    """The exchange for ``runner``: scratch files if all workers are on this machine, else Spark's
+    shuffle.
 
     The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) overrides this: a
     folder that all executors share may be as good, and tests compare the two. Then all data goes
@@ -110,7 +111,8 @@ def runner_for(
     system: str | None = None,
     is_daemon: bool = False,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
-    """A runner on ``spark``, or on a session started on ``master``, for one thread at a time.
+    """A runner on ``spark``, or on a session that is started on ``master``. Only one thread at a
+    time may use such a session.
 
     At the end that session is parked, or stopped if it cannot be parked. ``system`` is the system
     whose logs will be compacted. With ``is_daemon`` other threads do not wait for it.

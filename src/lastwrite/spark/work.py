@@ -1,4 +1,6 @@
-"""Runs units of work: here one after the other, on Spark by ``spark.runner``."""
+"""Runs units of work. This module runs them one after another; ``spark.runner`` runs them on
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Runner(Protocol):
     """Runs a function over units."""
 
     workers: int
-    profile: dict[str, StageProfile]  # by stage, since the runner was created
+    profile: dict[str, StageProfile]  # profile of each stage, since the runner was created
 
     @property
     def is_alive(self) -> bool:
@@ -38,7 +40,7 @@ class Runner(Protocol):
         ...
 
     def asked(self) -> Requests:
-        """The requests to buckets by tasks in other processes so far."""
+        """The object-store requests of tasks in other processes, so far."""
         return sum((stage.requests for stage in [*self.profile.values()]), Requests())
 
     def run(
@@ -106,7 +108,7 @@ class InlineRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
 
     def asked(self) -> Requests:
-        """None: all tasks run in this process."""
+        """No requests: all tasks run in this process."""
         return Requests()
 
     def cancel(self) -> None:

@@ -15,8 +15,8 @@ _is_settled = False
 def settle() -> None:
     """Exclude all objects that exist now from later garbage collections.
 
-    To be called at the end of a task, when everything that it needs is loaded. Only the first call
-    has an effect, so that garbage of later tasks is still collected.
+    Call it at the end of a task, when all modules are loaded. Only the first call has an effect, so
+    that garbage of later tasks is still collected.
     """
     global _is_settled
     if not _is_settled:

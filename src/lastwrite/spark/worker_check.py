@@ -90,7 +90,7 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
                 from lastwrite.spark.worker_check import look
-            except ImportError:  # another version, which is reported anyway
+            except ImportError:  # another version of the package, which is reported too
                 return found
             found["seen"] = look(paths, stores)
         return found
@@ -137,7 +137,7 @@ def findings(
     *,
     needs_client: bool,
 ) -> list[tuple[str, str]]:
-    """What does not fit, as (problem, remedy), with one answer per executor.
+    """The problems of the workers as (problem, remedy), from one answer per executor.
 
     ``here`` has the versions of this process.
     """

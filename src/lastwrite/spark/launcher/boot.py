@@ -1,6 +1,6 @@
 """The parts of Spark on this machine that exist before a session: a folder, a JVM, a fork server.
 
-Both processes take a second to start, and nothing on the command line affects them. So they are
+Both processes need a second to start, and the command line does not affect them. They are therefore
 started first, and checked later.
 """
 
@@ -22,9 +22,9 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
 class Boot:
-    """The processes, from their start to their end."""
+    """The JVM and the fork server of one run."""
 
-    is_ended = False  # ended on purpose, so that no replacement is started
+    is_ended = False  # whether they were ended on purpose, so that they are not replaced
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Boot:
             raise
 
     def close(self, *, let_go: bool = False) -> None:
-        """End both processes. With ``let_go`` the JVM may end by itself and finish its files."""
+        """End both processes. With ``let_go`` the JVM is not killed but finishes its files."""
         self.is_ended = True
         if let_go:
             self.jvm.release()

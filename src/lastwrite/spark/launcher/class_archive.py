@@ -48,15 +48,18 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """How to start the JVM: with an archive, writing one, or (the default) without."""
+    """How to start the JVM: with an archive, while writing an archive, or (the default) without
+    one.
+    """
 
     options: tuple[str, ...] = ()
-    shell: tuple[str, ...] = ()  # before the command, if the archive is written
+    shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
     # exists if a run has started to write the archive, or has written it
     marker: Path | None = None
-    taken: Path | None = None  # the archive itself
-    new: Path | None = None  # the file while it is written
-    # a second Java writes it, and prints a lot after the command has ended
+    taken: Path | None = None  # the archive that the JVM uses
+    new: Path | None = None  # temporary name of an archive that is being written
+    # whether a second Java process writes the archive, which prints many lines after the command
+    # has ended
     is_talkative: bool = False
 
     @property
@@ -82,7 +85,7 @@ class ClassArchive:
 
 
 def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> ClassArchive:
-    """The archive of this Java for the classes in ``jars``, if it is started with ``options``."""
+    """The archive for the classes in ``jars``, for this Java with ``options``."""
     try:
         home = Path(java.home)
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()

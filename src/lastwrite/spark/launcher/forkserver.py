@@ -10,8 +10,8 @@ share its pages.
        └──── starts ──► JVM ── starts ──► launcher.attach ───────┘ its environment
 
 The fork server is a separate program, or a fork of the driver. It is a fork if the driver is the
-command line on Linux, which needs to load the same modules anyway. It ends when the driver ends,
-and a daemon when the JVM ends, however they end: each holds one end of a pipe.
+command line on Linux, which needs to load the same modules anyway. The fork server ends when the
+driver ends, and a daemon when the JVM ends, even after a crash: a pipe between them closes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class ForkServer:
         return {ADDRESS: self.address}
 
     def spawn(self, system: str | None) -> None:
-        """Start it as a separate program, which loads everything itself; ``system`` as in ``load``."""
+        """Start the fork server as a separate program, which loads all modules itself. ``system``
+        is as in ``load``.
+        """
         with self._listener as listener:
             self._spawned = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno()), system or ""],
@@ -80,7 +82,7 @@ class ForkServer:
     def fork(
         self, system: Callable[[], str | None], say: Callable[[str], None] | None = None
     ) -> None:
-        """Load everything in this process, which needs it too, and start the server as a copy.
+        """Load all modules in this process, which needs them too, and fork the server from it.
 
         ``system`` and ``say`` are passed to ``load``.
         """
@@ -135,8 +137,8 @@ def load(system: Callable[[], str | None], say: Callable[[str], None] | None = N
     called before they are compiled.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # it would repeatedly scan objects that stay anyway
-    with suppress(Exception):  # the work will meet the same error and report it
+    gc.disable()  # garbage collection would repeatedly scan objects that stay
+    with suppress(Exception):  # the task raises the same error, and reports it
         is_compiled = import_module(_WARM_UP).is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
@@ -186,7 +188,7 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
         os.setsid()  # Ctrl-C is handled by the driver
         go_first_for_memory()
         os.dup2(life, 0)
-        os.dup2(life, 1)  # nothing is written there
+        os.dup2(life, 1)  # standard output is not used
         kept = listener.fileno()
         # This includes a JVM's input, whose other end must notice the driver's end.
         for name in os.listdir("/proc/self/fd"):

@@ -1,4 +1,5 @@
-"""A JVM for Spark on this machine, started like Spark's scripts would start it, but directly.
+"""A JVM for Spark on this machine, started directly, with the options that Spark's scripts would
+use.
 
 ``spark-submit`` is a shell script that starts another. That one starts Python to find its own
 location, and Java to find the options for starting Java. The results are computed here: the class
@@ -55,7 +56,7 @@ _GUARD = (
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
     'shift 3; exec "$@" >/dev/null'
 )
-_LEAST_OPTIONS = 8  # of the launcher; with fewer the class has an unknown form
+_LEAST_OPTIONS = 8  # least number of launcher options; with fewer, the class has an unknown form
 
 # These environment variables leave the start to Spark, except those that only name the machine.
 _FOREIGN = re.compile(r"SPARK_|PYSPARK_|HADOOP_|YARN_")
@@ -266,7 +267,7 @@ class Jvm:
         return JvmDeath(f"Spark's JVM {how}", "run again; if it ends again, run: lastwrite doctor")
 
     def kill(self) -> None:
-        """Kill the JVM at once, with the shells beside and before it."""
+        """Kill the JVM immediately, with the shells that guard and start it."""
         has_died = self._process.poll() is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ import weakref
 
 
 class Lifeline:
-    """Holds the near end in this process only: a forked copy closes it at once."""
+    """The pipe. Only this process keeps the near end open: a fork closes it immediately."""
 
     far_end = _near_end = -1  # -1 until there is a pipe
 
