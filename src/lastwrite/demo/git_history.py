@@ -51,7 +51,7 @@ class PathChange(NamedTuple):
 
     path: bytes
     value: bytes | None  # b"<mode> <blob id>"; None if the commit deletes the path
-    commit: bytes  # its id, in hex
+    commit: bytes  # id of the commit, in hex
     committed_ms: int
 
 
@@ -63,7 +63,7 @@ class GitHistory:
     commits: Sequence[
         bytes
     ]  # ids in hex, oldest first, each the first parent of the next; never empty
-    committed_ms: Sequence[int]  # one per commit
+    committed_ms: Sequence[int]  # commit time of each commit
     is_shallow: bool
 
     @property

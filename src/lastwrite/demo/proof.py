@@ -27,7 +27,7 @@ class ReplayedTable:
     records: int
     tombstones: int
     keys: int
-    repeated: tuple[bytes, ...]  # keys of more than one record
+    repeated: tuple[bytes, ...]  # keys that have more than one record
     bytes: int
     segments: int
 
@@ -36,7 +36,7 @@ def read_table(folder: str) -> ReplayedTable:
     """Read the partition in ``folder`` from start to end; one segment and the table are in memory.
 
     Raises:
-        CorruptLog: a batch is broken.
+        CorruptLog: a batch is damaged.
     """
     log = read_partition(folder)
     latest: dict[bytes | None, bytes | None] = {}

@@ -14,7 +14,8 @@ from lastwrite.spark.use import sql_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")  # the last exists since Spark 4
+# pyspark.sql.datasource exists since Spark 4
+NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")
 REMEDY = "pip install 'lastwrite[frames]' 'pyspark>=4'"
 _SQL = """\
 SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
@@ -26,10 +27,10 @@ class DemoAnswer(FrozenDocument, frozen=True):
     """The result of the SQL query: the five folders of the topic with the most files."""
 
     sql: str
-    files: int  # in total
+    files: int  # number of files of the topic
     folders: list[str]
-    folder_files: list[int]  # one per folder, as is the next
-    last_writes: list[str]  # days in the session's time zone
+    folder_files: list[int]  # number of files in each of ``folders``
+    last_writes: list[str]  # last write in each of ``folders``: days in the session's time zone
 
 
 def can_ask() -> bool:

@@ -24,10 +24,10 @@ from lastwrite.spark.inline import Inline, place_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Segments are merged while the sum of their sizes before a round fits segment.bytes. With the size
-# at which they were rolled, none would be merged.
+# Compaction groups segments whose total size is at most segment.bytes. If segment.bytes were the
+# size at which the segments were rolled, no two would be grouped.
 _MERGED_SEGMENTS = 4
-_SPARK_FROM_BYTES = 64 << 20  # verifying less takes less time than starting Spark again
+_SPARK_FROM_BYTES = 64 << 20  # verifying fewer bytes takes less time than starting Spark again
 
 
 class Figures(FrozenDocument, frozen=True):
@@ -41,7 +41,7 @@ class Figures(FrozenDocument, frozen=True):
 
 
 class DemoReport(Document, kw_only=True):
-    """The result of the demo, which exists only if every proof holds."""
+    """The result of the demo. It exists only if all comparisons succeeded."""
 
     repository: str
     head: str
@@ -74,7 +74,7 @@ def run_demo(
     spark: SparkSession | Inline | None = None,
     progress: Progress | None = None,
 ) -> DemoReport:
-    """Make a topic of the history of ``repository``, compact it, and prove the result.
+    """Write the history of ``repository`` as a topic, compact it, and verify the result.
 
     Args:
         repository: a folder in a git repository.
@@ -102,7 +102,8 @@ def run_demo(
             "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes,
         }
         progress.stage("start Spark", 0)
-        with _timed(seconds, "start Spark"):  # the rest after the stages are subtracted
+        # the time that remains after the stages are subtracted
+        with _timed(seconds, "start Spark"):
             compaction = lastwrite.compact(
                 before,
                 to=after,

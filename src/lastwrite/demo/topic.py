@@ -14,11 +14,12 @@ from lastwrite.model.progress import Progress
 TOPIC = TopicPartition("git-history", 0)
 _HEADER = b"commit"
 
-_SIZED_CHANGES = 100_000  # read before the first is written, to choose the segment size
-_SEGMENTS = 12  # about so many, as equal as batches allow
+# changes that are read before the first is written, to choose the segment size
+_SIZED_CHANGES = 100_000
+_SEGMENTS = 12  # approximate number of segments, of equal size
 _LEAST_SEGMENT_BYTES = 2048
 _MOST_SEGMENT_BYTES = 64 << 20
-_MOST_BATCH_BYTES = 16_384  # a producer's default
+_MOST_BATCH_BYTES = 16_384  # default batch.size of producers
 _ADVANCE_CHANGES = 2048
 
 
@@ -32,7 +33,7 @@ class WrittenTopic:
     keys: int
     bytes: int
     segments: int
-    segment_bytes: int  # the setting by which the segments were rolled
+    segment_bytes: int  # segment.bytes by which the segments were rolled
 
 
 def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTopic:

@@ -90,7 +90,7 @@ class TopicWriter:
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._bases: list[int] = []
-        # of the open segment: position, size, last offset, time
+        # batches of the open segment: (position, size, last offset, timestamp)
         self._batches: list[tuple[int, int, int, int]] = []
         self._size = 0
         self.end_offset = 0
@@ -104,7 +104,9 @@ class TopicWriter:
         files.make_folder(self.folder)
         if (
             topic_id is None
-        ):  # a broker creates a random one; derived from the name, the bytes are reproducible
+            # A broker picks a random topic id. This one is derived from the name, so that the files are
+            # reproducible.
+        ):
             topic_id = topic_id_text(uuid.uuid5(uuid.NAMESPACE_OID, name.topic).bytes)
         files.write(
             os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id)
