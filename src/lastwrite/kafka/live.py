@@ -113,7 +113,7 @@ class PartitionSyncState:
     # time of the request for the log's bounds; the archive has all records up to then
     asked_ms: int
     brought_ms: int  # time of the last fetch, from the manifest
-    told: tuple[object, ...]  # the log's bounds, leader epoch, topic id, settings and groups
+    told: tuple[object, ...]  # log bounds, leader epoch, topic id, settings and groups
 
 
 class KafkaSyncContext:

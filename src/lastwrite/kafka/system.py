@@ -451,7 +451,7 @@ class KafkaSystem(System):
         if not log.holes:
             return log
         settings = None
-        with suppress(LogError):  # the cluster's metadata cannot be read
+        with suppress(LogError):  # without the cluster's metadata, settings are unknown
             settings = self.settings(log.folder, config)
         return replace(log, problems=(*log.problems, *judge_holes(log, log.holes, settings)))
 

@@ -89,7 +89,7 @@ class RestoreContext:
 
 
 class PartitionRestore:
-    """Restores one partition; ``until`` is the first offset left out, None means all are restored.
+    """Restores one partition. ``until`` is the first offset to leave out; None restores all.
 
     Raises:
         LogError: a transaction is open at the end.

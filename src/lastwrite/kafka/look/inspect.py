@@ -83,7 +83,7 @@ def inspect_file(
     """Add one file to ``report``.
 
     Raises:
-        NotALog: it is not a file of a Kafka log.
+        NotALog: ``path`` is not a file of a Kafka log.
         LogHeld: a process has locked the file's log root.
     """
     file = identify(path)

@@ -66,7 +66,7 @@ class KafkaProof(LogProof):
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The offsets inside both logs. A copy without its root's checkpoints has no bounds."""
+        """The offsets inside both logs, because a copy may lack its root's checkpoints."""
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )

@@ -134,13 +134,12 @@ class ServedLog:
         return self.epochs[n].epoch, end
 
     def producer_entries(self) -> Mapping[tuple[int, int], ProducerEntry]:
-        """Producers by id and epoch, from the snapshot that the broker wrote at the log's end when
-        it stopped.
+        """Producers by id and epoch, from the broker's snapshot at the log's end.
 
         Empty if there is no snapshot of that end.
 
         Raises:
-            LogError: it cannot be read.
+            LogError: the snapshot cannot be read.
         """
         name = segment_file_name(self.log.end_offset, KafkaFileKind.SNAPSHOT)
         path = os.path.join(self.log.folder, name)

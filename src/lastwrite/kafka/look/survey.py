@@ -119,8 +119,9 @@ class Surveyor:
         note: Note,
         advance: Callable[[int], None],
     ) -> SegmentInspection:
-        """Read ``segment`` to its end; no offset may reach ``end_offset``. Problems are passed to
-        ``note``.
+        """Read ``segment`` to its end, and pass problems to ``note``.
+
+        An offset of ``end_offset`` or more is a problem.
         """
         found = SegmentInspection(
             file=segment.path,
@@ -339,7 +340,7 @@ def count_entries(segment: Segment, kind: KafkaFileKind, note: Note) -> int | No
         return None
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))
-    except RemoteFailed:  # its contents are unknown
+    except RemoteFailed:  # the index could not be read
         raise
     except LogError as error:
         note(kafka_problem_of(error, path))

@@ -76,7 +76,7 @@ class LiveSource:
     accepts_gap: bool = False
     # the caller polls, so LogHeld is raised while another process has an unfinished round
     follows: bool = False
-    level_ms: int = 0  # when a follower last had all records; 0: unknown
+    level_ms: int = 0  # time at which the archive last had all records; 0 if unknown
     # for records that no broker wrote, which are committed together; see ``ArchivedLog``
     written: tuple[tuple[str, int], ...] | None = None
 

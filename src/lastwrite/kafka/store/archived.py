@@ -89,7 +89,7 @@ _SIDES = (KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX, KafkaFileKind.TRANSACTI
 class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A cache object of a segment (``scan_cache``)."""
 
-    key: str  # relative to the partition's folder
+    key: str  # the object's key, relative to the partition's folder
     bytes: int
     etag: str = ""
 

@@ -123,7 +123,7 @@ def swap(
         _check_settled(log, check_unchanged(log))
         planned = _Swap(log, outputs, check_outputs(log, outputs), first_dirty_offset)
         notes.announce(log.folder, planned.intent)
-        yield []  # until all commits are registered
+        yield []  # wait until all commits are registered
         yield planned.prepare(notes)
         check_unchanged(log, intent_file(planned.intent))
         planned.decide()

@@ -59,7 +59,7 @@ from lastwrite.model.work import Limits, ScanRange, SegmentOutput
 from lastwrite.reports.fetching import HoldReason
 from lastwrite.storage.reading import reader_of
 
-Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
+Aborted = tuple[tuple[int, int, int, int], ...]  # as ``ArchivedLog.aborted``
 
 _ELSEWHERE = "fetch it into an archive of its own: give another --to"
 _ASIDE = (

@@ -31,7 +31,7 @@ from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = ".lock"
 _NOTES_AT_LEAST_S = 60.0  # a broker writes high watermarks every five seconds by default
-_STARTS_AT_LEAST_S = 1.0  # sooner after a start, the previous broker process may have written them
+_STARTS_AT_LEAST_S = 1.0  # watermarks written sooner may be the previous broker's
 PLACE = LockPlace(
     FILE,
     "the log root",

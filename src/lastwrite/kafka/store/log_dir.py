@@ -323,7 +323,7 @@ class _PartitionListing:
     # ------------------------------------------------------------------ beside a broker
 
     def _leave_out(self, bound: int) -> int:
-        """Drop the segments beyond ``bound``. Returns it, or the first base offset if larger."""
+        """Drop the segments beyond ``bound``. Returns ``bound`` or, if larger, the first base."""
         last = max((base for base in self._bases if base <= bound), default=None)
         if last is None:
             last = self._bases[0] if self._bases else 0
@@ -475,7 +475,7 @@ class _PartitionListing:
             or kind is KafkaFileKind.INDEX
             or kind is KafkaFileKind.TIME_INDEX
         ):
-            return  # checked in ``_segment``
+            return  # ``_segment`` checks these files
         if kind is KafkaFileKind.TRANSACTION_INDEX:
             base = int(name[:20])
             if self._is_unflushed(base):
@@ -515,7 +515,7 @@ class _PartitionListing:
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
         found = self._producers.get(offset)
-        if found is None:  # it does not decode: raise the error again
+        if found is None:  # the snapshot cannot be decoded: raise the error again
             found = decode_snapshot(self._read(segment_file_name(offset, KafkaFileKind.SNAPSHOT)))
         return found
 
@@ -755,7 +755,7 @@ class _PartitionListing:
         except OSError as error:
             raise to_log_error(error, path, "read the segment") from error
         except LogError as error:
-            if not is_active:  # the walk of the active segment reports it
+            if not is_active:  # walking the active segment reports the error
                 self._found.note(error, path)
             return None
         return header.max_timestamp_ms

@@ -148,7 +148,7 @@ def restore(
         _write_checkpoints(target, log, end)
         _put_in_place(target)
     except BaseException:
-        with contextlib.suppress(LogError, OSError):  # the next run removes it
+        with contextlib.suppress(LogError, OSError):  # the next run removes the folder
             files.remove_tree(staging)
         raise
     return replace(found, is_written=True, segments=writing.segments, bytes=writing.bytes)

@@ -257,7 +257,7 @@ def read_tier(
     states = states or {}
     removed = {id for id, each in states.items() if each.state > FINISHED}
     there = {id: files for id, files in _files_of(folder).items() if id not in removed}
-    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # a request is mostly waiting
+    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # requests mostly wait
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
         raise NotALog(

@@ -32,6 +32,7 @@ def scan_root(root: str) -> list[PartitionSnapshot]:
     """Every live partition folder in ``root``, including empty ones, by name.
 
     Each state includes the partition's checkpoint entries.
+
     Raises:
         LogError: the root cannot be listed.
     """
