@@ -49,7 +49,7 @@ class FollowResult(Protocol):
     def fetch(self) -> Sequence[FollowedLog]:
         """One poll: fetch the new records of every selected partition, also of new topics.
 
-        Each partition is committed on its own. The report of a partition that cannot be fetched
+        Each partition is committed separately. The report of a partition that cannot be fetched
         has the reason; the other partitions are fetched.
 
         Raises:

@@ -108,7 +108,7 @@ class ArchiveRounds:
                 self._worked_on.discard(folder)
 
     def now(self, folder: str) -> VersionedManifest:
-        """The current manifest. The first call may return the one that was read for settings."""
+        """The current manifest. The first call may return the manifest read for the settings."""
         if folder in self._worked_on:
             self._seen.pop(folder, None)
         self._worked_on.add(folder)
@@ -119,7 +119,7 @@ class ArchiveRounds:
         raise NotImplementedError
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        """The folder where the round's tasks write, in the log's partition or in that of ``to``.
+        """The folder where the round's tasks write, in the log's own archive or in ``to``.
 
         Raises:
             InvalidConfig: the archive ``to`` already has the partition.

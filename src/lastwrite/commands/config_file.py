@@ -22,7 +22,7 @@ _MOST = 8  # names in the note
 def known_and_passed_over(
     names: Mapping[str, object], path: str
 ) -> tuple[dict[str, object], str | None]:
-    """The known settings of a file, and a note on the unknown ones.
+    """The known settings of a file, and a note on unknown settings.
 
     An unknown name is not an error, because a broker's file may contain settings of its plugins,
     its version or its vendor. If the name resembles a known name, the note suggests that name. The

@@ -301,9 +301,9 @@ class KeyedTable(Mapping[bytes, Any]):
         If a key was written several times between two polls, only the last write is returned. The
         changes can therefore be applied in any order.
 
-        When the first batch is returned, the table already contains the last poll. A batch counts as
-        taken when the next batch is requested. If a cleaner removed a tombstone before a poll found
-        it, the key is returned as deleted, without offset and timestamp.
+        When the first batch is returned, the table already contains the last poll. A batch counts
+        as taken when the next batch is requested. If a cleaner removed a tombstone before a poll
+        found it, the key is returned as deleted, without offset and timestamp.
 
         Keys and values are decoded as in the table. If ``on_bad`` is ``null``, a bad value is not a
         delete; ``_error`` contains the reason. If it is ``aside``, a record with a bad value is

@@ -31,7 +31,7 @@ def users(
         password: the password of the user in ``add``.
         topic: topics that the user may also read. A name that ends in ``*`` is a prefix.
         group: consumer groups that the user may also use. A name that ends in ``*`` is a prefix.
-        mechanism: the SASL mechanisms for the password. None means all supported ones.
+        mechanism: the SASL mechanisms for the password. None means all supported mechanisms.
 
     Returns:
         ``users``, a list of names with their mechanisms, and ``acls``, the rules of the file.

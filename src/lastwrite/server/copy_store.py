@@ -59,7 +59,7 @@ class CopyStore:
             remove_tree(place)
 
     def used(self, place: str) -> None:
-        """Mark a copy as used now, and delete the least recently used ones beyond the limit.
+        """Mark a copy as used now. Delete the least recently used copies beyond the limit.
 
         Raises:
             LogError: the folder cannot be read.

@@ -113,7 +113,7 @@ def decode_request(frame: Buffer) -> ClientRequest:
     """Decode the header of a request.
 
     Raises:
-        CorruptLog: it is not a request, or not a supported one.
+        CorruptLog: the frame is not a request, or the request is not supported.
     """
     view = memoryview(frame)
     if len(view) < _HEAD.size + 2:

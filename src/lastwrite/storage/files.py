@@ -4,7 +4,7 @@ Each function passes a *fault point* before it acts, so that a test can stop the
 two operations::
 
     LASTWRITE_FAULT_POINT=7      before the seventh operation the process kills itself
-    LASTWRITE_FAULT_ERROR=28     instead, that operation and all later ones fail with this errno
+    LASTWRITE_FAULT_ERROR=28     instead, this and all later operations fail with this errno
                                  (28: disk full)
     LASTWRITE_FAULT_LOG=FILE     the operations are appended to FILE, one per line
 

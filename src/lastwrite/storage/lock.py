@@ -4,13 +4,13 @@ A broker holds an exclusive POSIX record lock on that file while it runs. Lastwr
 bytes of the file, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
-    0                           the root's turn, held while a file of the root itself is rewritten
+    0                           the root's turn: locked while a file of the root itself is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
 In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
 
     0                           the broker's; runs share it
-    1                           the turn
+    1                           the root's turn
     2 + 62 bits of a hash       the queue
 
 Runs on different logs can therefore share a root. A run that holds a single byte prevents a broker
@@ -328,7 +328,7 @@ def root_turn(root: str, place: LockPlace) -> Iterator[None]:
     """Wait for, and hold, the lock for rewriting a file of the root, such as a checkpoint.
 
     Raises:
-        LogHeld: a broker holds the root, or the turn is held for longer than ``place`` allows.
+        LogHeld: a broker holds the root, or another run holds this lock for too long.
         LogError: the root cannot be written.
     """
     entry = _enter(root, place)

@@ -57,7 +57,7 @@ _OF_GROUP = 0x04  # the tag of the owning group in an access list
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The ownership that a file gets from the one that it replaces.
+    """The owner, group, mode and attributes that a new file gets from the file that it replaces.
 
     If ``is_required`` is false, what the caller may not set is skipped. If ``attributes`` is None,
     the file keeps the attributes that it inherits from its folder.

@@ -27,7 +27,7 @@ _process = 0
 
 
 def make_folder(parent: str | None = None) -> Path:
-    """Create a run's folder below ``parent`` or the temporary folder. Deletes unused ones first.
+    """Create a run's folder below ``parent`` or the temporary folder. Deletes unused folders first.
 
     Raises:
         LogError: no folder can be created there.

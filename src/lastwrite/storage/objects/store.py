@@ -110,7 +110,7 @@ class ObjectStore(Protocol):
         ...
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Delete objects. Missing ones are ignored."""
+        """Delete objects. Missing objects are ignored."""
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
