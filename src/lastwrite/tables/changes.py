@@ -183,7 +183,8 @@ def was_compacted_since(
 ) -> bool:
     """Whether a compaction may have removed records at or above these offsets.
 
-    True if the log's checkpoint is above them, or if an offset has no record.
+    True if a log's checkpoint is above them, or an offset has no record. The latter is checked only
+    if no two records share an offset.
     """
     for log in logs:
         first = since.get(log.name.partition, 0)

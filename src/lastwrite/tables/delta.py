@@ -311,8 +311,8 @@ class DeltaTable:
     # ------------------------------------------------------------------ older versions
 
     def expire(self, older_than_ms: int) -> int:
-        """As ``TableFormat.expire``. Writes a checkpoint first if one is due, because Delta can drop
-        only versions before a checkpoint.
+        """As ``TableFormat.expire``. Writes a checkpoint first if one is due, because Delta can
+        drop only versions before a checkpoint.
         """
         commits, checkpoints = self._log()
         if not commits:

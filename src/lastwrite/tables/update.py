@@ -246,7 +246,7 @@ class _BucketChanges:
     plus: int  # checksum of the new rows
     files: list[DataFile] = field(default_factory=list)  # new files
     removed: list[str] = field(default_factory=list)  # paths of removed files
-    deletes: dict[str, Int64Array] = field(default_factory=dict)  # as in ``TableChange``
+    deletes: dict[str, Int64Array] = field(default_factory=dict)  # see ``TableChange``
     written_anew: bool = False
 
     @property

@@ -310,8 +310,8 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 class _ComparedRows(NamedTuple):
     """The result of comparing one part.
 
-    ``differences``: kind of difference to pairs of a row and a record. If the row or the record is
-    missing, the other one takes its place in the pair.
+    ``differences``: kind of difference to pairs of a row and a record. If one of them is missing,
+    the pair contains the other one twice.
     """
 
     proven: int
