@@ -63,7 +63,7 @@ class _SparkStream(DataSourceStreamReader):
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
         self._rows = rows
-        self._logs: _Logs | None = None  # as listed for the next micro-batch
+        self._logs: _Logs | None = None  # the logs for the next micro-batch
         self._ends: Offsets | None = None  # the ends of these logs
         self._held_since_s: float | None = None  # since when the logs could not be listed
         self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted

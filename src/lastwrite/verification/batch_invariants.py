@@ -103,7 +103,7 @@ class TransactionHistory:
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset. Below it all records are replicated and all transactions ended."""
+        """The last stable offset: below it all records are replicated, all transactions ended."""
         unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
         firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
         return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))

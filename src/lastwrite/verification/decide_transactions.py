@@ -67,7 +67,7 @@ class DecidedTransactions:
     limit: int
     lookups: Lookups | None = None
     problems: list[Problem] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)  # at most _EXAMPLES of each kind
+    violations: list[Violation] = field(default_factory=list)  # _EXAMPLES of a kind
     violation_count: int = 0
 
     def break_promise(self, broken: Iterable[Violation]) -> None:

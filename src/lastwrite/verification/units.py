@@ -126,14 +126,14 @@ class CompareUnit:
     bits: int
     first_bucket: int
     end_bucket: int
-    before: tuple[RowBlock, ...]  # by offset
-    after: tuple[RowBlock, ...]
+    before: tuple[RowBlock, ...]  # blocks of the earlier log, sorted by offset
+    after: tuple[RowBlock, ...]  # blocks of the present log, sorted by offset
     log_start: int
     limit: int  # the last stable offset
     lookups: Lookups | None
     by_version: bool
     last_offset: int  # the last offset of the log
-    appended: tuple[int, int]  # as in ``invariants.judged``
+    appended: tuple[int, int]  # see ``invariants.judged``
     most_rows: int  # most rows in memory at once
 
     @property
