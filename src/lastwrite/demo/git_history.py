@@ -28,10 +28,10 @@ from typing import IO, NamedTuple
 from lastwrite.errors import EnvironmentUnfit, LogError, NotALog
 
 _READ_BYTES = 1 << 20
-_GONE = b"000000"  # the mode of the side without the path
+_GONE = b"000000"  # the mode that git prints if the path does not exist on one side
 _LATEST_MS = (1 << 63) - 1
 
-# In a git hook, or in a shell inside one, these point git to another folder than the one named.
+# In a git hook, these variables make git use another repository than the given folder.
 _POINTS_ELSEWHERE = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -59,7 +59,7 @@ class PathChange(NamedTuple):
 class GitHistory:
     """The walk from the root commit to the commit of HEAD when the walk was opened."""
 
-    repository: str  # the folder of the work tree, or of a bare repository
+    repository: str  # folder of the work tree, or of a bare repository
     commits: Sequence[
         bytes
     ]  # ids in hex, oldest first, each the first parent of the next; never empty
@@ -87,7 +87,7 @@ class GitHistory:
                 path = next(tokens)
                 value = None if mode == _GONE else mode + b" " + blob
                 yield at, PathChange(path, value, commit, self.committed_ms[at])
-            else:  # a step without changes is not announced
+            else:  # git prints no line for a step without changes
                 while commit != token:
                     at += 1
                     commit = self.commits[at]
@@ -227,7 +227,7 @@ class _Git:
                 for line in feed:
                     stdin.write(line)
         except OSError:
-            pass  # git has ended; its status is the reason
+            pass  # git has ended early, and its exit status shows the error
 
     def _listen(self) -> None:
         with _pipe(self._process.stderr) as stderr:
@@ -245,7 +245,7 @@ def _tokens(git: _Git, ended_by: bytes = b"\0") -> Iterator[bytes]:
 
 
 def _answer(folder: str, *arguments: str) -> bytes | None:
-    """The one line that git prints. None if it fails."""
+    """The single line that git prints. None if git fails."""
     process = _start(folder, arguments)
     out, _ = process.communicate()
     return out.removesuffix(b"\n") if process.returncode == 0 else None

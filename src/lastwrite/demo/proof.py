@@ -1,7 +1,7 @@
-"""The proof: a reader of the compacted topic ends with the same content as git.
+"""Compares the compacted topic with git, as a consumer reads it.
 
-The reader here is not the engine. It decodes each batch in plain Python, checks its checksum, and
-fills a dictionary, like any consumer that builds a table.
+The reader shares no code with the engine's compaction. It decodes each batch in plain Python,
+verifies its checksum, and fills a dictionary, like any consumer that builds a table.
 """
 
 from __future__ import annotations
