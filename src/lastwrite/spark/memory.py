@@ -51,16 +51,16 @@ class MemoryPlan:
         """The buffer sizes with which a worker stays within its share in every stage."""
         share = self.worker_bytes
         return Limits(
-            # the buffer, and twelve times a record when it is rebuilt
+            # memory: the buffer, and twelve times the size of a record that is rebuilt
             chunk_bytes=min(4 * MIB, max(MIB >> 2, share // 24)),
-            # and as much again when thinned, and when compressed
+            # memory: as much again when records are removed, and when the batch is compressed
             plain_bytes=max(2 * MIB, share // 4),
-            # 32 bytes each; 100 if keys repeat
+            # memory: 32 bytes per entry; 100 if keys repeat
             block_entries=min(1 << 20, max(1 << 14, share // 128)),
-            # and the pages that the system maps around them
+            # memory: the entries, and the pages that the system maps around them
             slice_bytes=min(16 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
-            # a byte each, and more if there are more than estimated
+            # memory: one byte per record, and more if the estimated number was too low
             piece_records=share // 6,
             ahead_bytes=min(8 * MIB, max(MIB >> 2, share // 32)),
             stores=address.used(),

@@ -127,7 +127,7 @@ class SparkRunner(Runner):
     ) -> PendingResult[list[R | FailedUnit[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return PendingResult(list)  # without units
+            return PendingResult(list)  # a result for no units: an empty list
         tasks = pack(weights, self.workers)
         batches = [[units[i] for i in places] for places in tasks]
         sizes = [sum(weights[i] for i in places) for places in tasks]
@@ -265,14 +265,14 @@ class SparkRunner(Runner):
 
     @property
     def is_alive(self) -> bool:
-        """Whether Spark still accepts work."""
+        """Whether Spark can run more jobs."""
         try:
             return self.context._jsc is not None and not self.context._jsc.sc().isStopped()
-        except Exception:  # there is no JVM
+        except Exception:  # the JVM has ended
             return False
 
     def cancel(self) -> None:
-        """Cancel all work of this runner, and start no more; threads that wait for it get an error."""
+        """Cancel all work of this runner, and refuse new work. Waiting threads get an error."""
         with self._lock:
             self.is_cancelled = self.has_failed = True
             groups = list(self._groups)
@@ -286,9 +286,10 @@ class SparkRunner(Runner):
     def cancel_groups(
         self, groups: Sequence[str], wait_seconds: float = _SECONDS_TO_CANCEL
     ) -> None:
-        """Cancel these jobs from a new thread.
+        """Cancel the jobs of ``groups`` in a new thread.
 
-        An interrupt may have left this thread's connection in the middle of an answer.
+        This thread's connection to the JVM may be unusable, because an interrupt can come in the
+        middle of an answer.
         """
 
         def work() -> None:
@@ -361,7 +362,7 @@ class _SparkJob(Generic[T]):
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
-                if not runner.spark.is_ours:  # Lastwrite's own Spark is killed instead
+                if not runner.spark.is_ours:  # a Spark that Lastwrite started is killed instead
                     self.cancel()
                 raise
             if self.watch is not None:
@@ -410,7 +411,7 @@ def _run_in_group(
     """Run ``act`` with the caller's properties, but with this job's own group and description."""
     try:
         scala = context._jsc.sc()
-        # of the JVM's thread, which may serve other calls later
+        # properties of the JVM's thread, which may serve other calls later
         before = scala.getLocalProperties()
         scala.setLocalProperties(properties.clone())
         try:

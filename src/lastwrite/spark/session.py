@@ -179,7 +179,7 @@ class OwnSpark:
         self._conf = dict(conf)
         self._boot = _take_ahead(system) if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
-        self._gateway: Any = None  # to a JVM without other users
+        self._gateway: Any = None  # gateway to a JVM that has no other users
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
         self._standing: PersistentJob | None = None
@@ -209,7 +209,7 @@ class OwnSpark:
         return self._is_ours
 
     def setting(self, name: str) -> str | None:
-        if self._boot is not None:  # no file has further settings in this case
+        if self._boot is not None:  # with the early JVM, no configuration file has further settings
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found
@@ -227,7 +227,7 @@ class OwnSpark:
                 raise EnvironmentUnfit(
                     f"PySpark cannot be imported: {error}", remedy="pip install pyspark"
                 ) from error
-            # it prints a traceback when a user presses Ctrl-C
+            # Py4J prints a traceback if the user presses Ctrl-C
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
             self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
                 SparkContext
@@ -386,7 +386,7 @@ class OwnSpark:
         """
         context: Any = self._context
         try:
-            if context._jsc is not None:  # the caller may have stopped it
+            if context._jsc is not None:  # None if the caller has stopped the context
                 context._jsc.stop()
         except Exception:
             return False
@@ -402,7 +402,7 @@ _SILENT = JvmDeath(
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether the error is one that py4j raises if the JVM is gone."""
+    """Whether Py4J raises this error if the JVM has ended."""
     if isinstance(error, (ConnectionError, EOFError)):
         return True
     py4j: Any = sys.modules.get("py4j.protocol")
@@ -464,11 +464,11 @@ def start_ahead(
     say: Callable[[str], None],
     system: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Start what a session on ``master`` needs, before the rest of the program is imported.
+    """Start the processes for a session on ``master``, before the rest of the program is imported.
 
-    Only for a program that does nothing else, because it may be forked. The next ``OwnSpark`` takes
-    over the processes, and reports errors. ``say`` is called before something that takes seconds.
-    ``system`` is called, if needed, to find out whose logs will be compacted.
+    Only for a program that does nothing else, because it may be forked. The next ``OwnSpark`` uses
+    the processes, and reports their errors. ``say`` is called before kernels are compiled.
+    ``system`` returns the system whose logs will be compacted; it is called only if needed.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
@@ -477,11 +477,13 @@ def start_ahead(
 
 
 def _take_ahead(system: str | None) -> Boot | None:
-    """The processes that were started ahead, or new ones. None if this way is not possible here."""
+    """The processes that were started early, or new ones. None if Lastwrite cannot start the JVM
+    here.
+    """
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
-        set_local_defaults()  # the environment may have changed since it was started
+        set_local_defaults()  # the environment may have changed since the processes were started
     try:
         return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
@@ -491,7 +493,8 @@ def _take_ahead(system: str | None) -> Boot | None:
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
     """Whether Lastwrite can start the JVM itself.
 
-    It can on this machine, with no settings but its own, and with no JVM in this process yet.
+    It can if all workers are on this machine, there are only Lastwrite's settings, and this process
+    has no JVM yet.
     """
     if _launcher(conf) == "spark" or local_workers(master) is None:
         return False
@@ -515,7 +518,7 @@ def _launcher(conf: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def spark_session(master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A new session like one that a caller would pass; stopped at the end.
+    """A new session, like one that a caller would pass. It is stopped at the end.
 
     Raises:
         EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.

@@ -28,9 +28,10 @@ _SECONDS_A_LOOK = 0.5
 
 _lock = threading.Lock()
 _parked: tuple[Any, OwnSpark, threading.Timer] | None = None
-_turn = threading.RLock()  # reentrant: a nested call in the same thread uses the same Spark
-_has_daemon = False  # the turn lasts until the daemon is stopped
-_of_parents: list[Any] = []  # kept, because their finalizers would talk to the parent's JVM
+_turn = threading.RLock()  # reentrant, because a nested call in the same thread uses the same Spark
+_has_daemon = False  # whether a daemon uses the shared Spark, which lasts until it is stopped
+# objects of the parent process, kept in a fork because their finalizers would call the parent's JVM
+_of_parents: list[Any] = []
 
 
 @contextlib.contextmanager
@@ -72,7 +73,7 @@ def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
 
 
 def park(spark: OwnSpark, master: str, conf: Mapping[str, str]) -> bool:
-    """Park it for the next call. Returns False if it cannot be parked and must be closed."""
+    """Park ``spark`` for the next call. Returns False if the caller must close it instead."""
     global _parked
     if not spark.can_wait:
         return False
@@ -107,12 +108,12 @@ def _take() -> tuple[Any, OwnSpark] | None:
 
 
 def _key(master: str, conf: Mapping[str, str]) -> Any:
-    """The properties that two calls must share to use one Spark; workers have the JVM's
-    environment.
+    """The properties that must be equal for two calls to use the same Spark. They include the
+    environment, because workers inherit it from the JVM.
     """
     try:
         folder = os.getcwd()
-    except OSError:  # it was deleted
+    except OSError:  # the working folder was deleted
         folder = ""
     return master, dict(conf), folder, dict(os.environ)
 

@@ -339,7 +339,8 @@ def _cut_block(
 def _elect_parts(
     n: int, partition: int, strategy: Strategy, parts: list[Any]
 ) -> Iterator[tuple[str, Any]]:
-    parts.sort(key=lambda part: (part[0], part[1]))  # piece, serial: the log's order
+    # by piece and block number, which is the order of the log
+    parts.sort(key=lambda part: (part[0], part[1]))
     pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
     key_at, all_keys = NO_KEYS
     if lengths[0] is not None:

@@ -138,7 +138,7 @@ def runner_for(
         workers, each = worker_count(given, progress)
         yield SparkRunner(given, workers), _memory_of(given, memory, each)
         return
-    # Checked before anything is started.
+    # Checked before Spark is started.
     workers = local_workers(master) or 0
     plan_memory(memory, workers) if workers else plan_executor_memory(memory, 1)
     with turn(progress, is_daemon=is_daemon):
@@ -164,7 +164,7 @@ def runner_for(
 def sql_session(
     spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
 ) -> Iterator[SparkSession]:
-    """The caller's session, or one on the shared Spark, which ends with it.
+    """The caller's session, or a session on the shared Spark that ends with this context.
 
     Raises:
         EnvironmentUnfit: Spark does not start.

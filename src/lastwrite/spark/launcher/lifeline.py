@@ -9,7 +9,7 @@ import weakref
 class Lifeline:
     """The pipe. Only this process keeps the near end open: a fork closes it immediately."""
 
-    far_end = _near_end = -1  # -1 until there is a pipe
+    far_end = _near_end = -1  # file descriptors; -1 until the pipe is created
 
     def __init__(self) -> None:
         self.far_end, self._near_end = os.pipe()
