@@ -28,7 +28,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
-DIRECT_FROM_BYTES = 4 << 20  # direct writes of a smaller file would save no time
+DIRECT_FROM_BYTES = 4 << 20  # the sync of a smaller file waits for the disk in any case
 BUFFER_BYTES = 1 << 20
 _BUFFERS = 4  # together about the output of a chunk; the next chunk is processed meanwhile
 _WRITEBACK_BYTES = 8 << 20

@@ -146,7 +146,7 @@ class BucketStore:
         answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # a store that never responded cannot have written the object
+        # a store that never responded would not answer a check either
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._place(key), "put")
