@@ -13,7 +13,7 @@ from lastwrite.reports.untouched import UntouchedFile
 
 
 class QueueKind(StrEnum):
-    """The kind of a dispatched queue; the value is the tree below the store."""
+    """The kind of a dispatched queue. The value is the name of its tree in the store."""
 
     ORDINARY = "consumequeue"
     BATCH = "batchconsumequeue"
@@ -27,20 +27,20 @@ class OffsetRange(FrozenDocument, frozen=True):
     queue: int
     first: int
     last: int
-    source: str  # where the range is from: "consume queue", or "records"
+    source: str  # source of the offsets: "consume queue", "records" or "compaction log"
 
 
 class LogDamage(FrozenDocument, frozen=True, kw_only=True):
-    """The place of the commit log where a dispatch stopped, and the records there and after it.
+    """The damage of the commit log at which a dispatch stopped, and the records after it.
 
-    ``lost`` has offsets whose records are incomplete or missing; empty means unknown. ``beyond``
-    has the offsets of whole records after that place, which a cut there would remove as well.
+    ``lost`` has the offsets of partial or missing records; empty means unknown. ``beyond`` has the
+    offsets of whole records after the damage, which a cut at the damage would also remove.
     """
 
-    physical_offset: int  # of the record's first byte; everything before it is whole
+    physical_offset: int  # address of the damaged record; all earlier records are whole
     path: str
-    position: int | None  # the same as a position in its file
-    resumes_at: int | None  # address of the first whole record after it; null if there is none
+    position: int | None  # position of the damaged record in its file
+    resumes_at: int | None  # address of the first whole record after the damage; null: none
     records_beyond: int
     bytes_beyond: int
     lost: list[OffsetRange]
@@ -51,8 +51,8 @@ class DispatchStatus(StrEnum):
     """The outcome for a queue."""
 
     DISPATCHED = "dispatched"
-    UNCHANGED = "unchanged"  # it was complete
-    DAMAGED = "damaged"  # left unchanged
+    UNCHANGED = "unchanged"  # the queue was complete
+    DAMAGED = "damaged"  # the log is damaged; the queue was not changed
 
 
 class QueueReport(Document, kw_only=True):
@@ -63,31 +63,31 @@ class QueueReport(Document, kw_only=True):
     queue: int
     status: DispatchStatus
     units_added: int = 0
-    # for a compaction log, its highest queue offset plus one
+    # next queue offset; for a compaction log, its highest offset plus one
     next_offset: int | None = None
     files_written: int = 0
-    records_passed: int = 0  # their offset existed already, or is below 0
-    records_keyless: int = 0  # not accepted by a compaction log
-    records_too_large: int = 0  # for the compaction log's files
-    is_anew: bool = False  # its topic was deleted and created again
+    records_passed: int = 0  # records skipped because their offset exists or is negative
+    records_keyless: int = 0  # records without a key, which a compaction log does not have
+    records_too_large: int = 0  # records larger than a compaction log file
+    is_anew: bool = False  # the topic was deleted and created again
 
 
 class IndexFigures(Document):
     """The additions of a dispatch to the index."""
 
     entries_added: int
-    files: list[str]  # new or extended
+    files: list[str]  # names of new or extended index files
 
 
 class DispatchTotals(Document, kw_only=True):
     """The sums over all queues, and the number of queues by status."""
 
-    log_start: int  # addresses of the commit log
-    log_end: int
-    read_from: int
+    log_start: int  # first address of the commit log
+    log_end: int  # address up to which the commit log was dispatched
+    read_from: int  # address from which the commit log was read
     bytes_read: int
     bytes_written: int
-    records: int  # read
+    records: int  # records read from the commit log
     queues: int
     dispatched: int
     unchanged: int
@@ -102,7 +102,7 @@ class DispatchTotals(Document, kw_only=True):
 
 
 class DispatchReport(Document, kw_only=True):
-    """The result of ``dispatch``. ``untouched`` lists files that it did not change."""
+    """The result of ``dispatch``. ``untouched`` lists the files that were not changed."""
 
     path: str
     now_ms: int
@@ -114,14 +114,14 @@ class DispatchReport(Document, kw_only=True):
     damage: LogDamage | None = None  # null if the commit log is whole
     untouched: list[UntouchedFile] = []
     totals: ClassVar[DispatchTotals] = figure(lambda self: self.sums())
-    log_start: Annotated[int, UNPRINTED] = 0  # addresses of the commit log
+    log_start: Annotated[int, UNPRINTED] = 0  # see ``DispatchTotals``
     log_end: Annotated[int, UNPRINTED] = 0
     read_from: Annotated[int, UNPRINTED] = 0
     bytes_read: Annotated[int, UNPRINTED] = 0
     bytes_written: Annotated[int, UNPRINTED] = 0
-    records: Annotated[int, UNPRINTED] = 0  # read
+    records: Annotated[int, UNPRINTED] = 0  # records read
     index_entries: Annotated[int, UNPRINTED] = 0
-    index_files: Annotated[list[str], UNPRINTED] = []  # new or extended
+    index_files: Annotated[list[str], UNPRINTED] = []  # new or extended index files
     seconds: Annotated[float, UNPRINTED] = 0.0
     stage_seconds: Annotated[dict[str, float], UNPRINTED] = {}
 
@@ -134,7 +134,7 @@ class DispatchReport(Document, kw_only=True):
         return 3 if self.is_damaged else 0
 
     def total(self, name: str, queues: Sequence[QueueReport] | None = None) -> int:
-        """The sum of a figure of the queues."""
+        """The sum of the field ``name`` over the queues."""
         return sum(getattr(queue, name) for queue in (self.queues if queues is None else queues))
 
     def sums(self) -> DispatchTotals:
@@ -165,7 +165,7 @@ class CutStatus(StrEnum):
 
 
 class LoweredOffset(FrozenDocument, frozen=True):
-    """A consumer group's offset that pointed beyond a queue's new end."""
+    """A consumer group's committed offset that is lowered to a queue's new end."""
 
     topic: str
     group: str
@@ -175,7 +175,7 @@ class LoweredOffset(FrozenDocument, frozen=True):
 
 
 class LoweredDelay(FrozenDocument, frozen=True):
-    """The next delayed message of a level to deliver, in ``config/delayOffset.json``."""
+    """A lowered offset of a delay level in ``config/delayOffset.json``."""
 
     level: int
     before: int
@@ -183,9 +183,9 @@ class LoweredDelay(FrozenDocument, frozen=True):
 
 
 class TimerChange(FrozenDocument, frozen=True, kw_only=True):
-    """The change of the timer's files: its log, and the progress of its service."""
+    """The changes of the timer log and of the timer's checkpoint."""
 
-    units_removed: int  # of the timer log
+    units_removed: int  # units removed from the timer log
     queue_offset_before: int  # next offset of the timer's consume queue
     queue_offset_after: int
     read_time_before_ms: int  # messages due before this time are delivered
@@ -193,10 +193,10 @@ class TimerChange(FrozenDocument, frozen=True, kw_only=True):
 
 
 class CutReport(Document, kw_only=True):
-    """The result of a cut at the physical offset ``at``: what it removes, or would remove.
+    """The result of a cut at the physical offset ``at``, or the plan of one.
 
-    ``queues`` has the removed queue offsets, by topic and queue, and ``compaction`` those removed
-    from compaction logs, too. ``aside`` has the paths of the old files. ``untouched`` lists the
+    ``queues`` has the removed queue offsets by topic and queue. ``compaction`` has the offsets
+    removed from compaction logs. ``aside`` has the paths of the old files. ``untouched`` lists the
     other files of the store.
     """
 
@@ -205,16 +205,16 @@ class CutReport(Document, kw_only=True):
     status: CutStatus = CutStatus.PLANNED
     file: str = ""
     position: int = 0
-    records: int = 0  # whole ones
+    records: int = 0  # number of removed whole records
     bytes: int = 0  # from ``at`` to the end of the last whole record
-    log_end: int = 0  # after the last whole record, before the cut
+    log_end: int = 0  # address after the last whole record, before the cut
     queues: list[OffsetRange] = []
     compaction: list[OffsetRange] = []
-    index_files: list[str] = []  # rebuilt without removed entries, or removed
+    index_files: list[str] = []  # index files rebuilt without removed records, or deleted
     consumers: list[LoweredOffset] = []
     delays: list[LoweredDelay] = []
-    timer: TimerChange | None = None  # null if nothing of it changes
-    files_removed: list[str] = []  # of the commit log
+    timer: TimerChange | None = None  # null if the timer's files do not change
+    files_removed: list[str] = []  # removed commit log files
     aside: list[str] = []
     untouched: list[UntouchedFile] = []
     notes: list[str] = []
@@ -225,7 +225,7 @@ class CutReport(Document, kw_only=True):
 
 
 class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
-    """One queue: the messages pulled from the broker, and the store's."""
+    """One restored queue: its messages from the broker, merged with those of the store."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)
@@ -233,12 +233,12 @@ class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
     broker: str
     pulled: int  # messages from the broker
     pulled_below: int  # all pulled messages are below this queue offset
-    kept: int  # messages of the store that were merged with them; 0 if none were pulled
+    kept: int  # messages of the store that were merged; 0 if none were pulled
     notes: tuple[str, ...] = ()
 
 
 class Restoration(FrozenDocument, frozen=True, kw_only=True):
-    """All queues, and the compaction that followed; null if there was nothing to compact."""
+    """The restored queues. ``compaction`` is null if there was nothing to compact."""
 
     queues: tuple[RestoredQueue, ...]
     compaction: CompactionReport | None = None

@@ -1,4 +1,4 @@
-"""RocketMQ's messages as columns, from a topic's compaction logs; see ``rows``."""
+"""The messages in a topic's compaction logs as columns; see ``rows``."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class _RocketmqRows(RowSystem):
     def identity(self, log: PartitionLog, offset: int) -> str | None:
         """Queue offset and digest of the last record below ``offset``, and the largest store time.
 
-        If a topic is created again, its queue offsets begin at 0 again. The store time is the only
-        number in a compaction log that rises from the old topic to the new one.
+        If a topic is created again, its queue offsets begin at 0 again. Only the store times of the
+        new topic are higher than those of the old one.
         """
         found = queues.last_record_before(log, offset)
         if found is None:
@@ -114,10 +114,10 @@ class _RocketmqRows(RowSystem):
         return f"{unit.base}:{fetching.digest(record)}:{max(stored_ms, unit.store_time_ms)}"
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Compare the log with ``identity`` by the last remaining record below ``offset``.
+        """Compare the last remaining record below ``offset`` with ``identity``.
 
-        Compaction may have removed the record of the identity. Then the store time decides: no
-        record below ``offset`` was stored later than the identity's time.
+        Compaction may have removed the record of the identity. Then the store times are compared:
+        in the same log, no record below ``offset`` was stored after the identity's time.
         """
         base, known, stored_ms = identity.split(":")
         original = fetching.another_original(log, int(base), known)
@@ -142,9 +142,9 @@ ROWS = _RocketmqRows()
 
 
 def _tells_less(root: str, name: TopicPartition) -> bool:
-    """Whether an index is wrong in a way that a listing overlooks.
+    """Whether an index is wrong in a way that a listing does not detect.
 
-    The index is empty although its log is not, or its first or last unit has no record.
+    Such an index is empty although its log is not, or its first or last unit has no record.
 
     Raises:
         CommitConflict: the files have changed since they were listed.
@@ -164,7 +164,7 @@ def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
     """The queue read from its log files alone, because an index is missing or wrong.
 
     Raises:
-        CorruptLog: there is further damage.
+        CorruptLog: the log is also damaged in other ways.
         CommitConflict: the files have changed since they were listed.
     """
     queue = CompactedQueue(root, log.name)
@@ -176,7 +176,7 @@ def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
                 continue
             ends = places.positions + places.sizes
             if places.positions[0] or (places.positions[1:] != ends[:-1]).any():
-                break  # bytes in between belong to no record
+                break  # the bytes between two records do not belong to a record
             size, file = int(ends[-1]), pair.log
             segment = Segment(
                 base_offset=range_.first,

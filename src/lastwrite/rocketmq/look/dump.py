@@ -1,7 +1,7 @@
-"""``dump`` of a RocketMQ store: messages, index entries, small files.
+"""``dump`` of a RocketMQ store: messages, index entries and small files as rows.
 
-Messages are in the order of the commit log or of a queue, or found by key, id, time or address.
-Rows are yielded while files are read.
+Messages are listed in the order of the commit log or of a queue, or found by key, id, time or
+address. Rows are yielded while files are read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _INDEX_PARTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreDumpRequest:
-    """The selection of one call. None means no restriction."""
+    """The options of one ``dump``. None means no restriction."""
 
     topic: str | None = None
     queue: int | None = None
@@ -79,7 +79,7 @@ class StoreDumpRequest:
     index: bool = False
     compacted: bool = False
     decode: bool = False
-    last: int | None = None  # of each queue
+    last: int | None = None  # number of last messages of each queue
     config: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class StoreDumpRequest:
 
     @property
     def is_found(self) -> bool:
-        """Whether the call selects one message or the messages of a key, and not a range."""
+        """Whether the call selects one message or the messages of a key, instead of a range."""
         ways = (self.commit_log_offset, self.key, self.unique_key, self.message_id)
         return any(way is not None for way in ways)
 
@@ -110,15 +110,15 @@ class StoreDumpRequest:
 def dump_store(
     path: str, wanted: StoreDumpRequest, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of what is at ``path``: a store, one of its folders, a topic, a queue, or one file.
+    """The rows for ``path``: a store, one of its folders, a topic, a queue, or one file.
 
     ``say`` is called with a text if messages are not found the way a broker finds them, and for
     leftovers of a crash.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
-        NotALog: there is no row, and the topic or queue is unknown.
-        CorruptLog: after the last row, the first damage; no whole message was left out.
+        NotALog: no row exists, and the topic or queue is unknown.
+        CorruptLog: after the last row, the first damage. All whole messages were returned.
     """
     place = find_place(path)
     if place.root is not None:
@@ -143,7 +143,7 @@ class _StoreDump:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Note a problem once for each place; leftovers of a crash are only printed."""
+        """Add a problem if it is new. Leftovers of a crash are only printed."""
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
             return
@@ -165,7 +165,7 @@ class _StoreDump:
         """Check that the requested topic and queue exist.
 
         Raises:
-            NotALog: neither queues nor the broker's settings have them.
+            NotALog: they are neither in the store's queues nor in the broker's settings.
         """
         wanted = self._wanted
         known = known_queues(root, topics_or_none(root, self.note))
@@ -206,7 +206,7 @@ class _StoreDump:
             self._say("no such message")
 
     def _is_other(self, found: MessageMatch, row: Row) -> bool:
-        """Whether a message of an inner batch lacks a key that another message of the batch has."""
+        """Whether only other messages of the inner batch have the requested key."""
         wanted = self._wanted
         key, is_unique = wanted.key, wanted.key is None
         if is_unique:
@@ -218,7 +218,7 @@ class _StoreDump:
         return not is_its_own and (is_unique or not is_one_of(said.get(properties.KEYS, ""), key))
 
     def _precedes(self, row: Row) -> bool:
-        """Whether a message of a batch, or found by key, is below the requested offset."""
+        """Whether a message in a batch, or one found by key, is below the requested offset."""
         wanted = self._wanted
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
@@ -264,7 +264,7 @@ class _StoreDump:
             yield from self._whole_log(finder)
 
     def _whole_log(self, finder: StoreFinder) -> Iterator[MessageMatch]:
-        """The commit log from the requested time on, or the compaction logs if there is none."""
+        """The commit log from the requested time on, or the compaction logs if it is missing."""
         time_ms = self._wanted.time_ms
         start = 0 if time_ms is None else finder.address_at(time_ms)
         if start is None:
@@ -303,7 +303,7 @@ class _StoreDump:
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[MessageMatch]:
-        """Messages from offset ``first`` on that only the queue's compaction log still has."""
+        """Messages from offset ``first`` on that are only in the queue's compaction log."""
         root = self._place.root
         if (end is not None and end <= first) or root is None:
             return
@@ -427,7 +427,7 @@ class _StoreDump:
         try:
             yield from rows
         except CommitConflict:
-            raise  # the file is gone
+            raise  # the file was deleted
         except LogError as error:
             self.note(problem_of(error, path, remedy=remedy))
 
@@ -452,7 +452,7 @@ class _StoreDump:
 
 
 def _decoded(row: Row) -> Row:
-    """The body as text, if it is UTF-8."""
+    """The body as text; null if it is not UTF-8."""
     body = None if row["body"] is None else base64.b64decode(row["body"])
     try:
         return {"body": None if body is None else body.decode("utf-8")}

@@ -1,4 +1,4 @@
-"""RocketMQ's part of ``explain``: its rules in words, and descriptions of messages.
+"""``explain`` for RocketMQ: the rules as sentences, and descriptions of messages.
 
 Source: docs/formats/rocketmq-compaction.md, "A run" and "Settings".
 """
@@ -27,7 +27,7 @@ from lastwrite.rocketmq.system import range_of
 
 
 class RocketmqOutcomeRules(OutcomeRules):
-    """RocketMQ's wording for what happens to a message."""
+    """RocketMQ's sentences about the outcome for a message."""
 
     active = "in the active file"
     forget_clean = "the queue is taken out of compaction/position-checkpoint"
@@ -72,7 +72,7 @@ class RocketmqOutcomeRules(OutcomeRules):
 
 
 class RocketmqExplainer(RecordExplainer):
-    """RocketMQ's part of ``explanation.partition``, which documents the methods."""
+    """RocketMQ's implementation of ``explanation.partition``, which documents the methods."""
 
     fates = RocketmqOutcomeRules
 
@@ -96,7 +96,7 @@ class RocketmqExplainer(RecordExplainer):
         found = decode_message(record.data, 0, len(record.data))
         try:
             size = len(body_of(found, BODY_LIMIT_BYTES))
-        except LogError:  # kept as it is
+        except LogError:  # compaction keeps the message unchanged
             size = len(found.body)
         return RecordDescription(
             found.queue_offset,

@@ -1,9 +1,9 @@
 """``dump --to``: all messages of a RocketMQ store or topic as a folder of Parquet or JSON lines.
 
-No record spans two files, so one file of the log is one task. The task walks it like ``dump``,
-skipping damage, and writes parts named by the address where they begin. Parts sorted by name are in
-log order. A small log is processed in this process, a larger one on Spark. The folder appears when
-all parts are complete.
+A record is in one file, so one file of the log is one task. The task walks the file like ``dump``,
+skips damage, and writes parts whose names are their first addresses. Parts sorted by name are in
+log order. A small log is exported in this process, a larger one on Spark. The folder ``to`` is
+created when all parts are complete.
 
 A Parquet column has the name of a field of ``dump``. ``stored_body`` is null if the body is not
 compressed, because it would equal ``body``.
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json")
-SPARK_FROM_BYTES = 256 << 20  # of log; for less, starting Spark costs more than it saves
-PART_BYTES = 128 << 20  # of log in one part
+SPARK_FROM_BYTES = 256 << 20  # smallest log that is exported on Spark
+PART_BYTES = 128 << 20  # bytes of records after which a part ends
 
 
 class ExportReport(Document, kw_only=True):
@@ -82,7 +82,7 @@ class ExportReport(Document, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _ExportJob:
-    """The arguments that every task gets."""
+    """The arguments of all tasks."""
 
     log: MappedLog
     folder: str
@@ -91,7 +91,7 @@ class _ExportJob:
     queue: int | None
 
 
-def export(  # one parameter an option of the command line
+def export(  # one parameter for each option of the command line
     path: str,
     to: str,
     *,
@@ -105,23 +105,23 @@ def export(  # one parameter an option of the command line
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
-    """Write the messages of the commit log at ``path`` into the new folder ``to``.
+    """Write the messages of the commit log at ``path`` to the new folder ``to``.
 
     Args:
         path: a RocketMQ store, its commit log folder, or one file of it.
         to: a folder that does not exist yet.
         format: ``parquet`` or ``json``, one message per line.
-        topic, partition: only this topic, only this queue of each topic.
-        config: where the commit log is, as for ``dump``.
+        topic, partition: export only this topic, and only this queue of each topic.
+        config: settings for the folders of the commit log, as for ``dump``.
         spark: the session to use. None means this process for a small log, else a new session.
         memory, master, conf, progress: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was written.
         EnvironmentUnfit: pyarrow, Java or Spark is missing.
-        LogError: a file could not be read or written; ``to`` does not exist then.
+        LogError: a file could not be read or written. ``to`` was not created.
 
-    Damage does not raise: it is in the report, and every whole message was written.
+    Damage does not raise. It is in the report, and all whole messages were written.
     """
     if format not in FORMATS:
         raise InvalidConfig(f"unknown format {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
@@ -160,7 +160,7 @@ def export(  # one parameter an option of the command line
 
 
 def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
-    """The commit log at ``path``; raises as ``export`` does."""
+    """The commit log at ``path``. Raises like ``export``."""
     place = find_place(path)
     if place.root is not None:
         lock.reject_if_held(place.root)
@@ -182,7 +182,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
 
 
 def _write_file(job: _ExportJob, file: MappedFile) -> ExportReport:
-    """Write the parts of one file, and report on it."""
+    """Write the parts of one file, and return its counts and problems."""
     done = ExportReport(path=file.path, to=job.folder, format=job.format)
     walk = LogWalk(job.log, done.problems.append, checks_crc=True)
     held: list[Any] = []
@@ -231,7 +231,7 @@ def _put(job: _ExportJob, start: int, held: list[Any]) -> int:
 
 
 def _lines(chunk: RecordWindow, rows: Int64Array) -> tuple[bytes, int]:
-    """JSON lines as printed by ``dump --json``, and their number."""
+    """The rows as JSON lines like those of ``dump --json``, and the number of lines."""
     encode = json.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     lines = [encode(row) for row in _rows(chunk, rows)]
     return ("\n".join(lines) + "\n").encode(), len(lines)
@@ -283,10 +283,10 @@ def _schema() -> Any:
 
 
 def _batches(chunk: RecordWindow, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
-    """The rows as Arrow record batches, in order, each with its count.
+    """The rows as Arrow record batches, in order, each with its number of rows.
 
-    Inner batches, bodies that do not decompress, and records with a wrong checksum (``bad``
-    positions) are converted one by one.
+    Inner batches, records whose body does not decompress, and records with a wrong checksum (their
+    positions are in ``bad``) are converted one by one.
     """
     table = chunk.table[rows]
     is_bad = np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
@@ -389,7 +389,7 @@ def _compression(sys_flag: int) -> str:
 
 
 def _hosts(chunk: RecordWindow, table: MessageTable, at: str, bit: int) -> Any:
-    """Hosts as text; each distinct host is formatted once."""
+    """Hosts as text. Each distinct host is formatted once."""
     import pyarrow as pa
 
     out = np.empty(len(table), dtype=object)
@@ -407,7 +407,7 @@ def _hosts(chunk: RecordWindow, table: MessageTable, at: str, bit: int) -> Any:
 def _raw_hosts(
     chunk: RecordWindow, table: MessageTable, at: str, bit: int
 ) -> Iterator[tuple[Int64Array, ByteArray]]:
-    """Rows and the bytes of their hosts, a row each: first IPv4, then IPv6."""
+    """Row numbers, and an array with the bytes of a host in each row: first IPv4, then IPv6."""
     wide = (table["sys_flag"] & bit) != 0
     for size, where in ((8, ~wide), (20, wide)):
         rows = np.flatnonzero(where)

@@ -1,12 +1,12 @@
-"""Find messages in a RocketMQ store: by queue offset, address, key, message id or time.
+"""Finds messages in a RocketMQ store by queue offset, address, key, message id or time.
 
-Each lookup uses the structure that a broker uses: a consume queue for offsets and times, an index
-file for keys, the address itself for message ids. An index entry counts only if the record agrees.
-If an index is missing, ends early, or contradicts the log, the commit log itself is searched, as if
-the index had been rebuilt, and ``say`` is called.
+A lookup uses the same files as a broker: a consume queue for offsets and times, an index file for
+keys, and the commit log for message ids, which contain the address. An index entry is used only if
+its record matches. If an index is missing, ends early or does not match the log, the commit log is
+searched instead, and ``say`` is called.
 
-A consume queue lacks records that a broker had not dispatched when it was killed. So the commit log
-after its last message is searched, too.
+A consume queue has no units for records that a broker had not dispatched when it was killed. So the
+commit log after the queue's last message is searched too.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
 ``MQAdminImpl.viewMessage``; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "A
@@ -60,7 +60,7 @@ from lastwrite.rocketmq.store.topics import topics_or_none
 from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import TRIES, one_try
 
-# How a record was found.
+# Values of ``found_by``.
 BY_ADDRESS = "address"
 BY_QUEUE = "consume queue"
 BY_BATCH_QUEUE = "batch consume queue"
@@ -83,7 +83,7 @@ class MessageMatch(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """The entry of one record in a queue's index."""
+    """A unit of a consume queue or a batch consume queue."""
 
     offset: int
     address: int
@@ -95,7 +95,7 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, table: units.Units, row: int, file: MappedFile, place: int = 0) -> _Unit:
-        """The unit of a row in a table that begins with unit number ``place`` of the file."""
+        """The unit in a row of ``table``, which begins with unit number ``place`` of the file."""
         is_batch = table.dtype == units.BATCH_DTYPE
         unit_bytes = table.dtype.itemsize
         at = (place + row) * unit_bytes
@@ -110,16 +110,16 @@ class _Unit(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The address after its record."""
+        """The address after the unit's record."""
         return self.address + self.size
 
 
 class _Contradiction(Exception):
-    """How an index contradicts the log. Never leaves this module."""
+    """The index does not match the log; the text says how. Caught in this module."""
 
 
 def dispatches_of(message: RocketmqMessage) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of every unit of the record: its own queue, then light queues."""
+    """Topic, queue and offset of each unit of a record: that of its queue, then of light queues."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
     if names.dispatches_to_light_queues(message.topic):
         found += properties.light_queues(message.properties, message.queue_id)
@@ -163,7 +163,7 @@ class StoreFinder:
         self._reader.close()
 
     def say(self, text: str) -> None:
-        """Print a text, each only once."""
+        """Print a text if it was not printed before."""
         if text not in self._said:
             self._said.add(text)
             self._tell(text)
@@ -174,7 +174,8 @@ class StoreFinder:
         """The record that begins at ``address``.
 
         Raises:
-            CorruptLog: there is none, its size is not ``size``, or it states another address.
+            CorruptLog: no record begins there, its size is not ``size``, or it stores another
+                address.
         """
         if size is None:
             size = int.from_bytes(self._reader.read(address, 4), "big", signed=True)
@@ -194,7 +195,7 @@ class StoreFinder:
         return MessageMatch(message, file.path, address - file.start, by)
 
     def at_address(self, address: int) -> Iterator[MessageMatch]:
-        """The record that begins at ``address``, else the one that contains that byte."""
+        """The record that begins at ``address``, else the record that contains that byte."""
         file = self.log.find(address)
         if file is None:
             self.say(f"no file of {self.place} has address {address}: {self._bounds()}")
@@ -215,15 +216,15 @@ class StoreFinder:
         self.say(f"no record at address {address} of {file.path}")
 
     def by_message_id(self, text: str, topic: str | None) -> Iterator[MessageMatch]:
-        """The record of an offset message id, or else the records with this unique key.
+        """The record with the offset message id ``text``, else the records with this unique key.
 
         Raises:
-            InvalidConfig: the text can be neither.
+            InvalidConfig: the text is neither an offset message id nor a unique key.
         """
         try:
             host, address = record.parse_message_id(text)
         except InvalidConfig:
-            if len(text) != 32:  # the usual length of a unique key; any other text is a mistake
+            if len(text) != 32:  # a unique key usually has 32 characters
                 raise
             host, address = None, -1
         if host is not None and self.log.find(address) is not None:
@@ -285,10 +286,10 @@ class StoreFinder:
         return sorted(found)
 
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[MessageMatch]:
-        """The queue's records from queue offset ``first`` on, found through its consume queue.
+        """The queue's records from queue offset ``first`` on, found with its consume queue.
 
-        For offsets missing between units and after the last unit, the commit log itself is
-        searched.
+        Offsets that are missing between units or after the last unit are searched in the commit
+        log.
         """
         next_offset, reached = first, self.log.start
         any_unit = False
@@ -322,7 +323,7 @@ class StoreFinder:
             next_offset, reached = unit.offset + unit.number, unit.end
             yield self.found(message, unit.address, unit.found_by)
         last = None if any_unit else self._last_unit(name)
-        if last is not None:  # all its units are below the requested offset
+        if last is not None:  # all units of the queue are below the requested offset
             any_unit = True
             with suppress(_Contradiction):
                 self._believed(last, name, 0)
@@ -346,7 +347,7 @@ class StoreFinder:
     ) -> Iterator[MessageMatch]:
         """Yield ``found``, a queue's records from ``next_offset`` on.
 
-        Notes the records with a unit that are missing.
+        Adds a problem for records that have a unit but are missing.
         """
         last = self._last_unit(name)
         end = next_offset if last is None else last.offset + last.number
@@ -414,9 +415,9 @@ class StoreFinder:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
     def _valid_units(self, file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
-        """The units of an index file, and how many of them count.
+        """The units of an index file, and the number of units to use.
 
-        Units are left out if they are invalid or belong to the part of the log that is not read.
+        The count ends at an invalid unit, or at a unit above the bound of the log.
         """
         table, count = _valid_units(file, part)
         if self.log.bound is not None:
@@ -424,7 +425,7 @@ class StoreFinder:
         return table, count
 
     def _last_unit(self, name: TopicPartition) -> _Unit | None:
-        """The last valid unit of the queue's index. Returns None if it has none."""
+        """The last valid unit of the queue. Returns None if the queue has no valid unit."""
         for part in _QUEUES:
             for file in reversed(self._files(part, name).files):
                 table, count = self._valid_units(file, part)
@@ -456,7 +457,7 @@ class StoreFinder:
     def _first_late(
         self, name: TopicPartition, time_ms: int, first: int, start: int = 0, end: int | None = None
     ) -> int | None:
-        """The queue offset of the first record stored at ``time_ms`` or later, by ``_scan``."""
+        """Like ``offset_at``, but searches the commit log, in the range ``[start, end)``."""
         late = (
             found.message.queue_offset
             for found in self._scan(name, first, start, end)
@@ -471,8 +472,8 @@ class StoreFinder:
     ) -> Iterator[MessageMatch]:
         """The records of ``topic`` with the key, in commit log order. None means all topics.
 
-        With ``is_unique`` only the client's unique key counts, otherwise the application's keys as
-        well.
+        With ``is_unique`` only the client's unique key is compared, otherwise the application's
+        keys too.
         """
         answer = self._addresses(key, topic, is_unique)
         if answer is None:
@@ -509,10 +510,9 @@ class StoreFinder:
     def _addresses(
         self, key: str, topic: str | None, is_unique: bool
     ) -> tuple[set[int], list[tuple[int, int | None]]] | None:
-        """Addresses found in the index files, and address ranges that no file covers.
+        """Addresses of the records with the key, and address ranges that no index file covers.
 
-        The record at each address has the key. The ranges are parts of the commit log. Returns None
-        if the index files cannot be used.
+        Returns None if the index files cannot be used.
         """
         files = read_index_files(self._root) if self._root is not None else MappedLog()
         for problem in files.problems:
@@ -562,10 +562,10 @@ class StoreFinder:
     def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
         """Whether the record at ``address`` has the key.
 
-        A record whose other key has the same hash is no contradiction.
+        Returns False if another key of the record has the same hash.
 
         Raises:
-            _Contradiction: there is no record, or none of its keys has this hash.
+            _Contradiction: no record begins there, or none of its keys has this hash.
         """
         try:
             message = self.read(address)
@@ -574,7 +574,7 @@ class StoreFinder:
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
         if message.tags:
-            keys.append(f"T#{message.tags}")  # entered by 5.5.0 in addition
+            keys.append(f"T#{message.tags}")  # also indexed by 5.5.0
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Contradiction(
                 f"it points from {part!r} to {address}, whose record does not have that key"
@@ -627,7 +627,7 @@ class StoreFinder:
     def offset_at(self, name: TopicPartition, time_ms: int) -> int | None:
         """The queue offset of the first message stored at ``time_ms`` or later.
 
-        It is found through the consume queue. Returns None if there is none.
+        It is searched with the consume queue. Returns None if there is no such message.
         """
         try:
             return self._search_time(name, time_ms)
@@ -676,7 +676,7 @@ class StoreFinder:
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
     ) -> int:
-        """The offset of ``unit``, or of an earlier message in a gap of the index before it."""
+        """The offset of ``unit``, or of a message in the gap between ``before`` and ``unit``."""
         ahead = 0 if before is None else before.offset + before.number
         found = None
         if unit.offset > ahead:
@@ -693,8 +693,8 @@ class StoreFinder:
     ) -> Iterator[MessageMatch]:
         """The records of the queue's compaction log from queue offset ``first`` on.
 
-        They are found by its index. ``only`` restricts the result to this file. Zeros or stale
-        records may follow a file's last unit; they are not returned.
+        They are found with its index. ``only`` restricts the result to this file. Stale records
+        that have no unit are not returned.
         """
         assert self._root is not None
         for tries in range(1, TRIES + 1):
@@ -708,10 +708,10 @@ class StoreFinder:
     def _of_pairs(
         self, listed: Pairs, name: TopicPartition, first: int, only: str | None
     ) -> Iterator[MessageMatch]:
-        """The records of ``compacted`` in one listing of the files.
+        """The records for ``compacted``, from one listing of the files.
 
         Raises:
-            CommitConflict: a broker has exchanged the files.
+            CommitConflict: a broker has replaced the files.
         """
         log, index = listed.logs, listed.indexes
         known = marks(log, index)
@@ -781,9 +781,9 @@ class StoreFinder:
 
 
 def has_key(message: RocketmqMessage, key: str, is_unique: bool = False) -> bool:
-    """Whether an index file or compaction uses this key for the message.
+    """Whether the message has the key for an index file or for compaction.
 
-    With ``is_unique`` only the client's unique key counts.
+    With ``is_unique`` only the client's unique key is compared.
     """
     keys = message.properties.get(properties.KEYS, "")
     return key == message.unique_key or (not is_unique and is_one_of(keys, key))
@@ -798,19 +798,19 @@ def _with_members(message: RocketmqMessage) -> Iterator[RocketmqMessage]:
 
 
 def is_one_of(keys: str, key: str) -> bool:
-    """Whether a message with this property ``KEYS`` has the key: all of it, or one of several."""
+    """Whether ``key`` is the complete property ``KEYS``, or one of its words."""
     return key == keys or key in keys.split(" ")
 
 
 def _messages(message: RocketmqMessage) -> int:
-    """How many queue offsets the record takes."""
+    """The number of queue offsets of the record."""
     text = message.properties.get(properties.INNER_NUM, "")
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if message.is_inner_batch and is_number else 1
 
 
 def _valid_units(file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
-    """The units of an index file, and how many are valid."""
+    """The units of an index file, and the number of valid units."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
     table = units.queue_units(data, is_batch=part is not StoreFolder.CONSUME_QUEUE)
     return table, units.valid_count(table)

@@ -1,8 +1,8 @@
 """Compares the indexes of a RocketMQ store with the records that they point to, for ``inspect``.
 
-Units of a queue and entries of the index files are compared with the records of the commit log
-while it is read in order. Units of a compaction index are compared with the records of its log
-file. ``note`` is called with each problem.
+Units of a queue and entries of index files are compared with the records of the commit log, which
+is read in order. Units of a compaction index are compared with the records of its log file.
+``note`` is called with each problem.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq.md, "Units" and "Index file".
 """
@@ -34,8 +34,8 @@ from lastwrite.rocketmq.store.reading import (
 from lastwrite.storage.problems import damaged, recovered
 
 _ENTRIES_AT_ONCE = 1 << 18
-_HASHES = 1 << 31  # of keys
-_LEAST_HASH = -(1 << 31)  # a lower tags code is an address in the queue's extension
+_HASHES = 1 << 31  # number of possible key hashes
+_LEAST_HASH = -(1 << 31)  # a lower tags code is the address of an extension unit
 INDEX_ANEW = (
     "move the folder index out of the store, keep it, and run lastwrite dispatch STORE, which "
     "rebuilds it; keys are found without it"
@@ -63,7 +63,7 @@ class QueueProof:
         self._light_lacking = 0
         self._light: tuple[units.Units, Int64Array] | None = None  # all units and their numbers
         self._strange_tags = 0
-        # For the first unit with a wrong tags code: its offset, the code, and the code of the tag.
+        # The first unit with a wrong tags code: its offset, the code, and the right code.
         self._tag: tuple[int, int, int] | None = None
 
     def _read_batches(self) -> units.Units:
@@ -74,7 +74,7 @@ class QueueProof:
         return np.concatenate(valid) if valid else np.empty(0, units.BATCH_DTYPE)
 
     def compare(self, chunk: RecordWindow, rows: Int64Array) -> None:
-        """Compare the next records of the queue."""
+        """Compare the next records of the queue with its units."""
         table = chunk.table[rows[chunk.is_dispatched(rows)]]
         if self._is_batch and len(table):
             self._compare_batches(table)
@@ -91,10 +91,10 @@ class QueueProof:
             self._judge(stretch, there, there["size"] <= 0)
 
     def compare_light(self, table: kernels.MessageTable) -> None:
-        """Compare the next records of other topics that name this queue, with their offsets in it.
+        """Compare the next records of other topics that a broker dispatches to this light queue.
 
-        Units are found by address. A record that names a queue twice takes two offsets of it but
-        has one unit, so the units after it have lower numbers than their records state.
+        Units are found by address. A record that names a queue twice uses two of its offsets but
+        has only one unit, so later units have lower numbers than the offsets in their records.
         """
         if self._light is None:
             self._light = self._read_light()
@@ -174,7 +174,7 @@ class QueueProof:
             self._tag = int(table["queue_offset"][row]), *told
 
     def end(self, is_whole: bool) -> None:
-        """Note problems after the last record.
+        """Report problems after the last record.
 
         ``is_whole`` means that no record of the log was lost.
         """
@@ -227,7 +227,7 @@ class KeyProof:
 
     def __init__(self, files: MappedLog, note: Note, *, is_open: bool = False) -> None:
         self._note = note
-        # If a broker has the store open, it may still be entering the keys of the last message.
+        # A broker that has the store open may not have indexed the last message yet.
         self._is_open = is_open
         self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
         for file in files.files:

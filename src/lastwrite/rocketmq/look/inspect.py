@@ -1,9 +1,8 @@
-"""``inspect`` of a RocketMQ store: counts everything, and compares every index with its records.
+"""``inspect`` of a RocketMQ store: counts all data, and compares every index with its records.
 
-The commit log is read once, and every body is compared with its checksum. While records are read,
-each queue's units are compared with them (``index_proof``), a range of the queue at a time, so that
-no records are kept in memory. Compaction logs are read separately. Nothing is changed, and Spark is
-not started.
+The commit log is read once, and every body's checksum is verified. Each chunk of records is
+compared with the units of its queues (``index_proof``), so that no records are kept in memory.
+Compaction logs are read separately. No file is changed, and Spark is not started.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "Files and
 their sizes" and "A store rewritten offline".
@@ -75,7 +74,7 @@ from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.storage.reading import TRIES, one_try, read_small
 
-MOST_PROBLEMS = 20  # of a queue, listed one by one; the rest are counted
+MOST_PROBLEMS = 20  # problems of a queue that are listed; further ones are only counted
 MOST_KEYS = 4_000_000  # distinct keys counted in a compaction log; above this the number is unknown
 
 _EMPTY_COMPRESSED_BYTES = 64  # a larger body does not decompress to nothing
@@ -117,12 +116,12 @@ def inspect_store(
     include_active: bool = False,
     progress: Progress | None = None,
 ) -> StoreReport:
-    """Read everything of RocketMQ's at ``path``, and report it.
+    """Read all RocketMQ files at ``path``, and report their content.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
 
-    Damage does not raise: it is in the report, with file and byte.
+    Damage does not raise; it is in the report, with file and byte.
     """
     began = time.monotonic()
     place = find_place(path)
@@ -160,13 +159,13 @@ def inspect_beside(
 def _inspected(
     path: str, place: StorePlace, now_ms: int, job: Callable[[StoreReport], _StoreInspection]
 ) -> StoreReport:
-    """The report of the inspection that ``job`` creates.
+    """Run the inspection that ``job`` creates, and return its report.
 
-    If a broker has the store open, a damaged result is repeated a few times: files may have been
-    exchanged or written during the read.
+    If a broker has the store open, an inspection that finds damage is repeated a few times, because
+    files may have been replaced or written during the read.
 
     Raises:
-        CommitConflict: files were exchanged or deleted during every attempt.
+        CommitConflict: files were replaced or deleted during every attempt.
     """
     for tries in range(1, TRIES + 1):
         report = StoreReport(
@@ -184,7 +183,7 @@ def _inspected(
 
 
 def recognize_file(place: StorePlace) -> str:
-    """The place in words: ``store``, ``consume queues of orders-3``, …"""
+    """A description of the place, such as ``store`` or ``consume queues of orders-3``."""
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
     if place.part is None:
@@ -206,7 +205,7 @@ class _StoreInspection:
     progress: Progress
     config: Mapping[str, object] = field(default_factory=dict)
     include_active: bool = False
-    has_compaction: bool = True  # read compaction logs, too
+    has_compaction: bool = True  # whether compaction logs are read
     queues: dict[TopicPartition, QueueInspection] = field(default_factory=dict)
     topics: Mapping[str, sides.TopicConfig] | None = (
         None  # from the settings; None means not read yet
@@ -246,7 +245,7 @@ class _StoreInspection:
         report.partitions = [self.queues[name] for name in sorted(self.queues)]
 
     def _store(self) -> None:
-        """Inspect a store, or a folder of units, which may be outside of one."""
+        """Inspect a store, or a folder of units inside or outside a store."""
         place, root = self.place, self.place.root
         if root is None:
             assert place.part is not None
@@ -294,7 +293,7 @@ class _StoreInspection:
         """Check that the requested topic and queue exist, before a commit log is read.
 
         Raises:
-            NotALog: neither queues nor the broker's settings have them.
+            NotALog: they are neither in the store's queues nor in the broker's settings.
         """
         self.topics = topics_or_none(root, self._note)
         known = known_queues(root, self.topics)
@@ -314,7 +313,7 @@ class _StoreInspection:
         return self.queues[name]
 
     def _note(self, problem: Problem, name: TopicPartition | None = None) -> None:
-        """Note a problem once, for the queue ``name`` or for the store."""
+        """Add a problem to the queue ``name`` or to the store, unless it was added before."""
         found = None if name is None else self._of(name)
         mark = (problem.path, problem.position, problem.message)
         if mark in self.seen:
@@ -382,9 +381,9 @@ class _StoreInspection:
     def _count_by_queue(
         self, chunk: RecordWindow, total: Messages
     ) -> list[tuple[TopicPartition, Int64Array]]:
-        """Count a chunk into ``total`` and into each wanted queue.
+        """Add the records of a chunk to ``total`` and to each requested queue.
 
-        Returns the wanted queues with their rows.
+        Returns the requested queues with their rows.
         """
         wanted = []
         for name, rows in chunk.by_queue():
@@ -403,9 +402,9 @@ class _StoreInspection:
     def _note_missing_queue(
         self, name: TopicPartition, chunk: RecordWindow, rows: Int64Array
     ) -> None:
-        """Note that the records' queue has no consume queue."""
+        """Add a problem for records whose queue has no consume queue."""
         if self.place.root is not None and layouts.rocksdb_folders(self.place.root):
-            return  # noted once for all queues
+            return  # reported once for all queues
         if chunk.is_dispatched(rows).any():
             folder = queue_folder(
                 os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name
@@ -419,7 +418,7 @@ class _StoreInspection:
     def _compare_light_queues(
         self, chunk: RecordWindow, proofs: Mapping[TopicPartition, QueueProof]
     ) -> None:
-        """Compare the chunk's records with the light queues that they name."""
+        """Compare the records of a chunk with the units of their light queues."""
         if self.topics is None:
             self.topics = topics_or_none(self.place.root, self._note)
         batched = {name for name, topic in self.topics.items() if topic.has_batch_queues}
@@ -439,7 +438,7 @@ class _StoreInspection:
                 "lastwrite dispatch STORE --whole-log builds it; a broker does not, once another "
                 "queue has a later unit"
             )
-            # Lite topics expire by a time of their own, while their messages stay in the log.
+            # Lite topics have a separate expiry; their messages remain in the log.
             judge = recovered if name.topic.startswith(names.LITE_TOPIC) else damaged
             self._note(judge(wrong, folder, None, remedy), name)
 
@@ -465,7 +464,7 @@ class _StoreInspection:
     def _count_units(
         self, files: MappedLog, part: StoreFolder, log: MappedLog, note: Note
     ) -> IndexOfQueue:
-        """Count the units of a queue's index, file by file."""
+        """Count the units of a queue, file by file."""
         found = IndexOfQueue(kind=part, file_size=files.file_size)
         for file in files.files:
             one = _counted(file, part)
@@ -554,14 +553,14 @@ class _StoreInspection:
         return found
 
     def _judge(self, folder: str, found: CompactionInspection) -> None:
-        """Fill in whether the engine would compact the queue now."""
+        """Set the fields that state whether compaction of the queue is due."""
         try:
             log = ROCKETMQ.read(folder)
             if not log.segments:
                 return
             decision = ROCKETMQ.decide(log, self.config, self.report.now_ms, self.include_active)
         except LogError:
-            return  # the error was noted before
+            return  # the error was reported before
         found.is_due, found.reason = decision.reason is None, decision.reason
         found.dirty_ratio, found.cleanable_bytes = decision.dirty_ratio, decision.cleanable_bytes
         found.settings = ROCKETMQ.settings_of(folder, self.config)
@@ -658,12 +657,12 @@ class _StoreInspection:
 
 
 def _counted(file: MappedFile, kind: str) -> FileOfLog:
-    """A file whose entries are about to be counted."""
+    """The report of a file, with counts of 0."""
     return FileOfLog(file=file.path, kind=kind, bytes=file.size_bytes, start=file.start, entries=0)
 
 
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
-    """Record how the file ends; ``words`` has names for ends at certain positions."""
+    """Set how the file ends. ``words`` has special texts by end position."""
     if ending is not None:
         one.end_position = ending.position
         one.ending = (
@@ -678,7 +677,7 @@ def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -
 def _count_units_of(
     file: MappedFile, one: FileOfLog, part: StoreFolder, found: IndexOfQueue, log: MappedLog
 ) -> None:
-    """Count the units of one file; units that point below ``log`` are expired."""
+    """Count the units of one file. Units whose address is below ``log`` are expired."""
     data = read_whole(file, INDEX_LIMIT_BYTES)
     if part is StoreFolder.EXTENSION:
         at = count = 0
@@ -714,7 +713,7 @@ class _CompactionCount:
         self._found = found
         self._note = note
         self._last_offset = -1
-        self.keys: set[bytes] | None = set()  # None means too many to count
+        self.keys: set[bytes] | None = set()  # None: more than MOST_KEYS
 
     def add_file(
         self,

@@ -2,7 +2,7 @@
 
 Field names are never removed or renamed.
 
-None means not known, because it was not or could not be read. Times are milliseconds since 1970.
+None means that the value was not or could not be read. Times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ class Messages(Document, kw_only=True):
     """Counts of the records of a log, or of one queue in it."""
 
     records: int = 0
-    messages: int = 0  # including each message in inner batches
-    tombstones: int = 0  # with an empty body, also after decompression
+    messages: int = 0  # number of messages, including those in inner batches
+    tombstones: int = 0  # messages whose body is empty, perhaps after decompression
     keyless: int = 0
     inner_batches: int = 0
     delayed: int = 0
-    prepared: int = 0  # of transactions
+    prepared: int = 0  # prepared messages of transactions
     rolled_back: int = 0
     bytes: int = 0
-    first_offset: int | None = None  # in the queue; null for several queues
+    first_offset: int | None = None  # first queue offset; null for several queues
     last_offset: int | None = None
-    first_timestamp: int | None = None  # when the broker stored the first
+    first_timestamp: int | None = None  # store time of the first message
     last_timestamp: int | None = None
     formats: Counter[str] = field(default_factory=Counter)  # records by magic: "v1", "v2"
     codecs: Counter[str] = field(default_factory=Counter)  # records by compression
-    # records by how their properties end; old brokers leave them open
+    # records by the end of their properties; old brokers write no last byte 2
     endings: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Messages) -> None:
-        """Add other records of the same log, except for their offsets."""
+        """Add the counts of other records of the same log, but not their offsets."""
         for name in self.__struct_fields__:
             mine, more = getattr(self, name), getattr(other, name)
             if isinstance(mine, Counter):
@@ -63,10 +63,10 @@ class FileOfLog(Document, kw_only=True):
     file: str
     kind: str
     bytes: int
-    start: int | None = None  # the address of its first byte, from its name
-    end_position: int | None = None  # after the last record or unit
+    start: int | None = None  # address of the first byte, from the file's name
+    end_position: int | None = None  # position after the last record or unit
     ending: str | None = None  # "blank", "open", "never written", "damaged", "full"
-    entries: int | None = None  # records, units, entries
+    entries: int | None = None  # number of records, units or index entries
     first_offset: int | None = None
     last_offset: int | None = None
     # the header of an index file, or the content of a small file
@@ -77,7 +77,7 @@ class LogInspection(Document, kw_only=True):
     """The commit log."""
 
     folders: list[str]
-    file_size: int | None = None  # of each file, from the files
+    file_size: int | None = None  # bytes of each file
     start: int = 0  # the first address
     end: int | None = None  # the address after the last record
     bytes: int = 0
@@ -90,10 +90,10 @@ class IndexOfQueue(Document, kw_only=True):
 
     kind: str
     file_size: int | None = None
-    units: int = 0  # without fillers
+    units: int = 0  # number of units, without fillers
     fillers: int = 0
     first_offset: int | None = None
-    end_offset: int | None = None  # after the last unit
+    end_offset: int | None = None  # queue offset after the last unit
     expired: int = 0  # units whose records are no longer in the commit log
     lacking: int | None = None  # records of the commit log without a unit
     wrong: int | None = None  # units that do not point to their record
@@ -108,17 +108,17 @@ class CompactionInspection(Document, kw_only=True):
     index_file_size: int | None = None
     bytes: int = 0
     keys: int | None = None
-    unindexed: int = 0  # records without a unit: no reader gets them
+    unindexed: int = 0  # records without a unit, which a broker does not serve
     position: int | None = None  # the highest queue offset compacted by an earlier run
     first_dirty_offset: int = 0
-    dirty_bytes: int = 0  # of records above the position, in closed files
-    cleanable_bytes: int | None = None  # that compaction would process now
+    dirty_bytes: int = 0  # bytes of records above the position, in closed files
+    cleanable_bytes: int | None = None  # bytes of records that compaction would process now
     dirty_ratio: float | None = None
-    is_due: bool | None = None  # whether Lastwrite would compact it now; null if it cannot be read
-    reason: str | None = None  # why it is not due
+    is_due: bool | None = None  # whether compaction is due; null if the queue cannot be read
+    reason: str | None = None  # why compaction is not due
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     files: list[FileOfLog] = []
-    log_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)  # of records
+    log_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)  # bytes of records
 
 
 class QueueInspection(Document, kw_only=True):
@@ -129,7 +129,7 @@ class QueueInspection(Document, kw_only=True):
     queue_id: ClassVar[int] = figure(lambda self: self.partition)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
     cleanup_policy: str | None = None  # from the topic's settings
-    # in the commit log
+    # records in the commit log
     contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     consume_queue: IndexOfQueue | None = None
     batch_consume_queue: IndexOfQueue | None = None
@@ -152,7 +152,7 @@ class StoreTotals(Document, kw_only=True):
 
     partitions: int
     damaged: int
-    records: int | None  # in the commit log; null if it was not read
+    records: int | None  # records in the commit log; null if it was not read
     bytes: int | None
     compacted_records: int
     compacted_bytes: int
@@ -161,17 +161,17 @@ class StoreTotals(Document, kw_only=True):
 
 
 class StoreReport(Document, kw_only=True):
-    """Everything at a path of a RocketMQ store."""
+    """All logs, queues and files at a path of a RocketMQ store."""
 
     path: str
     system: str = "rocketmq"
-    what: str  # in words
+    what: str  # description of the path, such as "store"
     root: str | None = None
-    stopped_in_order: bool | None = None  # there is no ``abort``
+    stopped_in_order: bool | None = None  # true if the file ``abort`` does not exist
     commit_log: LogInspection | None = None
     partitions: list[QueueInspection] = []
     index_files: list[FileOfLog] = []
-    files: list[FileOfLog] = []  # small ones, or the requested one
+    files: list[FileOfLog] = []  # small files, or the requested file
     problems: list[Problem] = []
     totals: ClassVar[StoreTotals] = figure(lambda self: self.sums())
     now_ms: int

@@ -1,17 +1,17 @@
 """``verify`` of a RocketMQ store.
 
-Compaction logs are partitions and are compared by rows like Kafka's logs (``verification.logs``).
-Their records are decoded one by one (``look.records``). Compaction may remove from a compaction
-log:
+Compaction logs are partitions. Their rows are compared like those of Kafka's logs
+(``verification.logs``), and their records are decoded one by one (``look.records``). Rules for
+what compaction may remove from a compaction log:
 
-- records up to the position (``position-checkpoint``) whose key a later record has, also up to the
-  position; nothing above the position, which is not compacted yet;
+- a record up to the position (``position-checkpoint``) if a later record up to the position has its
+  key; no record above the position, where the log is not compacted yet;
 - a delete once its store time and ``delete.retention.ms`` have passed;
 - a record without a key, unless ``keyless.messages`` is ``keep``;
 - never the record with the highest queue offset.
 
-The store also has a commit log. Its consume queues and index files are compared with it as
-``inspect`` does. Queues without a compaction log are partitions of the report, too.
+The store's consume queues and index files are compared with its commit log, like in ``inspect``.
+Queues without a compaction log are also partitions of the report.
 
 Source: docs/formats/rocketmq.md; docs/decisions/rocketmq-rounds.md.
 """
@@ -55,7 +55,7 @@ _COMPACTION = (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG, StoreFolder.C
 
 
 class RocketmqProof(LogProof):
-    """RocketMQ's part of ``LogProof``, which documents the methods."""
+    """RocketMQ's implementation of ``LogProof``, which documents the methods."""
 
     system = ROCKETMQ
     noun = "queue"
@@ -93,7 +93,7 @@ class RocketmqProof(LogProof):
         return RemovalRules(max_keyless_ratio=0.0 if keeps else 1.0)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The range that compaction may have changed; nothing is missing above it."""
+        """The range that compaction may have changed. Above it no message may be missing."""
         return ProvenRange(0, max(before.checkpoint or 0, after.checkpoint or 0))
 
     def check_beside(
@@ -119,7 +119,7 @@ class RocketmqProof(LogProof):
 def _take(
     report: StoreReport, store: StoreVerification, found: list[PartitionVerification]
 ) -> None:
-    """Take over the results of ``inspect`` for everything except the compaction logs."""
+    """Copy the results of ``inspect``, except those of the compaction logs."""
     log = report.commit_log
     if log is not None:
         store.segments, store.records = len(log.files), log.contents.records
@@ -153,7 +153,7 @@ def _take(
 
 
 def _partition(queue: QueueInspection) -> PartitionVerification:
-    """A queue without a compaction log: its messages in the commit log, its files of units."""
+    """The report of a queue without a compaction log: its messages and its units."""
     contents = queue.contents
     parts = _indexes_of(queue)
     return PartitionVerification(
@@ -176,10 +176,10 @@ def _indexes_of(queue: QueueInspection) -> list[IndexOfQueue]:
 
 
 def _check_positions(root: str, store: StoreVerification) -> None:
-    """Note if the positions file, or its replacement, cannot be read."""
+    """Add a problem if the positions file or its backup cannot be read."""
     tree = live_tree(root)
     problem = read_positions(tree).problem
-    if problem is not None and is_open(root):  # a broker may be writing it
+    if problem is not None and is_open(root):  # a broker may be writing the file
         time.sleep(0.1)
         problem = read_positions(tree).problem
     if problem is not None:
@@ -188,7 +188,7 @@ def _check_positions(root: str, store: StoreVerification) -> None:
 
 
 def _note(found: PartitionVerification | StoreVerification, problem: Problem) -> None:
-    """Note a problem, once for each place."""
+    """Add a problem if it is new."""
     place = os.path.realpath(problem.path), problem.position
     if any((os.path.realpath(one.path), one.position) == place for one in found.problems):
         return

@@ -1,9 +1,9 @@
-"""``read`` of a queue of a RocketMQ compaction topic: the messages that a consumer gets by offset.
+"""``read`` of a queue of a RocketMQ compaction topic: the messages that a consumer receives.
 
-A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker
-has no more. ``read`` does the same on the files. Each step is ``rocketmq.rules.pull.answer`` for
-the queue's files, so gaps, borders between files and offsets outside of the log are handled as in a
-broker.
+A consumer pulls at an offset, receives messages and the next offset, and pulls there, until the
+broker has no more messages. ``read`` does the same with the files. Each step uses
+``rocketmq.rules.pull.answer``, so offset gaps, ends of files and offsets outside the log have the
+same effect as in a broker.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BY_SCAN = "compaction log (no index)"
 
 
 class QueueReading(Iterator[Row]):
-    """The messages, one dictionary each with the fields of ``dump``, and afterwards the outcome.
+    """The messages as dictionaries with the fields of ``dump``, and the outcome after the last one.
 
-    ``status`` and ``code`` are the last answer, as the broker's name and as the code on the wire.
-    ``next_offset`` is where a consumer continues. ``notes`` has deviations from what a broker would
-    write, and how they were handled.
+    ``status`` and ``code`` describe the last answer: the broker's name and the response code.
+    ``next_offset`` is the offset at which a consumer continues. ``notes`` has the deviations from a
+    broker's files and their handling.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class QueueReading(Iterator[Row]):
 
     @property
     def code(self) -> int | None:
-        """The code of the last answer, as a client gets it; None while messages are being read."""
+        """The response code of the last answer. None before the last message was read."""
         return None if self.status is None else self.status.code(self._asked)
 
     def __next__(self) -> Row:
@@ -66,7 +66,7 @@ class QueueReading(Iterator[Row]):
         return row
 
     def summary(self) -> Row:
-        """The outcome; the names of fields are a contract."""
+        """The outcome. Field names are never changed."""
         return {
             "status": None if self.status is None else str(self.status),
             "code": self.code,
@@ -112,7 +112,7 @@ class QueueReading(Iterator[Row]):
         return said
 
     def _messages(self, said: PullResult) -> Iterator[Row]:
-        """The messages of an answer: those of one pull, or all up to the end of its file."""
+        """The messages of one answer, or all messages up to the end of its file."""
         assert said.file is not None
         end = self._end_of(said.file) if self._one_pull else None
         for block in self._queue.blocks_of(said.file, self.next_offset, check_crc=False):
@@ -125,7 +125,7 @@ class QueueReading(Iterator[Row]):
                     return
                 yield from self._rows_of(block, number)
                 self.next_offset = offset + 1
-        held = self._queue.range_of(said.file)  # more exact now if the index was wrong
+        held = self._queue.range_of(said.file)  # a wrong index was rebuilt meanwhile
         if held is not None:  # damaged messages at the end were skipped
             self.next_offset = max(self.next_offset, held.last + 1)
 
@@ -157,7 +157,7 @@ class QueueReading(Iterator[Row]):
 def read_queue(
     path: str, topic: str | None, queue: int | None, offset: int, limit: int | None, one_pull: bool
 ) -> QueueReading:
-    """The messages of one queue; arguments as in ``commands.read``.
+    """The messages of one queue. The arguments are those of ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -172,10 +172,10 @@ def read_queue(
 
 
 def store_at(path: str) -> tuple[str, str | None, int | None]:
-    """The store that contains ``path``, and the topic and queue that the path names.
+    """The store that contains ``path``, and the topic and queue in the path.
 
     Raises:
-        NotALog: the path is not a store or in one.
+        NotALog: the path is neither a store nor inside one.
     """
     place = find_place(path)
     if place.root is None:
@@ -191,8 +191,8 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
     """The store at ``path`` and the requested queue.
 
     Raises:
-        NotALog: there is no store, or no such topic in it.
-        InvalidConfig: the queue is not determined, or its topic is not compacted.
+        NotALog: no store is there, or it does not have the topic.
+        InvalidConfig: several queues match, or the topic is not compacted.
     """
     root, its_topic, its_queue = store_at(path)
     if (
@@ -228,10 +228,10 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
 
 
 def check_compacted(root: str, topic: str) -> None:
-    """Check that the store has compaction logs of the topic, or would have.
+    """Check that the topic has compaction logs or is configured to have them.
 
     Raises:
-        NotALog: there is no such topic.
+        NotALog: the topic does not exist.
         InvalidConfig: a broker serves the topic from the commit log.
     """
     if compacted_queues(root, topic):
@@ -252,7 +252,7 @@ def check_compacted(root: str, topic: str) -> None:
 
 
 def is_due(root: str, name: TopicPartition) -> bool:
-    """Whether a broker would create the queue's compaction log; it checks every 30 seconds."""
+    """Whether a broker would create the queue's compaction log. It checks this every 30 seconds."""
     topic = read_topics(root).get(name.topic)
     return topic is not None and topic.is_compacted and name.partition < topic.write_queues
 

@@ -1,12 +1,12 @@
-"""Every record of a compaction log, verified and written as a row, for ``verify``.
+"""Verifies every record of a compaction log and writes a row for it, for ``verify``.
 
-The engine reads records with compiled kernels and trusts their keys and bodies. Here each record is
-decoded field by field (``format.record``). Its body is compared with its checksum and decompressed,
-and its unit in the index is compared field by field. Key and content get keyed BLAKE2 digests of
-112 and 128 bits, a function other than the engine's fingerprint.
+The engine reads records with compiled kernels. Here each record is decoded field by field
+(``format.record``). Its body's checksum is verified, the body is decompressed, and the record's
+unit is compared field by field. Key and content are hashed with keyed BLAKE2 (112 and 128 bits),
+which is not the engine's fingerprint function.
 
-A record's content is all its bytes except the address (bytes 28 to 35), which depends on its file.
-
+A record's content is all its bytes except the address (bytes 28 to 35), which changes with its
+file.
 Memory: a chunk of the log, a few thousand units, the rows of ``RowSink``.
 
 Source: docs/formats/rocketmq.md, "Record" and "Units".
@@ -56,7 +56,7 @@ INDEX_REMEDY = (
     "the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
 )
 _UNDECODABLE = f"{names.RESTORE_QUEUE}; to keep it as it is, use --config undecodable.messages=keep"
-_MOST_PROBLEMS = 20  # listed for a piece
+_MOST_PROBLEMS = 20  # problems listed for a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
 _TWO = struct.Struct("<2Q")
@@ -67,7 +67,7 @@ Unit = tuple[int, ...]  # the fields of ``units.BatchUnit``
 
 
 class CompactionRecordReader:
-    """Reads pieces of compaction logs. Has a worker's buffers."""
+    """Reads pieces of compaction logs. The buffers are reused, so each worker needs an instance."""
 
     def __init__(self, unit: ContentsUnit) -> None:
         config = RocketmqConfig.from_names(unit.config)
@@ -77,7 +77,7 @@ class CompactionRecordReader:
         self._unit = unit
         self._seed = unit.seed or b""
         self._sink = RowSink(unit)
-        # A delete stored by this time may be missing.
+        # A delete stored at this time or earlier may be missing.
         self._due_until_ms = now_ms - config.delete_retention_ms
         self._keeps_undecodable = config.undecodable_messages == KEEP
 
@@ -118,7 +118,7 @@ class CompactionRecordReader:
             self._sink.add(rows.reshape(-1, ROW_WORDS), proof.found)
 
     def _flags(self, message: RocketmqMessage, position: int, proof: _PieceProof) -> int:
-        """The flags of a record; also counts it."""
+        """The flags of a record. Also adds the record to the counts."""
         flags = AFTER if self._unit.is_after else 0
         proof.tally[RECORDS] += 1
         try:
@@ -138,7 +138,7 @@ class CompactionRecordReader:
         return flags
 
     def _row(self, message: RocketmqMessage, data: bytes, flags: int) -> bytes:
-        """A row as in ``verification.rows``; the key of a record without one is its offset."""
+        """A row as in ``verification.rows``. For a record without a key, its offset is the key."""
         if flags & KEYLESS:
             key = self._digest(message.queue_offset.to_bytes(8, "big"), b"keyless")
         else:
@@ -183,7 +183,7 @@ class _PieceProof:
 
     @property
     def span(self) -> tuple[int, int | None]:
-        """The addresses to walk; after the file's last record its end is checked, too."""
+        """The addresses to walk. For the last piece the end is None: the file's end is checked."""
         return self._start + self.piece.start, None if self._is_last else (
             self._start + self.piece.end
         )
@@ -191,7 +191,7 @@ class _PieceProof:
     def _units_of_piece(self) -> tuple[int, Iterator[Unit], bool]:
         """The units of the piece.
 
-        Returns the number of the first, the units, and whether they are the last ones of the file.
+        Returns the number of the first unit, the units, and whether they are the last in the file.
         """
         entries = units.batch_units(map_whole(MappedFile(self._index, 0, 0, 0)))
         count = units.valid_count(entries)
@@ -211,7 +211,7 @@ class _PieceProof:
             self.wrong[-1] = problem
 
     def note_walk(self, problem: Problem) -> None:
-        """Note a problem of the walk. A torn tail is damage if units point to records there."""
+        """Add a problem of the walk. A partial last record is damage if a unit points to it."""
         if problem.is_note and (problem.position or 0) < self.piece.end:
             problem = structs.replace(problem, kind=ProblemKind.DAMAGED, remedy=names.RESTORE_QUEUE)
         self.note(problem)

@@ -1,6 +1,6 @@
-"""A RocketMQ store as rows for ``dump``: records, index entries, small files.
+"""Converts records, index entries and small files of a RocketMQ store to rows for ``dump``.
 
-The names of fields are a contract. Numbers are as stored, times are milliseconds, bytes are base64.
+Field names are never changed. Numbers are as stored, times are in milliseconds, bytes are base64.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def message_rows(
     is_commit_log: bool = True,
     whole_batches: bool = False,
 ) -> Iterator[Row]:
-    """The messages of one record, a row each. Only an inner batch has several.
+    """A row for each message of a record. Only an inner batch has several messages.
 
-    ``whole_batches`` gives one row for an inner batch. ``position`` is the record's in ``file``;
-    ``found_by`` names how it was found.
+    ``whole_batches`` returns one row for an inner batch. ``position`` is the record's position in
+    ``file``; ``found_by`` states how it was found.
     """
     if not message.is_inner_batch or whole_batches:
         yield message_row(message, file, position, found_by, is_commit_log)
@@ -72,7 +72,7 @@ def message_row(
     problem: str | None = None,
     size: int | None = None,
 ) -> Row:
-    """One message. If its ``body`` cannot be decoded it is null, and ``problem`` has the reason."""
+    """The row of a message. An undecodable body is null, and ``problem`` has the reason."""
     body: bytes | None
     if batch_index is not None:
         body = message.body  # the batch was decompressed as a whole
@@ -132,7 +132,7 @@ def _compression(message: RocketmqMessage) -> str:
 
 
 def _is_told_whole(message: RocketmqMessage) -> bool:
-    """Whether the parsed properties represent all bytes: no repeated name, no broken UTF-8."""
+    """Whether the parsed properties have all information: no repeated name, no invalid UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)
@@ -155,7 +155,7 @@ def _name(name: TopicPartition | None) -> Row:
 def consume_queue_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int, first: int = 0
 ) -> Iterator[Row]:
-    """The units of a file that begins at ``start``, from queue offset ``first`` on; no fillers."""
+    """The units of a consume queue file that begins at byte ``start``. Skips fillers."""
     entries = units.consume_queue_units(data)
     number = start // units.CONSUME_QUEUE_UNIT.size
     for n in range(max(first - number, 0), units.valid_count(entries)):
@@ -176,7 +176,7 @@ def consume_queue_rows(
 def batch_unit_rows(
     data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
 ) -> Iterator[Row]:
-    """The units of a batch consume queue's or compaction index's file, from offset ``first`` on."""
+    """The units of a batch consume queue or compaction index file, from offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)
     for n in range(units.find_offset(entries, first, count), count):
@@ -200,12 +200,12 @@ def batch_unit_rows(
 def extension_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int
 ) -> Iterator[Row]:
-    """The units of one file of a consume queue's extension.
+    """The units of a consume queue extension file.
 
-    ``address`` is the tags code that refers to the unit.
+    ``address`` in a row is the tags code that refers to the unit.
 
     Raises:
-        CorruptLog: lengths contradict each other; the units before were yielded.
+        CorruptLog: the lengths in a unit are inconsistent. Earlier units were yielded.
     """
     at = 0
     while (unit := units.decode_extension(data, at, len(data))) is not None:
@@ -224,10 +224,10 @@ def extension_rows(
 
 
 def key_rows(file: MappedFile) -> Iterator[Row]:
-    """The entries of an index file, in the order of writing.
+    """The entries of an index file, in the order in which they were written.
 
     Raises:
-        CorruptLog: it is not an index file.
+        CorruptLog: the file is not an index file.
     """
     index = IndexFile.of(map_whole(file))
     header = index.header
@@ -273,7 +273,7 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
     """The entries of a small file.
 
     Raises:
-        CorruptLog: its content does not match its name.
+        CorruptLog: the content does not match the file's name.
     """
     data = read_small(place.path)
     if place.file is RocketmqFileKind.CHECKPOINT:

@@ -1,9 +1,9 @@
-"""Reads a commit log or a compaction log from front to back, across blank ends and damage.
+"""Reads a commit log or a compaction log from start to end, skipping blank records and damage.
 
-A record counts if its frame adds up *and* it states its own address. That distinguishes three
-cases: the end of written data, stale bytes after it (a broker may pad a write from a used buffer),
-and damage with whole records after it. After damage the walk continues at the next record that
-states its own address.
+A record is valid if its lengths add up *and* its stored address is its position. This distinguishes
+three cases: the end of written data, stale bytes after it (a broker may pad a write from a used
+buffer), and damage with whole records after it. After damage the walk continues at the next valid
+record.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; docs/formats/rocketmq.md, "Record";
 docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older releases".
@@ -44,7 +44,7 @@ TORN_REMEDY = (
     "a broker cuts the log here when it starts; copy the file first, if what follows may be of use"
 )
 
-_BAD_ADDRESS = -1  # in addition to the codes of ``kernels``
+_BAD_ADDRESS = -1  # a stop code in addition to those of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
 _MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _CRC_HEAD = np.frombuffer(RECORD_CRC.encode() + b"\x01", np.uint8)
@@ -54,7 +54,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class RecordWindow(NamedTuple):
-    """Whole records of one file. Valid until the next chunk.
+    """A chunk of whole records of one file. Valid until the next chunk is read.
 
     Positions in ``table`` refer to ``buffer``, whose first byte is at ``base`` in the file.
     """
@@ -81,7 +81,7 @@ class RecordWindow(NamedTuple):
         return self.file.start + self.position(len(self.table) - 1) + int(self.table["size"][-1])
 
     def is_dispatched(self, rows: Int64Array | slice) -> Flags:
-        """For each row, whether a broker gives the record a unit in its queue."""
+        """For each row, whether a broker writes a unit for the record."""
         stage = self.table["sys_flag"][rows] & TRANSACTION_MASK
         return ~np.isin(stage, (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK))
 
@@ -101,7 +101,7 @@ class RecordWindow(NamedTuple):
         return out
 
     def rows_of(self, topic: str | None, queue: int | None) -> Int64Array:
-        """The rows of the topic and the queue; None means any."""
+        """The rows of the topic and queue. None means any."""
         picked = np.ones(len(self.table), dtype=np.bool_)
         if queue is not None:
             picked &= self.table["queue_id"] == queue
@@ -128,9 +128,9 @@ class RecordWindow(NamedTuple):
     def by_light_queue(
         self, batched: Collection[str]
     ) -> Iterator[tuple[TopicPartition, Int64Array, Int64Array]]:
-        """The rows of each light queue to which a broker dispatches them, and their offsets there.
+        """For each light queue, the rows that a broker dispatches to it, and their offsets in it.
 
-        ``batched`` has the topics with batch consume queues, whose records are in no light queue.
+        ``batched`` has the topics with batch consume queues, whose records are not in light queues.
         """
         marked = (self.table["marks"] & kernels.HAS_MULTI_DISPATCH) != 0
         marked &= self.is_dispatched(slice(None))
@@ -163,7 +163,7 @@ class RecordWindow(NamedTuple):
         return [int(row) for row in np.unique(rows[hits >= table["properties_at"][rows]])]
 
     def _gather(self, starts: Int64Array, length: int) -> ByteArray:
-        """``length`` bytes from each start, a row each."""
+        """An array whose rows are the ``length`` bytes from each start."""
         rows: ByteArray = self.buffer[starts[:, None] + np.arange(length)]
         return rows
 
@@ -171,18 +171,18 @@ class RecordWindow(NamedTuple):
 class Ending(NamedTuple):
     """How a file ends."""
 
-    position: int  # after the last record
-    blank: bool  # with a blank record
-    damage: str | None = None  # with bytes that are neither a record nor an end
+    position: int  # position after the last record
+    blank: bool  # whether a blank record follows
+    damage: str | None = None  # problem if other bytes than a blank record or zeros follow
 
 
 class LogWalk:
     """The records of a log by address.
 
-    ``note`` is called with each problem. ``endings`` gets the end of each file read. With
-    ``checks_crc`` bodies, and records that have a checksum, are compared with it. Mismatches are
-    noted, and the records are returned all the same. With ``is_compaction`` zeros may end any file,
-    and addresses may be wrong.
+    ``note`` is called with each problem. ``endings`` has the end of each file that was read.
+    ``checks_crc`` verifies the checksums of bodies, and of whole records if they have one. A record
+    with a wrong checksum is reported and also returned. ``is_compaction`` means that zeros may end
+    any file, and addresses may be wrong.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class LogWalk:
         written = (file.start for file in reversed(log.files) if _is_written(file))
         self._last_written = 0 if is_compaction else next(written, 0)
         if log.bound is not None and not is_compaction:
-            # There are records up to the bound, so no file may end before it.
+            # A broker wrote records up to the bound, so no file may end before it.
             self._last_written = log.end
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[RecordWindow]:
@@ -225,7 +225,7 @@ class LogWalk:
     def records(
         self, start: int = 0, end: int | None = None
     ) -> Iterator[tuple[MappedFile, int, RocketmqMessage]]:
-        """The same records one by one, each with its file and its position there."""
+        """The records of ``chunks`` one by one, each with its file and its position in the file."""
         for chunk in self.chunks(start, end):
             for row in range(len(chunk.table)):
                 yield chunk.file, chunk.position(row), chunk.message(row)
@@ -234,7 +234,7 @@ class LogWalk:
 
     def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[RecordWindow]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
-        # A broker is writing after the bound.
+        # A broker is writing bytes after the bound.
         limit = file.size_bytes if self._log.bound is None else stop
         with file.open() as reader:
             while position < stop:
@@ -293,9 +293,9 @@ class LogWalk:
     def _past(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
     ) -> int | None:
-        """The position of the next record after a bad place.
+        """Report damage, and return the position of the next record.
 
-        Returns None if the file ends there. Notes the problem.
+        Returns None if no record follows in the file.
         """
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
@@ -329,13 +329,13 @@ class LogWalk:
         return None
 
     def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
-        """Whether zeros follow directly; a file of zeros is not read to its end."""
+        """Whether zeros begin at ``position``. A file of zeros is not read to its end."""
         head = self._buffer[: min(room, 1 << 16)]
         reader.read_into(head, position)
         return not head.any()
 
     def _next_record(self, file: MappedFile, reader: SegmentReader, position: int) -> int | None:
-        """The first whole record from ``position`` on that states its own address."""
+        """The position of the first valid record at or after ``position``."""
         buffer = np.empty(min(CHUNK_BYTES, max(file.size_bytes - position, 0)), dtype=np.uint8)
         while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
             have = min(len(buffer), file.size_bytes - position)
@@ -371,7 +371,7 @@ class LogWalk:
         return True
 
     def _check_record_crcs(self, file: MappedFile, position: int, table: MessageTable) -> None:
-        """Check the checksums of whole records, which few brokers write."""
+        """Verify the checksum over the whole record. Few brokers write one."""
         rows = np.flatnonzero(table["properties_length"] >= RECORD_CRC_BYTES)
         starts = table["position"][rows] + table["size"][rows] - RECORD_CRC_BYTES
         heads = self._buffer[starts[:, None] + np.arange(len(_CRC_HEAD))]
@@ -383,7 +383,7 @@ class LogWalk:
 
 
 def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
-    """The positions of the bytes from ``start`` on, ascending."""
+    """The positions of ``wanted`` in ``data`` from ``start`` on, ascending."""
     at = data.find(wanted, start)
     while at >= 0:
         yield at
@@ -391,7 +391,7 @@ def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
 
 
 def _is_written(file: MappedFile) -> bool:
-    """Whether a broker has written to the file; the file created ahead is all zeros."""
+    """Whether a broker has written to the file. A file created in advance has only zeros."""
     head = np.zeros(min(8, file.size_bytes), dtype=np.uint8)
     with file.open() as reader:
         reader.read_into(head, 0)
