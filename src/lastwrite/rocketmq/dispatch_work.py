@@ -1,4 +1,5 @@
 """The units of work of a dispatch, and their results.
+
 An address is an offset in the whole commit log, a position an offset in one file. All values are
 small when pickled; they never include bytes of records.
 """
@@ -139,6 +140,7 @@ class IndexFileState:
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
     """The work for one index file: a new file, or the newest file with entries added.
+
     ``entries`` has scratch slices, each with the first entry to use and the number of entries.
     ``before`` is the scratch slice and number of the previous file's last entry. If it is None,
     ``last_address`` and ``last_stored`` have the address and store time of that entry.

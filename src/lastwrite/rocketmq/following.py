@@ -1,4 +1,5 @@
 """An archive that follows topics of a live RocketMQ cluster by polling.
+
 Connections stay open between polls. A poll without new messages does not access the archive.
 """
 
@@ -71,6 +72,7 @@ class RocketmqFollowResult:
 
     def _learn(self) -> None:
         """Read queues and settings again after the interval or a change of the list of topics.
+
         Raises:
             RemoteFailed: no server answers.
         """

@@ -29,6 +29,7 @@ _OWN = frozenset(DispatchConfig.field_of())
 
 class CopyFollowResult:
     """Implements ``archive.following.FollowResult`` for a copy, ``rocketmq:///PATH``.
+
     The copy is a store with ``commitlog`` and ``config/topics.json``. ``fetch`` adds consume queues
     and compaction logs to it.
     """

@@ -130,6 +130,7 @@ def sources_of(
     overrides: Sequence[Override],
 ) -> list[BrokerQueue]:
     """The requested queues.
+
     Raises:
         NotALog, InvalidConfig, RemoteFailed: as in ``fetch_live``.
     """
@@ -264,6 +265,7 @@ class QueueSyncState:
 
 class RocketmqSyncContext:
     """The state shared by all queues of a call, and by all its polls if it ``follows``.
+
     ``levels`` has the state of each fetched queue; an unchanged queue is not fetched again.
     ``ends`` has the end offset of each queue at the last request.
     """
@@ -295,6 +297,7 @@ class RocketmqSyncContext:
 
     def ask(self, ask: Callable[[RocketmqClient], T]) -> T:
         """The result of ``ask``, which is repeated until it is answered.
+
         Raises:
             RemoteFailed: no server answers within the limit.
         """
@@ -440,6 +443,7 @@ class _QueueWalk:
     @property
     def may_stop(self) -> bool:
         """Whether an incomplete fetch may be committed, so that the next one continues it.
+
         The next fetch searches missing offsets in the commit log, which may not have those of a
         compacted queue. So such a queue must be fetched completely at first.
         """
@@ -462,6 +466,7 @@ class _QueueWalk:
 
     def end(self, end: int) -> None:
         """Handle offsets missing at the end of the queue.
+
         Raises:
             _QueueChanged: compaction dropped messages during the fetch.
             NotContinued: missing offsets may be deletes that the commit log no longer has.

@@ -128,6 +128,7 @@ class RocketmqSystem(System):
         like_broker: bool = False,
     ) -> Decision:
         """Decide what to compact.
+
         ``like_broker`` compacts all closed files if one is dirty, and drops deletes at once.
 
         Raises:
@@ -331,6 +332,7 @@ def range_of(
 
 def _change(new: CommitPlan) -> QueueChange:
     """The pairs of a plan to remove and to add.
+
     Empty pairs are removed too, except the active one, because a broker does not serve records
     before them. Only a failed append leaves an empty pair.
     """

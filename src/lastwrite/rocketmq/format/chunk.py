@@ -75,6 +75,7 @@ class RocketmqFormat:
     @property
     def messages(self) -> kernels.MessageTable:
         """The MESSAGE rows of the records in the last table, in the same order.
+
         Later rows are unused.
         """
         return self._messages
@@ -174,6 +175,7 @@ class RocketmqFormat:
 
     def kept(self) -> list[tuple[int, str]]:
         """The undecodable records that were kept since the last call.
+
         Each has its position in the buffer and the reason.
         """
         kept, self._kept = self._kept, []

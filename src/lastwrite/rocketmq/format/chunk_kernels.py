@@ -79,6 +79,7 @@ def frame(messages, rows, lowest_offset, table):
 @njit(cache=True, nogil=True)
 def note_deletes(messages, rows, deletes):
     """Set ``deletes[i]`` for each of the first ``rows`` records whose body is empty.
+
     Returns the number of compressed records among the others.
     """
     packed = 0
@@ -92,6 +93,7 @@ def note_deletes(messages, rows, deletes):
 @njit(cache=True, nogil=True)
 def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
     """Write the states and key fingerprints of the records ``messages[first:last]`` of ``data``.
+
     ``deletes`` has a byte for each record: whether its body is empty. Returns the number of entries
     filled. The parameters are those of ``engine.system.Format.walk``, as arrays and numbers,
     because a kernel does not accept objects.
@@ -158,6 +160,7 @@ def rebuild(data, messages, count, actions, out, rows):
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
     """Set the addresses of the records ``rows[first:last]`` in ``data``, and write their units.
+
     The first record's address is ``start``. The units have 46 bytes each and are written from byte
     ``units_at`` of ``units``.
 
@@ -252,6 +255,7 @@ def follow_units(data, start, file_end, floor):
 @njit(cache=True, nogil=True)
 def compare_units(data, table, shift):
     """Compare the units in ``data`` with the records of a BATCH table, one by one.
+
     A record's address is its origin plus ``shift``. Returns (defect, row of the defective unit).
     """
     source = address(data)

@@ -177,6 +177,7 @@ def find_record(data, start, end, base):
 @njit(cache=True, nogil=True)
 def count_sound(table, count, base):
     """The number of messages, of the first ``count``, that a broker could dispatch.
+
     Counting stops at a message whose stored address is not its position (stale bytes), or whose
     INNER_NUM or INNER_BASE is not a number. ``base`` is the address of the first byte of the data
     that was split.
@@ -369,6 +370,7 @@ class QueueNumbers:
 @njit(cache=True, nogil=True)
 def _take_light(data, message, slots, queues, topics, light, light_queues, light_bad):
     """Write the light queues of a message to ``light_queues``, with their numbers.
+
     Returns their count. Returns -1 if a light queue has no number yet; row 0 then has that queue.
     """
     source = address(data)
@@ -495,6 +497,7 @@ def take(
 @njit(cache=True, nogil=True)
 def group(rows, row_queues, count, ends, out):
     """Sort the first ``count`` rows by queue into ``out``. The sort is stable.
+
     ``ends`` has an element for each queue, which is set to the end of the queue's rows.
     """
     ends[:] = 0
@@ -528,6 +531,7 @@ STATE_WORDS: Final = 6
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
     """Append the units (20 bytes each) of one queue's ``rows`` to the ``FILLED`` units in ``out``.
+
     Stops at the first row whose address is not below ``until``.
     Returns (rows processed, code).
     """
@@ -569,6 +573,7 @@ def fill_queue(rows, until, state, out):
 @njit(cache=True, nogil=True)
 def fill_batch_queue(rows, until, state, out):
     """Append the units (46 bytes each) of a batch consume queue's ``rows`` to ``out``.
+
     They follow the ``FILLED`` units. Stops at the first row whose address is not below ``until``.
     Returns (rows processed, code).
     """
@@ -664,6 +669,7 @@ def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
     """The blank record for a full pair's log file, and whether its index file gets an end unit.
+
     If one of the two files is full to its last byte, neither is closed, because a broker then does
     not try to append the next record.
     """

@@ -1,4 +1,5 @@
 """Columns with the positions of the keys, bodies and properties of many messages.
+
 Compressed bodies and inner batches, which are rare in a compaction log, are decoded one by one.
 ``tests/unit/test_other_rows.py`` compares this module with ``rocketmq.format.record``.
 """

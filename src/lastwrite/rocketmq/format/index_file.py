@@ -235,6 +235,7 @@ def new_index_file(
     slots: int, entries: int, *, last_physical_offset: int = 0, last_store_time_ms: int = 0
 ) -> ByteArray:
     """An index file without entries, as a broker creates it.
+
     Its header has the last address and store time of the previous index file.
     """
     out = np.zeros(index_bytes(slots, entries), np.uint8)
@@ -253,6 +254,7 @@ def build(
     first: int = 0,
 ) -> int:
     """Add the keys from ``first`` on to an index file until it is full.
+
     The arrays are those that ``kernels.index_keys`` fills.
     Returns the number of keys added. The bytes equal those that a broker writes.
 

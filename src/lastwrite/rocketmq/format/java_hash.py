@@ -47,6 +47,7 @@ def _decode_broken(raw: bytes) -> str:
 
 def sequence_length(raw: bytes, at: int) -> int:
     """The number of bytes of the character at ``at``.
+
     A negative number ``-n`` means that ``n`` invalid bytes become one U+FFFD. An encoded surrogate
     is an invalid sequence of three bytes. Any other invalid sequence ends before the first byte
     that does not continue it.

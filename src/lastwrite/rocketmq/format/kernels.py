@@ -261,6 +261,7 @@ def _signed32(value):
 @njit(cache=True, nogil=True)
 def decimal(source, at, end, largest):
     """Parse the decimal number in ``[at, end)`` like Java. Returns (number, whether it is valid).
+
     A number above ``largest`` is invalid.
     """
     negative = False
@@ -284,6 +285,7 @@ def decimal(source, at, end, largest):
 @njit(cache=True, nogil=True, forceinline=True)
 def _properties(source, at, end, bound, row):
     """Fill the columns of ``row`` that depend on the properties ``[at, end)``.
+
     If a name is repeated, its last value counts. This is one function, because smaller ones would
     have to pass a dozen local numbers.
     """
@@ -390,6 +392,7 @@ def is_whole(data, body_at, body_length, crc):
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, check_crc):
     """Split ``data[start:end]`` into whole records, until the table is full.
+
     Each record fills one row of ``table`` (MESSAGE).
 
     Returns (rows, position after the last whole record, code, position that the code refers to,
@@ -548,6 +551,7 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
 @njit(cache=True, nogil=True)
 def put_entries(out, slots, capacity, hashes, places, times, first, last):
     """Add ``hashes[first:last]`` to the index file ``out`` as a broker does, until it is full.
+
     ``out`` is the whole file. Its size must match ``slots`` and ``capacity``. Returns the number of
     entries written.
     """

@@ -129,6 +129,7 @@ def dispatches_to_light_queues(topic: str) -> bool:
     """Whether a broker dispatches the topic's records to the light queues that they name.
 
     Only records in an ordinary consume queue are dispatched so.
+
     Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``.
     """
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_TOPIC, SYSTEM_TOPIC))
@@ -143,6 +144,7 @@ def log_sizes(
     compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
 ) -> tuple[int, int]:
     """The sizes of a compaction log file and of its index file, computed from the two settings.
+
     The log file's size is a multiple of the index file's, because a broker computes the position in
     an index file as the address modulo the index file's size.
 

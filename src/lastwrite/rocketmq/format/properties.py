@@ -103,6 +103,7 @@ def record_crc_item(crc: int) -> bytes:
 
 def record_crc_holds(record: bytes | memoryview) -> bool | None:
     """Whether a whole record matches its record checksum. Returns None if it has none.
+
     In a compaction log it never matches, because the copy has another address.
     """
     tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])

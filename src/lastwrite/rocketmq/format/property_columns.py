@@ -26,6 +26,7 @@ class PropertyItems(NamedTuple):
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
     """The properties of each message, which are in ``data[start : start + length]``.
+
     If a message repeats a name, only the last value is returned.
     """
     # A byte 2 follows each item, except perhaps the last.

@@ -382,6 +382,7 @@ def make_message(
     **fields: Any,
 ) -> RocketmqMessage:
     """A message whose checksum and host bits match its body and hosts.
+
     ``closed`` is passed to ``properties.build``; ``fields`` are other fields of
     ``RocketmqMessage``.
     """
@@ -400,6 +401,7 @@ def make_message(
 
 def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> bytes:
     """Encode a record. Lengths are computed; the body's checksum is the message's ``body_crc``.
+
     ``record_crc`` appends a record checksum to the properties. The properties must end with byte 2,
     or a reader does not find the checksum.
 
@@ -451,6 +453,7 @@ def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> byt
 
 def encode_blank(room: int) -> bytes:
     """Encode the blank record for the last ``room`` bytes of a file.
+
     Raises:
         ValueError: ``room`` is less than the 8 bytes of a blank record, or 2 GiB or more.
     """
@@ -596,6 +599,7 @@ def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
 
 def offset_message_id(host: Host, physical_offset: int) -> str:
     """The id by which a broker finds a message in its commit log: host and address in hex.
+
     ``physical_offset`` must be the address in the commit log, not the one in a compaction log.
     """
     return (host.encode() + struct.pack(">q", physical_offset)).hex().upper()

@@ -122,6 +122,7 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
 
 def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
     """The index of the first value of ascending ``column`` not below ``wanted``, or ``count``.
+
     Bisection reads only a few pages of a mapped file.
     """
     return bisect_left(range(count), wanted, key=lambda row: int(column[row]))
@@ -129,6 +130,7 @@ def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
 
 def valid_count(units: Units) -> int:
     """The number of units before the first invalid one.
+
     A unit is valid if its address is at least 0 and its size at least 1. A unit of 46 bytes must
     also have a base of at least 0 and a number of at least 1. A filler is valid.
     """
@@ -145,6 +147,7 @@ def valid_count(units: Units) -> int:
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
     """The number of the first 46-byte unit whose last offset is at least ``offset``, or ``count``.
+
     A read at queue offset ``offset`` begins with this unit. ``count`` is the number of valid units;
     None means that they are counted.
     """
@@ -182,6 +185,7 @@ def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
 
 def encode_extension(tags_code: int, store_time_ms: int, bitmap: bytes = b"") -> bytes:
     """Encode an extension unit.
+
     Raises:
         ValueError: the unit has more than 32,767 bytes.
     """

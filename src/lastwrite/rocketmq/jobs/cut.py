@@ -33,6 +33,7 @@ def cut(
     config: Mapping[str, object] | None = None,
 ) -> CutReport:
     """Truncate the commit log of the store at ``path`` at the physical offset ``at``.
+
     A broker that starts does the same at a partial record.
 
     Args:

@@ -108,6 +108,7 @@ def dispatch(  # one parameter for each option of the command line
     progress: Progress | None = None,
 ) -> DispatchReport:
     """Add missing records to the consume queues, index and compaction logs of a store.
+
     The resulting files are those that the store's broker would write.
 
     Args:
@@ -673,6 +674,7 @@ class _Dispatch:
 
     def _index_name(self, before: str) -> str:
         """The name for a new index file: the local time ``now_ms``, as in a broker.
+
         If that is not above the name ``before``, the next higher number.
         """
         seconds, ms = divmod(self.report.now_ms, 1000)
@@ -716,6 +718,7 @@ class _Dispatch:
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> bool:
         """Report damage and missing records. Returns whether the built files may be installed.
+
         ``found`` has the states of the queues as first read, with units beyond the log's end.
         """
         ahead = {
@@ -902,6 +905,7 @@ class _Dispatch:
 
 def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
     """The common file size of all queues. ``sizes`` has the size for one file of each queue.
+
     Raises:
         CorruptLog: the sizes differ.
     """

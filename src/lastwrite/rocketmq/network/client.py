@@ -225,6 +225,7 @@ class RocketmqClient:
 
     def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
         """Up to ``count`` units of the ordinary consume queue, after the first unit's queue offset.
+
         The first unit is at ``offset``, or at the start of the queue if that is higher.
         """
         connection = self._reader(queue)
@@ -253,6 +254,7 @@ class RocketmqClient:
 
     def record_at(self, queue: MessageQueue, address: int) -> bytes | None:
         """The record at ``address`` in the commit log of the queue's broker.
+
         Returns None if no record begins there.
         """
         connection = self._reader(queue)
@@ -267,6 +269,7 @@ class RocketmqClient:
 
     def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> PullResponse:
         """Pull up to ``count`` messages from queue offset ``offset`` on.
+
         An answer has messages of one file only.
 
         Raises:
@@ -320,6 +323,7 @@ class RocketmqClient:
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """The current settings of the broker that answers pulls for ``broker``.
+
         Raises:
             RemoteFailed: the broker does not answer, or refuses an unauthorized client.
         """
@@ -350,6 +354,7 @@ class RocketmqClient:
         self, queue: MessageQueue, messages: Sequence[OutgoingMessage], born_ms: int | None = None
     ) -> list[SendResult]:
         """Append messages to ``queue`` in one request, with consecutive offsets.
+
         Bodies are not compressed. Brokers do not check the keys in a batch, so they store messages
         without a key, and compaction drops these.
         """
@@ -371,6 +376,7 @@ class RocketmqClient:
 
         ``attributes`` has values such as ``{"cleanup.policy": "COMPACTION"}``. Brokers before 5.0
         have no attributes.
+
         Raises:
             RemoteFailed: a broker does not answer or refuses, or the name server does not have the
                 topic after ``seconds``.

@@ -47,6 +47,7 @@ class RocketmqConnection:
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
         """Send a request and return the answer. ``doing`` describes the request in errors.
+
         Raises:
             RemoteFailed: no answer arrives within the timeout, or it is not RocketMQ's protocol.
         """
@@ -88,6 +89,7 @@ class RocketmqConnection:
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
         """Like ``ask``, but raises if the request is refused.
+
         Raises:
             RemoteFailed: as in ``ask``, or the request is refused.
         """

@@ -56,6 +56,7 @@ class OutgoingMessage:
 
     def encode_properties(self, unique_key: str) -> str:
         """Encode the properties as a flat string.
+
         Raises:
             InvalidConfig: a name or value is empty or contains a separator, or the name is
                 reserved.
@@ -120,6 +121,7 @@ def compress(body: bytes, compression: Compression) -> bytes:
 
 def encode_batch_member(message: OutgoingMessage, unique_key: str, flag: int = 0) -> bytes:
     """Encode a message of a batch. The body is not compressed; that of a delete is empty.
+
     The layout is that of a message in an inner batch (``rocketmq.format.record.InnerHead``).
     """
     flat = message.encode_properties(unique_key).encode()

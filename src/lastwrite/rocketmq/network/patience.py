@@ -31,6 +31,7 @@ class Patience:
     @property
     def now_s(self) -> float:
         """The current limit in seconds for retries without progress.
+
         After a fetch has given up, the limit is two seconds at most until a message arrives.
         """
         is_short = self._gave_up_s > self._records_s
@@ -48,8 +49,10 @@ class Patience:
         self, ask: Callable[[], T], forget: Callable[[], None], since_s: float | None = None
     ) -> T:
         """Call ``ask`` until it is answered, and return its result.
+
         ``forget`` closes old connections before each retry. ``since_s`` is the monotonic time of
         the last progress; None means now.
+
         Raises:
             RemoteFailed: the request is refused, or not answered within the limit.
         """

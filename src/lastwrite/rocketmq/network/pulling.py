@@ -59,6 +59,7 @@ class Puller:
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """Call ``ask`` until it is answered, and return its result.
+
         Raises:
             RemoteFailed: the request is refused, or not answered within the limit.
         """
@@ -89,7 +90,9 @@ class Puller:
 
     def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
         """The queue's messages from offset ``first`` up to ``below``, which is excluded.
+
         ``below`` None means the queue's end. Yields a buffer and a table of the records in it.
+
         Raises:
             RemoteFailed: no answer, a refusal, or an answer without progress.
             CorruptLog: a record in an answer is damaged.
@@ -134,6 +137,7 @@ class Puller:
 
     def _pull(self, offset: int, heard_s: float) -> PullResponse:
         """Pull once, with fewer messages after each broken connection.
+
         ``heard_s`` is the monotonic time at which the last messages arrived.
         """
 
@@ -174,6 +178,7 @@ class Puller:
 
     def original(self, offset: int, ahead: int = 1) -> tuple[RocketmqMessage, bytes] | None:
         """The message at a queue offset from the commit log, and its bytes. None if it is missing.
+
         ``ahead`` is the number of consecutive offsets that the caller will probably request.
         """
         if offset not in self._units:
@@ -234,7 +239,9 @@ class Puller:
 
 def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str = "") -> None:
     """Refuse a broker that may skip live messages of a compacted topic after a restart.
+
     A broker skips none with ``searchBcqByCacheEnable=false``. ``otherwise`` is added to the remedy.
+
     Raises:
         RemoteFailed: the broker may skip messages, or its setting is unknown.
     """

@@ -101,6 +101,7 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
 
 def decode_json(body: bytes) -> Any:
     """Decode JSON from a name server. Old releases write member names that are unquoted numbers.
+
     Raises:
         CorruptLog: the bytes are not JSON.
     """
@@ -113,6 +114,7 @@ def decode_json(body: bytes) -> Any:
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """The queue of all messages with ``key``.
+
     The queue is selected by the key's Java hash, as by RocketMQ's ``SelectMessageQueueByHash``.
     """
     # Java's remainder has the sign of the dividend, so its absolute value equals the remainder of

@@ -1,6 +1,7 @@
 """Names of RocketMQ broker settings that do not affect compaction.
 
 They are accepted so that a ``broker.conf`` can be used unchanged. ``dispatch`` uses some of them.
+
 Source: the fields of MessageStoreConfig (also the class of tiered storage), BrokerConfig,
 NettyServerConfig, NettyClientConfig and AuthConfig in RocketMQ 5.5.0 and 4.9.3.
 """

@@ -1,4 +1,5 @@
 """The settings of RocketMQ's dispatch, with the broker's names, defaults and units.
+
 A size setting is used only if no file exists; otherwise the files determine the size.
 """
 
@@ -72,6 +73,7 @@ class DispatchConfig(SettingsTable):
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
         """Parse settings like ``SettingsTable.from_names``, and ignore unrelated broker settings.
+
         Raises:
             InvalidConfig: a setting is invalid, or enables a feature that dispatch does not
                 support.

@@ -78,6 +78,7 @@ class ListedOffsets(Protocol):
 @dataclass(frozen=True, slots=True)
 class PullResult:
     """A broker's answer.
+
     If the status is FOUND, ``next_offset`` is only the requested offset, because the real next
     offset depends on the number of messages in the answer. The messages begin in file ``file``, at
     the first offset that is at least the requested one.
@@ -92,6 +93,7 @@ class PullResult:
 
 def answer(offset: int, files: ListedOffsets | None) -> PullResult:
     """The answer to a pull at ``offset`` of a queue with these ``files``, in order.
+
     ``files`` is None for a queue without a compaction log. The search reads few elements of
     ``files``, from the last to the first.
     """
@@ -146,6 +148,7 @@ def taken(
     on_disk: bool = False,
 ) -> int:
     """The number of messages in one answer; ``sizes`` has the sizes of contiguous messages.
+
     ``max_messages`` and ``max_bytes`` are the client's limits. ``on_disk`` selects the broker's
     limits for messages on disk. A broker applies them if the distance to the log's end exceeds
     ``accessMessageInMemoryMaxRatio`` of its memory. An answer has at least one message.

@@ -136,6 +136,7 @@ class QueueArchiveWriter:
 
     def keep(self) -> IngestResult | None:
         """Commit the appended messages although later messages could not be read.
+
         Returns None if no message was appended.
 
         Raises:

@@ -33,6 +33,7 @@ from lastwrite.storage.objects.store import Writer
 
 class ArchivedFile:
     """Appends records to a new object of the queue at ``folder`` and creates its index.
+
     ``folder`` is an address; if it is None, records are only counted. ``round_folder`` is the
     prefix of the objects' keys, relative to ``folder``; an attempt id and ``/`` are appended.
     ``start`` is the address of the first record. ``stores`` are the object store settings, passed

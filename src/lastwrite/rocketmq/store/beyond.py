@@ -96,6 +96,7 @@ def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
     """The first and last queue offset that a consume queue has for records in ``[start, end)``.
+
     Returns None if it has no such unit.
     """
     found: list[int] = []
@@ -121,6 +122,7 @@ def lost_between(
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
     """The queue offsets lost to damage: those in the consume queues, else those in the gap.
+
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
     the queues with units for the damaged bytes or later ones; their lost offsets are known, so no
     gap is computed. ``beyond`` has the records after the damage. ``ends`` has the offset after each

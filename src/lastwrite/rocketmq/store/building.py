@@ -50,6 +50,7 @@ _ENTRIES_AT_ONCE = 1 << 20
 
 def build(unit: BuildUnit) -> StagedIndexFiles:
     """Write the new files of one queue, compaction log or index file to the work folder; sync them.
+
     Raises:
         CorruptLog: a record is no longer at its address.
         LogError: a file cannot be read or written.

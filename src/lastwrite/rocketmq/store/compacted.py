@@ -94,6 +94,7 @@ class RecordPlaces(NamedTuple):
 
 class RecordBlock(NamedTuple):
     """Contiguous whole records in a buffer.
+
     The positions in ``table`` are those in the buffer; add ``shift`` for the position in the file.
     """
 
@@ -130,6 +131,7 @@ class Ranges:
 
 class CompactedQueue:
     """The compaction log of one queue, read only. No file stays open between two calls.
+
     ``notes`` has the deviations from a broker's files and their handling. ``damage`` has the
     records that cannot be read.
     """
@@ -192,6 +194,7 @@ class CompactedQueue:
     @property
     def end_offset(self) -> int:
         """The queue offset after the last message; 0 if there is no message.
+
         Raises:
             FilesMoved: a file was deleted.
         """
@@ -199,6 +202,7 @@ class CompactedQueue:
 
     def range_of(self, number: int) -> FileOffsets | None:
         """The first and last offset in a file's index. Returns None for a pair without records.
+
         Raises:
             FilesMoved: the file was deleted.
         """
@@ -208,6 +212,7 @@ class CompactedQueue:
 
     def entries(self, number: int) -> RecordPlaces:
         """All records of the file, from its index, or from a walk if the index is inconsistent.
+
         Raises:
             FilesMoved: a file was deleted.
             OutOfMemoryBudget: an index file is larger than 1 GiB.
@@ -242,6 +247,7 @@ class CompactedQueue:
 
     def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[RecordBlock]:
         """The records of one file from ``offset`` on. A block is valid until the next one is read.
+
         Raises:
             FilesMoved: a file was deleted.
         """
@@ -360,6 +366,7 @@ class CompactedQueue:
 
     def _is_true(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
         """Whether the index is right about entry ``at``, for which no whole record was read.
+
         If so, the record is damaged, and the damage is reported. If not, a rebuilt index replaces
         the stored one.
         """
@@ -401,6 +408,7 @@ class CompactedQueue:
 
     def _walk(self, number: int) -> tuple[RecordPlaces, _Stop]:
         """The records of a log file from its first byte on, found without the index.
+
         The walk ends at a record that is left from an earlier compaction. That is a record whose
         queue offset does not rise, or is not below the next file's first offset. If the first
         record stores its right address, a record with a wrong address is such a record too.
@@ -479,6 +487,7 @@ class CompactedQueue:
 
     def _check_unmoved(self) -> None:
         """Raise ``FilesMoved`` if the folders have changed since they were listed.
+
         Files from before and after a change do not match, although none is damaged.
         """
         if self._look() != self._seen:
@@ -491,6 +500,7 @@ class CompactedQueue:
 
 class _OpenPair:
     """One open file.
+
     Raises:
         FilesMoved: the file was deleted or replaced.
         LogError: the file cannot be read.
@@ -577,6 +587,7 @@ class _OpenPair:
 
 def _moved_or(work: Callable[[], T]) -> T:
     """The result of ``work``, which reads an object of an archive.
+
     Raises:
         FilesMoved: compaction has replaced the object.
     """
@@ -592,6 +603,7 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 def _chunk_end(entries: RecordPlaces, at: int) -> int:
     """The first entry after the chunk that begins with entry ``at``.
+
     Entries of a chunk are contiguous.
     """
     ends = entries.positions + entries.sizes

@@ -145,6 +145,7 @@ class Cut:
 
 def plan(root: str, at: int) -> Cut:
     """Plan a cut at the physical offset ``at``. Changes nothing.
+
     Raises:
         InvalidConfig: no record begins or ends at ``at``, or no record would be left.
         CorruptLog: a broker would not load files of the store.
@@ -264,6 +265,7 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
 
 def _plan_queues(cut: Cut) -> None:
     """Plan the removal of the units of removed records.
+
     A broker would also remove them when it starts. But a dispatch before that start would find
     next offsets that differ from those that the broker assigns.
     """
@@ -322,6 +324,7 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
 
 def _plan_compaction(cut: Cut) -> None:
     """Plan the removal of records at offsets that a broker assigns again.
+
     Compaction positions at or above these offsets are lowered.
     """
     lowered: dict[str, int] = {}
@@ -386,6 +389,7 @@ def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
 
 def _plan_index(cut: Cut) -> None:
     """Plan the removal of the index entries of removed records.
+
     A broker adds no entry whose address is below the last one in the newest index file.
     """
     for file in reading.read_index_files(cut.root).files:
@@ -456,6 +460,7 @@ def _plan_sides(cut: Cut) -> None:
 
 def _plan_delays(cut: Cut) -> None:
     """Plan lower positions in the queues of delayed messages.
+
     A position is lowered to the queue's end, and to the first message that was due after the last
     kept record, because the delivered copy of that message is removed.
     """
@@ -473,6 +478,7 @@ def _plan_delays(cut: Cut) -> None:
 
 def _first_due(cut: Cut, name: TopicPartition) -> int:
     """The queue offset of the first message of a delay level due after the last kept record.
+
     Returns the queue's end if there is no such message.
     """
     end = cut.ends.get(name, _NO_END)
@@ -528,6 +534,7 @@ def _plan_timer(cut: Cut) -> None:
 
 def _plan_timer_log(cut: Cut) -> int:
     """Plan to truncate the timer log before its first unit of a removed record.
+
     Later units are removed too, because the timer service processes messages in order. Returns the
     number of removed units.
     """
@@ -572,6 +579,7 @@ def _content(root: str, path: str) -> bytes:
 
 def make(cut: Cut) -> CutReport:
     """Make the planned cut. The caller holds the store's lock.
+
     Raises:
         LogError: nothing was changed, or the message says what to do.
     """

@@ -123,6 +123,7 @@ def is_valid(unit: Any, until: int = NO_END) -> bool:
 
 def address_of(log: MappedLog, number: int) -> int | None:
     """The address of the record with queue offset ``number``, from an ordinary consume queue.
+
     Returns None if the queue has no unit for it.
     """
     with reading.LogReader(log) as reader:
@@ -197,8 +198,10 @@ def read_index_state(
     root: str, slots: int | None, entries: int | None, newest_ms: int | None = None
 ) -> tuple[IndexFileState, list[str]]:
     """The state of the newest index file, and the names of index files to be rebuilt.
+
     ``slots`` and ``entries`` are the settings, or None. ``newest_ms`` is for a store whose broker
     was killed: as in a broker, files whose last record was stored later are rebuilt.
+
     Raises:
         InvalidConfig: the number of slots cannot be derived from the files, or differs from the
             setting.

@@ -210,9 +210,11 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
 
 def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
     """The reason to believe that the topic was created again after ``offset`` was read.
+
     A broker keeps the compaction log of a deleted topic, and appends the messages of a new topic of
     this name only from the log's end offset on. So the message at ``offset`` in the commit log is
     compared. Returns None if it is missing or equal.
+
     Args:
         known: digest of the message at ``offset`` when it was read.
     """
@@ -251,6 +253,7 @@ def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> No
 
 def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
     """The range of offsets before the log's start whose messages may be lost.
+
     Returns None if no message can be lost: compacted offsets are superseded by later messages, and
     messages without a key are never in the log.
     """
@@ -269,6 +272,7 @@ def _dropped(
     log: PartitionLog, before: ArchivedQueue, end: int, source: str, goes_on: bool
 ) -> tuple[Sequence[int], tuple[int, int] | None]:
     """The offsets of dropped deletes that the commit log still has, and the range of lost offsets.
+
     The deletes are those that compaction dropped after the archive's end. A lost offset is in
     neither log; the range is None if there is none. The search ends at the first lost offset unless
     ``goes_on``.

@@ -89,6 +89,7 @@ def unsupported(root: str) -> Iterator[Problem]:
 
 def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | None = None) -> None:
     """Refuse to change a store with files in a layout that Lastwrite does not write.
+
     ``doing`` is the command for the message.
 
     Raises:

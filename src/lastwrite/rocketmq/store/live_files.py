@@ -107,6 +107,7 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
 
 def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
     """A value that changes whenever compaction replaces the queue's files. None meanwhile.
+
     A broker writes new files to the folder ``compacting`` of the log and of the index. While it
     replaces no files, either both folders have files or neither exists. In any other state, files
     are being moved, or the position is not stored yet.
@@ -128,6 +129,7 @@ def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
 
 def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
     """The files of ``log`` up to the last index file; the last one is marked as growing.
+
     Log files that the broker has created since are skipped. The work folders of its compaction are
     not reported as problems.
     """
@@ -167,6 +169,7 @@ def marks(logs: MappedLog, indexes: MappedLog) -> Hashable:
 
 def check_marks(known: Hashable) -> None:
     """Check that the files of ``marks`` still exist.
+
     Raises:
         CommitConflict: a file was replaced or deleted.
     """
@@ -184,6 +187,7 @@ def check_marks(known: Hashable) -> None:
 
 def check_unmoved(log: PartitionLog) -> None:
     """Compare the files of a queue that a broker has open with the listed files.
+
     Raises:
         CommitConflict: a file was replaced or deleted.
     """

@@ -66,6 +66,7 @@ def holds(root: str, name: TopicPartition) -> bool:
 
 def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
     """Refuse to read queues that another command may change. None means all queues of the store.
+
     A store that a broker has open is not refused (docs/decisions/beside-a-broker.md), because a
     broker takes its lock after it has repaired the effects of a crash.
 
@@ -142,6 +143,7 @@ def reject_stopped_cut(root: str) -> None:
 
 def reject_unclean(root: str, *, goes_on: bool) -> None:
     """Refuse a store whose broker was not stopped cleanly, unless ``goes_on``.
+
     ``abort`` is ignored while a broker has the lock, because it exists while a broker runs. Writers
     check the lock.
 

@@ -1,4 +1,5 @@
 """Missing commit log files to which other files of the store refer.
+
 A commit log whose last files are missing looks like a shorter log. Consume queues, index files and
 the checkpoint show that it was longer.
 
@@ -29,6 +30,7 @@ _ELSEWHERE = (
 
 def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Problem]:
     """A problem for each missing file between others, and for missing files at the end.
+
     ``place`` describes the commit log's folders in messages. A log that a broker has open is not
     compared with its queues, because both change.
     """
@@ -70,6 +72,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
 
 def _lone_positions(root: str) -> str | None:
     """The path of the file with consumer group offsets.
+
     Returns None if it has no offsets, or if the store has a queue.
     """
     parts = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE, StoreFolder.COMPACTION_LOG)

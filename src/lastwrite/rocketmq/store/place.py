@@ -103,6 +103,7 @@ def _holds(folder: str, part: StoreFolder) -> bool:
 
 def locate(path: str) -> StorePlace | None:
     """Resolve ``path``. Returns None if it does not belong to RocketMQ.
+
     A file is recognized by its name and its parent folders. A file outside a store is recognized by
     its first bytes; a commit log file may then have any name. A symbolic link is replaced by its
     real path. But the given path is used if only it leads to a store that a broker has used,
@@ -126,6 +127,7 @@ def locate(path: str) -> StorePlace | None:
 
 def _in_archive(path: str) -> StorePlace | None:
     """The compaction logs of an archive at ``path``: all, those of a topic, or one.
+
     Returns None if ``path`` is not in an archive.
     """
     first = first_partition_at(path, archived.SYSTEM)
@@ -166,6 +168,7 @@ def _located(path: str) -> StorePlace | None:
 
 def _lone_log(path: str) -> StorePlace | None:
     """Resolve a folder of log files outside a store: another commit log folder, or a copy.
+
     The files of a copy may have any names.
     """
     for name in entries_of(path):
@@ -195,6 +198,7 @@ def is_in_store(path: str) -> bool:
 
 def find_place(path: str) -> StorePlace:
     """Like ``locate``, but raises if the path cannot be resolved.
+
     Raises:
         NotALog: the path does not belong to RocketMQ.
     """
@@ -211,6 +215,7 @@ def find_place(path: str) -> StorePlace:
 
 def _by_folders(path: str) -> StorePlace | None:
     """Resolve a path by its parent folders.
+
     Uses the nearest folder with the name of a store folder, but prefers one in a real store.
     """
     whole = os.path.abspath(path)

@@ -56,6 +56,7 @@ def key_of(name: TopicPartition) -> str:
 
 def read_positions(tree: str) -> QueuePositions:
     """Read the positions in the folder ``tree``, a store's ``compaction``, or from the backup.
+
     Returns no positions if neither file has any.
 
     Raises:
@@ -92,6 +93,7 @@ def _read(path: str) -> bytes:
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
     """Write the positions to a new tree.
+
     As in a broker, its backup has the positions of ``old_tree``.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
@@ -111,6 +113,7 @@ def _owner(tree: str) -> Ownership:
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
     """Replace the positions of the live tree. As in 5.5.0, the old file becomes the backup.
+
     A crash between the two renames leaves only the backup, which has the old positions.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)

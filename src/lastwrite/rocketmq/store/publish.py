@@ -72,6 +72,7 @@ _proven: dict[str, tuple[int, int, int]] = {}
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A new log file and its index in the staging folder.
+
     ``name`` is the final name of both files.
     """
 
@@ -88,6 +89,7 @@ class Pair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
     """The change of one queue: the pairs ``gone`` are removed, and ``pairs`` are added.
+
     A pair whose name is in both is replaced; all other files are kept. ``log`` is the queue as it
     was read, and the change fails if the queue has changed since. None skips that check.
     """
@@ -189,6 +191,7 @@ def _reject_other_device(live: str) -> None:
 
 def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
     """Make all changes in one step. After a crash before ``delete_replaced``, call ``recover``.
+
     The caller holds the queues' locks. Returns for each change None, or an error, which means that
     the queue is unchanged. A failed check affects only its change. If a file cannot be created, no
     queue of the wave is changed.
@@ -220,6 +223,7 @@ def publish_copies(root: str, copies: Sequence[QueueChange]) -> list[Outcome]:
 
 def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
     """Remove the old tree and the queues' staging folders, which ``publish`` leaves.
+
     Raises:
         LogError: a file could not be removed. The next command removes it; brokers ignore it.
     """
@@ -234,6 +238,7 @@ def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
 
 def reject_unwritable(root: str) -> None:
     """Refuse compaction if permissions do not allow to exchange the tree and remove the old files.
+
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
     """
@@ -252,7 +257,9 @@ def _reject_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
 
 def recover(root: str, name: TopicPartition) -> None:
     """Remove the leftovers of a crash: the queue's staging folder, and the tree not in use.
+
     The caller holds the queue's lock.
+
     Raises:
         CommitConflict: ``compaction`` is missing, so the leftovers may be the only copy.
         LogError: a file could not be removed.
@@ -272,6 +279,7 @@ def leftovers(root: str) -> list[str]:
 
 def _clear(root: str) -> None:
     """Remove the tree that is not in use.
+
     The removal is not synced. If a power failure restores the tree, it is still not in use, and the
     next command removes it again.
     """
@@ -487,6 +495,7 @@ class _Exchange:
 
     def _add_new_files(self, change: _NewFolder, target: str, source: str) -> None:
         """Move the new files to ``target``.
+
         They get the owner of the replaced file in ``source``, or of another file there.
         """
         siblings = _example(source)
@@ -574,7 +583,9 @@ class _StoredFolder:
 
 def reject_unfinished(folder: str, names: Sequence[str]) -> None:
     """Refuse a queue whose folder has leftovers of a broker's unfinished work.
+
     They may be the only copy of some records.
+
     Raises:
         CorruptLog: a broker was killed while it replaced files or rebuilt a replica.
     """

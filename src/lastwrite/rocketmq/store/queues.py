@@ -71,6 +71,7 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
 
     ``path`` is a store, a folder below its ``compaction``, or a file there. Queues without a file
     are skipped.
+
     Raises:
         NotALog: the path has no compaction log, or none of ``topic`` and ``partition``.
     """
@@ -156,6 +157,7 @@ def index_path(log_path: str) -> str:
 
 def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
     """The units of an index file in blocks, up to the first invalid unit.
+
     Later units are checked too, unless the file grows. Holes of the file are not read.
 
     Raises:
@@ -239,6 +241,7 @@ def index_end(path: str) -> tuple[int, bool]:
 
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
     """The row of the first valid unit that ``is_there`` accepts, found by bisection.
+
     ``is_there`` must accept all units after it too. Returns the row after the valid units if it
     accepts none.
     """
@@ -432,6 +435,7 @@ class _QueueListing:
 
     def _prove_whole(self, segments: list[Segment], position: int) -> None:
         """Add a problem if records are missing because a file ends too early.
+
         A broker closes a pair before it creates the next one, with two exceptions: the last pair
         that its compaction wrote, and a pair that is empty because a record was too large for it.
         Records above the position are not compacted, so above it no message with a key may be
@@ -634,6 +638,7 @@ def address_of(path: str) -> int:
 
 class QueueIndexChecker:
     """Compares the records of a piece of a log file with their units.
+
     Units in an archive are not checked. They were computed from the records that were written,
     compaction does not read them, and ``verify`` checks them.
     """

@@ -163,6 +163,7 @@ class MappedLog:
     @property
     def gaps(self) -> tuple[Problem, ...]:
         """A problem for each missing file between two others of a commit log or consume queue.
+
         In a compaction log, gaps between names are normal.
         """
         return tuple(
@@ -258,6 +259,7 @@ def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, Mapped
     """The files of an archive's queue at ``folder``, and their indexes.
 
     Files with missing objects are skipped, and each is a problem.
+
     Raises:
         CommitConflict: compaction has replaced a file since the manifest was read.
     """
@@ -310,6 +312,7 @@ def read_queue(root: str, part: StoreFolder, name: TopicPartition) -> MappedLog:
 
 def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> MappedLog:
     """The files of a compaction log, without a last file for which a killed broker wrote no index.
+
     After a broker closes a pair, it creates the next log file, then its index, then the first
     record. When it starts, it truncates the log after the last unit's record, which removes such a
     file (RocketMQ 5.5.0 ``TopicPartitionLog.roll``, ``recover``). So nothing is lost if the broker
@@ -538,6 +541,7 @@ def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
 
 def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
     """The ranges of a file that are not holes, as ``(start, end)`` positions.
+
     If the file system does not report holes, the whole file is one range.
     """
     end = 0
@@ -561,6 +565,7 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
 
 def map_whole(file: MappedFile) -> memoryview:
     """The file's bytes as a memory map, so that only accessed pages are read from disk.
+
     An index file has hundreds of megabytes, of which a lookup reads a few pages.
 
     Raises:

@@ -124,7 +124,9 @@ class StagedFiles(PairWriter):
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
         """Complete the files, and store their paths in ``result``.
+
         Pairs after the first are in ``result.further``; ``sync_aside`` syncs all of them.
+
         Raises:
             LogError: the broker's algorithm is used, and no record is left.
         """

@@ -21,6 +21,7 @@ def read_topics(root: str) -> dict[str, TopicConfig]:
     """The topics of ``config/topics.json`` by name; empty if there is no file.
 
     As in a broker, the ``.bak`` is used if the file is missing or damaged.
+
     Raises:
         CorruptLog: no file is valid, and at least one exists.
     """
@@ -38,6 +39,7 @@ def read_topics(root: str) -> dict[str, TopicConfig]:
 
 def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, TopicConfig]:
     """The topics of ``config/topics.json``, without its backup.
+
     If the file is damaged, returns no topics and calls ``note`` with the problem.
     """
     path = "" if root is None else _path(root)

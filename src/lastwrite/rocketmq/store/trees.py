@@ -89,6 +89,7 @@ def owner_of_guard(commit_log: str, name: str) -> Ownership:
 
 def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
     """Refuse a dispatch or a cut if permissions do not allow to exchange a tree or set its owner.
+
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
     """
@@ -108,6 +109,7 @@ def is_guarded(commit_log: str) -> bool:
 
 def clear(root: str) -> None:
     """Remove the temporary files of this command or of a killed one. The caller holds the lock.
+
     Raises:
         LogError: a file could not be removed.
     """
@@ -125,8 +127,10 @@ def install(
     root: str, changes: Mapping[str, TreeChange], commit_log: str, installed: list[str]
 ) -> None:
     """Install the changes of each tree. The caller holds the store's lock.
+
     ``commit_log`` is the folder for the guard. The name of each exchanged tree is added to
     ``installed``.
+
     Raises:
         LogError: a step failed. Earlier trees are completely exchanged; a broker or the next
             dispatch completes the rest.
