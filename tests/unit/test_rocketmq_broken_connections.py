@@ -108,6 +108,25 @@ def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None
     assert len(records(archive)) == 99
 
 
+def test_no_part_is_kept_across_messages_that_expired_during_the_fetch(tmp_path: Path) -> None:
+    queue, archive = ServedQueue(), tmp_path / "archive"
+    fill(queue, *[1_500] * 200)
+
+    def is_silent(asked: int) -> bool:
+        if asked == 3:
+            queue.expire(70)
+        return asked > 4
+
+    queue.is_silent = is_silent
+    with serving(queue) as address:
+        found = fetch(f"rocketmq://{address}", archive, **SHORT)
+        assert found.held is HoldReason.WAITING
+        queue.is_silent = lambda asked: False
+        again = fetch(f"rocketmq://{address}", archive)
+    assert (again.reason, again.first_offset, again.end_offset) == (None, 70, 200)
+    assert len(records(archive)) == 130
+
+
 def test_after_one_queue_gave_up_the_others_do_soon_unless_messages_come() -> None:
     patience = Patience(60)
     assert patience.now_s == 60
