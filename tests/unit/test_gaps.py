@@ -173,6 +173,21 @@ def test_the_next_fetch_and_a_copy_have_it_too(archive: Path, tmp_path: Path) ->
         assert [GAP in each.message for each in found.problems] == [True]
 
 
+def test_a_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    fetch(write(tmp_path / "old", range(4)), target)
+    fetch(write(tmp_path / "new", range(9, 12)), source)
+    assert fetch(source, target).held is HoldReason.GAP
+    assert fetch(source, target, accepts_gap=True).end_offset == 12
+    assert fetch(source, target).reason is None  # nothing new
+    fetch(write(tmp_path / "newer", range(15, 17)), source, accepts_gap=True)
+    assert fetch(source, target).end_offset == 17
+    (found,) = lastwrite.inspect(str(target)).partitions
+    named = [each.message for each in found.problems]
+    assert [GAP in each for each in named].count(True) == 1
+    assert ["offsets 12 to 14 were lost" in each for each in named].count(True) == 1
+
+
 def test_an_accepted_gap_is_no_missing_segment(archive: Path) -> None:
     """Even where the topic's policy tells that no cleaner made it."""
     report = lastwrite.verify(str(archive), config={"cleanup.policy": "delete"})

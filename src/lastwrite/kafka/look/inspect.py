@@ -249,14 +249,20 @@ class _LogInspection:
 
 
 class _ProblemCollector:
-    """Collects a partition's problems: one for each position, all counted, the first ones kept."""
+    """Collects a partition's problems: one for each position, all counted, the first ones kept.
+
+    Problems without a position differ by their message, as the gaps of an archive do.
+    """
 
     def __init__(self, found: PartitionInspection) -> None:
         self._found = found
-        self._seen: set[tuple[str, int | None]] = set()
+        self._seen: set[tuple[str, int | str]] = set()
 
     def __call__(self, problem: Problem) -> None:
-        place = (problem.path, problem.position)
+        place = (
+            problem.path,
+            problem.message if problem.position is None else problem.position,
+        )
         if place in self._seen:
             return
         self._found.problem_count += 1

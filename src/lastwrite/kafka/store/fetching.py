@@ -139,6 +139,10 @@ def fetch(
             why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
         if why is not None:
             raise no_continuation(folder, why, log.folder)
+    if "gaps" in said:  # of an archive as source, which has fewer and more than this one
+        begin = before.end_offset
+        new = ((max(first, begin), until) for first, until in said["gaps"] if until > begin)
+        said["gaps"] = (*before.gaps, *new)
     if seen is not None and end <= before.end_offset:
         # The archive lacks no offset, so it has missed no tombstone: the time limit for tombstones
         # restarts.
