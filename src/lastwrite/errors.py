@@ -127,7 +127,8 @@ class TruncatedLog(CorruptLog):
 
     The last segment of a log may end like this after a crash.
 
-    Remedy: start the broker, which recovers the log, or restore the file from a replica.
+    Remedy: restore the file from a replica or a backup. Only for the last segment of a Kafka log:
+    copy the folder, then start the broker, which truncates the segment to its last whole batch.
     """
 
     code = "LW-302"
@@ -207,8 +208,8 @@ class NotContinued(LogError):
 
     ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 
-    Remedy: accept the gap with ``--accept-gap``, keep both with ``--set-aside``, or fetch into another
-    archive.
+    Remedy: fetch into another archive. If records are lost, ``--accept-gap`` continues and notes the
+    gap. From a live Kafka cluster ``--set-aside`` keeps both.
     """
 
     code = "LW-103"

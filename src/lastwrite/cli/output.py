@@ -429,7 +429,9 @@ def report_failure(output: Output, error: BaseException) -> int:
         error = in_words_of(error, COMMAND_NAMES)
     if isinstance(error, LogError):
         problem, status = str(error), error.exit_status
-        kind = type(error).__name__
+        kind = next(
+            each.__name__ for each in type(error).__mro__ if each.__module__ == LogError.__module__
+        )
         failure = Failure(
             kind, error.code, error.problem, error.path, error.at, error.remedy, status
         )

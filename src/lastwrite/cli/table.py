@@ -236,7 +236,7 @@ def _proof_lines(proof: TableProof) -> list[str]:
             "round removed the earlier records; update the table, then verify it again"
         )
     if not proof.is_state_right:
-        lines.append("the number of rows differs from the one that the table's last commit stored")
+        lines.append("the rows or their checksum differ from those of the table's last commit")
     lines += problem_lines(proof.notes)
     lines += [f"{count} keys differ: {kind}" for kind, count in proof.counts.items()]
     lines += [

@@ -230,8 +230,9 @@ def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
         return None
     return (
         f"its message of queue offset {offset} is another one in the commit log, and the "
-        "compaction log has the earlier topic's; move both folders of the queue out of the "
-        "store, and let lastwrite dispatch rebuild the queue, before you read it again"
+        "compaction log has the earlier topic's; if the commit log still has all messages of the "
+        "new topic, move both folders of the queue out of the store, keep them, and let lastwrite "
+        "dispatch rebuild the queue before you read it again"
     )
 
 
