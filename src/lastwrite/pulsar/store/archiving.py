@@ -246,7 +246,9 @@ class Incoming:
         has entries that the archive lacks.
         """
         last, end = max(self._here, default=-1), max(listed, default=-1)
-        lacking = [each for each, (entries, _) in sizes.items() if self.lacks(each, entries)]
+        lacking = [
+            each for each, (entries, _) in sizes.items() if entries and self.lacks(each, entries)
+        ]
         if end >= last or not lacking:
             return None
         return (
