@@ -323,7 +323,7 @@ from lastwrite.spark.inline import INLINE
 address, config = sys.argv[1], json.loads(sys.argv[2])
 import signal
 def started(cleaner):
-    signal.signal(signal.SIGTERM, lambda *_: cleaner.ask_to_stop())
+    signal.signal(signal.SIGTERM, lambda *_: cleaner.request_stop())
 def tell(event):
     print(json.dumps(event.to_dict()), flush=True)
 sys.exit(lastwrite.clean([address], config, spark=INLINE, tell=tell, started=started))

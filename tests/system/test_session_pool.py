@@ -21,7 +21,7 @@ import psutil
 import lastwrite
 from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress
-from lastwrite.spark import parking
+from lastwrite.spark import session_pool
 from lastwrite.spark.use import runner_for
 
 def compact():
@@ -74,7 +74,7 @@ def test_the_second_call_takes_the_spark_of_the_first(tmp_path: Path) -> None:
 first = call()
 from pyspark import SparkContext
 assert SparkContext._gateway is SparkContext._active_spark_context is None
-boot = parking._parked[1]._boot
+boot = session_pool._parked[1]._boot
 assert set(os.listdir()) - {"copy", "root"} <= {each.name for each in (boot.folder, *boot._spill)}
 assert lastwrite.verify("copy", before="root", master="local[1]").exit_status == 0
 assert jvm() == call() == first
@@ -83,8 +83,8 @@ assert jvm() == first
 
 child = os.fork()
 if child == 0:
-    parking.end()
-    sys.exit(parking.take("local[1]", {}) is not None)
+    session_pool.end()
+    sys.exit(session_pool.take("local[1]", {}) is not None)
 assert os.waitpid(child, 0)[1] == 0
 assert call() == first  # a fork leaves it alone
 
@@ -95,7 +95,7 @@ second.kill()
 third = call()  # one that died is not taken
 assert third != second
 gc.collect()
-parking.end()
+session_pool.end()
 wait_for(lambda: not children())
 """,
         tmp_path,
@@ -105,12 +105,12 @@ wait_for(lambda: not children())
 def test_it_ends_where_nobody_comes_or_tasks_may_be_left(tmp_path: Path) -> None:
     run(
         """
-parking.SECONDS_PARKED = 0.0
+session_pool.SECONDS_PARKED = 0.0
 compact()
 wait_for(lambda: not children())
-assert parking._parked is None
+assert session_pool._parked is None
 
-parking.SECONDS_PARKED = 600.0
+session_pool.SECONDS_PARKED = 600.0
 with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
     try:
         runner.run("scan", lambda unit: os._exit(1), [1], [1], NoProgress())
@@ -118,7 +118,7 @@ with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
         assert "a worker process was killed or crashed" in error.problem
     else:
         raise AssertionError
-assert parking._parked is None
+assert session_pool._parked is None
 wait_for(lambda: not children())
 
 with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
@@ -131,7 +131,7 @@ with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
         pass
     else:
         raise AssertionError
-assert parking._parked is None
+assert session_pool._parked is None
 wait_for(lambda: not children())
 """,
         tmp_path,

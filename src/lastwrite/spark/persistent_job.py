@@ -3,7 +3,7 @@
 Starting and ending a job costs Spark 40 ms, in JVM code that is hardly compiled by then, and a
 round has three stages. If Spark is Lastwrite's own and all workers are on this machine, one job
 serves all stages, and the next call's too. Driver and tasks exchange work in a folder
-(``storage.meeting``). A free task takes the next batch of units, the heaviest of a stage first.
+(``storage.task_queue``). A free task takes the next batch of units, the heaviest of a stage first.
 
 The tasks are ordinary Spark tasks: if a worker dies, Spark starts its task again, and that repeats
 the unfinished batch. Tasks end when the driver removes the folder, or after a minute without work.
