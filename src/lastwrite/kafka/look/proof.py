@@ -195,7 +195,7 @@ def _meaning(name: str, content: bytes, first: int, end: int) -> object:
 
 
 class KafkaIndexProof:
-    """Checks a segment's two indexes against its batches in order; see ``recovery.index_truth``."""
+    """Checks a segment's two indexes against its batches in order; see ``recovery.index_check``."""
 
     def __init__(self, source: Segment | ScanRange) -> None:
         self._log_path = log_path = source.path

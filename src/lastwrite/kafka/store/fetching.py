@@ -568,7 +568,7 @@ def _after(
 
 
 def manifest_of(seen: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
-    """The manifest of the new state. ``Place.commit`` fills in generation and nonce."""
+    """The manifest of the new state. ``PartitionStore.commit`` fills in generation and nonce."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if seen is not None:
         return structs.replace(seen.manifest, log=log, objects=after.objects())

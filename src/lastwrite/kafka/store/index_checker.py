@@ -32,7 +32,7 @@ class _NoIndexChecker:
 
 
 class KafkaIndexChecker:
-    """Compares a segment's indexes with the batches of a piece; see ``recovery.index_truth``."""
+    """Compares a segment's indexes with the batches of a piece; see ``recovery.index_check``."""
 
     def __init__(self, piece: ScanRange) -> None:
         self._piece = piece

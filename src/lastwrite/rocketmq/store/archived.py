@@ -233,7 +233,7 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
 
 
 def manifest_of(seen: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
-    """The manifest for a queue with these contents. ``Place.commit`` sets the version fields."""
+    """The manifest for a queue with these contents. ``PartitionStore.commit`` sets the version fields."""
     log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
     if seen is not None:
         return structs.replace(seen.manifest, log=log, objects=objects)
