@@ -78,7 +78,7 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
     said += run.stderr.readlines()
     assert run.wait() == 1, said
     killer.cancel()
-    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was\n"
+    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was [LW-107]\n"
     assert "memory" not in "".join(said) and "Traceback" not in "".join(said)
     wait_until_gone(mark, 60)
     assert started(mark) == []
