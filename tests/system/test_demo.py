@@ -132,7 +132,9 @@ def test_no_history_exits_2_with_one_line(
     assert run(["demo", "--repo", str(tmp_path / "r")]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert re.fullmatch(r"lastwrite: .*(no history yet|finds no repository).*--repo \[LW-202\]\n", err)
+    assert re.fullmatch(
+        r"lastwrite: .*(no history yet|finds no repository).*--repo \[LW-202\]\n", err
+    )
 
 
 def test_no_git_exits_1_with_one_line(

@@ -444,8 +444,9 @@ class _QueueWalk:
     def may_stop(self) -> bool:
         """Whether an incomplete fetch may be committed, so that the next one continues it.
 
-        It will look up missing offsets, and the commit log may never have had those of a queue that
-        its broker has compacted. Offsets that ``end`` has not proven to be gone may be lost.
+        The next fetch searches missing offsets in the commit log, which may not have those of a
+        compacted queue. So such a queue must be fetched completely at first. Missing offsets that
+        ``end`` has not checked may be lost messages.
         """
         return self._looks_up or not (self._source.is_compacted or self._missing)
 
