@@ -151,7 +151,8 @@ def _make_indexes(stem: Path, said: dict[str, Any]) -> None:
     """Those of a small segment, of the sizes that the manifest has."""
     sizes = (said.get("index_bytes", 0), said.get("time_index_bytes", 0))
     headers = [header for _, header in headers_of(stem.with_suffix(".log"))]
-    made = (plain_index(said["base_offset"], headers, each) for each in (4096, 100, 1, 0))
+    intervals = (4096, 100, 1, 0, *range(2, 4096))  # the topic's is not in the manifest
+    made = (plain_index(said["base_offset"], headers, each) for each in intervals)
     found = next(each for each in made if (len(each[0]), len(each[1])) == sizes)
     for side, content in zip((".index", ".timeindex"), found, strict=True):
         stem.with_suffix(side).write_bytes(content)
@@ -660,9 +661,9 @@ def newer(manifest: bytes) -> bytes:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        (lambda content: content[:200], 3, "the manifest is cut short"),
+        (lambda content: content[:200], 3, "the manifest is truncated"),
         (lambda content: content.replace(b"aborted", b"abortee"), 3, "checksum does not match"),
-        (lambda content: b"", 3, "the manifest is cut short"),
+        (lambda content: b"", 3, "the manifest is truncated"),
         (newer, 1, "version 3; this release knows 2"),
     ],
     ids=["cut", "garbled", "empty", "newer"],

@@ -251,7 +251,7 @@ def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject)
         target = log_root(root.with_name("target"), topic_id=topic_id)
         options: dict[str, Any] = {"until": until, "drop_open": True}
         if until is not None and cleaned is not None and cleaned > until:
-            assert "the values before are gone" in (
+            assert "have lost their earlier values" in (
                 restore(archive.to, target, **options).reason or ""
             )
             return

@@ -171,7 +171,7 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
     )
     assert said.returncode == 0, said.stderr
     count = len(repository.ls_tree())
-    assert f"the {count:,} live keys are `git ls-tree -r HEAD`" in said.stdout
+    assert f"the {count:,} live keys equal `git ls-tree -r HEAD`" in said.stdout
     assert "shallow" in said.stdout
     assert re.search(r"^folder +\d+ +20..-..-..$", said.stdout, re.MULTILINE), said.stdout
     look = [line for line in said.stdout.splitlines() if line.startswith("  lastwrite ")]

@@ -201,7 +201,7 @@ def interrupted(at: str, *arguments: object) -> list[str]:
     assert run.stderr is not None
     said = run.stderr.read().splitlines()
     assert run.wait() == 1, said
-    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was"
+    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was [LW-107]"
     return said[:-1]
 
 

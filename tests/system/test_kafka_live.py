@@ -333,7 +333,7 @@ def test_what_is_not_there(broker: Broker, tmp_path: Path) -> None:
         one(broker, tmp_path, "nothing")
     with pytest.raises(InvalidConfig, match="names more than brokers"):
         lastwrite.fetch([f"kafka://{broker.address}/bytes"], str(tmp_path))
-    with pytest.raises(InvalidConfig, match="no live cluster"):
+    with pytest.raises(InvalidConfig, match="is not a live cluster"):
         lastwrite.fetch([f"kafka://{broker.address}", str(tmp_path)], str(tmp_path / "a"))
     with pytest.raises(InvalidConfig, match="security.protocol"):
         fetched(broker, tmp_path, config={"security.protocol": "KERBEROS"})

@@ -222,7 +222,7 @@ def test_what_is_refused(broker: Broker, keys: Path, tmp_path: Path) -> None:
         "uses TLS": (TLS, {}),
         "no TLS: ": (int(broker.address.rpartition(":")[2]), tls(keys)),
         "needs a user": (SASL, {"security.protocol": "SASL_PLAINTEXT"}),
-        "knows PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
+        "is one of PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
         "cannot be read": (TLS, tls(keys, ca="missing")),
         "has no username": (SASL, {"sasl.jaas.config": "guess"}),
         "closed|reset": (SASL, {}),

@@ -148,7 +148,7 @@ def test_one_turn_alone_has_an_exit_status() -> None:
 
 
 def test_what_cannot_be_followed() -> None:
-    with pytest.raises(InvalidConfig, match="no live cluster"):
+    with pytest.raises(InvalidConfig, match="is not a live cluster"):
         system_of_follow(Follow(sources=["http://here"]), ["/archive"], None)
     with pytest.raises(InvalidConfig, match="not of pulsar"):
         system_of_follow(Follow(sources=["kafka://here:1"]), ["/archive"], "pulsar")

@@ -659,7 +659,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         lambda r: (poke(r, LOG, SECOND + 57, struct.pack(">i", 1)), crc_fits(r, SECOND)),
         LOG,
         SECOND,
-        "left behind",
+        "bytes follow the batch's last record",
     ),
     "compressed": (
         lambda r: (poke(r, LOG, SECOND + 66, b"\xff\xff\xff"), crc_fits(r, SECOND)),
@@ -676,7 +676,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     ),
     "index that lies": (lambda r: poke(r, INDEX, 8 + 4, BESIDE), INDEX, 8, "batch begins"),
     "index behind the end": (lambda r: poke(r, INDEX, 16 + 4, b"\x7f"), INDEX, 16, "byte"),
-    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "after it"),
+    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "beyond it"),
     "index that falls": (lambda r: poke(r, INDEX, 8 + 3, b"\x01"), INDEX, 8, "rise"),
     "index torn": (
         lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"),
@@ -696,13 +696,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]),
         TIMES,
         12,
-        "ends at time",
+        "the last entry has time",
     ),
     "time index ends late": (
         lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)),
         TIMES,
         24,
-        "is at",
+        "gives the batch up to offset",
     ),
     "foreign file": (
         lambda r: (r / "t-0" / "notes.txt").write_text("?"),

@@ -83,7 +83,7 @@ def test_a_worker_looks_at_private_keys(tmp_path: Path, monkeypatch: pytest.Monk
     )
     ((path, (problem, remedy)),) = look([], pickle.dumps(settings)).items()
     assert path == f"{tmp_path}/two.pem" and "No such file" in problem
-    assert "on each machine" in str(remedy)
+    assert "each machine that reads" in str(remedy)
 
 
 def test_memory_on_a_cluster_is_an_executors() -> None:
