@@ -221,7 +221,7 @@ def test_a_horizon_that_the_topic_has_not_is_refused(
     custom = ledger_custom_metadata(topic.full, horizon)
     with CursorHold(cluster, topic) as hold:
         for wrong in (Position(horizon.ledger, 2), Position(horizon.ledger + 100, 0)):
-            with pytest.raises(CommitConflict, match="no entry"):
+            with pytest.raises(CommitConflict, match="no longer has entry"):
                 publish(hold, None, wrong, lambda: records, ONE, custom, NOW_MS)
         done = commit(cluster, topic, hold, None)
         with pytest.raises(CommitConflict, match="beyond the horizon"):  # below what was published
