@@ -177,7 +177,7 @@ def test_javas_consumer_reads_both(place: Place) -> None:
 
 def test_topics_of_one_name_are_refused(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.store, tmp_path / "again")
-    with pytest.raises(InvalidConfig, match="ctopic-0 lies in"):
+    with pytest.raises(InvalidConfig, match="ctopic-0 exists in"):
         lastwrite.serve(
             [str(place.store), str(tmp_path / "again")],
             listen="127.0.0.1:0",

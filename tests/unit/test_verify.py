@@ -419,8 +419,8 @@ def test_a_log_that_has_merely_grown_breaks_no_promise(tmp_path: Path, before: P
     (partition,) = report.partitions
     assert (report.exit_status, found(report)) == (0, [])
     assert partition.advice == [
-        "the log has grown since: it ended at offset 20, and ends at 23; what was appended has "
-        "nothing to be compared with"
+        "the log has grown since: it ended at offset 20, and ends at 23; the appended records "
+        "have nothing to be compared with"
     ]
 
 
