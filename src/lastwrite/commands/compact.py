@@ -189,8 +189,15 @@ def plan(
 ) -> CompactionReport:
     """Report exactly what ``compact`` would do, without writing.
 
-    Arguments and errors are those of ``compact``. ``keep_scans`` has an effect only for archives in
-    a bucket; other logs are read completely.
+    Args:
+        path, system, topic, partition, config, now_ms, exact, include_active: as for ``compact``.
+        spark, like_broker, master, conf, progress, archive, topic_config, metadata: as for
+            ``compact``.
+        memory, drop_keyless, drop_expired_deletes: as for ``compact``.
+        keep_scans: as for ``compact``, but only for archives in a bucket; other logs are read
+            completely.
+
+    Raises: as ``compact``.
     """
     options = Options(
         config=may_drop(config, drop_keyless),
