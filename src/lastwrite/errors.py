@@ -253,25 +253,34 @@ class EnvironmentUnfit(LogError):
     code = "LW-106"
 
 
-# Failures of a command that are not a ``LogError``: code, name, exit status, cause and remedy.
+# The codes of failures of a command that are not a ``LogError``.
+WRONG_USE, INTERRUPTED, SYSTEM_ERROR, UNEXPECTED = "LW-200", "LW-107", "LW-108", "LW-199"
+
+# Their code, name, exit status, cause and remedy.
 OTHER_FAILURES = (
-    ("LW-200", "WrongUse", 2, "An unknown command, option or argument.", "See the command's help."),
     (
-        "LW-107",
+        WRONG_USE,
+        "WrongUse",
+        2,
+        "An unknown command, option or argument.",
+        "See the command's help.",
+    ),
+    (
+        INTERRUPTED,
         "Interrupted",
         1,
         "The user or the system interrupted the command. Unfinished work was not committed.",
         "Run the command again.",
     ),
     (
-        "LW-108",
+        SYSTEM_ERROR,
         "OSError",
         1,
         "The operating system refused to read or write a file.",
         "Correct the cause that the message names, then run the command again.",
     ),
     (
-        "LW-199",
+        UNEXPECTED,
         "any other class",
         1,
         "A fault in Lastwrite.",

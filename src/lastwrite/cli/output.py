@@ -19,7 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-from lastwrite.errors import BadValue, InvalidConfig, LogError
+from lastwrite.errors import (
+    INTERRUPTED,
+    SYSTEM_ERROR,
+    UNEXPECTED,
+    WRONG_USE,
+    BadValue,
+    InvalidConfig,
+    LogError,
+)
 from lastwrite.reports.document import Document, Printed
 
 if TYPE_CHECKING:
@@ -427,54 +435,48 @@ def report_failure(output: Output, error: BaseException) -> int:
         from lastwrite.decoding.options import COMMAND_NAMES, in_words_of
 
         error = in_words_of(error, COMMAND_NAMES)
-    if isinstance(error, LogError):
-        problem, status = str(error), error.exit_status
-        kind = next(
-            each.__name__ for each in type(error).__mro__ if each.__module__ == LogError.__module__
-        )
-        failure = Failure(
-            kind, error.code, error.problem, error.path, error.at, error.remedy, status
-        )
-    else:
-        code, kind, problem, status = _foreign(error)
-        failure = Failure(kind, code, problem, None, None, None, status)
-        if not problem.startswith("Usage:"):
-            problem = f"{_one_line(problem)} [{code}]"
-    output.say(
-        problem
-        if status == 2 and problem.startswith("Usage:")
-        else f"lastwrite: {_one_line(problem)}"
-    )
+    failure = _failure(error)
+    text = str(error) if isinstance(error, LogError) else failure.message
+    if not text.startswith("Usage:"):
+        code = f" [{failure.code}]"
+        text = f"lastwrite: {_one_line(text).removesuffix(code)}{code}"
+    output.say(text)
     if os.environ.get("LASTWRITE_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
     if output.as_json and not output.lines:
         output.document(FailureReport(failure))
-    return status
+    return failure.exit_status
 
 
-def _foreign(error: BaseException) -> tuple[str, str, str, int]:
-    """The code, kind, message and exit status of an error that is not a ``LogError``."""
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
-        return "LW-107", "Interrupted", "interrupted; what was not finished was left as it was", 1
+def _failure(error: BaseException) -> Failure:
+    kind = type(error).__name__
+    if isinstance(error, LogError):
+        kind = next(
+            each.__name__ for each in type(error).__mro__ if each.__module__ == LogError.__module__
+        )
+        return Failure(
+            kind, error.code, error.problem, error.path, error.at, error.remedy, error.exit_status
+        )
+    status = 1
     say = getattr(error, "format_message", None)
-    if say is not None:  # an error of Typer: wrong use
-        context = getattr(error, "ctx", None)
-        if type(error).__name__ == "NoArgsIsHelpError":
-            return "LW-200", "WrongUse", str(say()), 2
-        command = context.command_path if context is not None else "lastwrite"
-        return "LW-200", "WrongUse", f"{say()} (see: {command} --help)", 2
-    if isinstance(error, OSError) and error.strerror is not None:
-        place = error.filename or "standard output"
-        return "LW-108", type(error).__name__, f"{place}: {error.strerror}", 1
-    detail = str(error) or type(error).__name__
-    return (
-        "LW-199",
-        type(error).__name__,
-        f"unexpected {type(error).__name__}: {detail} — please report it; LASTWRITE_DEBUG=1 shows where",
-        1,
-    )
+    if isinstance(error, KeyboardInterrupt) or kind == "Abort":
+        code, kind = INTERRUPTED, "Interrupted"
+        message = "interrupted; what was not finished was left as it was"
+    elif say is not None:  # an error of Typer
+        code, status, message = WRONG_USE, 2, str(say())
+        if kind != "NoArgsIsHelpError":
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context is not None else "lastwrite"
+            message = f"{message} (see: {command} --help)"
+        kind = "WrongUse"
+    elif isinstance(error, OSError) and error.strerror is not None:
+        code, message = SYSTEM_ERROR, f"{error.filename or 'standard output'}: {error.strerror}"
+    else:
+        code = UNEXPECTED
+        message = f"unexpected {kind}: {str(error) or kind} — please report it; LASTWRITE_DEBUG=1 shows where"
+    return Failure(kind, code, message, None, None, None, status)
 
 
 def _one_line(text: str) -> str:

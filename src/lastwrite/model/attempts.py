@@ -1,4 +1,6 @@
-"""Repeated attempts at a commit by compare-and-swap, when another writer commits first."""
+"""Repeated attempts: at a commit by compare-and-swap, when another writer commits first, and at
+requests whose connection breaks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from typing import TypeVar
 from lastwrite.errors import CommitConflict, LogError
 
 ATTEMPTS = 5  # attempts for one partition, topic or table, including the first
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 
 T = TypeVar("T")
 
@@ -36,6 +40,11 @@ class Attempts:
             except lost:
                 if self.count == ATTEMPTS:
                     raise
+
+
+def pause_s(breaks: int) -> float:
+    """The pause in seconds before a request is repeated, after ``breaks`` earlier repetitions."""
+    return min(_FIRST_PAUSE_S * 2 ** min(breaks, 10), _LONGEST_PAUSE_S)
 
 
 def attempts_in_words(count: int) -> str:

@@ -63,7 +63,7 @@ class ServedPartition:
         self._files = files
         self._tell = tell
         self._told = ""
-        self._gaps_told: set[str] = set()
+        self._logged: set[str] = set()
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
         self._is_there, self._checked_s = True, time.monotonic()
         self._lock = threading.Lock()
@@ -154,19 +154,21 @@ class ServedPartition:
 
     def _log_gaps(self, log: PartitionLog) -> None:
         """Report each gap of an archive to the operator, once."""
-        self._log_once(gaps_in([log]))
+        self._log_problems(gaps_in([log]))
 
-    def _log_once(self, problems: Iterable[Problem]) -> None:
+    def _log_problems(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
-            if problem.message not in self._gaps_told:
-                self._gaps_told.add(problem.message)
-                self._tell(f"{self.name}: {problem}")
+            self._log_once(problem.message, str(problem))
+
+    def _log_once(self, key: str, text: str) -> None:
+        if key not in self._logged:
+            self._logged.add(key)
+            self._tell(f"{self.name}: {text}")
 
     def report(self, error: LogError) -> None:
         """Report the error of a failed request for records, once for each message."""
-        if str(error) != self._told and str(error) not in self._gaps_told:
-            self._gaps_told.add(str(error))
-            self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {error}")
+        if str(error) != self._told:
+            self._log_once(str(error), f"clients get KAFKA_STORAGE_ERROR: {error}")
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
         """The offset ranges of missing segments, if records are lost. Also reports them.
@@ -174,7 +176,7 @@ class ServedPartition:
         Ranges that may have been compacted away are reported, but not returned.
         """
         found = KAFKA.judged(log, {}).problems[len(log.problems) :]
-        self._log_once(found)
+        self._log_problems(found)
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:

@@ -155,6 +155,20 @@ class changing:
             raise to_log_error(error, self._path, self._doing) from error
 
 
+def list_names(folder: str) -> list[str]:
+    """The sorted names of the entries of ``folder``. Empty if it does not exist.
+
+    Raises:
+        LogError: the folder cannot be listed.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
+
+
 def create(path: str, like: Ownership | None) -> FileIO:
     """Create a file for reading and writing. Its owner and mode are set before the first byte.
 

@@ -28,7 +28,7 @@ from lastwrite.kafka.format.names import (
 )
 from lastwrite.kafka.store.partitions import root_of
 from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
-from lastwrite.storage.files import to_log_error
+from lastwrite.storage.files import list_names
 
 _ALWAYS: Final = {
     LOCK: "held by Lastwrite meanwhile",
@@ -69,7 +69,9 @@ def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[Untouch
     reasons = {**_ALWAYS, **_NOT_COPIED} if is_copy else _ALWAYS
     found = [each for root in roots for each in list_untouched(root, written, reasons)]
     for folder in folders:
-        names = (name for name in _listed(folder) if classify(name).kind is KafkaFileKind.FOREIGN)
+        names = (
+            name for name in list_names(folder) if classify(name).kind is KafkaFileKind.FOREIGN
+        )
         found += [UntouchedFile(os.path.join(folder, name), UNKNOWN) for name in names]
     return found
 
@@ -84,7 +86,7 @@ def list_untouched(
     """
     return [
         UntouchedFile(os.path.join(root, name), _reason(name, reasons))
-        for name in _listed(root)
+        for name in list_names(root)
         if name not in written and live_partition(name) is None
     ]
 
@@ -98,12 +100,3 @@ def _reason(name: str, reasons: Mapping[str, str]) -> str:
     ):
         return _FOLDERS[folder.state]
     return reasons.get(name, UNKNOWN)
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise to_log_error(error, folder, "list the folder") from error

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lastwrite.errors import RemoteFailed
+from lastwrite.model.attempts import pause_s
 from lastwrite.pulsar.network.link import PulsarConnectionBroken
 
 T = TypeVar("T")
-
-_FIRST_AGAIN_S, _AGAIN_S = 0.01, 0.1
 
 
 def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
@@ -37,5 +36,5 @@ def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
                     remedy="check the network and the bookies, then run the same command again; "
                     "default.api.timeout.ms sets how long it waits",
                 ) from error
-        time.sleep(min(_FIRST_AGAIN_S * 2**tries, _AGAIN_S))
-        tries = min(tries + 1, 10)
+        time.sleep(pause_s(tries))
+        tries += 1

@@ -16,7 +16,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.store import lock
 from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
-from lastwrite.storage.files import to_log_error
+from lastwrite.storage.files import list_names
 
 _SIDE: Final = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
 _OWN: Final = "written by Lastwrite"
@@ -30,11 +30,11 @@ def list_untouched(folder: str, copy: str | None) -> list[UntouchedFile]:
     Raises:
         LogError: a folder cannot be listed.
     """
-    copied = set() if copy is None else set(_listed(copy))
+    copied = set() if copy is None else set(list_names(copy))
     if copy is not None and not copied:
         return []
     found = []
-    for name in _listed(folder):
+    for name in list_names(folder):
         why = _reason(name)
         if name not in copied and (why == UNKNOWN or copy is not None):
             found.append(UntouchedFile(os.path.join(folder, name), why))
@@ -47,12 +47,3 @@ def _reason(name: str) -> str:
     if parse_object_name(name.removesuffix(INDEX_SUFFIX)) is not None:
         return "of a ledger that the copy's compacted ledger replaces"
     return "of the topic before the round" if name in _SIDE else UNKNOWN
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise to_log_error(error, folder, "list the folder") from error

@@ -8,6 +8,7 @@ from threading import Event
 from typing import TypeVar
 
 from lastwrite.errors import RemoteFailed
+from lastwrite.model.attempts import pause_s
 from lastwrite.rocketmq.network.connection import RequestRefused
 
 T = TypeVar("T")
@@ -16,7 +17,6 @@ REMEDY = (
     "see to the network and the broker, and run the same command again; default.api.timeout.ms is "
     "how long it waits"
 )
-_FIRST_AGAIN_S, _AGAIN_S = 0.01, 0.1
 _SHORT_S = 2.0
 
 
@@ -63,7 +63,7 @@ class Patience:
             except RemoteFailed as error:
                 if isinstance(error, RequestRefused) or time.monotonic() >= begin_s + self.now_s:
                     raise
-                if self.stopped.wait(min(_FIRST_AGAIN_S * 2**tries, _AGAIN_S)):
+                if self.stopped.wait(pause_s(tries)):
                     raise
-                tries = min(tries + 1, 10)
+                tries += 1
             forget()

@@ -13,7 +13,7 @@ from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.store import queues
 from lastwrite.rocketmq.store.topic_copies import OF_OTHER_QUEUES
-from lastwrite.storage import files
+from lastwrite.storage.files import list_names
 
 _SETTINGS: Final = "settings, without addresses and offsets"
 _COUNTS: Final = "counts for display; a broker continues them"
@@ -97,7 +97,7 @@ def untouched_by_round(folders: Iterable[str], to: str | None) -> list[Untouched
         if to is None:
             found += list_untouched(root, {names.COMPACTION}, BY_ROUND)
             continue
-        copied = {f"{names.CONFIG}/{name}" for name in _listed(os.path.join(to, names.CONFIG))}
+        copied = {f"{names.CONFIG}/{name}" for name in list_names(os.path.join(to, names.CONFIG))}
         found += list_untouched(root, {names.COMPACTION, names.LOCK, *copied}, _BY_COPY)
     return found
 
@@ -115,7 +115,7 @@ def list_untouched(
     known = {**_ALWAYS, **reasons}
     found = []
     for folder in ("", names.CONFIG):
-        for name in _listed(os.path.join(root, folder)):
+        for name in list_names(os.path.join(root, folder)):
             path = os.path.join(folder, name)
             if path == names.CONFIG or path in changed:
                 continue
@@ -132,12 +132,3 @@ def _reason(path: str, known: Mapping[str, str]) -> str:
         stem = stem.rpartition(".")[0]
     is_flag = stem in (names.ABORT, names.LOCK)  # a file whose existence is its only content
     return UNKNOWN if is_flag and stem != path else known.get(stem, UNKNOWN)
-
-
-def _listed(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise files.to_log_error(error, folder, "list the folder") from error
