@@ -33,7 +33,7 @@ LIMITS = {
     "many links": 7,
     "personified code": 18,
     "vague word": 24,
-    "inverted sentence": 138,
+    "inverted sentence": 137,
     "None after a semicolon": 4,
     "gendered user": 0,
 }

@@ -266,7 +266,7 @@ def test_an_interrupted_dispatch_names_what_is_in_place(
     there = set(os.listdir(store))
     said = interrupted(at, "dispatch", store)
     told = f"{', '.join(trees)} of {store} are in place; run the same command again for the rest"
-    assert [line for line in said if "made" in line] == ([told] if trees else [])
+    assert [line for line in said if "in place" in line] == ([told] if trees else [])
     assert set(os.listdir(store)) - there - {"lock"} == set(trees)
     for each in (store, whole):
         assert (

@@ -44,7 +44,7 @@ class Attempts:
 
 def pause_s(breaks: int) -> float:
     """The pause in seconds before a request is repeated, after ``breaks`` earlier repetitions."""
-    return min(_FIRST_PAUSE_S * 2 ** min(breaks, 10), _LONGEST_PAUSE_S)
+    return min(_FIRST_PAUSE_S * (1 << min(breaks, 10)), _LONGEST_PAUSE_S)
 
 
 def attempts_in_words(count: int) -> str:
