@@ -18,7 +18,7 @@ removed tombstones before they were fetched.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
@@ -139,10 +139,8 @@ def fetch(
             why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
         if why is not None:
             raise no_continuation(folder, why, log.folder)
-    if "gaps" in said:  # of an archive as source, which has fewer and more than this one
-        begin = before.end_offset
-        new = ((max(first, begin), until) for first, until in said["gaps"] if until > begin)
-        said["gaps"] = (*before.gaps, *new)
+    if "gaps" in said:  # the source is an archive
+        said["gaps"] = _gaps_of_both(before, said["gaps"])
     if seen is not None and end <= before.end_offset:
         # The archive lacks no offset, so it has missed no tombstone: the time limit for tombstones
         # restarts.
@@ -183,6 +181,14 @@ def fetch(
         is_new=seen is None,
         gap=gap,
     )
+
+
+def _gaps_of_both(
+    before: ArchivedLog, source: Iterable[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """The archive's gaps, and the parts of the source's gaps beyond the archive's end."""
+    end = before.end_offset
+    return (*before.gaps, *((max(first, end), until) for first, until in source if until > end))
 
 
 def _moved(
