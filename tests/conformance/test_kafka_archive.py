@@ -47,6 +47,7 @@ from tests.support.kafka.logs import (
     check_indexes,
     decode_model,
     encode_aborted,
+    has_hole_between_segments,
     headers_of,
     plain_index,
     read_aborted,
@@ -268,6 +269,10 @@ def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms:
     folder = archive.submit(laid)
     wanted = compact(laid, config, now_ms, include_active=True).partitions[0]
     report = compact(archive.to, config, now_ms).partitions[0]
+    if config.get("cleanup.policy") == "delete" and has_hole_between_segments(folder):
+        # Only the manifest tells that no segment between two others is missing.
+        assert (wanted.status, report.status == "damaged") == ("damaged", False)
+        return
     if archive.log()["segments"] or report.status != "skipped":  # of a log without any
         assert report.status == wanted.status, (report, wanted)
     whole = [batch for base in bases(folder) for batch in split(folder / f"{base:020d}.log")]

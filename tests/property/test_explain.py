@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.explanation.range_reasons import dirty_bytes_missing
+from lastwrite.model.log import ProblemKind
 from lastwrite.reports.explanation import PartitionExplanation, RecordOutcome
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact
-from tests.support.kafka.logs import NAME, read_segments
+from tests.support.kafka.logs import NAME, has_hole_between_segments, read_segments
 from tests.support.kafka.strategies import Life, lives
 
 
@@ -31,7 +32,8 @@ def explained(
         drop_keyless=True,
     )
     (found,) = report.partitions
-    assert found.problems == []
+    gaps = [ProblemKind.GAP] * has_hole_between_segments(root / NAME)
+    assert [problem.kind for problem in found.problems] == gaps
     return found
 
 

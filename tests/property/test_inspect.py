@@ -11,8 +11,15 @@ from pathlib import Path
 from hypothesis import given
 
 import lastwrite
+from lastwrite.model.log import ProblemKind
 from lastwrite.spark.inline import INLINE
-from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint
+from tests.support.kafka.logs import (
+    NAME,
+    SCRATCH,
+    has_hole_between_segments,
+    read_segments,
+    write_checkpoint,
+)
 from tests.support.kafka.model import aborted_offsets
 from tests.support.kafka.producers import EXPIRATION_MS, producers_of
 from tests.support.kafka.reference import listed
@@ -34,7 +41,8 @@ def test_counts(life: Life) -> None:
         [found] = lastwrite.inspect(
             str(root), config=life.config, now_ms=phase.now_ms, spark=INLINE
         ).partitions
-        assert not found.problems
+        gaps = [ProblemKind.GAP] * has_hole_between_segments(root / NAME)
+        assert [problem.kind for problem in found.problems] == gaps
         data = [record for batch in batches if not batch.control for record in batch.records]
         assert found.keys == len(
             {r.key for r in data if r.key is not None and r.offset not in hidden}

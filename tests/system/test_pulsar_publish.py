@@ -42,11 +42,7 @@ def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[PulsarC
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest, driver: Driver) -> TopicName:
-    name = TopicName.parse(
-        f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}"
-    )
-    driver.create(name.full)
-    return name
+    return TopicName.parse(driver.fresh(request.node.name.replace("[", "-").rstrip("]")))
 
 
 def send(driver: Driver, topic: TopicName, *values: str) -> None:

@@ -17,6 +17,7 @@ from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.stores import StoreSettings
+from lastwrite.reports.fetching import HoldReason
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
@@ -151,7 +152,8 @@ def test_what_a_cluster_wrote_is_not_appended_to(tmp_path: Path) -> None:
     ours = begun(tmp_path)
     jobs.commit(ours, staged(ours, range(5), "client-lz4"))
     found = lastwrite.fetch([str(CORPUS)], str(tmp_path), topic="client-lz4", include_active=True)
-    assert "made anew" in str(found.partitions[0].reason)
+    assert found.partitions[0].held is HoldReason.ANOTHER
+    assert "fetch it into an archive of its own" in str(found.partitions[0].reason)
     assert len(rows(tmp_path, "client-lz4")) == 5
 
 

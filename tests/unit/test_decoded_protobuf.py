@@ -202,11 +202,11 @@ def test_what_cannot_be_compiled(tmp_path: Path) -> None:
         with pytest.raises(InvalidConfig, match=said):
             lastwrite.table(path, "orders", **given)
     given["value_schema"] = str(tmp_path / "wrong.desc")
-    for data, said in ((b"\xff", "no set of descriptors"), (b"", "is empty")):
+    for data, said in ((b"\xff", "not a set of descriptors"), (b"", "is empty")):
         Path(given["value_schema"]).write_bytes(data)
         with pytest.raises(InvalidConfig, match=said):
             lastwrite.table(path, "orders", **given)
-    with pytest.raises(InvalidConfig, match="value_message is of Protobuf"):
+    with pytest.raises(InvalidConfig, match="value_message is for Protobuf"):
         lastwrite.table(path, "orders", value_message="M")
 
 

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from lastwrite.encoding.compression import Codec
@@ -152,6 +153,19 @@ def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
         found.append((at, header))
         at += header.size_bytes
     return found
+
+
+def has_hole_between_segments(folder: Path) -> bool:
+    """Whether no segment has some offsets above the log start and the cleaner's checkpoint."""
+    starts = [
+        read_checkpoint(folder.parent, name).get(folder.name, 0)
+        for name in ("cleaner-offset-checkpoint", "log-start-offset-checkpoint")
+    ]
+    for base, following in pairwise(bases(folder)):
+        headers = headers_of(folder / f"{base:020d}.log")
+        if headers and headers[-1][1].next_offset < following and following > max(starts):
+            return True
+    return False
 
 
 def read_segments(folder: Path) -> tuple[ModelSegment, ...]:

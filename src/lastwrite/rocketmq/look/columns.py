@@ -102,7 +102,7 @@ class _RocketmqRows(RowSystem):
         If a topic is created again, its queue offsets begin at 0 again. Only the store times of the
         new topic are higher than those of the old one.
         """
-        found = queues.last_record_before(log, offset)
+        found = _last_record_before(log, offset)
         if found is None:
             return None
         stored_ms = max(
@@ -110,8 +110,8 @@ class _RocketmqRows(RowSystem):
             for each in log.segments
             if each.base_offset < offset and each.size_bytes
         )
-        unit, record = found
-        return f"{unit.base}:{fetching.digest(record)}:{max(stored_ms, unit.store_time_ms)}"
+        last, last_stored_ms, record = found
+        return f"{last}:{fetching.digest(record)}:{max(stored_ms, last_stored_ms)}"
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
         """Compare the last remaining record below ``offset`` with ``identity``.
@@ -121,15 +121,15 @@ class _RocketmqRows(RowSystem):
         """
         base, known, stored_ms = identity.split(":")
         original = fetching.another_original(log, int(base), known)
-        found = queues.last_record_before(log, offset)
+        found = _last_record_before(log, offset)
         if original is not None or found is None:
             return original
-        unit, record = found
-        if unit.base == int(base) and fetching.digest(record) != known:
+        last, last_stored_ms, record = found
+        if last == int(base) and fetching.digest(record) != known:
             return f"its message of queue offset {base} is another one"
-        if unit.base != int(base) and unit.store_time_ms > int(stored_ms):
+        if last != int(base) and last_stored_ms > int(stored_ms):
             return (
-                f"its message of queue offset {unit.base} was stored at {unit.store_time_ms}, and "
+                f"its message of queue offset {last} was stored at {last_stored_ms}, and "
                 f"all below offset {offset} were stored by {stored_ms}"
             )
         return None
@@ -139,6 +139,27 @@ class _RocketmqRows(RowSystem):
 
 
 ROWS = _RocketmqRows()
+
+
+def _last_record_before(log: PartitionLog, end: int) -> tuple[int, int, bytes] | None:
+    """Queue offset, store time in ms and bytes of the last record below queue offset ``end``.
+
+    Returns None if there is no such record. Files whose index is missing or wrong are walked.
+    """
+    if all(segment.is_indexed for segment in log.segments):
+        found = queues.last_record_before(log, end)
+        return None if found is None else (found[0].base, found[0].store_time_ms, found[1])
+    bases = [each.base_offset for each in log.segments if each.base_offset < end]
+    last = None
+    for block in CompactedQueue(root_of(log.folder), log.name).blocks(max(bases, default=end)):
+        below = block.table[block.table["queue_offset"] < end]
+        if not len(below):
+            break
+        row = below[-1]
+        start = int(row["position"])
+        data = block.buffer[start : start + int(row["size"])].tobytes()
+        last = int(row["queue_offset"]), int(row["store_time"]), data
+    return last
 
 
 def _tells_less(root: str, name: TopicPartition) -> bool:
