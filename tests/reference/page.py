@@ -1,6 +1,6 @@
-"""docs/reference/documents.md: what is below its mark is made of the documents' classes.
+"""Generates docs/reference/documents.md, below its mark, from the document classes.
 
-A field's meaning is the comment beside it or above it, a document's is its docstring.
+The meaning of a field is the comment beside or above it. The meaning of a document is its docstring.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import enum
 import inspect
 import io
 import re
+import textwrap
 import tokenize
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -33,12 +34,11 @@ _PLAIN = {
 
 
 def current_page() -> str:
-    """The page as it should be: its head as it is, its tables as the code is."""
+    """The page with its present head and with newly generated tables."""
     head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
     lines = ["| Command | Document |", "|---|---|"]
     for command, found in documents().items():
-        links = ", ".join(_link(each.__name__) for each in found)
-        lines.append(f"| `{command}` | {links} |")
+        lines += [f"| `{command}` | {_link(each.__name__)} |" for each in found]
     every = {each: None for found in documents().values() for each in found}
     for document in (known := list(every)):
         known += [part for part in _parts(document) if part not in known]
@@ -49,7 +49,7 @@ def current_page() -> str:
 
 def _section(document: Any) -> list[str]:
     meanings = _meanings(document)
-    lines = [f"## {document.__name__}", "", " ".join((document.__doc__ or "").split()), ""]
+    lines = [f"## {document.__name__}", "", *textwrap.wrap(document.__doc__ or "", 100), ""]
     lines += ["| Field | Type | Meaning |", "|---|---|---|"]
     for known in msgspec.structs.fields(schema_type(document)):
         kind = _words(known.type) + ("" if known.required else "; may be left out")
@@ -94,7 +94,7 @@ def _link(name: str) -> str:
 
 
 def _meanings(document: Any) -> dict[str, str]:
-    """By printed name what the comments say, those of what is spread there included."""
+    """The comments by printed field name, including fields of documents that are spread there."""
     found: dict[str, str] = {}
     said = _comments(document)
     for line in printed_lines(document):
@@ -107,7 +107,7 @@ def _meanings(document: Any) -> dict[str, str]:
 
 
 def _comments(document: Any) -> dict[str, str]:
-    """By attribute the comment at its declaration, else those in the lines right above it."""
+    """By attribute, the comment at its declaration, or else the comment lines right above it."""
     said: dict[str, str] = {}
     above: list[str] = []
     name: str | None = None
