@@ -38,7 +38,7 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     # command that sets the groups' committed offsets once the broker runs; null if there are none
     groups_command: str | None = None
     untouched: tuple[UntouchedFile, ...] = ()  # other files of the log root, which were not changed
-    # 3 where something of the archive is damaged, 1 where something could not be restored
+    # 3 if the archive is damaged, 1 if something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
@@ -86,7 +86,7 @@ class LogsGiven(FrozenDocument, frozen=True, kw_only=True):
     path: str  # kafka://…
     partitions: tuple[LogGiven, ...]
     notes: tuple[str, ...] = ()
-    # 3 where something of the archive is damaged, 1 where something could not be restored
+    # 3 if the archive is damaged, 1 if something could not be restored
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

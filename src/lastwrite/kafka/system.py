@@ -309,7 +309,8 @@ class KafkaSystem(System):
         return Decision(
             first_dirty=found.first_dirty,
             end=found.first_uncleanable,
-            # Other strategies may keep a clean record and remove a dirty one, so all take part.
+            # Other strategies may keep a clean record and remove a dirty one, so they elect from
+            # all records.
             elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -354,7 +355,7 @@ class KafkaSystem(System):
                 with suppress(NotALog):
                     there = self._positions_in(root, log.name, groups, reasons)
                     for group, offset in there.items():
-                        # if two roots have an offset, use the older one
+                        # if several roots have an offset, use the lowest
                         positions[group] = min(offset, positions.get(group, offset))
             for group in reasons:  # the unreadable offset may be the newest
                 positions.pop(group, None)

@@ -41,10 +41,12 @@ class ClusterState:
 
     end: LogEnd = field(default_factory=LogEnd)
     finalized: dict[str, int] = field(default_factory=dict)  # level by feature name
-    supported: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level
+    # lowest and highest supported level by feature name
+    supported: dict[str, tuple[int, int]] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
-    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)  # by (type, name)
-    # by user: the iterations of each credential, by mechanism
+    # settings by (resource type, resource name)
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    # iteration count of each SCRAM credential, by user and mechanism
     scram: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def apply(self, number: int, fields: Mapping[str, Any]) -> None:

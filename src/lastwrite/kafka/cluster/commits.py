@@ -4,7 +4,7 @@
     value   i16 3 · i64 offset · i32 leader epoch · metadata · i64 commit ms
 
 Each string has an i16 length before it. The last record of a key is current. A record without a
-value deletes the offset. Offsets committed in a transaction become current with the commit marker.
+value deletes the offset. Offsets committed in a transaction become current at the COMMIT marker.
 Lastwrite writes version 3 and reads all versions.
 
 Source: Kafka 4.4 ``OffsetCommitKey.json``, ``OffsetCommitValue.json``; docs/formats/kafka.md.
@@ -55,7 +55,7 @@ class GroupPartition(NamedTuple):
 
 
 class UnreadCommit(NamedTuple):
-    """The newest record of a key, if its key or value cannot be decoded."""
+    """The newest record of a key whose newest record cannot be decoded."""
 
     offset: int
     group: str | None  # None if the group cannot be decoded
@@ -75,7 +75,7 @@ class OffsetCommits:
         self.known: dict[GroupPartition, Commit] = {}
         self.gone: set[GroupPartition] = set()
         self.unread: dict[bytes, UnreadCommit] = {}
-        self._said: dict[GroupPartition, int] = {}  # offset of the newest record
+        self._said: dict[GroupPartition, int] = {}  # offset of each key's newest record
         self._open: dict[int, list[Record]] = {}  # records of open transactions by producer id
 
     def take(self, batches: Iterable[Batch]) -> None:
@@ -106,7 +106,7 @@ class OffsetCommits:
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
-                if record.value is None:  # a tombstone of an undecodable key deletes its record
+                if record.value is None:  # it deletes the record with the same undecodable key
                     self.unread.pop(key, None)
                     continue
                 group = _group_of(key) if place is None else place.group

@@ -382,10 +382,10 @@ def is_commit(key: bytes) -> bool:
 def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
     """The records of ``__consumer_offsets`` to write to another cluster: only committed offsets.
 
-    The members of groups do not exist in the other cluster, so all other records are dropped. With
-    a leader epoch of this cluster, a consumer would wait for a leader of that epoch. With the topic
-    id of this cluster, a broker would not find the topic. So a commit is rewritten in version 3
-    without epoch and id. Versions below 3 have neither and are not changed.
+    The members of groups do not exist in the other cluster, so all other records are dropped. A
+    commit is rewritten in version 3 without leader epoch and topic id, because both are of this
+    cluster. A consumer would wait for a leader with that epoch, and a broker would not find the
+    topic. Versions below 3 have neither and are not changed.
     """
     found = []
     for record in records:

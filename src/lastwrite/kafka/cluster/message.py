@@ -10,8 +10,9 @@ In this example, version 3 added the second field. Version 4 added the third fie
     ))
 
 Fields are stored in the table's order. Lengths of strings, bytes and lists are fixed integers; -1
-is null. In a flexible version they are unsigned varints of the length plus one; 0 is null. There
-every structure ends with its *tagged* fields: their count, then number, size and content of each.
+is null. In a flexible version they are unsigned varints of the length plus one; 0 is null. In such
+a version every structure ends with its *tagged* fields: their count, then number, size and content
+of each.
 Unknown tagged fields are skipped, so Kafka can add fields without a new version. An absent tagged
 field has no entry in the result.
 
@@ -67,7 +68,7 @@ class SchemaField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure. If ``nullable``, a byte before it is 1 if the structure is present."""
+    """A structure. A ``nullable`` one follows a byte, which is 1 if the structure is present."""
 
     fields: tuple[SchemaField, ...]
     nullable: bool = False
@@ -226,7 +227,7 @@ class _Decoder:
         if length is None:
             return None
         found = []
-        for _ in range(length):  # ends at a wrong count, because every element needs a byte
+        for _ in range(length):  # too large a count raises an error: each element needs a byte
             found.append(self.value(kind.of))
         return found
 

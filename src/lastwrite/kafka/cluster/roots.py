@@ -1,4 +1,4 @@
-"""The metadata log used for a log root: in it, in another log root, or given by the user.
+"""The metadata log used for a log root: in that root, in another root, or given by the user.
 
 ``meta.properties`` in every log root has the ids of its cluster and broker::
 
@@ -7,8 +7,9 @@
     node.id=1
     directory.id=…                          differs between a broker's log roots
 
-A metadata log is used only for roots of the same cluster. A root without that file, such as a copy,
-is assumed to belong to the cluster of the other roots, if these all belong to one cluster.
+A metadata log is used only for roots of the same cluster. A root without ``meta.properties``, such
+as a copy, is assumed to belong to the cluster of the other roots, if these all belong to one
+cluster.
 
 Source: Kafka 4.4.0 ``MetaProperties``; KIP-631, KIP-858.
 """

@@ -95,7 +95,7 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     Checks only the header: magic, length, offsets, count. The records may be incomplete, and the
     CRC is not checked, because that costs a pass over the records. For an entry of magic 0 or 1 the
     header is derived from the entry's fields. A compressed entry counts as one record, with its
-    last offset as base offset; ``decode_batch`` finds the true numbers.
+    last offset as base offset; ``decode_batch`` returns the true count and base offset.
 
     Raises:
         TruncatedLog: the segment ends inside the header.
@@ -339,7 +339,7 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp_ms: int) -> bytes:
-    """Encode the records as they follow the header of an uncompressed batch."""
+    """Encode the records in the form that follows the header of an uncompressed batch."""
     out = bytearray()
     for record in records:
         body = bytearray(b"\x00")

@@ -19,12 +19,12 @@ MAGIC = 2
 UNKNOWN_MAGIC = (
     "the magic of a record batch is not 0, 1 or 2: a newer release wrote it, or the byte is damaged"
 )
-LENGTH_END = 12  # batch_length counts the bytes after this one
+LENGTH_END = 12  # batch_length counts the bytes from this position on
 CRC_START = 21  # the first byte that the crc covers
 SHORTEST_ENTRY_BYTES = 14  # smallest length field of an entry, for every magic
 # One byte each for length, attributes, two deltas, null key, null value and header count.
 SHORTEST_RECORD_BYTES = 7
-DEFAULT_LIMIT_BYTES = 1 << 30  # decompressed bytes of one batch
+DEFAULT_LIMIT_BYTES = 1 << 30  # largest decompressed size of one batch
 
 _MAX_I32 = (1 << 31) - 1
 

@@ -117,7 +117,8 @@ class KafkaFormat:
             buffer,
         )
 
-    # Most batches keep some records, and a checksum covers a whole batch, so all are verified.
+    # A checksum covers a whole batch, and most batches keep some records. So a chunk that an
+    # earlier pass verified is verified again.
     split_proven = split
 
     def kept(self) -> list[tuple[int, str]]:
@@ -161,8 +162,8 @@ class KafkaFormat:
         """Decompress a run of the batches ``table[first:last]``. Returns the index after the run.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only. A faulty batch
-                after it ends the run, and begins the next one.
+            CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only. A later faulty
+                batch ends this run and begins the next run.
         """
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)

@@ -96,7 +96,7 @@ class BatchEncoder:
 
 
 def _room(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """The largest encoded size of all records before each row. The last item counts all records."""
+    """Upper bound of the encoded size of the records before each row; last, of all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

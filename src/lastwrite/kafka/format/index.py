@@ -13,8 +13,8 @@ Closing the segment adds one more entry, so the last entry has the segment's lar
 segment without timestamps has no entries.
 
 Index files of an active segment are padded with zeros to a fixed size, and truncated when the
-segment is closed. Entries must rise, so the first one that does not rise is the end of the entries.
-Anything but zeros after them is damage.
+segment is closed. Entries must rise, so they end before the first entry that does not rise. A
+non-zero byte after them is damage.
 
 Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``,
 KAFKA-806; docs/formats/kafka.md, "Indexes"; docs/formats/kafka-cleaning.md, "Index entries".
@@ -119,7 +119,7 @@ class TimeIndex:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """The last entry's timestamp: the largest, if the segment is closed. None if empty."""
+        """The last timestamp. In a closed segment's index it is the largest. None if empty."""
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
 

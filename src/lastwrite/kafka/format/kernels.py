@@ -1,8 +1,8 @@
 """Kernels over Kafka record batches: split, walk, thin, seal.
 
 Each kernel works on a chunk and checks every count, size and length before use. It returns an error
-as a code and a position instead of raising. The parameter of functions called for every record is
-the address of the bytes (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py``
+as a code and a position instead of raising. Functions that run for every record take the address of
+the bytes instead of an array (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py``
 compares each kernel with the slow function in ``kafka.format.batch``.
 
 Header, 61 bytes, big-endian (docs/formats/kafka.md, "Record batch"):
@@ -260,9 +260,10 @@ def _record_end(data, at, end):
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
     """Visit every record of the batches ``table[first:last]``, whose records are in ``plain``.
 
-    Writes one state byte per record from ``states[0]`` on. Writes one row of ``entries`` per keyed
-    record from ``filled`` on, except for control batches and aborted transactions. The row has the
-    first lane of the fingerprint, then the high half of the second lane with the record's ordinal.
+    Writes one state byte per record, beginning at ``states[0]``. Writes one row per keyed record,
+    beginning at ``entries[filled]``, except for control batches and aborted transactions. The row
+    has the first lane of the fingerprint, then the high half of the second lane with the record's
+    ordinal.
     If ``keys`` has rows, they receive the key's position in ``plain`` and its length.
 
     Returns (entries filled, records visited, code, index of the faulty batch, position in
@@ -350,8 +351,8 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
     records are copied unchanged. ``rebase`` also makes offset deltas start at 0.
 
     ``walk`` has checked these records. This kernel reads only the length of a dropped record, and
-    only the changed fields of a kept one. ``out`` must hold the present size of the records plus 12
-    bytes per kept record.
+    only the changed fields of a kept one. ``out`` needs space for the records before thinning, plus
+    12 bytes per kept record.
 
     Returns (position after the records, records kept, base timestamp, largest timestamp, code,
     position in ``plain``, offset deltas of the first and the last kept record).
@@ -461,8 +462,8 @@ def reseal(data, positions, sizes):
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
     """Apply the actions to ``table[first:last]``, up to the first batch that must be recompressed.
 
-    Writes batches to ``out`` from ``at`` on, and a row per batch (see ROW_COLUMNS) to ``rows`` from
-    ``filled`` on. ``keep`` has one byte per record of these batches from ``keep_at`` on.
+    Writes batches to ``out``, beginning at byte ``at``. Writes one row per batch (see ROW_COLUMNS),
+    beginning at ``rows[filled]``. ``keep[keep_at:]`` has one byte per record of these batches.
 
     Returns (index of the next batch, keep_at, position in ``out``, rows filled, code, position in
     ``data``).

@@ -41,7 +41,8 @@ _BEGIN = BATCH_HEADER.offset_of("base_offset")
 _EPOCH = BATCH_HEADER.offset_of("partition_leader_epoch")
 _ATTRIBUTES = BATCH_HEADER.offset_of("attributes")
 _PRODUCER = BATCH_HEADER.offset_of("producer_id")
-_MADE_BYTES = 1 << 19  # uncompressed bytes of a joined batch, unless one source batch is larger
+# Largest uncompressed size of a joined batch, unless one source batch is larger.
+_MADE_BYTES = 1 << 19
 _MOST_SEQUENCE = (1 << 31) - 1
 
 

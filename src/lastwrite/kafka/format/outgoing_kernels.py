@@ -23,7 +23,7 @@ from lastwrite.kafka.format.kernels import (
     _varint_size,
 )
 
-ROOM = 24  # largest number of bytes by which a record grows
+ROOM = 24  # a record grows by at most this many bytes
 
 
 @njit(cache=True, nogil=True)
@@ -34,8 +34,8 @@ def renumber(plain, data, table, first, last, low, end_offset, out, offsets):
     …, and timestamps are relative to the first record. ``plain`` has the decompressed records and
     ``data`` the batches' headers.
 
-    ``offsets`` receives the records' source offsets. ``out`` must hold the present size of the
-    records plus ROOM bytes per record.
+    ``offsets`` receives the records' source offsets. ``out`` needs space for the decompressed
+    records, plus ROOM bytes per record.
 
     Returns (bytes written, records, first timestamp, largest timestamp, code, index of the faulty
     batch, position in ``plain``).

@@ -109,9 +109,9 @@ def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
     """Compress the records that ``thin_many`` wrote to ``thin``, for the batches ``table[b:last]``.
 
     Writes the batches to ``out[at:]``, with space for a header before each, and their sizes to
-    ``sizes``. ``thinned`` and ``sizes`` have a row per batch from ``first`` on. Stops before a
-    batch of another codec. Stops also before a batch that would become larger, because ``out`` has
-    no space for it.
+    ``sizes``. Row 0 of ``thinned`` and ``sizes`` is for batch ``first``. Stops before a batch of
+    another codec. Stops also before a batch that would become larger, because ``out`` has no space
+    for it.
 
     Returns (index of the first batch not packed, position in ``out``).
     """
@@ -140,8 +140,8 @@ def pack_many(table, first, b, last, thin, thinned, out, at, sizes, library):
 def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows, filled):
     """Write the headers of the rebuilt batches, which are consecutive in ``out[at:]``.
 
-    ``sizes`` has their sizes in bytes. Writes a row per batch to ``rows`` from ``filled`` on, as
-    ``kernels.rebuild`` does.
+    ``sizes`` has the batches' sizes in bytes. Writes one row per batch, beginning at
+    ``rows[filled]``, as ``kernels.rebuild`` does.
     """
     for i in range(last - first):
         row = table[first + i]

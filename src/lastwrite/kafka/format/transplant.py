@@ -8,7 +8,8 @@ sequence 0, for ever. So the producer is removed from batches of another cluster
     after       a@0 b@1                                 d@5
 
 Committed records become non-transactional records. Aborted records and all markers are dropped.
-The checksum does not cover the leader epoch. It must not exceed the partition's leader epoch.
+The leader epoch of a batch must not exceed the partition's leader epoch. The checksum does not
+cover it, so it can be set without a new checksum.
 
 Source: Kafka 4.4 ``ProducerStateManager``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record
 batch".

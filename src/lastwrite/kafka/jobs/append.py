@@ -7,7 +7,7 @@
 A commit replaces the manifest of one partition, so a reader of the partition sees all records of an
 append, or none. A commit is not atomic across partitions. Instead an append may have a name and a
 number, which each manifest stores. If an append is repeated with the same name and number, it skips
-the partitions that already have it. So that this works, a record's partition depends on the record
+the partitions that already have it. This requires that a record's partition depends on the record
 alone: on its key, or on its value if it has no key.
 
 Only topics that were created by an append can be appended to. A topic fetched from a cluster has
@@ -46,9 +46,9 @@ from lastwrite.model.work import Limits, ScanRange
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.store import Writer
 
-BATCH_BYTES = 128 << 10  # most bytes of a batch before compression
-_RECORD_BYTES = 21  # most bytes of a record besides key, value and headers
-_MOST_NAMES = 256  # most names of appends in a manifest; the oldest are dropped
+BATCH_BYTES = 128 << 10  # largest size of a batch before compression
+_RECORD_BYTES = 21  # largest size of a record without key, value and headers
+_MOST_NAMES = 256  # largest number of append names in a manifest; the oldest are dropped
 _LEADER_EPOCH = 0
 
 
@@ -228,8 +228,8 @@ def commit(
 
     Raises:
         CommitConflict: other writers changed a partition during every attempt. Partitions that were
-            committed stay; repeating the append with the same name and number does the others.
-        InvalidConfig, RemoteFailed: with the same consequence.
+            committed stay. Repeating the append with the same name and number commits the others.
+        InvalidConfig, RemoteFailed: committed partitions stay too, and the append can be repeated.
     """
     address.use(append.stores)
     by_name: dict[TopicPartition, list[AppendedPart]] = {}

@@ -10,7 +10,7 @@ tombstone. The log begins at 0, so that no consumer is out of range after a comp
 first records. It ends at the source's end. If no record has the last offset, an empty batch has it,
 as after compaction by Kafka's cleaner.
 
-A later run appends newer records. If the source's history changes, it needs a new archive.
+A later run appends newer records. After a change of its history, a source needs a new archive.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    # read before the end of any log, so that no committed offset is beyond it
+    # Read the committed offsets before the end of any log, so no offset is beyond that end.
     groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, max_parallel()).limits()
     one = _KafkaFetch(system, to, config, wanted, limits, secret, groups, progress)
@@ -121,7 +121,8 @@ class _KafkaFetch:
         )
         asides: list[str] = []
 
-        def fetch() -> FetchedLog:  # list now: earlier partitions may have taken hours
+        # List the log only now: fetching earlier partitions may have taken hours.
+        def fetch() -> FetchedLog:
             log = self._system.judged(self._system.read(folder), self._config)
             return self._fetch(log, found, advance)
 

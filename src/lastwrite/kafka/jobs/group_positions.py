@@ -28,7 +28,8 @@ from lastwrite.kafka.restored import GroupGiven, LogGiven
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.model.log import TopicPartition
 
-Positions: TypeAlias = Iterable[tuple[str, int, int, str]]  # as stored in an archive
+# (group, committed offset, leader epoch, metadata), as stored in an archive
+Positions: TypeAlias = Iterable[tuple[str, int, int, str]]
 OffsetsSet: TypeAlias = tuple[tuple[str, int], ...]  # (group, offset) that earlier runs set
 # Maps offsets in the archive to offsets in the cluster, or to the reason why there is none.
 Translate: TypeAlias = Callable[[Sequence[int]], Mapping[int, int | str]]

@@ -57,13 +57,14 @@ Advance: TypeAlias = Callable[[int], None]
 class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
     """The progress note of a partition."""
 
-    source: str  # the archived log: the topic's id, or its name, and the partition
+    source: str  # the archived log: topic id, or topic name without an id, and partition
     topic_id: str | None  # id of the topic in the cluster
     producer: int  # producer id of the noted batches
     first: int  # first offset of the restored records in the cluster
     at: int  # next offset in the archive
     offset: int  # next offset in the cluster
-    steps: tuple[tuple[int, int], ...] = ()  # of each noted batch: ``at`` after it, record count
+    # (``at`` after the batch, record count) for each noted batch
+    steps: tuple[tuple[int, int], ...] = ()
     marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)
     groups: OffsetsSet = ()
 
@@ -83,9 +84,9 @@ class RestoreContext:
     client: KafkaClientConfig
     limits: Limits
     drop_open: bool
-    largest_request: int | None  # most bytes that the brokers accept; None if unknown
+    largest_request: int | None  # largest request in bytes for all brokers; None if unknown
     spend: Advance  # called with the bytes to be sent; waits for the rate limit
-    advance: Advance  # called with the bytes of the archive that are done
+    advance: Advance  # called with the number of archived bytes that were restored
 
 
 class PartitionRestore:
@@ -239,7 +240,7 @@ class PartitionRestore:
         return given
 
     def _begun(self) -> RestoreProgress:
-        """Fence other producers. Returns the progress, by the records in the topic.
+        """Fence other producers. Returns the progress, derived from the records in the topic.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -410,7 +411,7 @@ class PartitionRestore:
         return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
 
     def _located(self, given: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
-        """Offsets in the cluster of committed offsets among records that earlier runs restored.
+        """The cluster's offset for each committed offset in records that earlier runs restored.
 
         Records are counted in both logs from the last mark at or below the first position. If both
         logs have the same number of records, and the cluster's log has no hole, the n-th records
@@ -438,8 +439,8 @@ class PartitionRestore:
     def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
         """Runs of records in the cluster's log from ``first`` to ``end``, and the record count.
 
-        A run has the number of records before it, and its first offset. The count is -1 if records
-        are missing.
+        A run is (number of records before it, its first offset). The count is -1 if records are
+        missing.
         """
         runs: list[tuple[int, int]] = []
         count, at = 0, first

@@ -123,7 +123,7 @@ def until_of(found: RestorablePartition, until: Until | None, limits: Limits) ->
     """The first offset to leave out. None if all records are restored.
 
     Raises:
-        LogError: compaction beyond ``until`` has removed records below it.
+        LogError: a compaction that passed ``until`` has removed records below ``until``.
     """
     if isinstance(until, datetime):
         ms = int(until.timestamp() * 1000)

@@ -211,7 +211,7 @@ class _Cluster:
     def _lacks_groups_topic(self, found: RestorablePartition) -> bool:
         """Whether ``found`` is of ``__consumer_offsets``, and the cluster has no such topic yet.
 
-        A cluster creates the topic for its first group.
+        A broker creates the topic for the cluster's first group.
         """
         topics = self._topics
         return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics

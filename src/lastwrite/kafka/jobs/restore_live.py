@@ -133,7 +133,7 @@ def restore_live(
             )
             try:
                 done.extend(coming)
-            except BaseException:  # Ctrl-C: the next run continues from there
+            except BaseException:  # Ctrl-C: the next run continues the restore
                 pacer.stop()
                 raise
         for topic in made:
@@ -274,7 +274,7 @@ class _LiveRestore:
         note: ProgressRecord,
         transactions: TransactionClient,
     ) -> _SettingsBefore:
-        """Note the topic's settings and change them, so that it accepts the records.
+        """Note the topic's settings and change them, so that the topic accepts the records.
 
         Raises:
             RemoteFailed: a request is refused.

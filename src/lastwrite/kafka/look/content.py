@@ -116,11 +116,12 @@ class _ContentTools(NamedTuple):
 
 
 class KafkaContents:
-    """Turns opened runs of batches into rows. ``seed`` None means to check and count only.
+    """Turns opened runs of batches into rows.
 
-    ``is_after``: the log is the compacted one. ``now_ms``: delete horizons up to this time have
-    passed; None means that all have. ``order`` selects how records are ordered, and ``header`` is
-    the name of the header with a record's version.
+    ``seed`` is the secret of the digests; None means to check and count only. ``is_after`` means
+    that the log is the compacted one. Delete horizons up to ``now_ms`` have passed; None means that
+    all have passed. ``order`` selects how records are ordered, and ``header`` is the name of the
+    header with a record's version.
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class KafkaContents:
             order=order,
             header=np.frombuffer(header.encode(), dtype=np.uint8),
         )
-        self.is_old_due = False  # the file is so old that tombstones of old formats may be missing
+        # whether the file is so old that tombstones of old formats may be missing
+        self.is_old_due = False
 
     def take(
         self,
@@ -153,11 +155,11 @@ class KafkaContents:
         facts: Int64Array,
         noted: int,
     ) -> tuple[int, int]:
-        """Visit every record of ``run``, whose batches are in ``buffer``.
+        """Decode every record of ``run``, whose batches are in ``buffer``.
 
-        ``rows`` is filled from row ``filled`` on, with one row for each record and each batch.
-        ``facts`` is filled from row ``noted`` on, and must have space for all batches. Counts are
-        added to ``tally``. Returns the new values of ``filled`` and ``noted``.
+        Writes one row for each record and each batch, beginning at ``rows[filled]``. Writes one row
+        for each batch, beginning at ``facts[noted]``; ``facts`` must have space for all batches.
+        Adds counts to ``tally``. Returns the new values of ``filled`` and ``noted``.
 
         Raises:
             CorruptLog: a record is malformed; the position is relative to ``buffer``.
@@ -243,7 +245,7 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
         old = row.flags & IS_OLD != 0
         control = not old and attributes & _CONTROL != 0
         in_transaction = IN_TRANSACTION if not old and attributes & _TRANSACTIONAL else 0
-        # Kafka writes no negative horizon. It is an overflow, by which no tombstone expires.
+        # A negative horizon results from an overflow and expires no tombstone.
         has_horizon = not old and attributes & _HAS_HORIZON != 0 and base_time >= 0
         horizon = base_time if has_horizon else np.int64(NO_HORIZON)
         due = DUE if has_horizon and horizon <= now_ms else 0

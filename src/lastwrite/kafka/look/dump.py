@@ -205,7 +205,7 @@ class _Dump:
             first = at
         if wanted.index:
             for segment in segments:
-                # else a broker may be writing the segment's indexes
+                # A broker may be writing the indexes of a growing or preallocated segment.
                 if not segment.growing and not segment.unused_bytes:
                     yield from self._index_files(segment, name)
         elif wanted.last is None:

@@ -271,7 +271,7 @@ class _ProblemCollector:
             self._seen.add(place)
             self._found.problems.append(problem)
         elif problem.kind is ProblemKind.DAMAGED and not damage_is_named:
-            self._found.problems[-1] = problem  # damage takes the place of lesser problems
+            self._found.problems[-1] = problem  # damage replaces a less severe problem
 
 
 def root_problems(root: str) -> list[Problem]:

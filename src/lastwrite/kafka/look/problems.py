@@ -64,8 +64,8 @@ def whole_batches(
     unverified.
 
     A batch's bytes are valid until the next batch. Problems of framing and order, and a missing
-    object, are passed to ``note``. For an entry of magic 0 or 1 the header has what the entry's own
-    header contains (see ``decode_batch_header``).
+    object, are passed to ``note``. For an entry of magic 0 or 1, the header is derived from the
+    entry's header alone (see ``decode_batch_header``).
 
     Raises:
         OutOfMemoryBudget: a batch is larger than ``limit_bytes``, and ``refuses_large``. Otherwise

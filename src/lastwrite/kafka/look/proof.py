@@ -38,8 +38,8 @@ from lastwrite.verification.units import ContentsUnit, PieceContents, RemovalRul
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
-# Brokers before 4.0 write at most one index entry for each append, however large. Therefore smaller
-# gaps in an index are not reported.
+# Brokers before 4.0 write at most one index entry for each append, however large. Therefore gaps in
+# an index up to this size are not reported.
 _SPARSE_BYTES = 1 << 20
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
@@ -66,7 +66,7 @@ class KafkaProof(LogProof):
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The offsets inside both logs, because a copy may lack its root's checkpoints."""
+        """The range of offsets that both logs have. A copy may lack its root's checkpoints."""
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
@@ -179,7 +179,7 @@ class KafkaProof(LogProof):
 
 
 def _meaning(name: str, content: bytes, first: int, end: int) -> object:
-    """A side file's contents for offsets ``first`` to ``end``; a broker may drop other epochs."""
+    """A side file's contents for offsets ``first`` to ``end``. Brokers may drop other epochs."""
     try:
         if name == PARTITION_METADATA:
             return decode_partition_metadata(content)
@@ -248,8 +248,9 @@ class KafkaIndexProof:
             )
 
     def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
-        """Check the last entries against the segment's end; ``largest`` None means that it may
-        still grow.
+        """Check the last entries against the segment's end.
+
+        ``largest`` is the segment's largest timestamp. None means that the segment may still grow.
 
         An entry with an offset beyond the end is evidence of lost records. Its remedy is therefore
         to restore the segment, not to rebuild the index.

@@ -1,8 +1,8 @@
 """``read`` of a Kafka partition: the records that a consumer gets from an offset or time on.
 
 Example: ``x@0`` is in an open transaction, ``y@1`` in none. A ``read_uncommitted`` consumer gets
-both. A ``read_committed`` one gets neither: it stops at the last stable offset, 0, until the
-transaction ends. If a marker at 2 aborts it, that consumer gets only ``y@1``. No consumer gets a
+both. A ``read_committed`` consumer gets neither: it stops at the last stable offset, 0, until the
+transaction ends. If a marker at 2 aborts the transaction, it gets only ``y@1``. No consumer gets a
 marker, records below the log's start, or records that are not yet replicated.
 
 Source: KIP-98 (isolation levels); Kafka 4.4.0 ``UnifiedLog.read``, ``CompletedFetch``.
@@ -231,8 +231,9 @@ class KafkaReading(Iterator[Row]):
     def _offset_of(self, time_ms: int) -> int:
         """The first offset of a record of ``time_ms`` or later, like ``offsetsForTimes``.
 
-        Without such a record, the end. A broker may return no offset if an empty segment precedes
-        the record, because it uses the file's time for that segment. This is not reproduced.
+        The log's end if there is no such record. A broker may return no offset if an empty segment
+        precedes the record, because it uses the file's time for that segment. This is not
+        reproduced.
         """
         for _, _, batch in self._batches(self._log.log_start, time_ms):
             for record in batch.records:

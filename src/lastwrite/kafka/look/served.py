@@ -54,7 +54,7 @@ Read = Callable[[Segment, int, int], bytes]  # (segment, position, number of byt
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 EARLIEST_PENDING = -6  # the first offset that is not in a tier yet: KIP-1023
 
-_WINDOW_BYTES = 16 << 10  # read at once to find headers after an index entry
+_WINDOW_BYTES = 16 << 10  # bytes read at once to find headers after an index entry
 _MOST_INDEXED = 256  # segments whose index is cached
 _PLACE = struct.Struct(">qi")  # base offset, length: the first fields of an entry of any magic
 _LENGTH_END = 12
@@ -81,7 +81,7 @@ class SegmentMissing(CorruptLog):
 
 
 class OffsetLookup(NamedTuple):
-    """The answer of ListOffsets; both are -1 if nothing was found."""
+    """The answer of ListOffsets; both fields are -1 if no record was found."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -157,7 +157,8 @@ class ServedLog:
         """The byte range for a fetch at ``offset``. None if there is nothing to read yet.
 
         Args:
-            most_bytes: the limit. ``is_first``: the first batch is complete even if it is larger.
+            most_bytes: the limit of the range's size.
+            is_first: return the first batch completely, even if it is larger than the limit.
             is_committed: only offsets below the last stable offset, with the aborted transactions
                 among them.
 
@@ -199,7 +200,7 @@ class ServedLog:
         return None
 
     def _place(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
-        """The position and header of the first batch that has ``offset`` or a later one."""
+        """The position and header of the first batch that ends at ``offset`` or later."""
         segment = self.log.segments[n]
         start = self._index(n).lookup(offset)[1] if offset > segment.base_offset else 0
         for position, header in self._headers(segment, start):
@@ -226,7 +227,7 @@ class ServedLog:
             if position + _HEADER_BYTES > begin + len(window):
                 begin = position
                 window = self._read(segment, begin, min(_WINDOW_BYTES, segment.size_bytes - begin))
-            try:  # entering a ``with`` takes as long as the decoding
+            try:  # a ``with`` statement would take as long as the decoding
                 header = decode_batch_header(window, position - begin)
             except LogError as error:
                 raise error.located(segment.path, begin) from error
@@ -352,7 +353,7 @@ class ServedLog:
 
 def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
     """The part of a segment (which ends at offset ``end``) from the batch with ``offset`` on. None
-    if there is none.
+    if there is no such batch.
 
     Raises:
         CorruptLog: the bytes are not a batch.

@@ -1,7 +1,7 @@
-"""The bytes of a segment that contain a range of offsets.
+"""Finds the bytes of a segment that contain a range of offsets.
 
-Reading a small range of a large segment is therefore cheap. A stream reads the end of the active
-segment again and again.
+So reading a small range of a large segment is cheap, as for a stream that repeatedly reads the end
+of the active segment.
 
     batch at offset    0    7   20    31   40 …
     batch at byte      0  410  990  1500
@@ -58,7 +58,7 @@ def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tupl
         header = batch_at(row)
         if header is not None and header.base_offset <= first:
             begin = int(index.positions[row])
-    # Batches from a position on have offsets above the offset of the previous entry.
+    # Batches from an entry's position on have offsets above the offset of the previous entry.
     row = int(np.searchsorted(index.offsets, end - 1)) + 1
     if end < segment_end and row < len(index):
         header = batch_at(row)

@@ -50,7 +50,7 @@ from lastwrite.storage.reading import exists, read_small, reader_of
 
 Note = Callable[[Problem], None]
 
-MOST_PRODUCERS = 1 << 20  # distinct ids that are counted: 8 MiB
+MOST_PRODUCERS = 1 << 20  # largest number of producer ids that are counted; they take 8 MiB
 _HEADER_BYTES = 61
 _PRODUCER_ID_AT = 43
 _MAGIC_AT = 16
@@ -136,7 +136,7 @@ class Surveyor:
             walk.run()
         except LogError as error:
             walk.note(kafka_problem_of(error, segment.path))
-        if walk.is_whole:  # else the last entries may be right and their batches unreadable
+        if walk.is_whole:  # the last entries may refer to an unreadable batch
             largest = found.contents.max_timestamp
             indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
         for problem in indexes.problems:
@@ -161,7 +161,7 @@ class Surveyor:
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
             counts = table["records"][run.first : run.last]
-            ahead = int(counts.sum())  # a claim of the headers, until the run is decompressed
+            ahead = int(counts.sum())  # the record count in the headers, which ``walk`` verifies
             if ahead > len(self._states):
                 self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
                 self._entries = np.empty((len(self._states), 2), dtype=np.uint64)

@@ -63,7 +63,7 @@ _NO_ID = bytes(16)
 _OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
 _WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
 
-# Error codes of a group without offsets: GROUP_ID_NOT_FOUND (a deleted group), another group type.
+# Error codes for a group without committed offsets: it was deleted, or it has another type.
 _NO_GROUP = (24, 69)
 _SHARE = "share"
 
@@ -230,8 +230,8 @@ class KafkaCluster:
 
         ``until`` is the monotonic time at which the pause ends at the latest. ``breaks`` is the
         number of earlier broken connections without progress, or None if the connection did not
-        break. While it is small, the pause is short and the metadata is not refreshed, because
-        leaders have not moved.
+        break. While ``breaks`` is small, the pause is short and the metadata is not refreshed,
+        because leaders have not moved.
         """
         pause_s = _AGAIN_S if breaks is None else min(_FIRST_AGAIN_S * 2**breaks, _AGAIN_S)
         time.sleep(max(0.0, min(pause_s, until - time.monotonic())))
@@ -393,7 +393,7 @@ class KafkaCluster:
         done: set[str],
     ) -> None:
         doing = "ask for the groups' positions"
-        for address in list(self._brokers.values()):  # each lists its own groups
+        for address in list(self._brokers.values()):  # a broker lists only its own groups
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)

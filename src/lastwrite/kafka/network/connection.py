@@ -408,7 +408,7 @@ class KafkaConnection:
 
 
 def _error_of(data: memoryview) -> int:
-    """The error code at the start of an ApiVersions response, the same in every version."""
+    """The error code of an ApiVersions response. Every version begins with it."""
     if len(data) < 2:
         raise CorruptLog(f"an answer of {len(data)} bytes", 0)
     return int.from_bytes(data[:2], "big", signed=True)

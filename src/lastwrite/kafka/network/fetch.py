@@ -71,7 +71,7 @@ def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Fetch
         parts.append(struct.pack(">q", -1))
     parts.append(struct.pack(">i", asked.max_bytes))
     if flexible:
-        parts.append(b"\0\0")  # the partition ends, the topic ends
+        parts.append(b"\0\0")  # no tagged fields of the partition and the topic
     if version >= 7:
         parts.append(none)
     if version >= 11:
@@ -104,7 +104,7 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> FetchedPar
     throttle_ms = reader.integer(I32)
     error = reader.integer(I16) if version >= 7 else 0
     if version >= 7:
-        reader.integer(I32)  # no session
+        reader.integer(I32)  # the session id, which is not used
     topics = _count(reader, flexible)
     if topics == 0 and (error or throttle_ms):  # a broker that throttles sends no topics
         return FetchedPartition(throttle_ms, error, -1, -1, memoryview(b""))

@@ -35,7 +35,7 @@ _FETCH_BYTES = 4 << 20
 _LEAST_BYTES = 16 << 10  # smallest max bytes of a request after connections broke
 _MOST_BYTES = (1 << 31) - 1
 _WAIT_MS = 500  # longest time that the broker waits for records
-_LOOKS = 3  # attempts to fetch damaged bytes; the damage may be in transit, not in the log
+_LOOKS = 3  # attempts to fetch damaged bytes, because the damage may occur in transit
 
 
 class LogBounds(NamedTuple):
@@ -62,7 +62,7 @@ class LiveLog:
         self._last_epoch = -1  # leader epoch of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
         self._asked: FetchPartition | None = None
-        self._room = ReceiveBuffer()  # the connection's buffer would be overwritten
+        self._room = ReceiveBuffer()  # other responses overwrite the connection's buffer
 
     def close(self) -> None:
         self._held.close()

@@ -114,8 +114,8 @@ class OldConverter:
     ) -> tuple[int, int]:
         """Convert the wrapper ``buffer[at:at + size]``.
 
-        Returns (bytes written, lowest valid offset of the next entry). The first is 0 if the output
-        has no space; the caller then returns the rows so far.
+        Returns (bytes written, lowest valid offset of the next entry). No byte is written if the
+        output has no space; the caller then returns the rows so far.
         """
         value_at = int(old_kernels.wrapped_value(buffer, at, size))
         if value_at < 0:
@@ -133,7 +133,7 @@ class OldConverter:
             raise CorruptLog(
                 f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=RESTORE
             )
-        # Some clients set a wrapper's offset to 0, and its messages count from 0.
+        # Some clients set a wrapper's offset to 0. The offsets of its messages then count from 0.
         shift = offset - int(last) if magic and offset else 0
         base, top = int(first) + shift, max(offset, int(last) + shift)
         if 0 < offset < last or base < floor or top - base > _MOST_OFFSETS:

@@ -72,7 +72,8 @@ class MessageV1(NamedTuple):
     crc: Annotated[int, At(12, U32)]
     magic: Annotated[int, At(16, I8)]  # 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
-    # -1: none; in a wrapper: the largest timestamp inside, or the append time
+    # -1 without a timestamp. A wrapper has the largest timestamp of its messages, or the append
+    # time.
     timestamp_ms: Annotated[int, At(18, I64)]
     key_length: Annotated[int, At(26, I32)]
     # fmt: on
@@ -126,7 +127,7 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
 
     Raises:
         TruncatedLog: the segment ends inside the entry.
-        CorruptLog: the CRC is wrong, these formats do not have the codec, or messages are
+        CorruptLog: the CRC is wrong, the codec does not exist in these formats, or messages are
             malformed.
         OutOfMemoryBudget: a wrapper decompresses to more than ``limit_bytes``.
     """
@@ -258,7 +259,7 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
     last = inside[-1].offset
     if 0 < wrapper.offset < last:
         raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
-    # Some clients set a wrapper's offset to 0, and its messages count from 0.
+    # Some clients set a wrapper's offset to 0. The offsets of its messages then count from 0.
     shift = wrapper.offset - last if wrapper.magic and wrapper.offset else 0
     append_time_ms = wrapper.timestamp_ms if wrapper.bits & APPEND_TIME_BIT else None
     return [

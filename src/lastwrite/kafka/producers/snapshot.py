@@ -42,7 +42,8 @@ class ProducerEntry(NamedTuple):
     last_sequence:            Annotated[int, At(10, I32)]  # -1: none
     # last offset of the producer's last data batch; -1 if the epoch has no data batch
     last_offset:              Annotated[int, At(14, I64)]
-    offset_delta:             Annotated[int, At(22, I32)]  # last minus base offset of that batch
+    # last offset minus base offset of the producer's last data batch
+    offset_delta:             Annotated[int, At(22, I32)]
     timestamp_ms:             Annotated[int, At(26, I64)]  # timestamp of the last batch or marker
     coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: no marker yet
     current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction

@@ -52,8 +52,8 @@ def time_if_true(  # type: ignore[no-untyped-def]
     """The largest timestamp up to the end of these batches, or NO_TIME if an entry is wrong.
 
     Combines the checks of ``false_offset_entry`` and ``false_time_entry`` in one faster pass.
-    ``table`` has the rows of the batches. ``shift`` added to an origin in it gives the position in
-    the segment. The other parameters are as in the two functions.
+    ``table`` has one row per batch. An origin in ``table`` plus ``shift`` is a position in the
+    segment. The other parameters are as in the two functions.
     """
     rows = len(table)
     final = table[rows - 1]
@@ -230,9 +230,8 @@ class TransactionIndexCheck:
     The entry must not cover a committed transaction. It must not begin after the first remaining
     data of its transaction.
 
-    At ``stable`` the reader stops its search for further entries, so no entry that it needs may
-    begin below ``stable``. When the marker was written, no other open transaction began below
-    ``stable``.
+    No transaction with a later marker may begin below ``stable``: a reader stops its search at the
+    first entry whose ``stable`` is at or above the end of the reader's range.
 
     An aborted transaction with remaining data must have an entry. An entry without remaining data
     is harmless. Data below the log start is never read, and Kafka's cleaner drops its entries.

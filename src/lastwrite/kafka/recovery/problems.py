@@ -30,9 +30,9 @@ class RecoveryProblems:
     """The problems of one partition, in the order in which they are found.
 
     ``live`` has the current name of every file of the log, by its final name. ``bases`` are the
-    base offsets of segments with a ``.log`` file, ascending. ``gone`` has segments without one: the
-    greatest offset in their indexes, by base offset. ``log_start`` is from the log start
-    checkpoint.
+    base offsets of segments with a ``.log`` file, ascending. ``gone`` maps the base offset of each
+    segment without a ``.log`` file to the greatest offset in its indexes. ``log_start`` is from the
+    log start checkpoint.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class RecoveryProblems:
         return True
 
     def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
-        """Report records after the end of a closed segment that its indexes contain.
+        """Report offsets in a closed segment's indexes that are beyond the segment's end.
 
-        Returns whether there are any.
+        Returns whether there are such offsets.
         """
         after = self._next_segment(base)
         if not end_offset <= named < after.end_offset:
@@ -156,7 +156,7 @@ class RecoveryProblems:
         after = min(other for other in self._bases if other > base)
         return EndEvidence(after, f"the next segment begins at {after}")
 
-    # ------------------------------------------------------------------ at its end
+    # ------------------------------------------------------------------ at the log's end
 
     @property
     def _furthest(self) -> EndEvidence:
@@ -187,7 +187,7 @@ class RecoveryProblems:
         path, position = (self._folder, None) if last is None else (last.path, last.size_bytes)
         self.damaged(words, path, position, remedy)
 
-    # ------------------------------------------------------------------ whole segments
+    # ------------------------------------------------------------------ missing segments
 
     def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
         """Report indexes without a segment, ``orphans``, and the records lost with the segments."""

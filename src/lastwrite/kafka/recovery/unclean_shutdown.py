@@ -63,7 +63,8 @@ _MAGIC = 16
 _ATTRIBUTES = 21  # the first byte that a batch's checksum covers
 _HEADER_BYTES = 61
 _HEAD_BYTES = 17  # bytes of an entry up to its magic, inclusive
-_MOST_PROVEN = 256 << 20  # bytes of wrong candidates after which ``whole_beyond`` stops
+# ``whole_beyond`` stops after it has verified this many bytes of invalid candidate entries.
+_MOST_PROVEN = 256 << 20
 
 
 def was_killed(root: str) -> bool:
@@ -79,8 +80,8 @@ class IndexState(NamedTuple):
 
     entry_bytes: int = 0  # size of the file without trailing zeros
     is_true: bool = False  # whether every entry is correct; entries may be missing
-    # whether it is correct and has no trailing zeros, and the last time entry has the largest
-    # timestamp
+    # whether the index is correct and has no trailing zeros; the last entry of a time index must
+    # also have the segment's largest timestamp
     is_closed: bool = False
 
 
@@ -98,13 +99,14 @@ class RecoveredSegment:
     time_index: IndexState = _NO_INDEX
     # the first offset at or after ``end_offset`` in an index
     indexed_beyond: int | None = None
-    has_markers: bool = False  # whether it has control batches, and may need a transaction index
+    # whether the segment has control batches, and therefore may need a transaction index
+    has_markers: bool = False
     error: LogError | None = None  # why the segment is truncated
-    is_emptied: bool = False  # whether all entries are removed, because of their order
+    is_emptied: bool = False  # whether all entries are removed, because they are out of order
     is_unseen: bool = False  # whether a broker does not notice the error and does not truncate
 
     def is_indexed(self, *, is_active: bool) -> bool:
-        """Whether the indexes can be used. In a closed segment they must be closed, too."""
+        """Whether the indexes can be used. In a closed segment, ``is_closed`` must be true."""
         if is_active:
             return self.index.is_true and self.time_index.is_true
         return self.index.is_closed and self.time_index.is_closed
@@ -277,8 +279,8 @@ def whole_beyond(
     """The first verified entries after byte ``at`` with offsets from ``end_offset`` on.
 
     Such entries exist if a power cut or a failing disk lost a page. After a torn write there are
-    none. The search examines each byte once, and stops after ``_MOST_PROVEN`` bytes of wrong
-    candidates. None if no entry is found.
+    none. The search examines each byte once, and stops after ``_MOST_PROVEN`` bytes of invalid
+    candidate entries. None if no entry is found.
 
     Raises:
         LogError: the file cannot be read.

@@ -14,8 +14,8 @@ cleaner.
 Lastwrite's commits also write a note, the *intent*. It has the old and new segments, and the new
 first dirty offset. After all new files are ``.swap``, and before an old file is renamed, the note
 is renamed. With the note, recovery can also remove old segments after the last new record, and
-write the checkpoint. So the result is the same as without a crash. The note's name ends in ``.deleted``,
-so Kafka's loader, which does not need the note, deletes it.
+write the checkpoint. So the result is the same as without a crash. The note's name ends in
+``.deleted``, so Kafka's loader, which does not need the note, deletes it.
 
 Source: Kafka 4.4 ``LogLoader``; docs/decisions/one-swap-a-round.md; docs/formats/kafka-cleaning.md,
 "Loading a log".
@@ -55,7 +55,7 @@ class Intent:
     first_dirty_offset: int  # the checkpoint's new value
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
-    kept: tuple[int, ...]  # unchanged segments between them; their new files are hard links
+    kept: tuple[int, ...]  # unchanged segments between old ones; their new files are hard links
     # the ``.swap`` names of all new files; when the last one exists, the commit is valid
     swaps: tuple[str, ...]
     # names in ``swaps`` of empty files, for old files that have no new file
@@ -86,7 +86,7 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """Decode the intent for one folder. None if the note is incomplete after a crash."""
+    """Decode one folder's intent from a note. None if a crash left the note incomplete."""
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -248,8 +248,8 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
         files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
-    # Sync before a new file loses its .swap suffix. Otherwise a power cut could restore the old
-    # segment's name after it.
+    # Sync before a new file loses its .swap suffix. Otherwise a power cut after that rename could
+    # restore the old segment's name.
     yield [sync_folder]
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))

@@ -62,7 +62,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """The same file may have settings of topics and buckets, which are ignored here."""
+        """Whether ``name`` is ignored, such as a topic or bucket setting in the same file."""
         return name not in SERVE_NAMES
 
 

@@ -97,7 +97,8 @@ class KafkaTopicConfig(SettingsTable):
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # see ``keyless``
-    # ``max.keyless.ratio`` and these are not settings of Kafka; see ``holds``. -1: for ever.
+    # ``max.keyless.ratio`` and the ``hold.*`` settings are Lastwrite's own; see ``holds``. The
+    # value -1 means for ever.
     hold_tombstones_for_groups: tuple[str, ...] = setting(
         (), "hold.tombstones.for.groups", parse=_groups)
     hold_tombstones_max_ms: int = setting(

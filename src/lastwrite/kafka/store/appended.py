@@ -60,7 +60,8 @@ class AppendedLog:
         last = log.segments[-1]
         if last.torn_bytes:
             files.truncate(last.path, last.size_bytes)
-            log = log_dir.read_partition(self._folder)  # readers check the file's size and time
+            # List the log again: readers check that the file has the listed size and time.
+            log = log_dir.read_partition(self._folder)
         self._segments, self.end_offset = log.segments, log.end_offset
         self._size = last.size_bytes
 

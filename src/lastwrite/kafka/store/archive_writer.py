@@ -77,7 +77,7 @@ class LiveSource:
     # the caller polls, so LogHeld is raised while another process has an unfinished round
     follows: bool = False
     level_ms: int = 0  # time at which the archive last had all records; 0 if unknown
-    # for records that no broker wrote, which are committed together; see ``ArchivedLog``
+    # not None for records that no broker wrote, which get a single commit; see ``ArchivedLog``
     written: tuple[tuple[str, int], ...] | None = None
 
 
@@ -218,7 +218,7 @@ class KafkaArchiveWriter:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> DivergenceReason | None:
-        """The reason if a tombstone may be missing, else None. Only a cleaner leaves holes."""
+        """The reason if a tombstone may be missing, else None. A hole is the work of a cleaner."""
         config = self._source.config
         if self._gap is not None:  # --accept-gap also accepts lost tombstones
             return None
@@ -366,7 +366,7 @@ class KafkaArchiveWriter:
         epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             epoch = int(epochs[row])
-            if epoch < 1 << 31:  # else -1, an unknown epoch
+            if epoch < 1 << 31:  # a larger number is -1, an unknown epoch
                 self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
 
     # ------------------------------------------------------------------ the end

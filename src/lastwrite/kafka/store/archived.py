@@ -237,7 +237,7 @@ def is_archived(folder: str) -> bool:
     above, name = os.path.split(folder.rstrip("/"))
     if decode_tier_folder(os.path.basename(above), name) is None:
         return True
-    # The path may also be a tier's, if the topic is named so. Only an archive has a manifest.
+    # A tier can have the same path if its topic has such a name. Only an archive has a manifest.
     return os.path.basename(os.path.dirname(above)) == SYSTEM and _has_manifest(folder)
 
 
@@ -374,7 +374,7 @@ def kept_after(
 
 
 def side_file(folder: str, name: str) -> bytes | None:
-    """The content that a log directory's small file would have. None if it is unknown.
+    """The content of the small file ``name``, as a log directory would have it. None if unknown.
 
     Raises:
         NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_versioned_manifest``.

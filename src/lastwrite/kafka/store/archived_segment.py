@@ -1,7 +1,7 @@
 """A new segment of an archive: records are written as they arrive, and indexes at the end.
 
-A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index. Reading all of it
-is one request, and so would be reading an index.
+A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index. Reading the
+complete segment takes one request, and so would reading an index.
 
 Each attempt at a task has its own folder below the round's, so that two attempts never write to the
 same object. The round's journal lists them all.

@@ -133,7 +133,7 @@ class KafkaRounds(ArchiveRounds):
 
 
 def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
-    """The manifest with other contents. ``PartitionStore.commit`` fills in generation and nonce."""
+    """The manifest with the contents ``after``. ``commit`` sets its generation and nonce."""
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
     )

@@ -2,7 +2,7 @@
 
 Example: a log has segments 0, 100, 200 and 300, and 0 and 200 are rewritten::
 
-    0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
+    0.log.cleaned, 200.log.cleaned       written by workers; now synced, and their times are set
     note                                 the planned changes, for Lastwrite's own recovery
     200.log.swap, 0.log.swap             renamed from the highest base offset down, then the folder
                                          is synced: this decides the commit, and the note is renamed
@@ -138,7 +138,7 @@ def swap(
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the first dirty offsets of partitions. Before ``swap`` ends, this hides dirty records.
+    """Set the first dirty offsets of partitions. A call before ``swap`` ends hides dirty records.
 
     Raises:
         LogError: a checkpoint cannot be read or written. The next run sets it.

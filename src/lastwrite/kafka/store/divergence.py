@@ -57,9 +57,9 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
     """Set aside the records of the partition at ``folder`` of the archive ``to`` from ``cut`` on.
 
     Args:
-        cut: the offset at which archive and log diverge. None if it is unknown. If it is None, or
-            if compaction removed records below it because of records above it, everything is set
-            aside, and the archive starts empty.
+        cut: the offset at which archive and log diverge. None if it is unknown. Everything is set
+            aside, and the archive starts empty, if ``cut`` is None or if compaction removed records
+            below ``cut`` because of records above ``cut``.
         log_start: first offset of the live log. An archive that ends before it also starts empty.
 
     Returns:
@@ -90,8 +90,8 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
 def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
     """Whether the archive has the right records if it is truncated at ``cut``.
 
-    A compaction beyond ``cut`` may have removed records below it because of later records, which
-    are set aside.
+    A compaction beyond ``cut`` may have removed records below ``cut`` because of later records,
+    which are set aside.
     """
     is_inside = max(log.log_start, log_start - 1) < cut <= log.end_offset
     return is_inside and (log.checkpoint is None or log.checkpoint <= cut)

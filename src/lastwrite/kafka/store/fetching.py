@@ -59,7 +59,8 @@ from lastwrite.model.work import Limits, ScanRange, SegmentOutput
 from lastwrite.reports.fetching import HoldReason
 from lastwrite.storage.reading import reader_of
 
-Aborted = tuple[tuple[int, int, int, int], ...]  # as ``ArchivedLog.aborted``
+# (producer id, first offset, last offset, last stable offset), as in ``ArchivedLog.aborted``
+Aborted = tuple[tuple[int, int, int, int], ...]
 
 _ELSEWHERE = "fetch it into an archive of its own: give another --to"
 _ASIDE = (
@@ -123,7 +124,7 @@ def fetch(
     end = log.high_watermark
     if (
         groups is not None and end >= before.end_offset
-    ):  # else they are older than the archive's offsets
+    ):  # groups of a log that lags behind the archive are older than the archive's groups
         said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
@@ -194,7 +195,7 @@ def _gaps_of_both(
 def _moved(
     before: ArchivedLog, groups: Mapping[str, tuple[int, int, str] | None]
 ) -> tuple[tuple[str, int, int, str], ...]:
-    """The groups' positions in the archive, updated by ``groups``."""
+    """The archive's committed offsets, updated by ``groups``."""
     told = {group: (at, epoch, word) for group, at, epoch, word in before.groups} | dict(groups)
     return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 
@@ -393,7 +394,7 @@ def fork(
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
 ) -> DivergenceReason | None:
-    """Why a tombstone may be missing from the offsets to fetch. None if all are there."""
+    """Why a tombstone may be missing from the offsets to fetch. None if none can be missing."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None

@@ -18,8 +18,8 @@ from lastwrite.model.work import ScanRange
 def index_checker(piece: ScanRange) -> IndexChecker:
     """The checker for the indexes of a piece's segment.
 
-    Compaction does not check an archive's indexes, which saves requests. It does not read them,
-    they were written together with the batches, and ``verify`` checks them.
+    To save requests, compaction does not check an archive's indexes. It does not use them, they
+    were written together with the batches, and ``verify`` checks them.
     """
     return _NoIndexChecker() if piece.etag else KafkaIndexChecker(piece)
 
@@ -68,7 +68,7 @@ class KafkaIndexChecker:
         lie = index_check.false_time_entry(
             self._times, self._time_offsets, last, times, self._reached, before
         )
-        if lie is None:  # the batches' largest timestamp is NO_TIME itself
+        if lie is None:  # no entry is wrong: NO_TIME is the batches' largest timestamp
             return
         path = index_files.time_index_path(self._piece.path)
         raise CorruptLog(lie.problem, lie.row * TIME_ENTRY.size, path, REBUILD)
@@ -79,7 +79,7 @@ class KafkaIndexChecker:
             return
         for named in (self._offsets, self._time_offsets):
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
-            # Never true for the last segment, which ends at the piece's end offset.
+            # The condition is never true for the last segment: it ends at the piece's end offset.
             if beyond and beyond[0] < piece.end_offset:
                 words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
                 gone = missing(end_offset, EndEvidence(piece.end_offset, words))

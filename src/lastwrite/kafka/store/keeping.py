@@ -88,7 +88,7 @@ def keeper(
         )
         address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
         found = None
-        with contextlib.suppress(LogError, OSError):  # then the compaction scans the segment
+        with contextlib.suppress(LogError, OSError):  # without a cached scan, compaction scans
             found = scan_into_object(unit, address, base)
         return None if found is None else StoredScan.of(found, folder)
 

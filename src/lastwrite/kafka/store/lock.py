@@ -31,12 +31,13 @@ from lastwrite.storage.objects.promises import reject_if_broken
 
 FILE = ".lock"
 _NOTES_AT_LEAST_S = 60.0  # a broker writes high watermarks every five seconds by default
-_STARTS_AT_LEAST_S = 1.0  # watermarks written sooner may be the previous broker's
+# Watermarks written sooner after a broker's start may be from the previous broker.
+_STARTS_AT_LEAST_S = 1.0
 PLACE = LockPlace(
     FILE,
     "the log root",
     turn=0,
-    turn_s=60.0,  # a turn normally lasts milliseconds
+    turn_s=60.0,  # normally a process holds the turn for milliseconds
     siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
 )
 
@@ -182,7 +183,7 @@ def process_start_s(pid: int) -> float | None:
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """Other roots along the paths of linked folders, each with names (in ``root``, in it)."""
+    """Other roots along the paths of linked folders, each with (name in ``root``, name there)."""
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))
@@ -211,7 +212,7 @@ def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
             active = max(
                 (entry for entry in os.listdir(folder) if entry.endswith(".log")), default=None
             )
-        except OSError:  # reading the partition will report it
+        except OSError:  # reading the partition will report the error
             continue
         if active is not None and _is_written(os.path.join(folder, active)):
             raise LogHeld(

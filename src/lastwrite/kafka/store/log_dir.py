@@ -378,8 +378,8 @@ class _PartitionListing:
     def _find_cleaned(self, segments: Sequence[Segment]) -> None:
         """Find segments that the cleaner may have replaced since the high watermark was written.
 
-        It may have removed records below the bound because of later ones at or above it. A replaced
-        segment keeps its modification time, but its change time is later.
+        The cleaner may have removed records below the bound because of later records above it. A
+        replaced segment keeps its modification time, but its change time is later.
         """
         for segment in segments:
             seen = _stat(segment.path)

@@ -62,9 +62,9 @@ def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segm
 def dress(
     path: str, source: Segment, kind: KafkaFileKind, mtime_ns: int, *, is_copy: bool = False
 ) -> None:
-    """Set a new file's modification time, and its owner and mode as of the replaced file, durably.
+    """Durably set a new file's modification time, and the owner and mode of the replaced file.
 
-    If the file has them already, it is not synced again, because they were set before its own sync.
+    A file that has these attributes already is not synced: it got them before its own sync.
     """
     folder, name = os.path.split(source.path)
     replaced = os.path.join(folder, name.replace(KafkaFileKind.LOG, kind, 1))
@@ -94,7 +94,7 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
         CommitConflict: a segment changed, vanished or appeared.
     """
     check_segments(log)
-    if log.open_as is not None:  # the broker appends to it and adds segments
+    if log.open_as is not None:  # the broker appends to the log and adds segments
         beside_a_broker.check_uncut(log)
         return []
     names = [name for name in os.listdir(log.folder) if name != note]

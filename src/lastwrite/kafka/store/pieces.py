@@ -59,7 +59,7 @@ def estimate_records(log: PartitionLog) -> int:
                     entry = np.empty(first.size_bytes, dtype=np.uint8)
                     reader.read_into(entry, 0)
                     first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header
-            except LogError:  # the scan will report it
+            except LogError:  # the scan will report the error
                 continue
         records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
         sampled += segment.size_bytes

@@ -210,7 +210,7 @@ def _fill(
     copied = [name for name in _copied(log, outputs, live, lost) if name not in expired]
     for name in copied:
         files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
-    if not log.is_damaged:  # else the copy must have the same damage as the original
+    if not log.is_damaged:  # a damaged log is copied with its damage
         _end_what_a_crash_left(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
@@ -222,7 +222,10 @@ def _fill(
 
 
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Repair the copy as Kafka's recovery would; its root does not record the broker's kill."""
+    """Repair the copy as Kafka's recovery would.
+
+    The target root does not show that the broker was killed, so no broker would repair the copy.
+    """
     for n, segment in enumerate(log.segments):
         name = segment_file_name(segment.base_offset, KafkaFileKind.LOG)
         if name not in copied:
@@ -303,8 +306,8 @@ def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int
         elif offset is not None:
             offset = copy.log.log_start
     if file == HIGH_WATERMARKS and copy.log.is_damaged:
-        # The recovery point may be the only evidence of missing records. The copy has no such
-        # checkpoint, so its high watermark covers it.
+        # The recovery point may be the only evidence of missing records. The copy has no recovery
+        # point, so its high watermark is at least the source's recovery point.
         known = recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
         offset = max(offset or 0, known) or None
     if file == LOG_STARTS and retention is not None and retention.segments:

@@ -115,7 +115,7 @@ class _Retaining:
             changes = {name: start for name, start in wanted.items() if known.get(name) != start}
             if changes:
                 write_offsets(self._root, LOG_STARTS, changes)
-            elif sound:  # a killed run may have written the entries without syncing their name
+            elif sound:  # a killed run may have written the entries without syncing the root
                 files.fsync_dir(self._root)
         except (LogError, OSError) as error:
             for place in sound:
@@ -157,8 +157,8 @@ def doomed(names: list[str], retention: Retention) -> list[str]:
 def make_empty_segment(folder: str, base_offset: int) -> None:
     """Write a segment without records, and its indexes, so that no loader has to rebuild them.
 
-    The indexes are written first: without a log they are removed, and the log completes the
-    segment.
+    The indexes are written first. Until the ``.log`` exists, any loader removes them, so a crash
+    leaves no partial segment.
     """
     siblings = [
         os.path.join(folder, name)

@@ -69,7 +69,7 @@ def recent(root: str) -> RootState:
 @lru_cache(maxsize=16)
 def _at(root: str, _moment: int) -> RootState:
     found = RootState(root)
-    # Read before the high watermarks. If a caller finds a later time afterwards, they were written
-    # again.
+    # Read the time before the high watermarks. If a caller finds a later time afterwards, the high
+    # watermarks were written again.
     _ = found.noted_ns
     return found

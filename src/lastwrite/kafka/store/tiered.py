@@ -218,14 +218,14 @@ class Tier:
     snapshots: tuple[tuple[int, str], ...]  # offset and path of each producer snapshot
 
     def named(self, segment: Segment) -> TierSegment | None:
-        """The tier's copy of ``segment``, if an archive may reference it. None if truncated."""
+        """The tier's copy of ``segment`` for an archive to reference. None if it is truncated."""
         for each in self.segments:
             if each.segment == segment:
                 return None if segment.unused_bytes else each
         return None
 
     def side_file(self, name: str) -> bytes | None:
-        """The content that the small file with that name would have in a log directory."""
+        """The content of the small file ``name``, as a log directory would have it."""
         if name == LEADER_EPOCHS and self.lineage:
             return encode_leader_epochs([LeaderEpoch(*each) for each in self.lineage])
         if name == PARTITION_METADATA:
@@ -292,9 +292,9 @@ def _told_apart(
 ) -> Chain:
     """The chain of the finished copies, or of more copies if that chain is not complete.
 
-    If the finished copies leave gaps, or copies of unknown state extend the log, the latter are
-    added. If gaps remain, all complete copies are used, because the known states may be older than
-    the tier.
+    Copies of unknown state are added if the finished copies leave gaps, or if the added copies
+    extend the log. If gaps remain, all complete copies are used, because the known states may be
+    older than the tier.
     """
     finished = [n for n, state in enumerate(told) if state == FINISHED]
     ended = [n for n, state in enumerate(told) if state in (FINISHED, None)]

@@ -40,7 +40,7 @@ def scan_root(root: str) -> list[PartitionSnapshot]:
     for file in (CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS):
         try:
             offsets.append(read_offsets(root, file))
-        except (CorruptLog, UnsupportedFormat):  # reading the partition will report it
+        except (CorruptLog, UnsupportedFormat):  # reading the partition will report the damage
             offsets.append({})
     now_ns = time.time_ns()
     found = []
