@@ -13,7 +13,7 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.engine.system import system_named
-from lastwrite.errors import CorruptLog
+from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import log_dir
@@ -41,9 +41,9 @@ COMMANDS = {
     "table": ["table", "{root}", "--topic", "t", "--to", "{root}/../table", "--as", "parquet"],
 }
 READERS = {
-    "latest": lambda root: lastwrite.latest(root, "t"),
-    "table": lambda root: lastwrite.table(root, "t").close(),
-    "spark": lambda root: listed(parse({"path": root, "subscribe": "t"})),
+    "latest": lambda root, config: lastwrite.latest(root, "t", config=config),
+    "table": lambda root, config: lastwrite.table(root, "t", config=config).close(),
+    "spark": lambda root, config: listed(parse({"path": root, "subscribe": "t", **config})),
 }
 
 
@@ -85,13 +85,43 @@ def test_commands_name_a_missing_segment(
     assert (status, said.count(HOLE)) == (0, 1)
 
 
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_the_remedy_for_a_topic_that_was_compacted_works(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    root = write(tmp_path / "root", "delete")
+    before = {path.name: path.read_bytes() for path in Path(root, "t-0").glob("*.log")}
+    if command[0] != "dump":  # ``dump`` ends with a status, and prints no remedy
+        assert "cleanup.policy=compact (in Spark" in run(capfd, command, root)[1]
+    wanted = command if "--topic" in command else [*command, "--topic", "t"]
+    status, said = run(capfd, [*wanted, "--config", "cleanup.policy=compact"], root)
+    assert (status, said.count(HOLE)) == (0, 1)
+    assert {path.name: path.read_bytes() for path in Path(root, "t-0").glob("*.log")} == before
+
+
+@pytest.mark.parametrize("name", ["plan", "compact"])
+def test_the_remedy_keeps_a_policy_that_only_the_user_states(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    root = write(tmp_path / "root")
+    own = "--topic-config t:cleanup.policy=delete"
+    status, said = run(capfd, [name, root, "--config", "cleanup.policy=delete"], root)
+    assert (status, own in said) == (3, True)
+    given = ["--topic", "t", "--config", "cleanup.policy=compact", *own.split()]
+    status, said = run(capfd, [name, root, *given], root)
+    assert (status, said.count(HOLE), "cleanup.policy is delete" in said) == (0, 1, True)
+
+
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS.keys())
 def test_readers_of_last_writes_name_a_missing_segment(tmp_path: Path, reader: object) -> None:
     assert callable(reader)
     with pytest.raises(CorruptLog, match=HOLE):
-        reader(write(tmp_path / "root", "delete"))
+        reader(write(tmp_path / "root", "delete"), {})
     with warnings.catch_warnings(record=True):
-        reader(write(tmp_path / "may-be-right"))
+        reader(write(tmp_path / "may-be-right"), {})
+        reader(str(tmp_path / "root"), {"cleanup.policy": "compact"})
+    with pytest.raises(InvalidConfig, match="cleanup.policy"):
+        reader(str(tmp_path / "root"), {"cleanup.policy": "compacted"})
 
 
 def test_last_writes_beside_a_hole_come_with_a_warning(tmp_path: Path) -> None:
@@ -108,16 +138,20 @@ def test_what_lies_beside_a_hole_is_kept(tmp_path: Path, capfd: pytest.CaptureFi
         assert offsets == [*range(20), *range(30, 50)]
 
 
-@pytest.mark.parametrize("policy", ["delete", None])
-def test_a_server_refuses_only_what_is_missing(tmp_path: Path, policy: str | None) -> None:
+@pytest.mark.parametrize(
+    ("policy", "config"), [("delete", {}), ("delete", {"cleanup.policy": "compact"}), (None, {})]
+)
+def test_a_server_refuses_only_what_is_missing(
+    tmp_path: Path, policy: str | None, config: dict[str, object]
+) -> None:
     told: list[str] = []
     source = ServedSource(write(tmp_path, policy), system_named("kafka"))
     (found,) = source.found(["t"])
-    partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append)
+    partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append, config)
     for offset in (0, 15, 30, 49):
         stretch = partition.again().stretch(offset, 1 << 20, False, True)
         assert stretch is not None and stretch.segment.base_offset == offset // 10 * 10
-    if policy is None:
+    if policy is None or config:
         after = partition.log().stretch(25, 1 << 20, False, True)
         assert after is not None and after.segment.base_offset == 30
     else:

@@ -163,7 +163,7 @@ def dump(
         unique_key=unique_key,
         message_id=message_id,
         compacted=compacted or None,
-        config=others or None,
+        config={name: others[name] for name in others if name != "cleanup.policy"} or None,
     )
     from lastwrite.kafka.look.dump import LogDumpRequest, dump_logs  # imported only if needed
 
@@ -175,6 +175,7 @@ def dump(
         decode=decode,
         time_ms=time_ms,
         last=last,
+        config=others,
     )
     found_rows = dump_logs(path, topic, partition, logs, limit, say or _nobody)
     return made(_saying_none(found_rows, missed, say or _nobody))

@@ -133,7 +133,8 @@ def latest(
         spark: with a session, the result is a DataFrame of any size, like ``read`` with
             ``view="compacted"``. It reads the files when it is evaluated, so they must not have
             changed by then. Needs pyarrow and pandas.
-        config: settings ``storage.*`` of a bucket.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
+            topic was compacted earlier, so that offsets between two segments may be missing.
         decoding: formats and schemas of values, and of keys of a DataFrame; see
             ``DecodingConfig``.
 
@@ -179,7 +180,7 @@ def latest(
     named: set[str] = set()
 
     def listed() -> list[PartitionLog]:
-        logs = whole_topic(rows, path, topic)
+        logs = whole_topic(rows, path, topic, config)
         warn_of(gaps_in(logs), named)
         return logs
 

@@ -111,7 +111,8 @@ def read(
         key: only messages with this key; RocketMQ: one of their keys. ``limit`` counts these.
         isolation_level: Kafka: ``read_uncommitted`` or ``read_committed``, which skips aborted
             records and stops at the last stable offset. None means ``read_uncommitted``.
-        config: settings ``storage.*`` of a bucket.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
+            topic was compacted earlier, so that offsets between two segments may be missing.
         spark: with a session, the result is a DataFrame of all partitions, or of ``queue``, from
             ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the files when it
             is evaluated, so they must not have changed by then. Needs pyarrow and pandas.
@@ -149,6 +150,7 @@ def read(
             columns=columns,
             view=view,
             decoding=wanted,
+            config=config,
         )
     most = limit if key is None else None
     if found == KAFKA:
@@ -157,7 +159,9 @@ def read(
                 "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
                 remedy="offset or time_ms says where to begin",
             )
-        of_kafka = read_partition(path, topic, queue, offset, time_ms, isolation_level, most)
+        of_kafka = read_partition(
+            path, topic, queue, offset, time_ms, isolation_level, most, config
+        )
         return _decoded(_with_key(of_kafka, found, key, limit), wanted)
     if time_ms is not None or isolation_level is not None:
         raise InvalidConfig("time_ms and isolation_level are for Kafka", path=path)

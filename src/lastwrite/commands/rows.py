@@ -7,7 +7,7 @@ DataFrame is evaluated. The session belongs to the caller; this module does not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,7 @@ def rows_frame(
     columns: Sequence[str] | None,
     view: str,
     decoding: DecodingConfig,
+    config: Mapping[str, object] | None,
 ) -> DataFrame:
     """The records from ``offset`` on, or the last writes, as a DataFrame.
 
@@ -64,7 +65,7 @@ def rows_frame(
     if of_last and (partition is not None or offset is not None):
         raise InvalidConfig("the last writes are of a whole topic", remedy="filter them instead")
     is_committed = isolation_of(isolation_level) is Isolation.COMMITTED or rows.name != KAFKA
-    logs = rows.logs_of(path, topic, partition, is_compacted=of_last)
+    logs = rows.logs_of(path, topic, partition, is_compacted=of_last, config=config)
     warn_of(gaps_in(logs), set())
     made = DecodedRows(decoding, columns, lambda: one_topic(log.name.topic for log in logs))
     chosen = made.raw_columns

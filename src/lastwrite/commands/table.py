@@ -67,7 +67,8 @@ def table(
         topic: the name of the topic; not needed if there is only one.
         memory: memory limit, in bytes or as ``512m``. A larger index uses scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
-        config: settings ``storage.*`` of a bucket.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
+            topic was compacted earlier, so that offsets between two segments may be missing.
         decoding: formats and schemas of values, and of keys in columns; see ``DecodingConfig``.
 
     Raises:
@@ -87,7 +88,7 @@ def table(
 
     def listed() -> list[PartitionLog]:
         address.use(store_settings(config))
-        logs = whole_topic(rows, path, topic)
+        logs = whole_topic(rows, path, topic, config)
         warn_of(gaps_in(logs), named)
         return logs
 
@@ -120,14 +121,16 @@ def steady(
     raise AssertionError("unreachable")
 
 
-def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[PartitionLog]:
+def whole_topic(
+    system: RowSystem, path: str, topic: str | None, config: Mapping[str, object] | None
+) -> list[PartitionLog]:
     """All partitions of one topic, for its last writes.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path has only
             some partitions of the topic, or a log is damaged.
     """
-    logs = system.logs_of(path, topic, is_compacted=True)
+    logs = system.logs_of(path, topic, is_compacted=True, config=config)
     topics = sorted({log.name.topic for log in logs})
     if len(topics) > 1 or (not topics and topic is None):
         raise InvalidConfig(

@@ -88,7 +88,8 @@ def table_to(
         anew: write the whole table again, whatever its state.
         memory: memory limit, in bytes or as ``512m``. More data is in scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
-        config: settings ``storage.*`` of a bucket.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
+            topic was compacted earlier, so that offsets between two segments may be missing.
         now_ms: the current time, which decides what is old enough to delete. None means the clock.
         progress: receives stages and bytes done. An exception from it ends the run and leaves the
             table unchanged.
@@ -117,7 +118,7 @@ def table_to(
     from lastwrite.tables.upkeep import tidy
 
     def listed() -> list[PartitionLog]:
-        logs = whole_topic(source, path, topic)
+        logs = whole_topic(source, path, topic, config)
         if not logs:
             raise NotALog(
                 f"there is no topic {topic}", path=path, remedy="lastwrite inspect lists the topics"

@@ -66,7 +66,7 @@ def verify_table(
     source = rows_of(system_of(path, state.system))
 
     def listed() -> list[PartitionLog]:
-        return whole_topic(source, path, state.topic)
+        return whole_topic(source, path, state.topic, config)
 
     def made(logs: Sequence[PartitionLog]) -> TableProof:
         proof = verify(

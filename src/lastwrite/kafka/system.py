@@ -454,11 +454,12 @@ class KafkaSystem(System):
         settings = None
         with suppress(LogError):  # without the cluster's metadata, settings are unknown
             settings = self.settings(log.folder, config)
-        return replace(log, problems=(*log.problems, *judge_holes(log, log.holes, settings)))
+        found = judge_holes(log, log.holes, settings, config)
+        return replace(log, problems=(*log.problems, *found))
 
-    def read_judged(self, folder: str) -> PartitionLog:
+    def read_judged(self, folder: str, config: Mapping[str, object] | None) -> PartitionLog:
         """List one partition for a reader, including the problems that ``judged`` adds."""
-        return self.judged(store.read_partition(folder), {})
+        return self.judged(store.read_partition(folder), config or {})
 
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 

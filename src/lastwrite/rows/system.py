@@ -7,7 +7,7 @@ Each system's ``look/columns.py`` contains its implementation as ``ROWS``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
@@ -65,12 +65,14 @@ class RowSystem(ABC):
         *,
         wants: Wants | None = None,
         is_compacted: bool = False,
+        config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
         """List the partitions at ``path``, and check what a listing shows. Partitions that are not
         requested are not read.
 
         ``is_compacted``: whether only last writes are read, so that records which compaction
-        removed may be missing.
+        removed may be missing. ``config``: the user's settings. Kafka reads
+        ``cleanup.policy`` there.
 
         Raises:
             NotALog, InvalidConfig, LogHeld, CorruptLog: a partition cannot be used.

@@ -14,7 +14,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
@@ -57,11 +57,13 @@ class ServedPartition:
         folder: str,
         files: Files,
         tell: Callable[[str], None] = lambda text: None,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self._files = files
         self._tell = tell
+        self._config = config or {}
         self._told = ""
         self._logged: set[str] = set()
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
@@ -175,7 +177,7 @@ class ServedPartition:
 
         Ranges that may have been compacted away are reported, but not returned.
         """
-        found = KAFKA.judged(log, {}).problems[len(log.problems) :]
+        found = KAFKA.judged(log, self._config).problems[len(log.problems) :]
         self._log_problems(found)
         return log.holes if any_damaged(found) else ()
 

@@ -58,7 +58,7 @@ class CopyPolicy(NamedTuple):
         """The object that serves a partition of ``source``."""
         system = source.system
         assert isinstance(system, System)
-        found = ServedPartition(name, folder, files, self.tell)
+        found = ServedPartition(name, folder, files, self.tell, self.config)
         if system.name != SYSTEM:
             found = ConvertedPartition(name, folder, files, self, system.name)
         return CompactedPartition(found, files, self) if self.is_compacted else found
@@ -68,7 +68,7 @@ class MaterializedPartition(ServedPartition):
     """A partition that is served from a copy."""
 
     def __init__(self, name: TopicPartition, folder: str, files: Files, making: CopyPolicy) -> None:
-        super().__init__(name, folder, files, making.tell)
+        super().__init__(name, folder, files, making.tell, making.config)
         self._making = making
         self._job: Future[object] | None = None
 
@@ -129,7 +129,7 @@ class ConvertedPartition(MaterializedPartition):
         raise AssertionError("the last try returns")
 
     def _copied(self) -> PartitionLog:
-        (log,) = self._rows.logs_of(self.folder, is_compacted=True)
+        (log,) = self._rows.logs_of(self.folder, is_compacted=True, config=self._config)
         self._log_gaps(log)
         copies = self._making.copies
         place = copies.place(_FORM, self._rows.name, self._making.codec.label, *_history(log))

@@ -16,7 +16,7 @@ from lastwrite.archive.partition_store import read_versioned_manifest
 from lastwrite.commands.metrics_page import serve_metrics
 from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.config.address import parse_address
-from lastwrite.config.stores import store_settings
+from lastwrite.config.stores import is_of_stores, store_settings
 from lastwrite.config.system import SettingSources
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import system_named
@@ -172,7 +172,7 @@ def serve(
             threads,
             _codec(compression),
             is_compacted,
-            _of_stores(config or {}),
+            _of_logs(config or {}),
             tell,
         )
         catalog = Catalog(sources, names, files, making.partition, tell)
@@ -232,8 +232,13 @@ def _systems_at(path: str) -> list[str]:
     return systems_at(path) or [system_of(path)]
 
 
-def _of_stores(config: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in config.items() if name.startswith("storage.")}
+def _of_logs(config: Mapping[str, object]) -> dict[str, object]:
+    """The settings for reading the logs: of object stores, and ``cleanup.policy``."""
+    return {
+        name: value
+        for name, value in config.items()
+        if is_of_stores(name) or name == "cleanup.policy"
+    }
 
 
 def _codec(name: str) -> Codec:

@@ -56,6 +56,7 @@ _SHOWN = {
     "columns": "columns",
     "view": "view",
     "pushdown": "pushdown",
+    "cleanup.policy": "cleanup.policy",
     **{shown.lower(): shown for shown in SPARK_NAMES.values()},
 }
 
@@ -104,6 +105,7 @@ class SourceOptions:
     is_compacted: bool = False
     takes_filters: bool = False
     stores: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)  # settings of the topics
     decoding: DecodingConfig = DecodingConfig()
 
     def wants(self, name: TopicPartition) -> bool:
@@ -169,6 +171,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
         is_compacted=compacted,
         takes_filters=_takes_filters(options, is_stream is True),
         stores=as_declared(stores),
+        config={name: options[name] for name in ("cleanup.policy",) if name in options},
         decoding=_decoding(options),
     )
 

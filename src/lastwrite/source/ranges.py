@@ -37,6 +37,7 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
             topics,
             wants=lambda name: _is_wanted(system, name, options),
             is_compacted=options.is_compacted,
+            config=options.config,
         )
     )
     return chosen_logs(system, logs, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from os.path import join
 from typing import Any
@@ -64,6 +64,7 @@ class _KafkaRows(RowSystem):
         *,
         wants: Wants | None = None,
         is_compacted: bool = False,
+        config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
         logs: list[PartitionLog] = []
         for folder in partitions.find_partitions(path, topic, partition):
@@ -71,7 +72,7 @@ class _KafkaRows(RowSystem):
             if wants is not None and not wants(name):
                 continue
             lock.reject_if_held(partitions.root_of(folder), [name])
-            log = KAFKA.read_judged(folder)
+            log = KAFKA.read_judged(folder, config)
             for problem in log.problems:
                 if loses_records(problem, log):  # damaged offset and time indexes are harmless here
                     raise CorruptLog(

@@ -7,7 +7,7 @@ After damage the dump continues with the next readable rows. At the end it raise
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
@@ -54,6 +54,7 @@ class LogDumpRequest:
     decode: bool
     time_ms: int | None = None
     last: int | None = None
+    config: Mapping[str, object] | None = None
 
     def check(self) -> None:
         """Check that the options fit together.
@@ -136,7 +137,7 @@ class _Dump:
     def folders(self, folders: list[str]) -> Iterator[Row]:
         for folder in folders:
             try:
-                log = KAFKA.read_judged(folder)
+                log = KAFKA.read_judged(folder, self._wanted.config)
             except CorruptLog as error:
                 self.note(kafka_problem_of(error, folder))
                 continue

@@ -153,7 +153,7 @@ class KafkaProof(LogProof):
         if is_archived(log.folder):
             gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
             holes = [each for each in holes if each not in gaps]  # the manifest's gaps are accepted
-        return judge_holes(log, holes, KAFKA.settings(log.folder, config))
+        return judge_holes(log, holes, KAFKA.settings(log.folder, config), config)
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
         span = max(before.log_start, after.log_start), min(before.end_offset, after.end_offset)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -252,6 +252,7 @@ def read_partition(
     time_ms: int | None,
     isolation: str | None,
     limit: int | None,
+    config: Mapping[str, object] | None,
 ) -> KafkaReading:
     """The records of the one partition at ``path``; arguments as ``commands.read``.
 
@@ -274,7 +275,7 @@ def read_partition(
         )
     (folder,) = folders
     lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
-    log = KAFKA.read_judged(folder)
+    log = KAFKA.read_judged(folder, config)
     return KafkaReading(log, level, offset, time_ms, limit)
 
 

@@ -5,20 +5,27 @@
 
 Only a cleaner removes offsets from the middle of a log. It records its position in a checkpoint,
 but a follower of a compacted log, or a copy without its root, has no such position.
+If the topic has a policy without ``compact`` since, only the user can confirm the holes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.kafka.format.remedy import RESTORE
-from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.topic_settings import POLICY, KafkaTopicSettings, SettingOrigin
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+
+_POLICY_NAME = "cleanup.policy"
 
 
 def judge_holes(
-    log: PartitionLog, holes: Sequence[tuple[int, int]], settings: KafkaTopicSettings | None
+    log: PartitionLog,
+    holes: Sequence[tuple[int, int]],
+    settings: KafkaTopicSettings | None,
+    config: Mapping[str, object],
 ) -> tuple[Problem, ...]:
     """Report ``holes`` as problems.
 
@@ -28,14 +35,22 @@ def judge_holes(
     Args:
         holes: first offset and end offset of each hole.
         settings: the topic's settings. None means that they cannot be read.
+        config: the user's settings. A ``cleanup.policy`` with ``compact`` states that the topic was
+            compacted, even if its present policy is another.
+
+    Raises:
+        InvalidConfig: ``cleanup.policy`` in ``config`` has an unknown value.
     """
+    stated = {name: config[name] for name in (_POLICY_NAME,) if name in config}
+    was_compacted = bool(stated) and KafkaTopicConfig.from_names(stated).compacts
     cleaned = log.checkpoint
     holes = [hole for hole in holes if hole[1] > (cleaned or 0)]
     if not holes:
         return ()
     if cleaned is None and settings is not None and settings.is_policy_known:
-        if not settings.config.compacts:
-            return tuple(_damage(log, *hole) for hole in holes)
+        if not (settings.config.compacts or was_compacted):
+            remedy = _remedy(log, settings)
+            return tuple(_damage(log, *hole, remedy) for hole in holes)
     first, end = holes[0]
     more = f" (and {len(holes) - 1} more such ranges)" if len(holes) > 1 else ""
     why = "no cleaner has a position for this log"
@@ -48,7 +63,22 @@ def judge_holes(
     return (Problem(ProblemKind.GAP, message, log.path_of(end)),)
 
 
-def _damage(log: PartitionLog, first: int, end: int) -> Problem:
+def _remedy(log: PartitionLog, settings: KafkaTopicSettings) -> str:
+    """How to continue. No command compacts the topic because of it.
+
+    ``--config`` never overrides the cluster's metadata or ``--topic-config``.
+    """
+    topic = log.name.topic
+    given = f"--topic {topic} --config {_POLICY_NAME}=compact"
+    if settings.source_of(POLICY) == SettingOrigin.CONFIG:
+        given += f", and to a round also --topic-config {topic}:{_POLICY_NAME}=delete"
+    return (
+        f"{RESTORE}; if the topic was compacted under an earlier policy, nothing is missing: give {given} "
+        f'(in Spark: .option("{_POLICY_NAME}", "compact"))'
+    )
+
+
+def _damage(log: PartitionLog, first: int, end: int, remedy: str) -> Problem:
     name = segment_file_name(first, KafkaFileKind.LOG)
     return Problem(
         ProblemKind.DAMAGED,
@@ -56,5 +86,5 @@ def _damage(log: PartitionLog, first: int, end: int) -> Problem:
         f"{name}, or a segment after it, is missing",
         log.path_of(end),
         None,
-        f"{RESTORE}; if the topic was compacted under an earlier policy, nothing is missing",
+        remedy,
     )

@@ -138,6 +138,7 @@ class _PulsarRows(RowSystem):
         *,
         wants: Wants | None = None,
         is_compacted: bool = False,
+        config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
         logs = []
         for folder in find_topics(path, topic, partition):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class _RocketmqRows(RowSystem):
         *,
         wants: Wants | None = None,
         is_compacted: bool = False,
+        config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
         root, its_topic, its_queue = store_at(path)
         topics = [topic] if isinstance(topic, str) else topic
