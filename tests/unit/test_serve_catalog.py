@@ -10,11 +10,19 @@ from threading import Event
 import pytest
 
 from lastwrite.engine.system import system_named
-from lastwrite.errors import LogError
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.server.catalog import Catalog, ServedPartition, ServedSource
 from lastwrite.server.files import Files
 from tests.golden.commands import CORPUS
+from tests.support.kafka.logs import write_segment
+from tests.support.kafka.metadata import write_metadata
+
+
+def batch(base: int) -> bytes:
+    return encode_batch([Record(base, 5, b"k", b"v", ())], base_offset=base)
 
 
 class Counted(ServedPartition):
@@ -120,3 +128,33 @@ def test_damage_is_reported_once(tmp_path: Path) -> None:
         with pytest.raises(LogError):
             partition.log()
     assert len(told) == 1 and "t-0 cannot be served" in told[0]
+
+
+def test_logged_errors_are_remembered_within_a_bound(tmp_path: Path) -> None:
+    told: list[str] = []
+    partition = ServedPartition(TopicPartition("t", 0), str(tmp_path), Files(1), told.append)
+    for n in range(1000):
+        for at in (n, n, 5000):  # 5000 is always among the recent ones
+            partition.report(CorruptLog("a wrong CRC", at))
+    assert len(told) == len(set(told)) == 1001
+    partition.report(CorruptLog("a wrong CRC", 0))  # forgotten after 1000 other errors
+    assert len(told) == 1002
+
+
+def test_many_gaps_are_logged_once_while_they_last(tmp_path: Path) -> None:
+    told: list[str] = []
+    for base in range(0, 240, 2):  # a note for each missing offset
+        write_segment(tmp_path / "t-0", base, [batch(base)])
+    write_metadata(tmp_path, {"t": {"cleanup.policy": "delete"}})
+    partition = ServedPartition(
+        TopicPartition("t", 0), str(tmp_path / "t-0"), Files(1), told.append
+    )
+    for _ in range(3):
+        partition.again()
+    assert len(told) == len(set(told)) == 119
+    write_segment(tmp_path / "t-0", 1, [batch(1)])
+    partition.again()
+    for path in (tmp_path / "t-0").glob("00000000000000000001.*"):
+        path.unlink()
+    partition.again()
+    assert len(told) == 120 and told[-1] in told[:-1]

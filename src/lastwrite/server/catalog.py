@@ -42,6 +42,7 @@ _AT_ONCE = 16  # partitions read in parallel if a response covers all of them
 _FOLDERS_AT_ONCE = 4  # local partitions read in parallel; more threads would wait for each other
 # UUID namespace of the ids that are derived for topics and clusters
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")
+_MOST_ERRORS = 100  # errors of a partition that are remembered, so that each is logged once
 _MOST_NAME = 249  # characters of a topic name
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
@@ -65,7 +66,8 @@ class ServedPartition:
         self._tell = tell
         self._config = config or {}
         self._told = ""
-        self._logged: set[str] = set()
+        self._errors: dict[str, None] = {}  # the latest errors that were logged
+        self._notes: dict[str, frozenset[str]] = {}  # problems of the last read, by their kind
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
         self._is_there, self._checked_s = True, time.monotonic()
         self._lock = threading.Lock()
@@ -156,21 +158,26 @@ class ServedPartition:
 
     def _log_gaps(self, log: PartitionLog) -> None:
         """Report each gap of an archive to the operator, once."""
-        self._log_problems(gaps_in([log]))
+        self._log_problems("gaps", gaps_in([log]))
 
-    def _log_problems(self, problems: Iterable[Problem]) -> None:
-        for problem in problems:
-            self._log_once(problem.message, str(problem))
-
-    def _log_once(self, key: str, text: str) -> None:
-        if key not in self._logged:
-            self._logged.add(key)
-            self._tell(f"{self.name}: {text}")
+    def _log_problems(self, kind: str, problems: Iterable[Problem]) -> None:
+        """Report the problems of this kind that the last read did not have."""
+        texts = {problem.message: str(problem) for problem in problems}
+        known, self._notes[kind] = self._notes.get(kind, frozenset()), frozenset(texts)
+        for message, text in texts.items():
+            if message not in known:
+                self._tell(f"{self.name}: {text}")
 
     def report(self, error: LogError) -> None:
-        """Report the error of a failed request for records, once for each message."""
-        if str(error) != self._told:
-            self._log_once(str(error), f"clients get KAFKA_STORAGE_ERROR: {error}")
+        """Report the error of a failed request for records, unless it is a recent one."""
+        text = str(error)
+        if text == self._told:
+            return
+        if text not in self._errors:
+            self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {text}")
+            if len(self._errors) >= _MOST_ERRORS:
+                self._errors.pop(next(iter(self._errors)), None)
+        self._errors[text] = self._errors.pop(text, None)  # to the end, as the most recent one
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
         """The offset ranges of missing segments, if records are lost. Also reports them.
@@ -178,7 +185,7 @@ class ServedPartition:
         Ranges that may have been compacted away are reported, but not returned.
         """
         found = KAFKA.judged(log, self._config).problems[len(log.problems) :]
-        self._log_problems(found)
+        self._log_problems("holes", found)
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
