@@ -138,8 +138,8 @@ class PulsarSystem(System):
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
-        # By event time the comparison starts with the surviving messages. A broker compares
-        # everything it reads, chunks of messages included.
+        # By event time, messages of the compacted ledger compete too. In a broker every message
+        # that it reads competes, chunks included.
         strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
         if strategy is Strategy.OFFSET and not like_broker and self._has_parts(log):
             strategy = Strategy.GROUPS
@@ -384,7 +384,7 @@ class ArchivedPulsar(PulsarSystem):
 def waits(fresh: int, threshold: int) -> str | None:
     """The reason why no broker would compact a topic with this many uncompacted bytes.
 
-    None if it would.
+    None if a broker would compact it.
 
     Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
     """

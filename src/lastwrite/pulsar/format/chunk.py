@@ -14,8 +14,8 @@ entry's bytes show its kind. The appender writes the entries to the new ledger.
 - An older compactor lists no ``compacted_batch_indexes``. The placeholders of its batches count as
   superseded records.
 - A single message, an encrypted batch (by its clear-text key) and an unreadable batch are one
-  record each. An unreadable batch counts as more records if its metadata validly state more. Its
-  records do not compete, so the entry stays.
+  record each. If the metadata of an unreadable batch validly state more records, all of them count.
+  They do not compete, so the entry stays.
 - The last chunk of a chunked message competes by its key, and the other chunks are kept. With
   ``TELLS_GROUPS`` the other chunks are kept or removed with the last one (``Strategy.GROUPS``).
   With ``LIKE_BROKER`` each chunk competes, and the last one is kept, as in a broker.
@@ -120,7 +120,7 @@ class PulsarFormat:
     def entries(self) -> kernels.EntryTable:
         """The facts about each entry (``kernels.ENTRY``), row for row with the last table.
 
-        It may have more rows.
+        The facts may have more rows than the table.
         """
         return self._entries
 
@@ -197,8 +197,8 @@ class PulsarFormat:
         Returns the run's end.
 
         Raises:
-            OutOfMemoryBudget: the first entry exceeds the limit. A later such entry begins the next
-                run.
+            OutOfMemoryBudget: the first entry exceeds the limit. A later entry that exceeds it
+                begins the next run.
         """
         if not len(self._plain):
             self._plain = np.empty(max(1, min(self._limit, _PLAIN_BYTES)), dtype=np.uint8)
@@ -430,7 +430,7 @@ class PulsarFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[kernels.RebuildProgress, ByteArray]:
-        """Rebuild the next run of compressed batches. Those that change are compressed again.
+        """Rebuild the next run of compressed batches. Changed batches are compressed again.
 
         Returns (progress of the rebuild, the output buffer, which may have been enlarged).
         """

@@ -7,8 +7,8 @@
 - SNAPPY: one raw block.
 
 A payload must decompress to exactly the number of bytes in its metadata; otherwise it is broken.
-That number may be false. A buffer of that size is allocated only if the codec's greatest ratio
-permits the number and it is within the caller's limit.
+That number may be false. A buffer of that size is allocated only if the size is possible with the
+codec's greatest ratio and within the caller's limit.
 
 Source: docs/formats/pulsar-compaction.md, "Codecs"; Pulsar 4.2.4
 ``org.apache.pulsar.common.compression``.
@@ -149,7 +149,7 @@ class PulsarCodecs:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
             said = -1  # the stream below raises the error
-        if said not in (-1, size):  # a partial read would not detect this
+        if said not in (-1, size):  # a partial read would not detect a wrong size
             raise CorruptLog(f"zstd data state {said} bytes, and the metadata {size}", 0)
         if said > 0 and size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))):
             try:

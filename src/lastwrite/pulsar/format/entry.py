@@ -16,9 +16,9 @@ Other entries:
   18002001``, and ``compacted_batch_indexes`` lists the kept ones. Upstream describes a denser
   layout without placeholders. Lastwrite reads that layout, but no program is known to write it.
 
-Decoding is as strict as a broker: a required field that is missing or a length that does not add up
-is an error. Rebuilding a batch never encodes its metadata from decoded fields. Two fields are
-replaced in the encoded bytes, so unknown fields stay byte for byte.
+Decoding is as strict as in a broker: a missing required field or a length that does not add up is
+an error. Rebuilding a batch never encodes its metadata from decoded fields. Two fields are replaced
+in the encoded bytes, so unknown fields stay byte for byte.
 
 Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto;
 docs/formats/pulsar.md, "Entry"; docs/formats/pulsar-compaction.md, "Batches" and "Order, keys,
@@ -279,7 +279,7 @@ class PulsarMessage:
 def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:
     """The names and values of KeyValue messages, in their order.
 
-    Raises ``CorruptLog`` if one is broken.
+    Raises ``CorruptLog`` if a message is broken.
     """
     pairs = (KeyValue.decode(item) for item in encoded)
     return tuple((pair.key, pair.value) for pair in pairs)
@@ -392,14 +392,14 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
     meta = entry.metadata
     codec = PulsarCodec.of(meta.compression or 0)
     if codec is PulsarCodec.NONE:
-        return entry.payload  # a broker ignores the stated size here
+        return entry.payload  # a broker ignores the stated size of an uncompressed payload
     return PulsarCodecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
 def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
-    """Index, metadata, value and all bytes of each message in a batch's plain payload.
+    """Index, metadata, value and encoding of each message in a batch's plain payload.
 
-    All bytes are length, metadata and value.
+    The encoding is the bytes of length, metadata and value.
 
     Raises:
         CorruptLog: more or fewer messages than stated, or bytes after them. In the denser layout

@@ -2,16 +2,17 @@
 
 Also the bookie's journal, to which entries are written first.
 
-A log begins with 1024 bytes: ``BKLO``, a version, the position of the map of its ledgers (0 if the
-log was not closed for its size) and their number. Records follow: ``i32 size``, then ``size``
-bytes. These are ledger, entry, the last entry confirmed when this one was written, the payload
-bytes of the ledger up to this entry, a digest of these four and the payload, and the payload. For
-example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10 with CRC-32C. Details:
+A log begins with 1024 bytes: ``BKLO``, a version, the position of the ledger map (0 if the log was
+not closed for its size) and the number of ledgers. Records follow: ``i32 size``, then ``size``
+bytes. These are the ids of ledger and entry, the last entry that was confirmed when this entry was
+written, the payload bytes of the ledger up to this entry, a digest of these four and the payload,
+and the payload. For example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10
+with CRC-32C. Details:
 
 - The ledger's metadata state the kind of digest; the record does not. Without metadata, CRC-32C is
   tried, then CRC-32. The wrong kind matches by chance in one of 4 billion records.
-- Records of a negative ledger or entry are written by the bookie itself: the map, or padding of the
-  direct I/O writer.
+- Records with a negative ledger or entry id are written by the bookie itself: the map, or padding
+  of the direct I/O writer.
 - Between records there may be padding: a size of 0 or below. ``f0`` bytes fill up to the next
   multiple of 4096; zeros to the end are unwritten space. After any other gap a record is accepted
   only if its digest matches.
@@ -132,7 +133,7 @@ def walk_entry_log(
 
     Raises:
         TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``.
-        TruncatedLog: a record exceeds the log's end, the torn end of a log that was not closed.
+        TruncatedLog: a record exceeds the log's end, as in a log that was not closed.
         CorruptLog: an impossible record, or an entry whose known digest does not match.
     """
     if not len(data):

@@ -33,12 +33,13 @@ STORED = np.dtype(
     [
         ("ledger", np.int64),
         ("entry", np.int64),
-        ("confirmed", np.int64),  # last entry confirmed when this one was written; -1: none
+        # last entry that was confirmed when this entry was written; -1: none
+        ("confirmed", np.int64),
         ("length", np.int64),  # payload bytes of the ledger, this entry included
         ("at", np.int64),  # the payload's first byte in the file
         ("size", np.int64),
         ("digest", np.int64),  # which digest matched, see below
-        ("file", np.int64),  # number that the caller assigns
+        ("file", np.int64),  # the file's number, which the caller assigns
     ]
 )
 
@@ -71,9 +72,10 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
     ``wanted`` must ascend.
 
-    ``must_prove`` is true after a gap that no writer leaves on purpose. Four bytes that look like a
-    size are then a record only if a digest matches. It is false at the start of a log. Returns the
-    rows filled, the position reached, ``must_prove`` there, and why it stopped (see above).
+    ``must_prove`` is false at the start of a log, and true after a gap that no writer leaves on
+    purpose. If it is true, four bytes that look like a size begin a record only if a digest
+    matches. Returns the rows filled, the position reached, ``must_prove`` there, and why it stopped
+    (see above).
     """
     rows = 0
     end = len(data)

@@ -50,7 +50,7 @@ from lastwrite.pulsar.format.kernels import (
 from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
-INDEX_BITS = 20  # low bits of an order: the index in a batch
+INDEX_BITS = 20  # number of low bits of an order that contain the index in the batch
 IN_PARTS = -3  # stands for the length of a value that is split over several entries
 NULL = -1
 
@@ -254,7 +254,7 @@ def _locate(
             coded, is_null, count = _facts(data, begin, base + entry.payload_at, _OF_ENTRY)
             size = row.position + row.size - entry.payload_at
             rows[_VALUE_AT, filled] = base + entry.payload_at
-            if entry.kind == BATCH:  # it was decompressed
+            if entry.kind == BATCH:  # the payload was decompressed
                 rows[_VALUE_AT, filled] = row.plain_start
                 size = row.plain_end - row.plain_start
             if entry.marks & IS_CHUNKED:
@@ -320,7 +320,7 @@ def _locate(
 def _locate_properties(joined, starts, counts, found):
     """Locate name and value of each property, with their lengths.
 
-    Returns whether each property has both.
+    Returns whether each property has a name and a value.
     """
     filled = 0
     data = address(joined)

@@ -1,9 +1,9 @@
 """Kernels over Pulsar's entries: split, open, walk, thin, seal.
 
-Each works on whole chunks, checks every length and count before using it, and returns a code and a
-position instead of raising. A function that is called for every message gets the bytes by their
-address (see ``encoding.intrinsics``). ``tests/unit/test_pulsar_kernels.py`` compares each with its
-slow version in ``pulsar.format.entry``.
+A kernel works on whole chunks, checks every length and count before using it, and returns a code
+and a position instead of raising. A function that is called for every message takes the address of
+the bytes instead of an array (see ``encoding.intrinsics``). ``tests/unit/test_pulsar_kernels.py``
+compares each kernel with its slow version in ``pulsar.format.entry``.
 
 A data object, big-endian, is a sequence of blocks: a header, entries, then padding
 (docs/formats/pulsar.md, "Offloaded ledger"):
@@ -264,7 +264,7 @@ def _skip(data, wire, at, end):
 def _metadata(data, at, end, row, entry):
     """Read the MessageMetadata in ``data[at:end]`` into the two rows.
 
-    Returns (whether they are valid, position at fault). ``row.codec`` gets field 8.
+    Returns (whether the metadata are valid, position at fault). ``row.codec`` gets field 8.
     ``row.producer_id`` gets the transaction's number, or -2 if that number does not fit.
     """
     seen = np.int64(0)
@@ -372,7 +372,7 @@ def _metadata(data, at, end, row, entry):
 def _classify(row, entry, stop, limit, reading):
     """Set the kind and the number of records of an entry that ends at ``stop``."""
     payload = stop - entry.payload_at
-    # -2 for a null value, -1 without uncompressed_size
+    # value_length is -2 for a null value; plain_size is -1 without uncompressed_size
     if entry.value_length == -2:
         entry.value_length = 0 if reading & LIKE_BROKER == 0 else entry.plain_size
     if entry.value_length < 0:
@@ -468,8 +468,8 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
     """Split ``buffer[start:end]`` into complete entries, a row of each table per entry.
 
     ``lowest_offset`` is the lowest offset that the first entry may have; for raw entries its upper
-    half is the ledger. Offsets rise, for raw entries by 1. ``limit`` is the
-    largest payload, in bytes, that may be decompressed.
+    half is the ledger. Offsets rise, for raw entries by 1. ``limit`` is the largest payload, in
+    bytes, that may be decompressed.
 
     Returns (rows, position after the last whole entry, code, position at fault, bytes of the
     damaged or incomplete part there, 0 if unknown).
@@ -760,12 +760,12 @@ def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
 def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     """Visit every record of the run's entries, whose keys or messages are in ``run.plain``.
 
-    Writes a state byte per record from ``states[0]`` on. For each record that competes for its key
-    it writes a row of ``keyed.entries`` from ``filled`` on. A row has the first word of the key's
-    fingerprint; the high half of the second word with the ordinal; and, if rows have a third word,
-    the version. If ``keyed.places`` has rows, they get the key's position in ``run.plain`` and its
-    length. A batch whose messages do not match its metadata becomes WHOLE. Returns the number of
-    filled rows.
+    Writes a state byte per record, beginning at ``states[0]``. Writes a row per record that
+    competes for its key, beginning at ``keyed.entries[filled]``. A row has the first word of the
+    key's fingerprint; the high half of the second word with the ordinal; and, if rows have a third
+    word, the version. If ``keyed.places`` has rows, they get the key's position in ``run.plain``
+    and its length. A batch whose messages do not match its metadata becomes WHOLE. Returns the
+    number of filled rows.
     """
     seen = 0
     first, last, plain = run
@@ -819,7 +819,8 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
                 at = np.int64(-1)
                 break
             if is_out:
-                # The number of placeholders is not stored. Each counts as a superseded record.
+                # The number of placeholders is not stored. A placeholder counts as a superseded
+                # record.
                 states[seen] = SHADOWED
             elif key_length < 0:
                 states[seen] = KEYLESS
@@ -1020,7 +1021,7 @@ def _note(rows, filled, begin, at, row, kept):
 def is_unchanged(row, entry, action):
     """Whether an entry is copied unchanged.
 
-    It is not a readable batch, or its metadata already list all kept indexes.
+    True if it is not a readable batch, or if its metadata already list all kept indexes.
     """
     if entry.kind != BATCH or entry.marks & IS_HUGE:
         return True
@@ -1189,8 +1190,8 @@ def seal_many(table, scratch, first, sizes, out, at, rows, filled):
     """Write the heads of ``thin_many``, with checksums, before payloads in ``out``.
 
     ``sizes`` has the size of each entry from ``first`` on, head included. The entries are adjacent
-    from ``out[at]`` on, with room for the heads. An entry without a head is left unchanged. Each
-    entry that is not dropped gets a row in ``rows`` from ``filled`` on, as in ``rebuild``. Returns
+    from ``out[at]`` on, with room for the heads. An entry without a head is left unchanged. Writes
+    a row per entry that is not dropped, beginning at ``rows[filled]``, as ``rebuild`` does. Returns
     the number of filled rows.
     """
     plain, thinned, indexes, heads, notes = scratch

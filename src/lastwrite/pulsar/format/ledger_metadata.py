@@ -1,7 +1,8 @@
 """The metadata of a ledger in BookKeeper's metadata store.
 
 The node ``/ledgers/00/0000/L0010`` of ledger 10 contains a line of text,
-``BookieMetadataFormatVersion<tab>3<newline>``, the message's length as a varint, and the message.
+``BookieMetadataFormatVersion<tab>3<newline>``, then a LedgerMetadataFormat message after its length
+as a varint.
 Version 2 has the message in text form. The index of an offloaded ledger and key -1 of a MapFile
 contain the bare message.
 

@@ -77,7 +77,7 @@ def unwrapped(data: bytes) -> bytes:
 def wrapped(message: bytes, codec: PulsarCodec) -> bytes:
     """The node of a message, compressed with this codec.
 
-    With NONE it is the bare message, as upstream.
+    With NONE the node is the bare message, as upstream.
     """
     if codec is PulsarCodec.NONE:
         return message
@@ -380,7 +380,8 @@ def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
 def _of_admin(document: dict[str, Any]) -> ExportedTopic:
     """Parse the output of ``info-internal`` or ``stats-internal``.
 
-    The former has times and uuids, the latter the entries of all closed ledgers.
+    ``info-internal`` has times and uuids, ``stats-internal`` the entry counts of all closed
+    ledgers.
     """
     is_stats = "state" in document or "lastConfirmedEntry" in document
     count = len(document["ledgers"])

@@ -1,7 +1,7 @@
 """Entries that a ledger has and its data object lacks: ranges of ids in the object's index.
 
-If entry 7 of a ledger is damaged in every copy, ``fetch`` stores the others. The object then has
-entries 0 to 6 in one block and 8 to 89 in the next. The custom metadata of its index contain
+If entry 7 of a ledger is damaged in every copy, ``fetch`` stores the other entries. The object then
+has entries 0 to 6 in one block and 8 to 89 in the next. The custom metadata of its index contain
 ``lastwrite/missing`` = ``7``. Several ranges are ``7,12-15``: ascending, with at least one entry
 between two ranges. A block begins after each range, so a reader of the index skips them without
 further code. Only archives have this item: no broker reads a ledger with a gap.
@@ -86,7 +86,7 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
     for part in text.decode().split(","):
         first, _, last = part.partition("-")
         found.append(EntryRange(int(first), int(last or first)))
-    end = -2  # adjacent ranges would have been one range
+    end = -2  # adjacent ranges are invalid, because a writer joins them
     for first_entry, last_entry in found:
         if not end + 2 <= first_entry <= last_entry <= MAX_ENTRY:
             raise CorruptLog(f"the missing entries {text[:40]!r} are not in ascending order")

@@ -8,8 +8,8 @@ a block. Padding read as a length is negative, so the sign alone identifies it.
 The index has the position of each block and the ledger's bare metadata. To find entry e, take the
 last block whose first entry is at most e and read on from its header.
 
-Layout V2 (streaming, rare) has several ledgers in one object. Its index identifies it, and it is
-refused.
+Layout V2 (streaming, rare) has several ledgers in one object. The index shows the layout, and such
+an object is refused.
 
 The functions take bytes; files are opened elsewhere. Every length is checked against the bytes that
 are present.
@@ -225,7 +225,7 @@ class IndexObject:
         return () if text is None else decode_ranges(text)
 
     def block_of(self, entry: int) -> OffloadIndexEntry | None:
-        """The block with ``entry``, if any has it. None for an entry below the first block."""
+        """The only block that can have ``entry``. None for an entry below the first block."""
         n = bisect_right(self.blocks, entry, key=lambda block: block.first_entry)
         return self.blocks[n - 1] if n else None
 

@@ -4,8 +4,8 @@ Ledger ids of a topic rise, and entries of a ledger are numbered 0, 1, 2 …. So
 entry`` rises through a topic: entry 5 of ledger 10 has offset 42949672965. An entry is a record
 batch, and its messages share the offset.
 
-``10:-1`` is the position before ledger 10's first entry, as cursors use it. Its offset sorts before
-that entry's.
+``10:-1`` is the position before ledger 10's first entry, as cursors use it. Its offset is below the
+offset of that entry.
 
 Source: Pulsar 4.2.4 ``PositionImpl``; docs/formats/pulsar.md, "Positions".
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from lastwrite.errors import InvalidConfig, UnsupportedFormat
 
 ENTRY_BITS = 32
-MAX_LEDGER = (1 << 31) - 2  # so that the offset after its last entry fits an int64
+MAX_LEDGER = (1 << 31) - 2  # the offset after this ledger's last entry still fits an int64
 MAX_ENTRY = (1 << 32) - 1
 # The base offset of the compacted ledger. It sorts before entry 0:0, the first that a raw ledger
 # may have.

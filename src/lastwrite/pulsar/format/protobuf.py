@@ -64,7 +64,7 @@ def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
 
     Raises:
         TruncatedLog: ``end`` is before the last byte.
-        CorruptLog: the tenth byte announces another one.
+        CorruptLog: the tenth byte is not the last one.
     """
     value = 0
     for place in range(MAX_VARINT_BYTES):
@@ -294,8 +294,8 @@ def inserted(data: Buffer, number: int, field: bytes) -> bytes:
 
     ``field`` is one or more encoded fields.
 
-    If fields are in ascending order, as every generated writer writes them, that is the place of
-    field ``number``. Errors as ``spans``.
+    If fields are in ascending order, as every generated writer writes them, field ``number``
+    belongs there. Errors as ``spans``.
     """
     place = next((span.start for span in spans(data) if span.number > number), len(data))
     return bytes(data[:place]) + field + bytes(data[place:])

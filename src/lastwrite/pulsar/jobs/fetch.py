@@ -66,8 +66,8 @@ class TopicFetchResult:
 class IntoArchive:
     """Copies topics of one cluster into the archive ``to``.
 
-    With ``waits``, a compaction that another writer began earlier in the archive finishes first.
-    ``spend`` is called with the received bytes, and may raise to end the work.
+    ``waits`` means to wait until an earlier compaction by another writer has finished in the
+    archive. ``spend`` is called with the received bytes, and may raise to end the work.
     """
 
     cluster: PulsarCluster
@@ -86,7 +86,7 @@ class IntoArchive:
 
         Raises:
             NotALog: the topic does not exist, or has no ledgers.
-            NotContinued: these ledgers do not follow the archive's.
+            NotContinued: the topic's ledgers do not follow the archive's ledgers.
             CorruptLog: entries are lost, or the archive's manifest is damaged.
             CommitConflict: another writer has changed the topic in the archive meanwhile.
             LogHeld: another writer is compacting the topic in the archive.

@@ -213,8 +213,8 @@ class TopicFetcher:
             mirror.fetch(ledger.id, ledger.metadata, found, uid)
         except CorruptLog as error:
             # The listing reports the gap, and compaction stops at a gap beyond the horizon. For a
-            # compaction the compacted ledger must be complete. A fetch copies its other entries,
-            # and writes no manifest for it.
+            # compaction the compacted ledger must be complete. A fetch copies the other entries of
+            # the compacted ledger, and writes no manifest for that ledger.
             if info is None and not self.is_whole:
                 raise
             self.progress.note(f"{error}; fetching the undamaged part of {what}")

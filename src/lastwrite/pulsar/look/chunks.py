@@ -1,10 +1,10 @@
 """Join messages that were sent in chunks, as a consumer does.
 
 Each chunk is a separate entry with the message's uuid, the chunk's number and the number of chunks.
-Chunks of several messages may be interleaved. A group begins with chunk 0. A duplicate chunk is
-skipped. A chunk after a gap ends its group, because the missing chunk will not arrive. If more
-groups are open than a consumer keeps, the oldest is dropped. The message has the id and the
-metadata of its last chunk.
+Chunks of several messages may be interleaved. The chunks of one message are a *group*, which begins
+with chunk 0. A duplicate chunk is skipped. A chunk after a gap ends its group, because the missing
+chunk will not arrive. If more groups are open than a consumer keeps, the oldest is dropped. The
+message has the id and the metadata of its last chunk.
 
 Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; docs/formats/pulsar-compaction.md, "A
 round".
@@ -17,7 +17,7 @@ from dataclasses import replace
 from lastwrite.errors import OutOfMemoryBudget
 from lastwrite.pulsar.format.entry import Entry
 
-MOST_GROUPS = 10  # maxPendingChunkedMessage of the stock client
+MOST_GROUPS = 10  # default of maxPendingChunkedMessage in the Java client
 
 
 class ChunkGroups:

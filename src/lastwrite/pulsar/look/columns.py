@@ -195,7 +195,10 @@ class _PulsarRows(RowSystem):
         return _fingerprint(ledgers[max(below)]) if below else None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Compare the ledger in ``identity``; if it is gone, check the remaining older ledgers."""
+        """Why the topic has other ledgers than the ledger in ``identity``. None if it may match.
+
+        If that ledger is gone, the remaining older ledgers are checked.
+        """
         known, ledgers = identity.split(":"), _raw_ledgers(log)
         ledger = int(known[0])
         if ledger in ledgers:

@@ -10,8 +10,8 @@ horizon. Entries are read by the format's slow readers, not by the engine's kern
 chunk of a message is present, all its chunks must be; otherwise the other chunks may be present or
 not.
 
-Memory: about 70 bytes per message, and twice as much during the sort. If that exceeds the setting,
-the comparison is refused.
+Memory: about 70 bytes per message, and twice as much during the sort. If that exceeds the memory
+setting, the comparison is refused.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md; docs/formats/pulsar.md, "Compacted ledger".
 """
@@ -68,7 +68,7 @@ class _Messages:
     indexes: array[int] = field(default_factory=lambda: array("q"))
     kinds: array[int] = field(default_factory=lambda: array("B"))
     times: array[int] = field(default_factory=lambda: array("Q"))
-    # -1 outside of transactions
+    # number of each message's transaction; -1 outside of transactions
     transactions: array[int] = field(default_factory=lambda: array("q"))
     keys: bytearray = field(default_factory=bytearray)  # key digests, 16 bytes each
     contents: bytearray = field(default_factory=bytearray)  # content digests, 8 bytes each

@@ -2,7 +2,7 @@
 
 If a ledger is incomplete, or has contents that the kernels do not support, there is no result.
 ``look.inspect`` then reads the ledger entry by entry, which takes longer and reports all details.
-Both give the same counts.
+Both ways produce the same counts.
 """
 
 from __future__ import annotations

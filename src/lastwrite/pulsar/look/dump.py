@@ -52,7 +52,7 @@ class TopicDumpRequest:
     whole_batches: bool = False
     blocks: bool = False
     compacted: bool = False
-    last: int | None = None  # number of last rows of each topic and partition
+    last: int | None = None  # print only this many last rows of each topic and partition
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicDumpRequest:

@@ -38,7 +38,7 @@ class EntryCounts(Document, kw_only=True):
     first_publish_time: int | None = None
     last_publish_time: int | None = None
     codecs: Counter[str] = field(default_factory=Counter)  # entries by codec, without markers
-    # "checksum", "no checksum", "broker metadata"
+    # entries by format: "checksum", "no checksum", "broker metadata"
     formats: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: EntryCounts) -> None:

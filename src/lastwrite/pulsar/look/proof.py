@@ -4,8 +4,8 @@ For each ledger, raw and compacted, it checks every entry by its checksum and ev
 message. Entry ids must have no gap, and the counts of entries and bytes must equal the ledger's
 metadata. Every block must begin at its position in the index, with the entry that the index states.
 The compacted ledger is also compared with its manifest and may have no id beyond the horizon. If
-Lastwrite made it, no key may occur twice, and messages without a key only if the manifest keeps
-them.
+Lastwrite made it, no key may occur twice, and messages without a key may occur only if the manifest
+keeps them.
 
 Memory: one chunk, and sixteen bytes for each message of the compacted ledger, up to a limit.
 

@@ -2,11 +2,10 @@
 
 It reads with or without ``readCompacted``.
 
-A consumer reads some entries at its position, then the following ones. The reader does the same
+A consumer reads some entries at its position, then the following entries. The reader does the same
 with the objects of the folder; ``pulsar.rules.horizon.step`` decides which part each read uses.
-Horizon and compacted ledger are from one manifest. Before each read the folder is checked for a
-newer manifest, and the read uses the newer pair. If a pair is replaced while it is opened, the
-folder is listed again.
+Each read uses the horizon and the compacted ledger of the newest manifest. If the manifest is
+replaced while its ledger is opened, the folder is listed again.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
 """
@@ -34,7 +33,7 @@ EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
 END, OPEN_TRANSACTION = "END_OF_TOPIC", "OPEN_TRANSACTION"
 
-_LOOKS = 20  # listings of a folder whose files disappear, before missing files are damage
+_LOOKS = 20  # attempts to list a folder whose files disappear, before this counts as damage
 
 
 @dataclass(frozen=True, slots=True)

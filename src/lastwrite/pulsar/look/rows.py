@@ -58,7 +58,7 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry, and the index in its batch. None if the id has no index."""
+    """A message id: an entry, and the index in the entry's batch, or None without an index."""
 
     position: Position
     index: int | None = None
@@ -142,7 +142,7 @@ def message_rows(
 
 
 def is_of(entry: Entry, row: Row, key: bytes) -> bool:
-    """Whether a row of ``message_rows`` has the key, for an unreadable entry by its metadata."""
+    """Whether a row of ``message_rows`` has the key. An unreadable entry's metadata have it."""
     meta = entry.metadata
     is_b64 = bool(meta.partition_key_b64_encoded)
     return row["problem"] is None or has_key(meta.partition_key, is_b64, key)

@@ -52,7 +52,7 @@ def topic_in_memory(
     ``admin`` is any broker's ``http://HOST:PORT`` or ``https://HOST:PORT``.
 
     Raises:
-        RemoteFailed: no answer, or no usable one.
+        RemoteFailed: no answer, or an unusable answer.
     """
     tenant, namespace, _, local = topic.managed_ledger.split("/")
     path = f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}/{local}/internalStats"
@@ -95,7 +95,7 @@ def retention(
     Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
-        RemoteFailed: no answer, or no usable one.
+        RemoteFailed: no answer, or an unusable answer.
     """
     doing = f"asking for the retention of {topic}"
     found = _policy(admin, topic, "retention", identity, timeout, doing)
@@ -119,7 +119,7 @@ def compaction_threshold(
     Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 
     Raises:
-        RemoteFailed: no answer, or no usable one.
+        RemoteFailed: no answer, or an unusable answer.
     """
     doing = f"asking for the compaction threshold of {topic}"
     found = _policy(admin, topic, "compactionThreshold", identity, timeout, doing)

@@ -324,7 +324,10 @@ class Subscription:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the broker ended the subscription, or is gone. Another compaction may have it."""
+        """Whether the broker closed the subscription, or the connection is lost.
+
+        Another compaction may then have subscribed.
+        """
         return self._consumer in self.broker._lost or self.broker._trouble is not None
 
     def last_message(self) -> LastMessage:

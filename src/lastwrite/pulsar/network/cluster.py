@@ -53,8 +53,8 @@ T = TypeVar("T")
 class ClusterAccess:
     """The addresses of a cluster, and the client's identity.
 
-    ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means those in the metadata store.
-    ``admin`` is ``http://HOST:PORT`` of some brokers, which are asked before those in the store.
+    ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means the brokers in the metadata
+    store. ``admin`` is ``http://HOST:PORT`` of some brokers, which are asked before other brokers.
     ``bookies_tls`` None means no TLS with bookies. ``store_auth`` is as in ``LiveConfig``.
     ``mark_deletes_a_second`` is the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
     """
@@ -289,7 +289,7 @@ class CursorHold:
 
 @contextlib.contextmanager
 def looking_at(cluster: PulsarCluster, topic: TopicName) -> Iterator[Subscription]:
-    """A temporary subscription, which excludes no other one.
+    """A temporary subscription, which excludes no other subscription.
 
     Errors as ``CursorHold``.
     """

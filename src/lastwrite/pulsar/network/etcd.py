@@ -1,8 +1,8 @@
 """Metadata in etcd, by its JSON gateway.
 
-A node's path is its key; it has no parents. Versions count from 1 in etcd and from 0 in Pulsar;
-this module uses etcd's. Each writer that needs a unique number rewrites the folder's key and uses
-the new version as the number.
+A node's key is its path, and no parent node is needed. Versions count from 1 in etcd and from 0 in
+Pulsar; this module uses etcd's. Each writer that needs a unique number rewrites the folder's key
+and uses the new version as the number.
 
 Source: Pulsar 4.2.4 ``EtcdMetadataStore``; etcd 3.4 ``rpc.proto``, its gateway.
 """

@@ -5,7 +5,8 @@
     /managed-ledgers/<managed ledger>              the topic's ledgers (ManagedLedgerInfo)
     /managed-ledgers/<managed ledger>/<cursor>     a subscription (ManagedCursorInfo)
     /admin/partitioned-topics/<t>/<n>/persistent/<x>     {"partitions": 4}
-    /ledgers/00/0000/L0042                         a ledger's metadata: it exists while the node does
+    /ledgers/00/0000/L0042                         a ledger's metadata; without this node the ledger
+                                                   does not exist
     /ledgers/idgen/ID-0000000042                   temporary: its creator owns the number
     /ledgers/available/<bookie>                    a bookie that accepts entries, and its address;
                                                    …/readonly/<…>

@@ -123,7 +123,7 @@ def publish(
 
 
 def sweep(hold: CursorHold) -> tuple[int, ...]:
-    """Delete the noted ledgers, unless one may be in use. Returns the deleted ones.
+    """Delete the noted ledgers, unless one may be in use. Returns the deleted ledgers.
 
     Raises:
         RemoteFailed: no answer.
@@ -161,7 +161,7 @@ def _clear_away(
     with contextlib.suppress(LogError):
         told, durable = cluster.told(topic), cluster.written_down(topic)
         used = {base and base.ledger, durable and durable.ledger}
-        # Without the broker's answer, readers may get any ledger that it has received.
+        # If the broker does not answer, it may serve any of the acknowledged ledgers.
         used |= set(acknowledged) if told is None else {told.ledger, told.served}
         for ledger in written:
             if ledger not in used:

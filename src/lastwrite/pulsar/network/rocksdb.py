@@ -1,4 +1,4 @@
-"""Metadata in RocksDB, as in a standalone: a folder of this machine, which can only be read.
+"""Metadata in RocksDB, as in Pulsar standalone: a folder of this machine, which can only be read.
 
 The standalone has exclusive write access and keeps running. Lastwrite opens the store as a
 secondary, which reads what the primary has written, and catches up with it before each request. So

@@ -5,12 +5,12 @@ A log contains ``a@1 b@2 a@3 b@4 c@7``, where ``b@4`` is a tombstone, and was co
 compacted part and returns the entries there at or after the position. A read above the horizon uses
 the *backlog*, the log itself. So a reader from the start gets ``a@3`` and continues at 4. That is
 still below the horizon, and the compacted part has nothing more. So the reader moves beyond the
-horizon, to 6, where the backlog returns ``c@7``. No message at the border is returned twice or
+horizon, to 6, where the backlog returns ``c@7``. No message near the horizon is returned twice or
 lost.
 
 A reader keeps only its position. If a newer horizon appears between two reads, the next read uses
 the newer pair of horizon and compacted part. The versions of a key that a reader gets still only
-rise. It may miss one thing: a tombstone between its position and the newer horizon, because no
+rise. A reader may only miss a tombstone between its position and the newer horizon, because no
 compacted part contains tombstones.
 
 Offsets are positions in the log. ``EARLIEST`` is before all of them. A horizon need not be the
@@ -57,11 +57,10 @@ def step(
 ) -> ReadStep:
     """The source and position of a read at ``position``.
 
-    ``compacted`` has the offsets of the entries of the compacted part.
-
-    ``horizon`` is None for a log that was never compacted. ``compacted`` rises strictly; only the
-    offsets that a binary search needs are read. ``borders`` are ascending indexes of ``compacted``
-    whose offsets are cheaper to read; other offsets are read only between two borders.
+    ``horizon`` is None for a log that was never compacted. ``compacted`` has the offsets of the
+    entries of the compacted part, strictly ascending; only the offsets that a binary search needs
+    are read. ``borders`` are ascending indexes of ``compacted`` whose offsets are cheaper to read;
+    other offsets are read only between two borders.
     """
     if horizon is None or position > horizon:
         return ReadStep(LogPart.BACKLOG, position)

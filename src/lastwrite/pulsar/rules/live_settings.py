@@ -28,7 +28,7 @@ _STORES = ("metadataStoreUrl", "zookeeperServers")
 _LEDGERS = "bookkeeperMetadataServiceUri"
 _BROKERS = "brokerServiceUrl"  # from a client.conf; a broker does not use it
 _ADMIN = "webServiceUrl"
-# from a broker.conf, otherwise from a client.conf
+# A setting's name in broker.conf, which has precedence, and its name in client.conf.
 _PARAMETERS = ("brokerClientAuthenticationParameters", "authParams")
 _PLUGINS = ("brokerClientAuthenticationPlugin", "authPlugin")
 _USES_TLS = ("brokerClientTlsEnabled", "useTls")

@@ -15,7 +15,7 @@ The manifest's ``log``::
     ledgers          raw ledgers, see ``StoredLedger``
     compacted        the fields of ``compacted.json`` in a topic folder, and the parts, or null
     metadata         the topic's own list of its ledgers as fetched, base64, or null;
-                     ``metadata_is_json``: as an export
+                     ``metadata_is_json``: the list is a JSON export
     known            ``fetched.json`` as it was fetched, base64, or null
     gaps             pairs of positions, oldest first: the first entry that was lost between two
                      fetches, and the next one that exists; accepted with ``--accept-gap``
@@ -206,7 +206,7 @@ def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
     """Decode Pulsar's part of a manifest.
 
     Raises:
-        CorruptLog: the manifest is not one of a Pulsar topic.
+        CorruptLog: the manifest is not a Pulsar topic's.
     """
     try:
         found = decode_struct(manifest.log, ArchivedTopic)

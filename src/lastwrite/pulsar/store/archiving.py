@@ -2,10 +2,10 @@
 
 ``fetch`` reads topic folders, or topics of another archive. It copies each raw ledger that is not
 in the archive or has fewer entries there. It copies the compacted ledger if its horizon is beyond
-the archive's. Every entry is verified by its checksum and copied byte for byte.
+the archive's horizon. Every entry is verified by its checksum and copied byte for byte.
 
-It refuses a topic that does not continue the archive's: its ledgers do not follow the archive's
-last one, or a ledger with the same number has other entries.
+It refuses a topic that does not continue the archived topic: its ledgers do not follow the
+archive's last ledger, or a ledger with the same number has other entries.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from lastwrite.storage.throttle import Spend
 
 Advance = Callable[[int], None]  # called with the bytes that were written
 
-_AT_ONCE = 4  # threads; only kernels and requests run in parallel
+_AT_ONCE = 4  # number of threads; only kernels and requests run in parallel
 _COPY_BYTES = 4 << 20
 _END = (1 << 63) - 1
 _ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
@@ -90,9 +90,9 @@ def fetch(
 ) -> FetchReport:
     """Copy the topics in ``folders`` into the archive ``to``.
 
-    If a topic is damaged, or does not continue the archive's, its archive copy stays unchanged. The
-    other topics are copied. ``accepts_gap`` copies a topic that begins after the archive's end, and
-    notes the gap.
+    If a topic is damaged, or does not continue the archived topic, the archive's copy stays
+    unchanged. The other topics are copied. ``accepts_gap`` copies a topic that begins after the
+    archive's end, and notes the gap.
 
     Raises:
         LogHeld: another run works on one of the topics.
@@ -166,7 +166,7 @@ class Incoming:
         return there is None or there.stored < entries
 
     def is_behind(self, horizon: Position | None) -> bool:
-        """Whether the archive's own horizon is below this one, or absent."""
+        """Whether the archive has no horizon, or a horizon below this one."""
         before = self.before.compacted
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
@@ -179,7 +179,7 @@ class Incoming:
         has_list: bool,
         accepts_gap: bool = False,
     ) -> None:
-        """Refuse ledgers that do not follow the archive's.
+        """Refuse ledgers that do not follow the archive's ledgers.
 
         ``listed`` has the ids of all ledgers of the topic, from the topic's own list if
         ``has_list``. ``sizes`` has the number of entries and, if known, their bytes by ledger.
@@ -472,7 +472,7 @@ def _id_of(offset: int | None) -> str | None:
 
 
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
-    """Replace the topic's ledger list and known facts by those of a topic folder.
+    """Replace the topic's ledger list and known facts by the ones in the folder ``source``.
 
     A list or facts that the folder lacks stay unchanged.
     """
@@ -546,7 +546,7 @@ class NewCompacted:
 
 
 class _Read(NamedTuple):
-    """Facts about a topic, which need the indexes of its ledgers."""
+    """Facts about a topic that are read from the indexes of its ledgers."""
 
     nonce: str  # nonce of the manifest
     highest_ledger: int

@@ -1,6 +1,6 @@
 """Exported metadata of a topic: the ledgers that it has, and how far it is compacted.
 
-One file, or two together, can have them:
+One of these files, or two together, contain the metadata:
 
 - the metadata store's node ``/managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC``: the ledgers,
 - its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry

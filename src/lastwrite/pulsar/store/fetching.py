@@ -411,7 +411,7 @@ class _FolderFetch:
             problems=tuple(self._problems),
         )
 
-    # ---------------------------------------------------------------- known facts
+    # ---------------------------------------------------------------- expected entries
 
     def _is_open(self, info: LedgerInfo) -> bool:
         return self._said.info is not None and not info.is_closed

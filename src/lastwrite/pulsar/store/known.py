@@ -13,7 +13,7 @@
   last confirmed entry.
 - ``damaged``: entries beyond ``entries`` that have no intact copy or may not belong to the ledger.
 - ``compacted``: the compacted ledger that the cluster read from, and its horizon.
-- ``cursor``: the cursor's ledger that has ledger and horizon, if it could not be read.
+- ``cursor``: the cursor's ledger, which has these two, if it could not be read.
 
 Every command checks the folder against these facts and reports missing entries as damage. If the
 folder has the topic's own list of ledgers, only the listed ledgers are checked: ledgers deleted by
@@ -51,7 +51,7 @@ class TopicFacts:
     entries: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, tuple[EntryRange, ...]] = field(default_factory=dict)
     compacted: tuple[int, Position] | None = None  # ledger id and horizon of the compacted ledger
-    cursor: int | None = None  # the cursor's ledger that has them, if it could not be read
+    cursor: int | None = None  # the cursor's ledger, if ``compacted`` could not be read from it
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -126,7 +126,7 @@ def write_known(folder: str, known: TopicFacts) -> None:
     """Write the facts, atomically and durably.
 
     Raises:
-        LogError: the file cannot be written; the former one remains.
+        LogError: the file cannot be written; the former file remains.
     """
     replace_file(os.path.join(folder, FETCHED), known.encode())
 

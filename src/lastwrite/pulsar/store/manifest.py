@@ -56,8 +56,8 @@ _REMEDY = (
 class CompactionManifest:
     """A topic's compacted ledger.
 
-    ``from_`` and ``to`` are the ids of its first and last record. Both are the horizon if it is
-    empty.
+    ``from_`` and ``to`` are the ids of its first and last record. Both are the horizon if the
+    ledger is empty.
     """
 
     topic: str  # the full name, with the partition
@@ -230,7 +230,7 @@ def replace_manifest(folder: str, manifest: CompactionManifest) -> None:
     The ledger that the manifest names is valid from this moment on.
 
     Raises:
-        LogError: the file cannot be written; the former one remains.
+        LogError: the file cannot be written; the former file remains.
     """
     path = os.path.join(folder, MANIFEST)
     siblings = [

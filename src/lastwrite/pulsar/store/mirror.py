@@ -5,7 +5,7 @@ uploads the new compacted ledger. If the folder is kept, the next compaction cop
 entries::
 
     9c…-ledger-41             a closed raw ledger: copied once
-    9c…-ledger-42             the open one: copied again once it has grown; the old one is deleted
+    9c…-ledger-42             the open raw ledger: replaced by a new copy once it has grown
     5e…-ledger-77             the compacted ledger, under the number that it has in the cluster
     compacted.json            names it, with the cluster's horizon
     fetched.json              facts whose data need not be here, see ``known``
@@ -103,7 +103,7 @@ class Mirror:
         return None
 
     def present(self, ledger: int) -> Iterator[tuple[str, int]]:
-        """The ledger's data objects without a gap, and their numbers of entries."""
+        """The ledger's data objects that lack no entry, each with its number of entries."""
         for path, index in self.indexes(ledger):
             last = index.metadata.last_entry
             if last is not None and not index.missing:
@@ -162,8 +162,8 @@ class Mirror:
     ) -> str:
         """Write a ledger whose entries ``fill`` appends. Returns the path of the data object.
 
-        Other objects of the ledger are then deleted. ``uid`` is the uuid in the names; None uses
-        the one derived from the number of entries, see ``fetched_uuid``.
+        Other objects of the ledger are then deleted. ``uid`` is the uuid in the names; None means
+        the uuid derived from the number of entries, see ``fetched_uuid``.
 
         Raises:
             LogError: the ledger cannot be written. Errors of ``fill`` are raised too.
@@ -294,7 +294,7 @@ class Mirror:
         path, other = (exported, node) if is_json else (node, exported)
         like = files.owner_of(path, (other, manifest)).as_far_as_may()
         replace_file(path, content, like)
-        # the list of an earlier fetch in the other form: the two may differ
+        # Remove the list that an earlier fetch stored in the other form: the two may differ.
         if os.path.lexists(other):
             files.unlink(other)
             files.fsync_dir(self.folder)
@@ -317,7 +317,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Give the compacted ledger the number and the horizon that it has in the cluster."""
+        """Set the compacted ledger's number and horizon to the ones in the cluster."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return

@@ -5,8 +5,8 @@ name::
 
     5e….aside, 5e….aside-index             written by workers, synced
     9c…-ledger-14-index, 9c…-ledger-14     renamed, the folder synced: not used yet
-    compacted.json                         replaced by a rename, the folder synced: from here on,
-                                           and not before, the new ledger and its horizon count
+    compacted.json                         replaced by a rename, the folder synced: only from here
+                                           on the new ledger and its horizon are valid
     91…-ledger-13, 91…-ledger-13-index     removed
 
 A crash before the manifest is replaced leaves the old ledger, a later crash the new one.

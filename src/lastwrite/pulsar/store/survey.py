@@ -52,7 +52,7 @@ DATA = 4  # data of a transaction
 _MAGIC = b"LWSV"
 _VERSION = 2
 _HEAD = struct.Struct("<4siqqqqqqqq")
-_RUN, _MARK = 4, 2  # columns
+_RUN, _MARK = 4, 2  # number of columns of a run and of a mark
 _CHUNK_BYTES = 4 << 20
 _MOST_CHUNK_BYTES = 256 << 20
 _MARK_BYTES = 256 << 10
@@ -75,7 +75,7 @@ class LedgerSurvey:
     entries: int
     messages: int
     largest_publish_ms: int
-    parts: int  # chunks of messages, without the last chunk of each
+    parts: int  # number of chunks of messages, without the last chunk of each message
     runs: Int64Array
     marks: Int64Array
 
@@ -130,7 +130,8 @@ def _digest(data: bytes) -> bytes:
 class TopicTransactions(NamedTuple):
     """A topic's transactions by number.
 
-    ``firsts`` has the first data of each, ``markers`` the marker of each decided one.
+    ``firsts`` has the first data entry of each transaction, ``markers`` the marker of each decided
+    transaction.
     """
 
     firsts: dict[int, Position]
@@ -280,7 +281,8 @@ def _chunks(
     ``lowest`` is the lowest offset that the first entry may have.
     """
     buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(stop - position, 1)), dtype=np.uint8)
-    start = end = 0  # the part that is not split yet; ``position`` is buffer[0] in the file
+    # buffer[start:end] is not split yet; buffer[0] is at byte ``position`` of the object
+    start = end = 0
     while position + start < stop:
         wanted = 0
         if end > start:

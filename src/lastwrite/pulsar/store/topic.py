@@ -280,7 +280,7 @@ class _Listing:
         self._problems: list[Problem] = []
         self._last_confirmed: Position | None = None
         self._has_list = False  # whether there is a list of the topic's ledgers, damaged or not
-        self._doubtful: set[int] = set()  # ledgers with two objects here
+        self._doubtful: set[int] = set()  # ledgers with two objects in the folder
         self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
     def topic(self) -> TopicFolder:
@@ -440,7 +440,7 @@ class _Listing:
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
-        """One object for each ledger: of several, the object that the topic's metadata name."""
+        """One object for each ledger. The topic's metadata select one of several objects."""
         by_id = attrgetter("id")
         for number, same in groupby(sorted(raw, key=by_id), key=by_id):
             objects = list(same)
@@ -581,7 +581,7 @@ class _ArchivedListing(_Listing):
         parsed = parse_object_name(os.path.basename(path))  # None for a part of a compacted ledger
         try:
             index = read_index(path)
-            # not checked in a bucket, where the check is a request
+            # not checked in a bucket, where the check would cost a request
             if not is_address(path) and not os.path.exists(path):
                 raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:

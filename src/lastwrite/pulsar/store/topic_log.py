@@ -1,9 +1,9 @@
 """A topic folder as the log that the stages work on. ``topic`` describes the folder's content.
 
-The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger
-13 with horizon 10:1. The log has three segments. Ledger 13 is the first. Entries 2 to 4 of ledger
-10 are the second, which is compacted. Entry 5 alone is the third; it stays beyond the new horizon,
-10:4.
+The smallest case: ledger 10 has entries 0 to 5, and entry 5 is a marker. The manifest names
+compacted ledger 13 with horizon 10:1. The log has three segments. Ledger 13 is the first. Entries 2
+to 4 of ledger 10 are the second, which is compacted. Entry 5 alone is the third; it stays beyond
+the new horizon, 10:4.
 
 Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
 """
@@ -222,9 +222,9 @@ def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator
 
 
 def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
-    """The position of an entry in its object. For a block's first entry it is the block's header.
+    """The position of an entry in its object. A block's first entry has the header's position.
 
-    For an entry after the last one it is the object's end.
+    The position after the last entry is the object's end.
 
     Raises:
         CorruptLog: the entry is not found from the positions in the index and the survey.
@@ -310,7 +310,7 @@ def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
 def _told_of(
     log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
 ) -> LedgerSurvey | CompactionManifest | None:
-    """The survey of a raw ledger, or the manifest of the compacted one."""
+    """The survey of a raw ledger, or the manifest of the compacted ledger."""
     if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # The manifest counts the records of all parts, so it is used only for the first part.
@@ -321,7 +321,7 @@ def read_compacted(folder: str) -> CompactionManifest | None:
     """The manifest of the topic's compacted ledger. None if there is none.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the manifest cannot be read.
     """
     if is_archived(folder):
         return contents_of(read_versioned_manifest(folder).manifest, folder).told(name_of(folder))

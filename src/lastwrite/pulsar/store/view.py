@@ -109,7 +109,7 @@ class TopicView:
         return None if found is None else run_unread(found, number, self.aborted)
 
     def last_message_id(self, reads_compacted: bool) -> dict[str, int]:
-        """The last message as a broker answers it, with or without ``readCompacted``.
+        """The last message as a broker reports it, with or without ``readCompacted``.
 
         The answer has ledger, entry and, in a batch, the index; -1, -1 if there is no message.
         Errors as ``LedgerReader.read``.
