@@ -1,8 +1,8 @@
 """An archive that follows a growing copy of a commit log, such as one updated by rsync.
 
 Each poll dispatches new records and then fetches them from the compaction logs. A copy made while a
-broker runs may end inside a record, or have a file before the previous one is complete. It is then
-dispatched up to that address, and the next poll continues from there.
+broker runs may end inside a record, or have a file before the previous file is complete. A dispatch
+then ends at the address where bytes are missing, and the next poll continues there.
 """
 
 from __future__ import annotations

@@ -438,13 +438,14 @@ class _QueueWalk:
         self._looks_up = looks_up
         self._accepts_gap = accepts_gap
         self._offsets = blake2b(digest_size=16)  # digest of all fetched offsets
-        self._missing: tuple[int, str] | None = None  # last gap's end, digest before it
+        # (end of the last gap, digest of the offsets before the gap)
+        self._missing: tuple[int, str] | None = None
 
     @property
     def may_stop(self) -> bool:
         """Whether an incomplete fetch may be committed, so that the next one continues it.
 
-        The next fetch searches missing offsets in the commit log, which may not have those of a
+        The next fetch searches missing offsets in the commit log, which may lack offsets of a
         compacted queue. So such a queue must be fetched completely at first. Missing offsets that
         ``end`` has not checked may be lost messages.
         """
@@ -515,7 +516,7 @@ class _QueueWalk:
             self._at = offset + 1
 
     def _prove_same(self, offset: int, record: bytes) -> None:
-        """Check that the commit log has the pulled message, and not that of a re-created topic."""
+        """Check that the commit log's message is the pulled one, not a re-created topic's."""
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"

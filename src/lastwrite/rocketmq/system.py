@@ -227,7 +227,7 @@ class RocketmqSystem(System):
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
         place = unit.folder and partition_and_round(unit.folder)
         source = unit.pieces[0]
-        if place or source.etag:  # with only an etag, the size is measured
+        if place or source.etag:  # without a folder, records of an archive are only counted
             folder, prefix = place or (None, "")
             start = queues.address_of(source.path)
             return ArchivedFile(folder, prefix, start, unit.limits.stores)

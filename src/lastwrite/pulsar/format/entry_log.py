@@ -4,10 +4,10 @@ Also the bookie's journal, to which entries are written first.
 
 A log begins with 1024 bytes: ``BKLO``, a version, the position of the ledger map (0 if the log was
 not closed for its size) and the number of ledgers. Records follow: ``i32 size``, then ``size``
-bytes. These are the ids of ledger and entry, the last entry that was confirmed when this entry was
-written, the payload bytes of the ledger up to this entry, a digest of these four and the payload,
-and the payload. For example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10
-with CRC-32C. Details:
+bytes. These are the ids of ledger and entry, the last entry that was confirmed at that time, the
+payload bytes of the ledger up to this entry, a digest and the payload. The digest covers the other
+five fields. For example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…`` is entry 0 of ledger 10 with
+CRC-32C. Details:
 
 - The ledger's metadata state the kind of digest; the record does not. Without metadata, CRC-32C is
   tried, then CRC-32. The wrong kind matches by chance in one of 4 billion records.

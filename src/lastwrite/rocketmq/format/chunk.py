@@ -99,7 +99,7 @@ class RocketmqFormat:
             CorruptLog: a size, magic, length or checksum is invalid, or queue offsets do not rise.
         """
         self._kept = []
-        # The table is doubled, because the Python overhead of a call does not depend on its length.
+        # The table is doubled, because the Python overhead of a call is the same for any length.
         if self._is_full:
             self._hold(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)

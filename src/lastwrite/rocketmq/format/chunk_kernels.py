@@ -80,7 +80,7 @@ def frame(messages, rows, lowest_offset, table):
 def note_deletes(messages, rows, deletes):
     """Set ``deletes[i]`` for each of the first ``rows`` records whose body is empty.
 
-    Returns the number of compressed records among the others.
+    Returns the number of compressed records among the other records.
     """
     packed = 0
     for i in range(rows):
@@ -119,12 +119,12 @@ def walk(data, messages, first, last, deletes, secret, ordinal, states, entries,
 
 @njit(cache=True, nogil=True)
 def rebuild(data, messages, count, actions, out, rows):
-    """Copy those of the first ``count`` records whose action is not DROP to ``out``.
+    """Copy each of the first ``count`` records to ``out``, unless its action is DROP.
 
     Writes a row for each to ``rows`` (see ROW_COLUMNS).
 
     Returns (bytes written, rows filled, records processed). If fewer than ``count`` records are
-    processed, the body of the next one does not match its checksum.
+    processed, the next record's body does not match its checksum.
     """
     at = np.int64(0)
     filled = 0
@@ -187,12 +187,12 @@ def place(data, rows, first, last, start, units, units_at):
 FITS = 0
 GAP = 1  # the record does not begin where the previous record ends
 BEHIND = 2  # the record would end after the end of its file
-ORDER = 3  # the queue offset is not above that of the previous unit
+ORDER = 3  # the queue offset is not above the previous unit's
 NUMBER = 4  # the unit counts more than one record
-PLACE = 5  # the unit's address differs from its record's
-SIZE = 6  # the unit's size differs from its record's
-OFFSET = 7  # the unit's queue offset differs from its record's
-TIME = 8  # the unit's store time differs from its record's
+PLACE = 5  # the unit's address differs from the record's address
+SIZE = 6  # the unit's size differs from the record's size
+OFFSET = 7  # the unit's queue offset differs from the record's
+TIME = 8  # the unit's store time differs from the record's
 NONE = 9  # the record has no unit
 
 

@@ -28,8 +28,8 @@ The rules:
 - A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE if a record has both. Other
   records count 1, from their own queue offset on (observed with 5.5.0). A record with a negative
   value is skipped.
-- A record is appended to a compaction log if it has a key and its offset is above those of all
-  records in the log; see ``place_records``.
+- A record is appended to a compaction log if it has a key and its offset is above all offsets in
+  the log; see ``place_records``.
 
 Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers),
 ``ConsumeQueue``, ``BatchConsumeQueue``, ``MultiDispatchUtils``, ``CompactionLog``;
@@ -394,7 +394,7 @@ def _take_light(data, message, slots, queues, topics, light, light_queues, light
             light_queues[0] = light_queues[n]
             return -1
         light_queues[n, LIGHT_NUMBER] = number
-        if queues[number, 4] & NO_UNITS:  # a broker's dispatch fails there, too
+        if queues[number, 4] & NO_UNITS:  # a broker's dispatch fails at such a queue, too
             count, is_bad = n, True
             break
     if is_bad:
@@ -676,7 +676,7 @@ def closing(
     room = log_bytes - log_wrote
     if room == 0 or index_wrote >= index_bytes:
         return b"", False
-    if room < BLANK_BYTES:  # only another writer leaves this; a broker fails here
+    if room < BLANK_BYTES:  # only another writer leaves so little space; a broker then fails
         return b"", True
     return room.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True), True
 

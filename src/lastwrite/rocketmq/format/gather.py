@@ -24,7 +24,7 @@ from lastwrite.rocketmq.format.record import (
 )
 
 LOG_APPEND_TIME = 1
-_OPEN_BYTES = 4 << 20  # decompressed bodies above which a run of messages ends
+_OPEN_BYTES = 4 << 20  # bytes of decompressed bodies after which a run of messages ends
 
 
 def gather(

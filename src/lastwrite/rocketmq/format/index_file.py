@@ -98,8 +98,8 @@ def find_slots(data: Buffer) -> int | None:
     Returns None if that is impossible.
 
     RocketMQ's default ratio of four entries per slot is tested first, then every number that the
-    size allows. A number determines the positions of the first and the last entry. It is accepted
-    if both entries match the header, and their slots point to them or to later entries.
+    size allows. A candidate determines the positions of the first and the last entry. It is
+    accepted if both entries match the header, and their slots point to them or to later entries.
     """
     header = decode_index_header(data)
     rest = len(data) - INDEX_HEADER.size
@@ -189,7 +189,7 @@ class IndexFile:
         return self.header.count >= self.capacity
 
     def slot(self, number: int) -> int:
-        """The number of the slot's newest entry; 0 if it has none."""
+        """The number of the slot's newest entry; 0 if the slot is empty."""
         at = INDEX_HEADER.size + 4 * number
         return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
 

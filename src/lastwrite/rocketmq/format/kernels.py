@@ -1,8 +1,8 @@
 """Kernels over RocketMQ records: ``split``, ``index_keys`` and ``put_entries``.
 
 Each kernel processes a whole chunk and checks every size and length before use. It returns a code
-and a position instead of raising. Functions that run for every record have a parameter with the
-address of the bytes; see ``encoding.intrinsics``. ``tests/unit/test_rocketmq_kernels.py`` compares
+and a position instead of raising. Functions that run for every record take the address of the bytes
+instead of an array; see ``encoding.intrinsics``. ``tests/unit/test_rocketmq_kernels.py`` compares
 each kernel with a slow version in ``record``, ``properties``, ``java_hash`` or ``units``. These
 modules also have the layout tables.
 
@@ -72,14 +72,14 @@ MESSAGE = np.dtype(
             "topic_length",
             "properties_at",
             "properties_length",
-            "key_at",  # value of KEYS; also set if it is blank
+            "key_at",  # position of the value of KEYS, which may be blank
             "key_length",  # -1: KEYS is missing or blank
             "tags_at",
             "tags_length",  # -1: no TAGS
             "tags_code",  # Java's hash of the tag; 0 without a tag
             "inner_num",  # INNER_NUM; -1 unless both INNER_NUM and INNER_BASE are present
             "inner_base",  # INNER_BASE; -1 unless both are present
-            "uniq_at",  # UNIQ_KEY
+            "uniq_at",  # position of the value of UNIQ_KEY
             "uniq_length",  # -1: no UNIQ_KEY
             "marks",  # the bits below
         )

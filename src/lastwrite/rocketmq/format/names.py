@@ -85,7 +85,7 @@ DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before l
 DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize, before log_sizes
 
 _BATCH_UNIT_BYTES = 46
-_FEWEST_INDEXES = 5  # smallest size of a log file, in index files
+_FEWEST_INDEXES = 5  # a log file is at least this many times as large as an index file
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 _NAME = re.compile(r"[0-9]{20}", re.ASCII)
@@ -128,7 +128,7 @@ def parse_queue_name(name: str) -> int | None:
 def dispatches_to_light_queues(topic: str) -> bool:
     """Whether a broker dispatches the topic's records to the light queues that they name.
 
-    Only records in an ordinary consume queue are dispatched so.
+    Only records in an ordinary consume queue are dispatched to light queues.
 
     Source: RocketMQ 5.5.0 ``MultiDispatchUtils.isNeedHandleMultiDispatch``.
     """

@@ -102,9 +102,9 @@ def record_crc_item(crc: int) -> bytes:
 
 
 def record_crc_holds(record: bytes | memoryview) -> bool | None:
-    """Whether a whole record matches its record checksum. Returns None if it has none.
+    """Whether a whole record matches its record checksum. Returns None without a checksum.
 
-    In a compaction log it never matches, because the copy has another address.
+    In a compaction log the checksum never matches, because the copy has another address.
     """
     tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])
     digits = tail[len(_RECORD_CRC_HEAD) : -1]

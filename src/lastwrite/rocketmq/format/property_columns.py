@@ -15,7 +15,9 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices; those of message i are at ``[offsets[i], offsets[i + 1])``."""
+    """Names and values as slices. Message i has the items from ``offsets[i]`` to before
+    ``offsets[i + 1]``.
+    """
 
     offsets: npt.NDArray[np.int32]
     name_at: Int64Array

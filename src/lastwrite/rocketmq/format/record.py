@@ -6,7 +6,7 @@ The smallest case is one message: total size, magic, checksum of the body, queue
 hosts, body, topic, properties. In addition:
 
 - A host takes 8 bytes (IPv4) or 20 (IPv6); the sysFlag has one bit for each of the two hosts.
-- Magic v2 has two bytes of topic length, v1 one.
+- The topic length has two bytes with magic v2, and one byte with v1.
 - The last record of a file is *blank*: it has the number of bytes left, and a special magic. Later
   bytes have no meaning. In the file being written, data ends where the total size is 0.
 - The body may be compressed. It is stored as the client sent it, and the checksum covers the stored
@@ -51,7 +51,7 @@ from lastwrite.rocketmq.format.properties import (
     record_crc_item,
 )
 
-# Magics, as signed numbers like those that the layouts below decode.
+# Magics, as the signed numbers that the layouts below decode.
 MAGIC_V1 = 0xDAA320A7 - (1 << 32)
 MAGIC_V2 = 0xDAA320AB - (1 << 32)
 MAGIC_BLANK = 0xCBD43194 - (1 << 32)
@@ -270,7 +270,7 @@ class RocketmqMessage:
     def body_crc_holds(self) -> bool:
         """Whether the stored body matches its checksum.
 
-        As in a broker, an empty body always does.
+        As in a broker, an empty body always matches.
         """
         return not self.body or body_crc(self.body) == self.body_crc
 
@@ -520,8 +520,8 @@ def split_inner(
 ) -> list[RocketmqMessage]:
     """The messages of an inner batch, each with its own flag, body, properties and queue offset.
 
-    All other fields, including the address, are those of the record. A message that is not an inner
-    batch is returned alone.
+    All other fields, including the address, are the record's. A message that is not an inner batch
+    is returned alone.
 
     Raises:
         CorruptLog: the messages do not fill the body, or their number is not INNER_NUM. Positions

@@ -68,7 +68,7 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
     """Decode the file ``checkpoint``.
 
     Raises:
-        TruncatedLog: fewer bytes than its numbers take.
+        TruncatedLog: fewer bytes than the six numbers need.
     """
     if len(data) < CHECKPOINT.size:
         raise TruncatedLog(f"checkpoint of {len(data)} bytes", len(data))
@@ -342,7 +342,7 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The byte position in the file of a character of the text whose names were quoted."""
+    """The byte position in the file of the character at ``place`` of ``text`` with quoted names."""
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

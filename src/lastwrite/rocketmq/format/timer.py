@@ -36,7 +36,7 @@ class TimerUnit(NamedTuple):
     previous:        Annotated[int, At(4,  I64)]  # previous unit of the same second; -1: none
     magic:           Annotated[int, At(12, I32)]  # bits: 1 default, 2 store again, 4 recall
     write_time_ms:   Annotated[int, At(16, I64)]
-    delay_ms:        Annotated[int, At(24, I32)]  # after write_time_ms
+    delay_ms:        Annotated[int, At(24, I32)]  # delay that begins at write_time_ms
     physical_offset: Annotated[int, At(28, I64)]  # in the commit log
     message_size:    Annotated[int, At(36, I32)]
     topic_hash:      Annotated[int, At(40, I32)]
@@ -50,7 +50,7 @@ TimerUnits = npt.NDArray[np.void]
 
 
 class TimerCheckpoint(NamedTuple):
-    """``config/timercheck``: 4,096 bytes, of which the first 56 are used."""
+    """``config/timercheck``: 4,096 bytes. Only the first 56 are used."""
 
     # fmt: off
     #                                   offset  type
@@ -71,7 +71,7 @@ def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
     """Decode the file ``config/timercheck``.
 
     Raises:
-        TruncatedLog: fewer bytes than its numbers take.
+        TruncatedLog: fewer bytes than the numbers need.
     """
     if len(data) < TIMER_CHECKPOINT.size:
         raise TruncatedLog(f"a timer checkpoint of {len(data)} bytes", len(data))

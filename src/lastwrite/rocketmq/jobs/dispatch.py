@@ -109,7 +109,7 @@ def dispatch(  # one parameter for each option of the command line
 ) -> DispatchReport:
     """Add missing records to the consume queues, index and compaction logs of a store.
 
-    The resulting files are those that the store's broker would write.
+    The result equals the files that the store's broker would write.
 
     Args:
         path: the store, a broker's ``storePathRootDir``.
@@ -210,7 +210,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The file sizes: those of existing files, else those of the settings."""
+    """The file sizes, from existing files or else from the settings."""
 
     queue: int = 0
     batch: int = 0
@@ -429,7 +429,7 @@ class _Dispatch:
         file = self._file_of(self.read_from)
         at = min(max(self.read_from, file.start), file.end)
         if at < file.end and not walking.starts_record(file, at):
-            at = file.start  # no record begins at the address; one begins at the file's start
+            at = file.start  # no record begins at the address, so begin at the file's start
         self.report.log_end = self.until = self.report.read_from = at
         pieces = list(self._pieces(self.log.index(file), at))
         if not pieces:
@@ -675,7 +675,7 @@ class _Dispatch:
     def _index_name(self, before: str) -> str:
         """The name for a new index file: the local time ``now_ms``, as in a broker.
 
-        If that is not above the name ``before``, the next higher number.
+        If that is not above the name ``before``, the result is the next higher number.
         """
         seconds, ms = divmod(self.report.now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"

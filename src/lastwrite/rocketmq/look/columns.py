@@ -100,8 +100,8 @@ class _RocketmqRows(RowSystem):
     def identity(self, log: PartitionLog, offset: int) -> str | None:
         """Queue offset and digest of the last record below ``offset``, and the largest store time.
 
-        If a topic is created again, its queue offsets begin at 0 again. Only the store times of the
-        new topic are higher than those of the old one.
+        If a topic is created again, its queue offsets begin at 0 again. The store times distinguish
+        the topics, because the new topic has higher store times.
         """
         found = _last_record_before(log, offset)
         if found is None:
@@ -115,7 +115,7 @@ class _RocketmqRows(RowSystem):
         return f"{last}:{fetching.digest(record)}:{max(stored_ms, last_stored_ms)}"
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Compare the last remaining record below ``offset`` with ``identity``.
+        """Why the last record below ``offset`` contradicts ``identity``. None if it may match.
 
         Compaction may have removed the record of the identity. Then the store times are compared:
         in the same log, no record below ``offset`` was stored after the identity's time.

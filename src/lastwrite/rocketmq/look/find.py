@@ -119,7 +119,7 @@ class _Contradiction(Exception):
 
 
 def dispatches_of(message: RocketmqMessage) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of each unit of a record: that of its queue, then of light queues."""
+    """Topic, queue and offset of a record's units: in its queue, then in its light queues."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
     if names.dispatches_to_light_queues(message.topic):
         found += properties.light_queues(message.properties, message.queue_id)
@@ -191,7 +191,7 @@ class StoreFinder:
 
     def found(self, message: RocketmqMessage, address: int, by: str) -> MessageMatch:
         file = self.log.find(address)
-        assert file is not None  # it was read from there
+        assert file is not None  # the message was read from this file
         return MessageMatch(message, file.path, address - file.start, by)
 
     def at_address(self, address: int) -> Iterator[MessageMatch]:

@@ -234,7 +234,7 @@ class KeyProof:
             try:
                 index = IndexFile.of(map_whole(file))
             except LogError:
-                continue  # noted where the file is counted
+                continue  # the problem is noted where the file is counted
             if index.header.count > 1:
                 self._files.append((file, index, index.entries()))
         self._first = self._files[0][1].header.first_physical_offset if self._files else 0
@@ -285,7 +285,7 @@ class KeyProof:
     ) -> None:
         """Compare the seconds of ``some`` entries, the first at index ``low``.
 
-        The header's times are compared as well if its first or last entry is among them.
+        The header's times are compared as well if the first or last entry of the file is included.
         """
         if not len(some):
             return
@@ -297,7 +297,8 @@ class KeyProof:
         begin, last = header.first_store_time_ms, header.count - 2
         wanted = np.clip((stored - begin) // 1000, 0, _HASHES - 1) if begin > 0 else 0 * stored
         strange = there & (some["seconds"] != wanted)
-        if low == 0:  # its seconds count from the end of the file before
+        # The first entry's seconds count from the last store time of the previous file.
+        if low == 0:
             strange[0] = False
         self._untimely += int(strange.sum())
         if self._time is None and strange.any():
@@ -310,7 +311,7 @@ class KeyProof:
         ):
             n = place - low
             if at and self._is_open and file is self._files[-1][0]:
-                continue  # a broker writes it some time after the entry
+                continue  # a broker writes the header some time after the entry
             if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
                 which = "first" if not at else "last"
                 said = f"the header's {which} time is {told}, the {which} entry's {int(stored[n])}"
@@ -356,7 +357,7 @@ class KeyProof:
 class PairProof:
     """Compares the index file of a compaction log's file with the records.
 
-    ``file`` describes the index file with its counts. ``pair`` is None if there is none.
+    ``file`` describes the index file with its counts. ``pair`` is None if the file has no index.
     """
 
     def __init__(self, log: MappedFile, pair: MappedFile | None, note: Note, is_last: bool) -> None:
@@ -474,7 +475,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
 
 
 def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
-    """Number and defect of the first entry that contradicts others or lies beyond ``log``."""
+    """Number and defect of the first entry that contradicts others or points beyond ``log``."""
     count = index.header.count
     entries = index.entries()  # from number 1 on
     for first in range(1, count, _ENTRIES_AT_ONCE):

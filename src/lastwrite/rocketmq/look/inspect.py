@@ -74,7 +74,7 @@ from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.storage.reading import TRIES, one_try, read_small
 
-MOST_PROBLEMS = 20  # problems of a queue that are listed; further ones are only counted
+MOST_PROBLEMS = 20  # most problems listed per queue; further problems are only counted
 MOST_KEYS = 4_000_000  # distinct keys counted in a compaction log; above this the number is unknown
 
 _EMPTY_COMPRESSED_BYTES = 64  # a larger body does not decompress to nothing

@@ -33,8 +33,8 @@ class QueueReading(Iterator[Row]):
     """The messages as dictionaries with the fields of ``dump``, and the outcome after the last one.
 
     ``status`` and ``code`` describe the last answer: the broker's name and the response code.
-    ``next_offset`` is the offset at which a consumer continues. ``notes`` has the deviations from a
-    broker's files and their handling.
+    ``next_offset`` is the offset at which a consumer continues. ``notes`` has the differences from
+    a broker's files, and how they were handled.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class _PieceProof:
         self.tally = [0] * TALLIES
         self.wrong: list[Problem] = found.problems
         start = names.parse_file_name(piece.path.rpartition("/")[2])
-        assert start is not None  # otherwise it would not be listed
+        assert start is not None  # files with other names are not listed
         file = MappedFile(
             piece.path,
             start,

@@ -341,7 +341,7 @@ class LogWalk:
             have = min(len(buffer), file.size_bytes - position)
             reader.read_into(buffer[:have], position)
             if not buffer[:have].any() and file.start >= self._last_written:
-                return None  # after the written data
+                return None  # the written data has ended
             data = buffer[:have].tobytes()
             for hit in sorted(chain.from_iterable(_hits(data, magic, 4) for magic in _MAGICS)):
                 at = hit - 4

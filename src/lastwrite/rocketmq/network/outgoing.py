@@ -120,9 +120,9 @@ def compress(body: bytes, compression: Compression) -> bytes:
 
 
 def encode_batch_member(message: OutgoingMessage, unique_key: str, flag: int = 0) -> bytes:
-    """Encode a message of a batch. The body is not compressed; that of a delete is empty.
+    """Encode a message of a batch. The body is not compressed; a delete has an empty body.
 
-    The layout is that of a message in an inner batch (``rocketmq.format.record.InnerHead``).
+    The layout is the same as in an inner batch (``rocketmq.format.record.InnerHead``).
     """
     flat = message.encode_properties(unique_key).encode()
     body = message.body or b""

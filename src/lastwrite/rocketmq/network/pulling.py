@@ -240,7 +240,7 @@ class Puller:
 def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str = "") -> None:
     """Refuse a broker that may skip live messages of a compacted topic after a restart.
 
-    A broker skips none with ``searchBcqByCacheEnable=false``. ``otherwise`` is added to the remedy.
+    With ``searchBcqByCacheEnable=false`` it skips no message. ``otherwise`` is added to the remedy.
 
     Raises:
         RemoteFailed: the broker may skip messages, or its setting is unknown.

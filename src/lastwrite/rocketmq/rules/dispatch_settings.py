@@ -17,7 +17,7 @@ from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# Broker settings of which dispatch supports only one value.
+# Broker settings, each with the only value that dispatch supports.
 _MUST_BE = {
     "storeType": "default",
     "enableConsumeQueueExt": "false",

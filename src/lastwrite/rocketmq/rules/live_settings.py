@@ -1,7 +1,7 @@
 """The settings for connecting to a live cluster.
 
-Their names are those of RocketMQ's clients and their ``tls.properties``. A setting that RocketMQ
-does not have has Kafka's name.
+They have the names of RocketMQ's clients and of the ``tls.properties`` file. A setting that
+RocketMQ does not have has Kafka's name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RocketmqClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether a setting is ignored: those of compaction and buckets are in the same file."""
+        """Whether ``name`` is ignored, such as a compaction or bucket setting in the same file."""
         return name not in CLIENT_NAMES
 
 

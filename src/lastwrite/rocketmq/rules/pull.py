@@ -7,9 +7,9 @@ the client continues at the maximum, or at 0 if the minimum is 0 (*overflow badl
 "offset too small".
 
 An answer contains records of one file only. A pair of files (log and index) without a valid unit is
-harmless if it is the last pair. If another pair has none, the search may end in it. The answer is
-then "no message, continue at 0" (*found null*), at every retry. A log whose first pair has no valid
-unit has the minimum 0 and returns this answer at offset 0.
+harmless if it is the last pair. The search may end in any other such pair. The answer is then "no
+message, continue at 0" (*found null*), at every retry. A log whose first pair has no valid unit has
+the minimum 0 and returns this answer at offset 0.
 
 These are the rules of the search through the files (``searchBcqByCacheEnable=false``). With the
 cache, a restarted broker skips live messages.
@@ -69,7 +69,7 @@ class FileOffsets(NamedTuple):
 
 
 class ListedOffsets(Protocol):
-    """The offsets of a queue's files, in order. None: the pair of files has no valid unit."""
+    """The offsets of a queue's files, in order; None for a pair of files without a valid unit."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, number: int, /) -> FileOffsets | None: ...
@@ -129,7 +129,7 @@ def _largest(files: ListedOffsets) -> int:
 
 
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
-    """The index of the file with ``offset``, else of the file after the last one below it."""
+    """The index of the file with ``offset``, else of the file after the last file below it."""
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
         if held is None:

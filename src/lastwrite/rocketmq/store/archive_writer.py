@@ -119,7 +119,7 @@ class QueueArchiveWriter:
             self._commit()
 
     def finish(self, end: int) -> IngestResult:
-        """Commit the appended messages. ``end`` is the queue offset after the last one read.
+        """Commit the appended messages. ``end`` is the queue offset after the last message read.
 
         Raises:
             CommitConflict: another command changed the queue in the meantime.

@@ -2,8 +2,8 @@
 
 A log that is damaged at an address usually continues after it. The search for the next record uses
 the address that each record stores, in the same file and the files after it. The consume queues
-list the queue offsets of the damaged bytes. If a queue has no units for them, the lost offsets are
-those between the last offset before the damage and the first one after it.
+list the queue offsets of the damaged bytes. If a queue has no units for these bytes, the lost
+offsets are between the last offset before the damage and the first offset after it.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``, ``ConsumeQueue``;
 docs/formats/rocketmq.md.
@@ -121,7 +121,7 @@ def lost_between(
     beyond: WholeRecords,
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """The queue offsets lost to damage: those in the consume queues, else those in the gap.
+    """The queue offsets lost to damage, from the consume queues or else from the gap.
 
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
     the queues with units for the damaged bytes or later ones; their lost offsets are known, so no

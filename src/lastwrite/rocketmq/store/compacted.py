@@ -50,7 +50,7 @@ T = TypeVar("T")
 CHUNK_BYTES = 4 << 20
 _WALKED_ROWS = 1 << 12
 _UNIT_BYTES = BATCH_UNIT.size
-_MOST_LISTINGS = 8  # listings of a queue whose files change, before an error
+_MOST_LISTINGS = 8  # attempts to list a queue whose files change
 
 _RESTORE_INDEX = "a broker needs the file itself: restore it from a replica or a backup"
 _CODES_OF_DAMAGE = (
@@ -83,7 +83,7 @@ class RecordPlaces(NamedTuple):
 
     positions: Int64Array  # position of the record in the log file
     sizes: Int64Array
-    bases: Int64Array  # first queue offset; equals the last one, except in an inner batch
+    bases: Int64Array  # first queue offset; equals the last offset, except in an inner batch
     lasts: Int64Array  # last queue offset
     is_rebuilt: bool  # the columns come from a walk of the log, not from the index
 
@@ -95,7 +95,7 @@ class RecordPlaces(NamedTuple):
 class RecordBlock(NamedTuple):
     """Contiguous whole records in a buffer.
 
-    The positions in ``table`` are those in the buffer; add ``shift`` for the position in the file.
+    A position in ``table`` is a position in the buffer; add ``shift`` for the position in the file.
     """
 
     file: MappedFile
@@ -132,8 +132,8 @@ class Ranges:
 class CompactedQueue:
     """The compaction log of one queue, read only. No file stays open between two calls.
 
-    ``notes`` has the deviations from a broker's files and their handling. ``damage`` has the
-    records that cannot be read.
+    ``notes`` has the differences from a broker's files, and how they were handled. ``damage`` has
+    the records that cannot be read.
     """
 
     def __init__(self, root: str, name: TopicPartition) -> None:
@@ -188,7 +188,7 @@ class CompactedQueue:
             remedy = "a broker does not start on this store: restore the log file"
             self._note(damaged("an index without its log file", file.path, None, remedy))
         if self.is_open and self.pairs:
-            with suppress(FilesMoved):  # a later read of the file reports it too
+            with suppress(FilesMoved):  # a later read of the file raises the error again
                 self.range_of(len(self.pairs) - 1)
 
     @property

@@ -25,7 +25,7 @@ record count as not delivered.
 The steps::
 
     STORE/lastwrite-cut.json     the note: what changes
-    *.cut                        the successors, synced; that of the commit log has the guard
+    *.cut                        the successors, synced; the commit log's successor has the guard
                                  "new"
     commitlog/lastwrite-cut      the guard "old": brokers do not start while it exists
     tree -> tree.before-cut, tree.cut -> tree          one after the other
@@ -33,9 +33,9 @@ The steps::
     (nothing)                    the guard is removed: the cut is complete
 
 An undo also writes a guard and reverses the steps. The recovery of an interrupted cut does the
-same. The guard's text shows whether the old or the new commit log is in place, and the names of
-the other trees show it for them. The lock keeps brokers from starting during the cut, and the
-guard after a crash.
+same. The guard's text shows whether the old or the new commit log is in place. The names of the
+other trees show this for the other trees. The lock keeps brokers from starting during the cut, and
+the guard after a crash.
 
 Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
 ``truncateDirtyFiles``,
@@ -123,8 +123,10 @@ class Cut:
     root: str
     at: int
     report: CutReport
-    edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree and path below it
-    gone: dict[str, set[str]] = field(default_factory=dict)  # removed files: paths below each tree
+    # changed files by tree, then by path below the tree
+    edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)
+    # paths of removed files below each tree, by tree
+    gone: dict[str, set[str]] = field(default_factory=dict)
     # small files: new content by path below the store; None means that the file is moved aside
     sides: dict[str, bytes | None] = field(default_factory=dict)
     last_time_ms: int = 0  # store time of the last kept record
@@ -216,7 +218,7 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
 def _borders(file: MappedFile, at: int = 0) -> tuple[set[int], int]:
     """The positions where whole records of the file begin and end, and a store time.
 
-    The store time is that of the last record before ``at``, or 0 if there is none.
+    The store time is from the last record before ``at``, or 0 if there is no such record.
     """
     found: set[int] = set()
     last_time_ms = 0
@@ -267,7 +269,7 @@ def _plan_queues(cut: Cut) -> None:
     """Plan the removal of the units of removed records.
 
     A broker would also remove them when it starts. But a dispatch before that start would find
-    next offsets that differ from those that the broker assigns.
+    other next offsets than the broker assigns.
     """
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
         for name in reading.list_queues(cut.root, StoreFolder(kind)):
@@ -390,7 +392,7 @@ def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
 def _plan_index(cut: Cut) -> None:
     """Plan the removal of the index entries of removed records.
 
-    A broker adds no entry whose address is below the last one in the newest index file.
+    A broker adds no entry whose address is below the last address in the newest index file.
     """
     for file in reading.read_index_files(cut.root).files:
         with mapped(file.path) as data:
@@ -761,8 +763,8 @@ def _is_new(log: str) -> bool:
         raise files.to_log_error(error, log, "see how far a cut came") from error
     if text in (_NEW, _OLD):
         return text == _NEW
-    # The guard was only partly written: by an undo if the old log has its other name, else by a
-    # cut.
+    # A crash left an incomplete guard. If ``commitlog.before-cut`` exists, an undo wrote the guard,
+    # and ``commitlog`` is still the truncated log. Otherwise a cut wrote the guard.
     return os.path.lexists(log + _ASIDE)
 
 

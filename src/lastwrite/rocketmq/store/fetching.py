@@ -4,7 +4,7 @@
     archive     0 ────── 600 ── 900                                  ends at 900
     fetched                            900 ─ 1200 ─ 1366
 
-A broker's compaction replaces files, and the new ones begin at address 0 again. So messages are
+A broker's compaction replaces files, and the new files begin at address 0 again. So messages are
 selected by queue offset, and the archive keeps its messages below its end. Each message's checksum
 is verified. A message is stored unchanged except for its address.
 
@@ -132,7 +132,8 @@ def fetch(
     words = None if gap is None else archived.gap_words(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
-    # The last message before the active file may be removed here but not in another replica.
+    # The last message before the active file may be removed here but not in another replica. The
+    # first message of the active file was stored after it.
     if not include_active:
         stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:
@@ -299,7 +300,7 @@ def is_delete(message: RocketmqMessage) -> bool:
         return False
     try:
         return not body_of(message, _LIMIT_BYTES)
-    except LogError:  # counts as an ordinary write
+    except LogError:  # a message with an undecodable body counts as an ordinary write
         return False
 
 

@@ -30,7 +30,7 @@ from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments
 
 T = TypeVar("T")
 
-_RESTS_S = 30.0  # longest wait for a broker to replace files, which it does in milliseconds
+_RESTS_S = 30.0  # longest wait for a broker to replace files; normally that takes milliseconds
 _PAUSE_S = 0.01
 _HEAD_BYTES = 36  # bytes of a record up to the end of its address
 _UNIT_PARTS = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE)
@@ -106,7 +106,7 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
 
 
 def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
-    """A value that changes whenever compaction replaces the queue's files. None meanwhile.
+    """A value that changes when compaction replaces the queue's files. None during this work.
 
     A broker writes new files to the folder ``compacting`` of the log and of the index. While it
     replaces no files, either both folders have files or neither exists. In any other state, files

@@ -54,7 +54,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Lock the queues that are not locked by others, like ``hold``. The context returns them."""
+    """Lock the queues that are free now, like ``hold``. The context value is their set."""
     links.reject_others(root)
     return lock.try_lock(root, names, PLACE)
 

@@ -126,7 +126,7 @@ def locate(path: str) -> StorePlace | None:
 
 
 def _in_archive(path: str) -> StorePlace | None:
-    """The compaction logs of an archive at ``path``: all, those of a topic, or one.
+    """The compaction logs at ``path`` in an archive: of all topics, of a topic, or of a queue.
 
     Returns None if ``path`` is not in an archive.
     """
@@ -216,7 +216,7 @@ def find_place(path: str) -> StorePlace:
 def _by_folders(path: str) -> StorePlace | None:
     """Resolve a path by its parent folders.
 
-    Uses the nearest folder with the name of a store folder, but prefers one in a real store.
+    Uses the nearest folder with the name of a store folder, but prefers a folder in a real store.
     """
     whole = os.path.abspath(path)
     steps = whole.split(os.sep)

@@ -5,8 +5,8 @@ the position plus 1. A broker names a queue ``<topic>_<queue>`` in the file. Suc
 split reliably, so entries of other queues are copied unchanged.
 
 If the file is missing, empty or not JSON, a broker uses its backup. If the backup is not usable
-either, it has no positions. The next compaction then compares all closed files again, with the same
-result.
+either, the broker has no positions. The next compaction then compares all closed files again, with
+the same result.
 
 Source: RocketMQ 5.5.0 ``CompactionPositionMgr``, ``ConfigManager``;
 docs/formats/rocketmq-compaction.md, "A run" and "What 5.5.0 does otherwise than older releases".
@@ -106,7 +106,7 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for new positions: that of the old file, else of the backup, else of the tree."""
+    """The owner for new positions: the owner of the old file, else the backup, else the tree."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 

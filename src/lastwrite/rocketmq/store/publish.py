@@ -469,7 +469,7 @@ class _Exchange:
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
                 if change is not None:
-                    # The file may have records that supersede removed ones, so it must be on
+                    # The file may have records that supersede removed records, so it must be on
                     # disk too.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
@@ -550,7 +550,7 @@ class _StoredFolder:
         return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
 
     def file_bytes(self, change: QueueChange) -> int | None:
-        """The size of the existing files, else of the new ones. None if there is no file."""
+        """The size of the existing files, else of the new files. None if there is no file."""
         news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
         return next(chain(self.sizes.values(), news), None)
 
@@ -607,7 +607,10 @@ def reject_unfinished(folder: str, names: Sequence[str]) -> None:
 
 
 def _check_filled(index_path: str) -> None:
-    """Raise if a new file has no record. A broker serves nothing from a queue that begins so."""
+    """Raise if a new file has no record.
+
+    A broker serves nothing from a queue that begins with such a file.
+    """
     try:
         with open(index_path, "rb") as file:
             first = file.read(BATCH_UNIT.size)

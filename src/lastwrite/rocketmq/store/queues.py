@@ -242,8 +242,8 @@ def index_end(path: str) -> tuple[int, bool]:
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
     """The row of the first valid unit that ``is_there`` accepts, found by bisection.
 
-    ``is_there`` must accept all units after it too. Returns the row after the valid units if it
-    accepts none.
+    ``is_there`` must accept all later units too. Returns the row after the valid units if no unit
+    is accepted.
     """
 
     def accepts(row: int) -> bool:
@@ -509,7 +509,7 @@ def _is_closed(segment: Segment) -> bool:
 
 
 def end_offset_of(segment: Segment) -> int:
-    """The queue offset after the segment's last record; its base offset if it has none."""
+    """The queue offset after the segment's last record. Without records, its base offset."""
     count = segment.index_bytes // BATCH_UNIT.size
     with _opened(index_path(segment.path)) as file:
         last = _unit_at(file, count - 1) if count else None

@@ -2,8 +2,8 @@
 
 A store has a few logs, each a sequence of files of equal size. A file's name is the address of its
 first byte. The file of an address is found by the names and never by division, because there may be
-gaps between names. File sizes are those of the files, because the setting may have changed since
-they were created.
+gaps between names. File sizes are measured, because the setting may have changed since the files
+were created.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "Settings".
@@ -203,7 +203,7 @@ def log_of_one(file: MappedFile) -> MappedLog:
 
 
 def start_of(name: str, is_index: bool) -> int | None:
-    """The number in a file's name: an address, or the time of an index file. None for others."""
+    """The number in a name: an address, or the time of an index file. None for other names."""
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
@@ -215,10 +215,10 @@ def start_of(name: str, is_index: bool) -> int | None:
 def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
     """The folders of the commit log, including DLedger's data folders.
 
-    They are the settings ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, with commas
-    between folders as in a broker. Without these settings, it is ``commitlog`` below the store. A
-    broker that was changed to DLedger continues at the address where its older commit log ends. If
-    a setting names a DLedger folder, no other DLedger folders are added.
+    The settings ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` list the folders, with
+    commas between them as in a broker. Without these settings, the folder is ``commitlog`` below
+    the store. A broker that was changed to DLedger continues at the address where its older commit
+    log ends. If a setting names a DLedger folder, no other DLedger folders are added.
     """
     config = config or {}
     folders: list[str] = []
@@ -377,8 +377,8 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
 
     ``is_copy`` means a commit log outside a store. If none of its file names is a number, a file's
     address is the one stored in its first record.
-    Files that a broker would refuse to load are problems: those whose name is not a number, or
-    whose size differs from the others. An empty last file is skipped; a broker deletes it.
+    A file that a broker would refuse to load is a problem: its name is not a number, or its size
+    differs from the other files. An empty last file is skipped; a broker deletes it.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
@@ -566,7 +566,7 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
 def map_whole(file: MappedFile) -> memoryview:
     """The file's bytes as a memory map, so that only accessed pages are read from disk.
 
-    An index file has hundreds of megabytes, of which a lookup reads a few pages.
+    An index file has hundreds of megabytes, and a lookup reads only a few pages.
 
     Raises:
         LogError: the file cannot be read.

@@ -6,9 +6,9 @@ of eight bytes after it, or its unit does not fit (docs/formats/rocketmq-compact
 without records is not created.
 
 The files are owned by the user of the process until ``publish`` moves them and sets their owner.
-All have their full size, with a hole after the data. If the replaced file was closed, the new one
-ends with a blank record and an end unit. The active file has neither, so that a broker can append
-to it.
+All files have their full size, with a hole after the data. If the replaced file was closed, the new
+file ends with a blank record and an end unit. The active file has neither, so that a broker can
+append to it.
 """
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file: that of the old file, else of a neighbour, else of the tree."""
+    """The owner for a new file: the owner of the old file, else a neighbour, else the tree."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)

@@ -45,7 +45,7 @@ class QueueWriter(PairWriter):
         Returns the number of appended records.
 
         As in a broker, a record is skipped if it has no key, or if its offset is not above all
-        earlier ones. Sets the records' addresses in ``data``.
+        earlier offsets. Sets the records' addresses in ``data``.
 
         Raises:
             InvalidConfig: a record is larger than a file.
