@@ -1,4 +1,4 @@
-"""Records that no broker had, appended to an archive, without Spark."""
+"""Tests of appending new records to an archive without Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows(archive: Path, topic: str = "t") -> list[tuple[int, int, int, str | Non
     return found
 
 
-def test_hashes_are_kafkas() -> None:
+def test_hashes_equal_kafkas() -> None:
     """Source: Kafka's ``UtilsTest.testMurmur2``."""
     for text, expected in {
         b"21": -973932308,
@@ -67,7 +67,7 @@ def test_hashes_are_kafkas() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_what_tasks_laid_down_follows_what_is_there(tmp_path: Path, codec: Codec) -> None:
+def test_commit_leaves_only_objects_that_the_manifest_names(tmp_path: Path, codec: Codec) -> None:
     first = begun(tmp_path, codec=codec)
     parts = staged(first, range(400)) + staged(first, range(400, 500))
     assert jobs.commit(first, parts) == {TopicPartition("t", 0): 500}
@@ -87,7 +87,7 @@ def test_what_tasks_laid_down_follows_what_is_there(tmp_path: Path, codec: Codec
     assert names == kept | {"manifest.json"}
 
 
-def test_keys_decide_and_a_new_topic_has_all_its_partitions(tmp_path: Path) -> None:
+def test_key_hash_chooses_the_partition_and_a_new_topic_gets_all_partitions(tmp_path: Path) -> None:
     first = begun(tmp_path, 4)
     jobs.commit(first, staged(first, range(8)))
     later = begun(tmp_path, 9)  # of no effect: the topic is there
@@ -106,7 +106,7 @@ def test_keys_decide_and_a_new_topic_has_all_its_partitions(tmp_path: Path) -> N
         Stager(later).add("t", 4, 0, b"k", b"v")
 
 
-def test_the_same_append_again_goes_on_where_it_broke_off(
+def test_repeated_append_resumes_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, done = jobs._append_once, []
@@ -136,7 +136,7 @@ def test_the_same_append_again_goes_on_where_it_broke_off(
     assert len(rows(tmp_path)) == 450
 
 
-def test_two_at_once_and_a_round_between(tmp_path: Path) -> None:
+def test_concurrent_appends_both_commit(tmp_path: Path) -> None:
     one, two = begun(tmp_path), begun(tmp_path)
     parts = staged(one, range(100)), staged(two, range(100, 200))
     jobs.commit(two, parts[1])
@@ -145,7 +145,7 @@ def test_two_at_once_and_a_round_between(tmp_path: Path) -> None:
     assert [each[1] for each in rows(tmp_path)] == list(range(200))
 
 
-def test_what_a_cluster_wrote_is_not_appended_to(tmp_path: Path) -> None:
+def test_append_refuses_a_topic_that_a_cluster_wrote(tmp_path: Path) -> None:
     lastwrite.fetch([str(CORPUS)], str(tmp_path), topic="client-zstd", include_active=True)
     with pytest.raises(InvalidConfig, match="was fetched from a cluster"):
         staged(begun(tmp_path), range(5), "client-zstd")
@@ -157,7 +157,7 @@ def test_what_a_cluster_wrote_is_not_appended_to(tmp_path: Path) -> None:
     assert len(rows(tmp_path, "client-lz4")) == 5
 
 
-def test_an_append_that_ends_leaves_nothing(tmp_path: Path) -> None:
+def test_cleared_append_leaves_no_files(tmp_path: Path) -> None:
     append = begun(tmp_path, 2)
     staged(append, range(100))
     jobs.clear(append)

@@ -57,7 +57,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_waits", lambda: [0.0] * 20)
 
 
-def test_a_manifest_comes_back_and_states_its_fields_in_order() -> None:
+def test_manifest_round_trips_with_its_fields_in_order() -> None:
     content = encode(WHOLE)
     assert decode(content, "m") == WHOLE
     fields = msgspec.json.decode(content)
@@ -65,7 +65,7 @@ def test_a_manifest_comes_back_and_states_its_fields_in_order() -> None:
     assert fields["objects"][0] == {"key": "data/c-0/00.log", "bytes": 600, "etag": "e1"}
 
 
-def test_no_flipped_byte_and_no_cut_passes() -> None:
+def test_every_flipped_bit_and_every_cut_of_a_manifest_is_detected() -> None:
     content = encode(WHOLE)
     for at in range(len(content)):
         with pytest.raises(CorruptLog) as cut:
@@ -79,7 +79,7 @@ def test_no_flipped_byte_and_no_cut_passes() -> None:
             assert garbled.value.at is not None
 
 
-def test_a_later_release_is_not_guessed_at() -> None:
+def test_later_manifest_version_is_refused() -> None:
     with pytest.raises(UnsupportedFormat, match="version 3.*upgrade"):
         decode(encode(msgspec.structs.replace(WHOLE, version=3)), "m")
 
@@ -87,7 +87,7 @@ def test_a_later_release_is_not_guessed_at() -> None:
 @pytest.mark.parametrize(
     "key", ["manifest.json", "data/../manifest.json", "data/", "/data/x", "data//x"]
 )
-def test_a_manifest_that_names_what_is_not_data_is_refused(key: str) -> None:
+def test_manifest_with_a_key_outside_data_is_refused(key: str) -> None:
     unused = Unused(key=key, bytes=1, since_ms=1, generation=1)
     for changed in (
         msgspec.structs.replace(WHOLE, unused=(unused,)),
@@ -97,7 +97,7 @@ def test_a_manifest_that_names_what_is_not_data_is_refused(key: str) -> None:
             decode(encode(changed), "m")
 
 
-def test_a_manifest_that_nobody_could_read_again_is_not_written(
+def test_manifest_above_the_size_limit_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(manifests, "LIMIT_BYTES", 500)
@@ -144,7 +144,7 @@ class Archive:
         self.store.now_ms += ms
 
 
-def test_a_round_replaces_what_it_has_seen_and_its_journal_goes() -> None:
+def test_commit_replaces_objects_and_deletes_its_journal() -> None:
     archive = Archive()
     assert archive.place.read() is None
     first = archive.begin()
@@ -159,7 +159,7 @@ def test_a_round_replaces_what_it_has_seen_and_its_journal_goes() -> None:
     assert archive.names() == sorted(["manifest.json", old, two.manifest.objects[0].key])
 
 
-def test_the_last_64_nonces_are_remembered() -> None:
+def test_manifest_remembers_the_last_64_nonces() -> None:
     archive = Archive()
     nonces = [archive.run().manifest.nonce for _ in range(FORMER + 3)]
     now = archive.run().manifest
@@ -168,7 +168,7 @@ def test_the_last_64_nonces_are_remembered() -> None:
     assert all(now.has_made(each) for each in [*nonces[3:], now.nonce])
 
 
-def test_of_two_rounds_the_first_to_commit_wins_and_the_other_leaves_nothing() -> None:
+def test_first_of_two_commits_wins_and_the_other_leaves_no_objects() -> None:
     archive = Archive()
     archive.run()
     slow, quick = archive.begin(), archive.begin()
@@ -181,7 +181,7 @@ def test_of_two_rounds_the_first_to_commit_wins_and_the_other_leaves_nothing() -
     assert not [name for name in archive.names() if slow.id in name]
 
 
-def test_a_round_names_only_what_it_has_seen_or_written() -> None:
+def test_commit_refuses_objects_that_its_round_neither_read_nor_wrote() -> None:
     archive = Archive()
     seen = archive.run()
     archive.run()
@@ -207,7 +207,7 @@ class Mute(MemoryStore):
 
 @pytest.mark.parametrize("does", [True, False])
 @pytest.mark.parametrize("rounds_before", [0, 1])
-def test_a_lost_answer_is_a_question(does: bool, rounds_before: int) -> None:
+def test_lost_response_to_a_commit_is_resolved_by_reading(does: bool, rounds_before: int) -> None:
     store = Mute(3, does=does)
     archive = Archive(store)
     for _ in range(rounds_before):
@@ -218,7 +218,7 @@ def test_a_lost_answer_is_a_question(does: bool, rounds_before: int) -> None:
     assert archive.seen().manifest.round == begun.id
 
 
-def test_what_others_built_on_a_commit_is_what_it_returns() -> None:
+def test_commit_with_a_lost_response_returns_a_later_generation_built_on_it() -> None:
     """The next round of the caller replaces that; it must not take it for its own words."""
     store = Mute(1, does=True)
     archive = Archive(store)
@@ -237,7 +237,7 @@ def test_what_others_built_on_a_commit_is_what_it_returns() -> None:
     assert archive.seen().manifest.generation == 2
 
 
-def test_a_commit_whose_end_is_unknown_removes_nothing() -> None:
+def test_commit_with_an_unknown_outcome_deletes_nothing() -> None:
     store = Mute(1_000, does=False)
     archive = Archive(store)
     begun = archive.begin()
@@ -253,7 +253,7 @@ class Refusing(MemoryStore):
         raise RemoteFailed("s3:PutObject is forbidden (403)")
 
 
-def test_a_commit_that_is_refused_says_why_at_once() -> None:
+def test_refused_commit_raises_its_reason_at_once() -> None:
     archive = Archive()
     archive.run()
     begun = archive.begin()
@@ -264,7 +264,7 @@ def test_a_commit_that_is_refused_says_why_at_once() -> None:
     assert made.key in archive.names()
 
 
-def test_what_is_unused_goes_after_the_grace_of_the_stores_clock() -> None:
+def test_unused_object_is_deleted_after_the_grace_period_of_the_stores_clock() -> None:
     archive = Archive()
     old = archive.run().manifest.objects[0].key
     archive.pass_ms(5 * GRACE_MS)
@@ -280,7 +280,7 @@ def test_what_is_unused_goes_after_the_grace_of_the_stores_clock() -> None:
     assert [each.generation for each in now.unused] == [3, 4]
 
 
-def test_what_a_process_has_just_replaced_is_not_old() -> None:
+def test_object_replaced_by_the_same_process_gets_the_full_grace_period() -> None:
     """It knows its manifest, and not when by the store's clock that was written."""
     archive = Archive()
     archive.run()
@@ -293,7 +293,7 @@ def test_what_a_process_has_just_replaced_is_not_old() -> None:
     assert all(each.key in archive.names() for each in archive.seen().manifest.unused)
 
 
-def test_a_pin_keeps_what_its_generation_names() -> None:
+def test_pin_keeps_the_objects_of_its_generation() -> None:
     archive = Archive()
     seen = archive.run()
     with archive.place.pin(seen) as renew:
@@ -308,7 +308,7 @@ def test_a_pin_keeps_what_its_generation_names() -> None:
     assert seen.manifest.objects[0].key not in archive.names()
 
 
-def test_the_pin_of_a_reader_that_died_is_swept() -> None:
+def test_sweep_deletes_the_pin_of_a_dead_reader() -> None:
     archive = Archive()
     archive.place.pin(archive.run()).__enter__()
     archive.pass_ms(ABANDONED_MS)
@@ -316,7 +316,7 @@ def test_the_pin_of_a_reader_that_died_is_swept() -> None:
     assert not [name for name in archive.names() if "rounds/" in name]
 
 
-def test_foreign_objects_are_never_removed() -> None:
+def test_foreign_object_is_never_deleted() -> None:
     archive = Archive()
     archive.store.create("ledger-1", b"x")
     archive.commit(
@@ -325,7 +325,7 @@ def test_foreign_objects_are_never_removed() -> None:
     assert archive.run().manifest.unused == ()
 
 
-def test_a_journal_is_renewed_every_ten_minutes_and_a_swept_round_hears_of_it() -> None:
+def test_journal_is_renewed_every_ten_minutes_and_a_swept_round_fails() -> None:
     archive = Archive()
     archive.run()
     begun = archive.begin()
@@ -342,7 +342,7 @@ def test_a_journal_is_renewed_every_ten_minutes_and_a_swept_round_hears_of_it() 
         archive.place.renew(begun)
 
 
-def test_a_sweep_takes_what_a_dead_round_left_when_it_is_a_day_old(
+def test_sweep_deletes_objects_of_a_dead_round_after_a_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     archive = Archive()
@@ -365,7 +365,7 @@ def test_a_sweep_takes_what_a_dead_round_left_when_it_is_a_day_old(
         archive.commit(dead, made)
 
 
-def test_a_sweep_does_not_let_a_round_that_runs_lose() -> None:
+def test_sweep_does_not_make_a_running_round_fail() -> None:
     archive = Archive()
     archive.run()
     dead = archive.begin()
@@ -377,7 +377,7 @@ def test_a_sweep_does_not_let_a_round_that_runs_lose() -> None:
     assert archive.place.sweep().objects == 1
 
 
-def test_a_sweep_removes_what_is_unused_and_says_so_in_the_manifest_once() -> None:
+def test_sweep_deletes_unused_objects_and_updates_the_manifest_once() -> None:
     archive = Archive()
     archive.run()
     archive.run()
@@ -389,7 +389,7 @@ def test_a_sweep_removes_what_is_unused_and_says_so_in_the_manifest_once() -> No
     assert archive.seen() == seen
 
 
-def test_without_a_manifest_nothing_is_removed() -> None:
+def test_sweep_deletes_nothing_without_a_manifest() -> None:
     archive = Archive()
     archive.write(archive.begin())
     archive.pass_ms(ABANDONED_MS)
@@ -401,7 +401,7 @@ def test_without_a_manifest_nothing_is_removed() -> None:
     assert archive.place.sweep().objects == 1
 
 
-def test_a_damaged_manifest_stops_a_sweep() -> None:
+def test_damaged_manifest_stops_a_sweep() -> None:
     archive = Archive()
     archive.write(archive.begin())
     archive.store.create(f"{PREFIX}/manifest.json", b"{}")
@@ -412,7 +412,7 @@ def test_a_damaged_manifest_stops_a_sweep() -> None:
     assert archive.names() == before
 
 
-def test_what_no_journal_tells_of_is_found_by_a_sweep_of_everything() -> None:
+def test_sweep_of_everything_finds_objects_without_a_journal() -> None:
     archive = Archive()
     archive.run()
     stray = archive.write(archive.begin())

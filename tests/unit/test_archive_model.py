@@ -10,10 +10,10 @@ _AT_ONCE = 50
 
 
 @pytest.mark.parametrize("first", range(0, 300, _AT_ONCE))
-def test_whatever_happens_the_log_of_some_generation_is_whole(first: int) -> None:
+def test_some_generation_is_always_readable(first: int) -> None:
     for seed in range(first, first + _AT_ONCE):
         play(seed)
 
 
-def test_a_seed_is_played_the_same_way_each_time() -> None:
+def test_same_seed_gives_the_same_run() -> None:
     assert play(7) == play(7)

@@ -1,4 +1,4 @@
-"""A round on an archive, as the driver sees it."""
+"""Tests of a round on an archive, through the driver."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ROCKETMQ = CORPUS.parents[1] / "rocketmq" / "5.5.0"
 NOW_MS = 1_800_000_000_000
 
 
-def test_one_source_needs_no_list(tmp_path: Path) -> None:
+def test_fetch_accepts_a_single_source_without_a_list(tmp_path: Path) -> None:
     report = lastwrite.fetch(str(CORPUS), str(tmp_path), topic="client-zstd")
     assert len(report.partitions) == 1
 
 
-def test_the_journal_of_a_round_that_lasts_is_renewed(
+def test_journal_of_a_long_round_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "RENEW_EVERY_S", 0.01)
@@ -47,7 +47,7 @@ def test_the_journal_of_a_round_that_lasts_is_renewed(
     pytest.fail("the journal stays as it was")
 
 
-def test_not_all_manifests_of_a_large_archive_are_held(
+def test_round_caches_only_a_few_manifests_of_a_large_archive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "_MOST_SEEN", 4)

@@ -1,4 +1,4 @@
-"""What of a backlog compaction has passed, and what retention lets go: figures by hand."""
+"""Tests of the backlog below the horizon and of what retention can free, with figures by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ LEDGERS = (
     ("horizon", "below", "bytes_below"),
     [(0, 0, 0), (99, 0, 0), (100, 1, 2), (199, 1, 2), (200, 2, 5), (250, 2, 5)],
 )
-def test_what_lies_below_the_horizon_whole(horizon: int, below: int, bytes_below: int) -> None:
+def test_backlog_counts_closed_ledgers_below_the_horizon(
+    horizon: int, below: int, bytes_below: int
+) -> None:
     """What is still written never does."""
     found = backlog_of(LEDGERS, horizon, 0, 0, NOW)
     assert (found.segments, found.bytes) == (below, bytes_below * MB)
@@ -48,7 +50,7 @@ def test_what_lies_below_the_horizon_whole(horizon: int, below: int, bytes_below
         (10_000, 0, 2, None),
     ],
 )
-def test_either_rule_takes_a_ledger(
+def test_either_retention_rule_frees_a_ledger(
     retention_ms: int, retention_mb: int, free: int, why: str | None
 ) -> None:
     retention_bytes = retention_mb * MB if retention_mb >= 0 else -1
@@ -57,7 +59,7 @@ def test_either_rule_takes_a_ledger(
     assert (found.reason or "").startswith(why or "") and (found.reason is None) == (why is None)
 
 
-def test_an_age_that_nobody_states_takes_nothing() -> None:
+def test_ledger_without_a_close_time_is_not_freed() -> None:
     found = backlog_of([LEDGERS[0]._replace(closed_ms=None), *LEDGERS[1:]], 200, 10, -1, NOW)
     assert (
         found.segments_free == 0
@@ -66,7 +68,7 @@ def test_an_age_that_nobody_states_takes_nothing() -> None:
     )
 
 
-def test_without_segments() -> None:
+def test_backlog_without_segments_is_zero() -> None:
     assert backlog_of([], 7, 0, 0, NOW).to_dict() == {
         "segments": 0,
         "bytes": 0,

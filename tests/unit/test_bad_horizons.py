@@ -1,5 +1,5 @@
-"""Delete horizons at the limits of a long: a retention of "never", and horizons below 0 that a sum
-left which wrapped.
+"""Tests of delete horizons at the limits of a 64-bit integer: endless retention, and overflowed
+sums below 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def verify(root: Path, before: Path | None = None, config: Mapping[str, str] = D
 
 @pytest.mark.parametrize("like_broker", [True, False])
 @pytest.mark.parametrize("retention_ms", [LONG_MAX, LONG_MAX - NOW_MS + 1])
-def test_a_delete_stays_for_ever_under_a_retention_beyond_a_long(
+def test_tombstone_never_expires_under_a_retention_beyond_64_bits(
     tmp_path: Path, retention_ms: int, like_broker: bool
 ) -> None:
     root = log(tmp_path)
@@ -59,13 +59,13 @@ def test_a_delete_stays_for_ever_under_a_retention_beyond_a_long(
         assert DELETE in offsets(root)
 
 
-def test_the_longest_retention_that_fits_is_stamped(tmp_path: Path) -> None:
+def test_longest_retention_that_fits_sets_a_horizon(tmp_path: Path) -> None:
     root = log(tmp_path)
     compact(root, {**NEVER, "delete.retention.ms": str(LONG_MAX - NOW_MS)}, NOW_MS)
     assert horizons(root)[0] == LONG_MAX
 
 
-def test_explain_names_a_retention_that_never_ends(tmp_path: Path) -> None:
+def test_explain_names_an_endless_retention(tmp_path: Path) -> None:
     root = log(tmp_path)
     [found] = lastwrite.explain(str(root), config=NEVER, now_ms=NOW_MS).partitions
     assert found.waiting is not None
@@ -75,7 +75,7 @@ def test_explain_names_a_retention_that_never_ends(tmp_path: Path) -> None:
     assert "no round gives it one" in str(record.change) and record.at_ms is None
 
 
-def test_a_held_delete_has_no_limit_under_such_a_retention(tmp_path: Path) -> None:
+def test_blocked_tombstone_has_no_limit_under_an_endless_retention(tmp_path: Path) -> None:
     root = log(tmp_path)
     config = {**NEVER, "hold.tombstones.for.groups": "g"}
     [found] = lastwrite.explain(str(root), config=config, now_ms=NOW_MS).partitions
@@ -85,7 +85,7 @@ def test_a_held_delete_has_no_limit_under_such_a_retention(tmp_path: Path) -> No
     assert DELETE in offsets(root)
 
 
-def test_a_limit_beyond_a_long_is_none(tmp_path: Path) -> None:
+def test_limit_beyond_64_bits_is_none(tmp_path: Path) -> None:
     root = log(tmp_path, LONG_MAX - 5)
     config = {**DAY, "hold.tombstones.for.groups": "g", "hold.tombstones.max.ms": "6"}
     [report] = compact(root, config, NOW_MS).partitions
@@ -99,7 +99,7 @@ BELOW_ZERO = [-1, WRAPPED_MS, -2, 1 - 2**63, -(2**63)]
 
 @pytest.mark.parametrize("horizon_ms", BELOW_ZERO)
 @pytest.mark.parametrize("like_broker", [True, False])
-def test_a_round_keeps_the_delete_and_replaces_the_horizon(
+def test_round_keeps_the_tombstone_and_replaces_a_negative_horizon(
     tmp_path: Path, horizon_ms: int, like_broker: bool
 ) -> None:
     root, before = log(tmp_path / "log", horizon_ms), log(tmp_path / "before", horizon_ms)
@@ -112,7 +112,7 @@ def test_a_round_keeps_the_delete_and_replaces_the_horizon(
     assert DELETE not in offsets(root)
 
 
-def test_under_such_a_retention_the_round_takes_the_horizon_away(tmp_path: Path) -> None:
+def test_endless_retention_removes_a_negative_horizon(tmp_path: Path) -> None:
     root = log(tmp_path, WRAPPED_MS)
     compact(root, NEVER, NOW_MS)
     assert DELETE in offsets(root) and horizons(root)[0] is None
@@ -120,7 +120,9 @@ def test_under_such_a_retention_the_round_takes_the_horizon_away(tmp_path: Path)
 
 
 @pytest.mark.parametrize("horizon_ms", BELOW_ZERO)
-def test_verify_names_it_and_its_remedy_helps(tmp_path: Path, horizon_ms: int) -> None:
+def test_verify_names_a_negative_horizon_and_a_remedy_that_works(
+    tmp_path: Path, horizon_ms: int
+) -> None:
     root = log(tmp_path, horizon_ms)
     report = lastwrite.verify(str(root), config=DAY, spark=INLINE)
     assert report.exit_status == 3
@@ -134,7 +136,7 @@ def test_verify_names_it_and_its_remedy_helps(tmp_path: Path, horizon_ms: int) -
     assert DELETE in offsets(root) and verify(root) == 0
 
 
-def test_verify_does_not_call_such_a_delete_due(tmp_path: Path) -> None:
+def test_verify_does_not_treat_a_negative_horizon_as_expired(tmp_path: Path) -> None:
     before = log(tmp_path / "before", WRAPPED_MS)
     lost = write(
         tmp_path / "after",
@@ -147,7 +149,7 @@ def test_verify_does_not_call_such_a_delete_due(tmp_path: Path) -> None:
     assert "lost_delete" in {each.promise for each in comparison.violations}
 
 
-def test_explain_names_it(tmp_path: Path) -> None:
+def test_explain_names_a_negative_horizon(tmp_path: Path) -> None:
     root = log(tmp_path, WRAPPED_MS)
     [found] = lastwrite.explain(str(root), config=DAY, now_ms=NOW_MS).partitions
     assert found.waiting is not None
@@ -158,7 +160,7 @@ def test_explain_names_it(tmp_path: Path) -> None:
     assert "below 0" in record.message and record.at_ms == NOW_MS + 86_400_000
 
 
-def test_inspect_counts_it(tmp_path: Path) -> None:
+def test_inspect_counts_negative_horizons(tmp_path: Path) -> None:
     root = log(tmp_path, WRAPPED_MS)
     [found] = lastwrite.inspect(str(root)).partitions
     contents = found.contents

@@ -1,6 +1,4 @@
-"""Kafka's record batch against bytes that Kafka's own classes made, and against every
-lie.
-"""
+"""Tests of Kafka's record batch against bytes of Kafka's own classes, and of damaged batches."""
 
 from __future__ import annotations
 
@@ -154,18 +152,18 @@ def resealed(batch: bytes, payload: bytes | None = None, **fields: int) -> bytes
 
 
 @pytest.mark.parametrize("encoded", KAFKAS)
-def test_decodes_kafkas_bytes_whole_and_no_less(encoded: bytes) -> None:
+def test_decoder_accepts_kafkas_batches_and_no_truncation_of_them(encoded: bytes) -> None:
     check_decoder(decode_batch, encoded, decode_batch(encoded, 0))
 
 
 @pytest.mark.parametrize("encoded", [b for b in KAFKAS if b is not APPEND_TIME])
-def test_encodes_kafkas_bytes_again(encoded: bytes) -> None:
+def test_encoder_reproduces_kafkas_batches(encoded: bytes) -> None:
     batch = decode_batch(encoded, 0)
     horizon_ms = batch.header.delete_horizon_ms
     assert rebuild_batch(batch.header, batch.records, delete_horizon_ms=horizon_ms) == encoded
 
 
-def test_two_records() -> None:
+def test_batch_of_two_records_matches_known_bytes() -> None:
     batch = decode_batch(TWO_BYTES, 0)
     assert batch.records == TWO
     assert batch.header.crc == 0xE58CF1FF
@@ -178,7 +176,7 @@ def test_two_records() -> None:
 
 
 @pytest.mark.parametrize("codec", list(TWO_COMPRESSED))
-def test_compressed(codec: Codec) -> None:
+def test_compressed_batch_is_decoded(codec: Codec) -> None:
     crc, payload = TWO_COMPRESSED[codec]
     header = decode_batch_header(TWO_BYTES, 0)._replace(attributes=int(codec))
     encoded = seal_batch(header, bytes.fromhex(payload))
@@ -191,21 +189,21 @@ def test_compressed(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_compressed_as_kafka_does(codec: Codec) -> None:
+def test_compressed_batch_equals_kafkas_bytes(codec: Codec) -> None:
     header = decode_batch_header(TWO_BYTES, 0)._replace(attributes=int(codec))
     assert encode_batch(TWO, codec=codec) == seal_batch(
         header, bytes.fromhex(TWO_COMPRESSED[codec][1])
     )
 
 
-def test_null_is_not_empty() -> None:
+def test_null_and_empty_are_distinct() -> None:
     assert decode_batch(NULLS_BYTES, 0).records == NULLS
     assert encode_batch(NULLS, leader_epoch=7) == NULLS_BYTES
     empties = (Record(0, 0, b"", b"", ((b"", b""), (b"", None))), Record(1, 0, None, None))
     assert decode_batch(encode_batch(empties), 0).records == empties
 
 
-def test_delete_horizon() -> None:
+def test_delete_horizon_is_stored_in_the_base_timestamp() -> None:
     before, after, later = (
         decode_batch(b, 0) for b in (HORIZON_BEFORE, HORIZON_AFTER, HORIZON_LATER)
     )
@@ -219,7 +217,7 @@ def test_delete_horizon() -> None:
     assert rebuild_batch(after.header, later.records, delete_horizon_ms=1073741823) == HORIZON_LATER
 
 
-def test_thinned_and_emptied() -> None:
+def test_batch_keeps_its_sequences_when_records_are_removed() -> None:
     batch = decode_batch(PRODUCER, 0)
     assert [batch.header.sequence_of(r.offset) for r in batch.records] == [10, 11, 12]
     assert batch.header.last_sequence == 12
@@ -229,7 +227,7 @@ def test_thinned_and_emptied() -> None:
     assert decode_batch(PRODUCER_EMPTIED, 0).header.next_offset == 6
 
 
-def test_an_emptied_batch_forgets_its_codec_and_its_horizon() -> None:
+def test_emptied_batch_has_no_codec_and_no_horizon() -> None:
     compressed = decode_batch(encode_batch(TWO, codec=Codec.ZSTD, delete_horizon_ms=5), 0)
     emptied = decode_batch(rebuild_batch(compressed.header, (), delete_horizon_ms=5), 0)
     assert emptied.attributes == BatchAttributes()
@@ -237,7 +235,7 @@ def test_an_emptied_batch_forgets_its_codec_and_its_horizon() -> None:
     assert emptied.header.max_timestamp_ms == compressed.header.max_timestamp_ms
 
 
-def test_append_time_holds_for_every_record() -> None:
+def test_append_time_applies_to_every_record() -> None:
     batch = decode_batch(APPEND_TIME, 0)
     assert [record.timestamp_ms for record in batch.records] == [5000, 5000]
     assert rebuild_batch(batch.header, batch.records[1:]) == APPEND_TIME_THINNED
@@ -252,7 +250,7 @@ def test_append_time_holds_for_every_record() -> None:
     )
 
 
-def test_transaction_marker() -> None:
+def test_transaction_marker_is_decoded_and_keeps_its_horizon() -> None:
     batch = decode_batch(COMMIT, 0)
     assert batch.attributes.control and batch.attributes.transactional
     (marker,) = batch.records
@@ -270,7 +268,7 @@ def test_transaction_marker() -> None:
     assert rebuild_batch(batch.header, ()) == COMMIT_EMPTIED
 
 
-def test_control_records_we_do_not_know() -> None:
+def test_unknown_control_record_is_decoded_or_refused() -> None:
     assert (
         decode_control_record(Record(0, 0, bytes.fromhex("0001000200"), None)).label
         == "leader-change"
@@ -298,7 +296,7 @@ def test_control_records_we_do_not_know() -> None:
 
 
 @pytest.mark.parametrize("encoded", KAFKAS)
-def test_every_flipped_bit_behind_the_crc_is_found(encoded: bytes) -> None:
+def test_every_flipped_bit_after_the_crc_is_detected(encoded: bytes) -> None:
     for place in range(17, len(encoded)):
         flipped = bytearray(encoded)
         flipped[place] ^= 1 << (place % 8)
@@ -306,7 +304,7 @@ def test_every_flipped_bit_behind_the_crc_is_found(encoded: bytes) -> None:
             decode_batch(flipped, 0)
 
 
-def test_entries_of_other_formats() -> None:
+def test_batches_of_other_magics_are_decoded_or_refused() -> None:
     v1 = bytes.fromhex(
         "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
     )
@@ -321,14 +319,14 @@ def test_entries_of_other_formats() -> None:
 
 
 @pytest.mark.parametrize("length", [-(2**31), -1, 0, 13, 14, 48])
-def test_lengths_below_a_header(length: int) -> None:
+def test_length_below_a_header_is_refused(length: int) -> None:
     broken = TWO_BYTES[:8] + length.to_bytes(4, "big", signed=True) + TWO_BYTES[12:]
     with pytest.raises(CorruptLog, match="length") as caught:
         decode_batch(broken, 0)
     assert type(caught.value) is CorruptLog and caught.value.at == 8
 
 
-def test_a_length_beyond_the_segment_is_a_torn_tail() -> None:
+def test_length_beyond_the_segment_is_a_torn_tail() -> None:
     with pytest.raises(TruncatedLog):
         decode_batch(TWO_BYTES[:8] + b"\x7f\xff\xff\xff" + TWO_BYTES[12:], 0)
 
@@ -348,7 +346,7 @@ def test_a_length_beyond_the_segment_is_a_torn_tail() -> None:
         ({"base_offset": 2**63 - 2}, 23),
     ],
 )
-def test_headers_that_lie(fields: dict[str, int], at: int) -> None:
+def test_header_with_an_impossible_field_is_refused(fields: dict[str, int], at: int) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_batch(b"\xee" * 5 + resealed(TWO_BYTES, **fields), 5)
     assert type(caught.value) is CorruptLog
@@ -356,12 +354,12 @@ def test_headers_that_lie(fields: dict[str, int], at: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_unknown_codecs(codec: int) -> None:
+def test_unknown_codec_is_refused(codec: int) -> None:
     with pytest.raises(UnsupportedFormat, match=f"codec {codec}"):
         decode_batch(resealed(TWO_BYTES, attributes=codec), 0)
 
 
-def test_the_high_byte_of_the_attributes_says_nothing() -> None:
+def test_high_byte_of_the_attributes_is_ignored() -> None:
     assert decode_attributes(0x7F80) == BatchAttributes()
 
 
@@ -398,7 +396,7 @@ BROKEN_RECORDS = {
 
 @pytest.mark.parametrize("plain", BROKEN_RECORDS.values(), ids=BROKEN_RECORDS)
 @pytest.mark.parametrize("codec", list(Codec))
-def test_records_that_lie(plain: bytes, codec: Codec) -> None:
+def test_malformed_records_are_refused(plain: bytes, codec: Codec) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_batch(resealed(ONE, compress(codec, plain), attributes=int(codec)), 0)
     assert (
@@ -407,20 +405,20 @@ def test_records_that_lie(plain: bytes, codec: Codec) -> None:
     assert caught.value.at is not None and caught.value.at >= 61
 
 
-def test_offsets_that_do_not_rise() -> None:
+def test_offset_that_does_not_rise_is_refused() -> None:
     again = record_bytes(0, 0, 1, -1, -1, 0)
     with pytest.raises(CorruptLog, match="offset delta 1 after 1"):
         decode_batch(resealed(ONE, again + again, record_count=2), 0)
 
 
-def test_a_bomb_ends_at_the_limit() -> None:
+def test_decompression_stops_at_the_size_limit() -> None:
     for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD, Codec.SNAPPY):
         bomb = encode_batch([Record(0, 0, b"k", bytes(50_000_000))], codec=codec)
         with pytest.raises(OutOfMemoryBudget):
             decode_batch(bomb, 0, limit_bytes=1_000_000)
 
 
-def test_compressed_damage_under_a_right_crc() -> None:
+def test_compressed_damage_under_a_valid_crc_is_refused() -> None:
     for codec in list(Codec)[1:]:
         payload = compress(codec, bytes(5000))
         for broken in (payload[:-1], payload[: len(payload) // 2], payload[:1], b""):
@@ -458,7 +456,7 @@ def record_lists(draw: st.DrawFn, base: int = 0) -> list[Record]:
     producer=st.tuples(i64s, st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)),
     gap=st.integers(0, 50),
 )
-def test_what_was_encoded_is_decoded(
+def test_encoded_batch_round_trips(
     records: list[Record],
     codec: Codec,
     transactional: bool,
@@ -495,7 +493,7 @@ def test_what_was_encoded_is_decoded(
 
 
 @given(records=record_lists(), codec=st.sampled_from(Codec), data=st.data())
-def test_damage_under_a_right_crc_ends_in_our_errors(
+def test_damage_under_a_valid_crc_raises_only_log_errors(
     records: list[Record], codec: Codec, data: st.DataObject
 ) -> None:
     encoded = bytearray(encode_batch(records, codec=codec))
@@ -509,7 +507,7 @@ def test_damage_under_a_right_crc_ends_in_our_errors(
 
 
 @given(st.binary(max_size=200), st.integers(0, 200))
-def test_random_bytes_end_in_our_errors(noise: bytes, at: int) -> None:
+def test_random_bytes_raise_only_log_errors(noise: bytes, at: int) -> None:
     if at <= len(noise):
         try:
             decode_batch(noise, at)
@@ -517,7 +515,7 @@ def test_random_bytes_end_in_our_errors(noise: bytes, at: int) -> None:
             assert error.at is not None
 
 
-def test_iterates_to_the_torn_tail() -> None:
+def test_iteration_stops_at_the_torn_tail() -> None:
     segment = TWO_BYTES + NULLS_BYTES + PRODUCER[:-1]
     seen: list[tuple[int, Batch]] = []
     with pytest.raises(TruncatedLog) as caught:
@@ -531,13 +529,13 @@ def test_iterates_to_the_torn_tail() -> None:
     assert list(iter_batches(b"")) == []
 
 
-def test_sequences_wrap_past_the_largest() -> None:
+def test_sequence_wraps_after_its_maximum() -> None:
     header = decode_batch_header(PRODUCER, 0)._replace(base_sequence=2**31 - 2)
     assert [header.sequence_of(o) for o in (3, 4, 5)] == [2**31 - 2, 2**31 - 1, 0]
     assert header.last_sequence == 0
 
 
-def test_the_encoder_refuses_what_no_reader_could_read() -> None:
+def test_encoder_refuses_records_that_no_reader_can_decode() -> None:
     for records in (
         [Record(1, 0, None, None), Record(1, 0, None, None)],
         [Record(-1, 0, None, None)],
@@ -556,7 +554,7 @@ def test_the_encoder_refuses_what_no_reader_could_read() -> None:
         encode_batch(TWO, producer_epoch=2**15)
 
 
-def test_the_header_has_kafkas_places() -> None:
+def test_header_fields_have_kafkas_offsets() -> None:
     assert [field.offset for field in BATCH_HEADER.fields] == [
         0,
         8,

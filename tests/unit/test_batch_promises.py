@@ -1,6 +1,4 @@
-"""Transactions, producers and converted batches as facts tell them, beside plain twins that go
-forwards.
-"""
+"""Tests of the checks of transactions, producers and converted batches, against plain models."""
 
 from __future__ import annotations
 
@@ -100,7 +98,9 @@ sizes = st.lists(st.integers(0, 6), max_size=8)
 
 
 @given(lives(), sizes, st.integers(0, 40))
-def test_the_next_marker_decides(facts: list[Fact], cuts: list[int], high_watermark: int) -> None:
+def test_next_marker_decides_a_transaction(
+    facts: list[Fact], cuts: list[int], high_watermark: int
+) -> None:
     found = history(blocks(facts, cuts))
     begun: dict[int, list[Fact]] = {}
     finished, aborted = [], set()
@@ -144,7 +144,7 @@ def test_the_next_marker_decides(facts: list[Fact], cuts: list[int], high_waterm
 
 
 @given(lives(), sizes)
-def test_what_is_thinned_is_not_missed(facts: list[Fact], cuts: list[int]) -> None:
+def test_removed_data_batches_do_not_change_the_history(facts: list[Fact], cuts: list[int]) -> None:
     whole = blocks(facts, cuts)
     thin = [thinned(block) for block in whole]
     assert history(thin).transactions.tolist() == history(whole).transactions.tolist()
@@ -193,7 +193,7 @@ def owed_twin(
 
 
 @given(lives(), sizes, st.data())
-def test_the_batches_of_active_producers_are_owed(
+def test_last_batches_of_active_producers_are_required(
     facts: list[Fact], cuts: list[int], data: st.DataObject
 ) -> None:
     clock, expiration = data.draw(st.integers(0, 40)), data.draw(st.integers(1, 20))
@@ -212,7 +212,7 @@ def test_the_batches_of_active_producers_are_owed(
     assert found.tolist() == sorted(owed_twin(facts, snapshot.offset, producers, clock, expiration))
 
 
-def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
+def test_batch_that_lost_its_marker_counts_as_a_changed_decision() -> None:
     """Aborted data without its marker falls to the producer's next one, or to none."""
     facts = [
         Fact(DATA, 0, 1),
@@ -245,7 +245,7 @@ def test_a_batch_that_lost_its_marker_is_decided_otherwise() -> None:
     ]
 
 
-def test_only_a_snapshot_knows_that_nothing_is_open() -> None:
+def test_only_a_snapshot_proves_that_no_transaction_is_open() -> None:
     found = history(blocks([Fact(DATA, 0, 1), Fact(DATA, 2, 2, 8), Fact(DATA, 5, 6, 9)]))
 
     def lost(*known: KnownProducer, offset: int = 5) -> list[int]:
@@ -272,7 +272,7 @@ def simple(base: int, last: int, shape: int = 1, present: int = 1) -> Fact:
     return Fact(SIMPLE_DATA, base, last, -1, -1, shape=shape, present=present)
 
 
-def test_what_old_batches_become() -> None:
+def test_wrongly_converted_old_batches_are_found() -> None:
     before = [
         old(0, 9),
         simple(10, 12),

@@ -1,4 +1,4 @@
-"""The commands that bench/README.md names find what they import: four of them once did not."""
+"""Tests that the commands in bench/README.md find their imports."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_commands_of_the_bench_find_what_they_import() -> None:
+def test_bench_commands_find_their_imports() -> None:
     named = set(re.findall(r"python -m (bench\.\w+)", (REPOSITORY / "bench/README.md").read_text()))
     assert len(named) > 10
     subprocess.run(

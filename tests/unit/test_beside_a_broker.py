@@ -1,6 +1,4 @@
-"""Reading a log that a broker has open: up to its high watermark, whatever the broker does to it
-meanwhile.
-"""
+"""Tests of reading a log that a running broker has open, up to its high watermark."""
 
 from __future__ import annotations
 
@@ -102,7 +100,7 @@ def offsets(root: Path, **wanted: object) -> list[int]:
 @pytest.mark.parametrize(
     ("watermark", "end"), [(12, 12), (11, 10), (10, 10), (8, 8), (7, 6), (4, 4), (0, 0)]
 )
-def test_a_log_ends_at_the_high_watermark(root: Path, watermark: int, end: int) -> None:
+def test_read_ends_at_the_high_watermark(root: Path, watermark: int, end: int) -> None:
     with broker_on(root, watermark):
         report = lastwrite.inspect(str(root), spark=INLINE)
         [found] = report.partitions
@@ -122,7 +120,7 @@ def test_a_log_ends_at_the_high_watermark(root: Path, watermark: int, end: int) 
         assert lastwrite.latest(str(root), "t").end_offsets == {0: end}
 
 
-def test_nothing_is_written_or_locked(root: Path) -> None:
+def test_read_commands_write_and_lock_nothing(root: Path) -> None:
     def listing() -> list[tuple[str, int, bytes]]:
         files = sorted(path for path in root.rglob("*") if path.is_file())
         return [(str(path), path.stat().st_mtime_ns, path.read_bytes()) for path in files]
@@ -136,7 +134,7 @@ def test_nothing_is_written_or_locked(root: Path) -> None:
         assert listing() == before
 
 
-def test_a_torn_end_is_damage_once_the_broker_has_gone(root: Path) -> None:
+def test_torn_end_is_damage_after_a_clean_shutdown(root: Path) -> None:
     with broker_on(root, 12):
         assert offsets(root) == list(range(12))
     (root / ".kafka_cleanshutdown").touch()
@@ -144,12 +142,12 @@ def test_a_torn_end_is_damage_once_the_broker_has_gone(root: Path) -> None:
         offsets(root)
 
 
-def test_what_is_not_whole_below_the_high_watermark_is_damage(root: Path) -> None:
+def test_incomplete_batch_below_the_high_watermark_is_damage(root: Path) -> None:
     with broker_on(root, 14), pytest.raises(CorruptLog):
         offsets(root)
 
 
-def test_a_log_that_ends_below_its_high_watermark_is_refused(
+def test_log_that_ends_below_its_high_watermark_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
@@ -159,14 +157,14 @@ def test_a_log_that_ends_below_its_high_watermark_is_refused(
         offsets(root)
 
 
-def test_a_segment_without_its_index_is_read(root: Path) -> None:
+def test_segment_without_its_index_is_read(root: Path) -> None:
     """A cleaner that exchanges a segment renames its log before its index."""
     (root / NAME / segment(8)).with_suffix(".index").unlink(missing_ok=True)
     with broker_on(root, 12):
         assert offsets(root) == list(range(12))
 
 
-def test_a_broker_that_starts_is_waited_for(root: Path) -> None:
+def test_commands_refuse_a_log_whose_broker_is_starting(root: Path) -> None:
     write_checkpoint(root, MARKS, {NAME: 12})
     os.utime(root / MARKS, (1, 1))
     with broker_on(root, None):
@@ -176,7 +174,7 @@ def test_a_broker_that_starts_is_waited_for(root: Path) -> None:
         assert "a broker is starting" in found.reasons[0].message
 
 
-def test_in_place_nothing_is_done(root: Path) -> None:
+def test_compact_refuses_a_log_that_a_broker_has_open(root: Path) -> None:
     with broker_on(root, 12):
         with pytest.raises(LogHeld):
             lastwrite.compact(str(root), topic="t", config=CONFIG, spark=INLINE)
@@ -185,7 +183,7 @@ def test_in_place_nothing_is_done(root: Path) -> None:
         assert len(found.records) == 4
 
 
-def test_single_files_that_the_broker_may_be_writing(root: Path) -> None:
+def test_single_file_that_the_broker_may_be_writing_is_refused(root: Path) -> None:
     with broker_on(root, 12):
         assert offsets(root / NAME / segment(4)) == [4, 5, 6, 7]
         for suffix in (".log", ".index"):
@@ -251,7 +249,7 @@ def in_the_middle(
         (rolled, list(range(12))),
     ],
 )
-def test_what_changes_before_it_is_read_is_read_anew(
+def test_log_that_changes_before_it_is_read_is_read_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], None], expected: list[int]
 ) -> None:
     with broker_on(root, 12):
@@ -262,7 +260,7 @@ def test_what_changes_before_it_is_read_is_read_anew(
         assert [row["offset"] for row in lastwrite.read(str(root))] == expected
 
 
-def test_what_was_cleaned_after_the_note_waits_for_the_next(
+def test_segment_cleaned_after_the_checkpoint_needs_a_newer_checkpoint(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cleaner has taken a@0, b@1 and c@2 for later writes that are not below the bound."""
@@ -281,7 +279,7 @@ def test_what_was_cleaned_after_the_note_waits_for_the_next(
 
 @pytest.mark.parametrize("move", [cleaned, expired, rolled])
 @pytest.mark.parametrize("command", ["inspect", "latest", "verify", "explain"])
-def test_every_command_reads_anew(
+def test_every_command_reads_again_after_a_change(
     root: Path, monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], None], command: str
 ) -> None:
     with broker_on(root, 12):
@@ -298,7 +296,7 @@ def test_every_command_reads_anew(
             assert [str(each.kind) for each in why.problems] == ["open"]
 
 
-def test_rows_go_on_where_they_were(root: Path) -> None:
+def test_dump_continues_after_the_log_was_cleaned(root: Path) -> None:
     with broker_on(root, 12):
         rows = lastwrite.dump(str(root))
         seen = [next(rows)["offset"] for _ in range(3)]
@@ -306,7 +304,7 @@ def test_rows_go_on_where_they_were(root: Path) -> None:
         assert [*seen, *(row["offset"] for row in rows)] == [0, 1, 2, 3, 5, 7, 8, 9, 10, 11]
 
 
-def test_rows_that_were_deleted_before_they_came_are_named(root: Path) -> None:
+def test_dump_names_the_offsets_that_were_deleted_before_they_were_read(root: Path) -> None:
     with broker_on(root, 12):
         rows = lastwrite.dump(str(root))
         assert next(rows)["offset"] == 0
@@ -315,7 +313,7 @@ def test_rows_that_were_deleted_before_they_came_are_named(root: Path) -> None:
             list(rows)
 
 
-def test_a_log_that_is_cut_meanwhile_is_named(root: Path) -> None:
+def test_truncation_during_a_read_is_reported(root: Path) -> None:
     with broker_on(root, 12):
         for rows in (lastwrite.dump(str(root)), lastwrite.read(str(root))):
             assert isinstance(rows, Iterator) and next(rows)["offset"] == 0
@@ -326,7 +324,9 @@ def test_a_log_that_is_cut_meanwhile_is_named(root: Path) -> None:
             (root / NAME / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
 
 
-def test_it_gives_up_where_nothing_rests(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_gives_up_on_a_log_that_keeps_changing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def touch(root: Path) -> None:
         os.utime(root / NAME / segment(0))
 
@@ -340,7 +340,7 @@ def test_it_gives_up_where_nothing_rests(root: Path, monkeypatch: pytest.MonkeyP
         assert "changed while" in (why.summary or "")
 
 
-def test_a_swap_under_way_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_waits_for_a_segment_swap(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
     path = root / NAME / segment(4)
     path.rename(f"{path}.swap")
@@ -348,7 +348,7 @@ def test_a_swap_under_way_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPa
         lastwrite.inspect(str(root))
 
 
-def test_a_plan_is_made_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_computed_again_after_a_change(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with broker_on(root, 12):
         in_the_middle(monkeypatch, cleaned, root)
         monkeypatch.setattr(KafkaSystem, "read", staticmethod(_read))
@@ -360,7 +360,7 @@ def _read(folder: str, spend: object = None) -> object:
     return log_dir.read_partition(folder)
 
 
-def test_files_that_vanish_have_names(tmp_path: Path) -> None:
+def test_vanished_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(CommitConflict, match="vanished"):
         end_offset_of(str(tmp_path / segment(0)), str(tmp_path / "0.index"), 0)
 
@@ -368,7 +368,7 @@ def test_files_that_vanish_have_names(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- a copy
 
 
-def test_a_copy_ends_at_the_last_stable_offset(root: Path, tmp_path: Path) -> None:
+def test_copy_ends_at_the_last_stable_offset(root: Path, tmp_path: Path) -> None:
     """Producer 7 has a transaction open from 10 on, whose marker is not replicated."""
     active = root / NAME / segment(8)
     active.write_bytes(

@@ -1,4 +1,4 @@
-"""``fetch`` of a live topic through connections that break after so many bytes."""
+"""Tests of fetching a live topic through connections that break after a number of bytes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stored(archive: Path, name: str) -> bytes:
 
 
 @pytest.mark.parametrize("most", [6_000, 40_000])
-def test_all_comes_through_connections_that_break(tmp_path: Path, most: int) -> None:
+def test_fetch_completes_through_broken_connections(tmp_path: Path, most: int) -> None:
     root, archive = tmp_path / "root", tmp_path / "archive"
     written = write_topic(root, "t-0", [3_000] * 60)
     random = Random(1)
@@ -64,7 +64,7 @@ def test_all_comes_through_connections_that_break(tmp_path: Path, most: int) -> 
     assert (found.exit_status, stored(archive, "t-0") == written) == (0, True)
 
 
-def test_what_came_is_kept_where_a_batch_does_not_come_whole(tmp_path: Path) -> None:
+def test_fetch_keeps_complete_batches_before_a_truncated_one(tmp_path: Path) -> None:
     root, archive = tmp_path / "root", tmp_path / "archive"
     written = write_topic(root, "t-0", [3_000] * 20 + [100_000] + [3_000] * 20)
     write_topic(root, "t-1", [100_000])
@@ -83,7 +83,7 @@ def test_what_came_is_kept_where_a_batch_does_not_come_whole(tmp_path: Path) -> 
     assert stored(archive, "t-0").endswith(written[-3_000:])
 
 
-def test_after_one_partition_gave_up_the_others_do_soon_unless_records_come() -> None:
+def test_abandoned_partition_shortens_the_patience_until_records_arrive() -> None:
     cluster = KafkaCluster(["127.0.0.1:1"], KafkaClientConfig())
     assert cluster.patience_s == 60
     cluster.note_abandoned()

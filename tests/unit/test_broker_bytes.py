@@ -1,4 +1,4 @@
-"""Every file of the corpus, which a real broker wrote, taken apart and put together again."""
+"""Tests that every corpus file, which a real broker wrote, survives decoding and encoding."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def name(path: Path) -> str:
     return str(path.relative_to(CORPUS))
 
 
-def test_there_is_a_corpus() -> None:
+def test_corpus_has_logs() -> None:
     assert len(LOGS) > 10
 
 
 @pytest.mark.parametrize("log", LOGS, ids=name)
-def test_batches_come_back(log: Path) -> None:
+def test_batches_round_trip(log: Path) -> None:
     segment = log.read_bytes()
     for at, batch in iter_batches(segment):
         header, attributes = batch.header, batch.attributes
@@ -96,7 +96,7 @@ def columns(log: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("log", STOPPED, ids=name)
-def test_indexes_of_one_session_are_the_brokers(log: Path) -> None:
+def test_indexes_of_one_session_equal_the_brokers(log: Path) -> None:
     base_offset = int(log.stem)
     indexer = SegmentIndexer(base_offset, interval_bytes=INDEX_INTERVAL_BYTES)
     indexer.append(*columns(log))
@@ -108,7 +108,7 @@ def test_indexes_of_one_session_are_the_brokers(log: Path) -> None:
 
 
 @pytest.mark.parametrize("log", LOGS, ids=name)
-def test_indexes_of_any_session_are_true(log: Path) -> None:
+def test_indexes_of_any_session_point_at_the_right_batches(log: Path) -> None:
     """A broker that starts again counts the bytes to the next entry from 0, so it has fewer entries
     than we.
     """
@@ -127,7 +127,7 @@ def test_indexes_of_any_session_are_true(log: Path) -> None:
         assert (last_offsets[rows] == times.offsets).all()
 
 
-def test_every_file_has_a_name_that_we_know() -> None:
+def test_every_file_name_is_recognised() -> None:
     for folder in {log.parent for log in LOGS}:
         assert decode_folder_name(folder.name) is not None, folder
         for path in folder.iterdir():
@@ -135,18 +135,18 @@ def test_every_file_has_a_name_that_we_know() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*/*/*.snapshot")), ids=name)
-def test_snapshots_come_back(path: Path) -> None:
+def test_snapshots_round_trip(path: Path) -> None:
     assert classify(path.name).suffix is Suffix.LIVE
     assert encode_snapshot(decode_snapshot(path.read_bytes())) == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*/*-offset-checkpoint")), ids=name)
-def test_checkpoints_come_back(path: Path) -> None:
+def test_checkpoints_round_trip(path: Path) -> None:
     text = path.read_bytes()
     assert not text or encode_offset_checkpoint(decode_offset_checkpoint(text)) == text
 
 
-def test_texts_come_back() -> None:
+def test_text_files_round_trip() -> None:
     epochs = sorted(CORPUS.glob(f"*/*/*/{KafkaFileKind.LEADER_EPOCHS}"))
     metadata = sorted(CORPUS.glob(f"*/*/*/{KafkaFileKind.PARTITION_METADATA}"))
     assert epochs and metadata
@@ -162,7 +162,7 @@ def test_texts_come_back() -> None:
 
 
 @pytest.mark.parametrize("log", [log for log in LOGS if "broker-gzip" in str(log)], ids=name)
-def test_gzip_of_the_broker_is_ours(log: Path) -> None:
+def test_gzip_output_equals_the_brokers(log: Path) -> None:
     segment = log.read_bytes()
     for at, batch in iter_batches(segment):
         payload = segment[at + BATCH_HEADER.size : at + batch.header.size_bytes]

@@ -1,4 +1,4 @@
-"""A table kept current tells what came, tries again what time heals, and ends when asked."""
+"""Tests of keeping a table current: reports, retries and the end."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _kept(turns: list[Callable[[], TableRound]]) -> tuple[list[TableRound], list
     return told, notes
 
 
-def test_the_first_turn_and_those_that_changed_something_are_told() -> None:
+def test_first_round_and_changed_rounds_are_reported() -> None:
     hows = ["unchanged", "unchanged", "updated", "unchanged", "compared"]
     told, notes = _kept([lambda how=how: _round(how) for how in hows])  # type: ignore[misc]
     assert [each.how for each in told] == ["unchanged", "updated", "compared"]
     assert not notes
 
 
-def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_retries_when_the_store_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lastwrite.cleaner.pauses.LONGEST_S", QUICK_S)
 
     def silent() -> TableRound:
@@ -57,7 +57,7 @@ def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyP
     assert len(notes) == 2 and all("no answer" in each for each in notes)
 
 
-def test_what_time_does_not_heal_ends_it() -> None:
+def test_permanent_error_ends_the_keeper() -> None:
     def gone() -> TableRound:
         raise CommitConflict("the log begins at offset 9", path="t-0", remedy="--anew")
 
@@ -67,7 +67,7 @@ def test_what_time_does_not_heal_ends_it() -> None:
         CacheKeeper(gone, 0, print, print)
 
 
-def test_a_real_table_follows_a_log(tmp_path: Path) -> None:
+def test_table_follows_a_growing_log(tmp_path: Path) -> None:
     pytest.importorskip("deltalake")
     log, table = GrowingLog(tmp_path / "log"), str(tmp_path / "table")
     log.append([(b"a", b"1", 1), (b"b", b"2", 2)])

@@ -1,4 +1,4 @@
-"""Compaction by example: ``tests/cases``, in the form that its README describes."""
+"""Tests of the compaction examples in tests/cases, whose README describes the form."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ def test_each_system_has_cases() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 @pytest.mark.parametrize("by_model", [False, True], ids=["engine", "model"])
-def test_it_leaves_what_the_case_says(path: Path, by_model: bool, tmp_path: Path) -> None:
+def test_compaction_leaves_the_records_of_the_case(
+    path: Path, by_model: bool, tmp_path: Path
+) -> None:
     played = play(path, tmp_path / "log", by_model)
     assert played and all(expected == left for expected, left in played), played
 
 
-def test_a_wrong_case_is_rewritten_and_true_lines_keep_their_comments(tmp_path: Path) -> None:
+def test_wrong_case_is_rewritten_and_correct_lines_keep_their_comments(tmp_path: Path) -> None:
     case = (CASES / "kafka" / "tombstones.txt").read_text()
     wrong = tmp_path / "kafka" / "wrong.txt"
     wrong.parent.mkdir()

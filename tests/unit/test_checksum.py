@@ -1,4 +1,4 @@
-"""The kernels of CRC-32C and CRC-32 beside the libraries."""
+"""Tests of the CRC-32C and CRC-32 kernels against the libraries."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lastwrite.encoding.checksum import (
 )
 
 
-def test_the_check_value_of_the_field() -> None:
+def test_crc32c_has_the_standard_check_value() -> None:
     assert int(crc32c(np.frombuffer(b"123456789", np.uint8), 0, 9)) == 0xE3069283
 
 
 @given(st.binary(max_size=14_000), st.integers(0, 20))
-def test_any_stretch_is_what_the_library_says(data: bytes, start: int) -> None:
+def test_checksum_of_any_range_equals_the_librarys(data: bytes, start: int) -> None:
     start = min(start, len(data))
     assert int(crc32c(np.frombuffer(data, np.uint8), start, len(data))) == google_crc32c.value(
         data[start:]
@@ -34,7 +34,7 @@ def test_any_stretch_is_what_the_library_says(data: bytes, start: int) -> None:
 
 
 @pytest.mark.parametrize("start", range(3))
-def test_every_short_stretch(start: int) -> None:
+def test_checksum_of_every_short_range_equals_the_librarys(start: int) -> None:
     data = np.random.default_rng(7).integers(0, 256, 400, dtype=np.uint8)
     for end in range(start, len(data)):
         wanted = zlib.crc32(data[start:end].tobytes())
@@ -43,6 +43,6 @@ def test_every_short_stretch(start: int) -> None:
         assert int(_by_tables(_IEEE_TABLES, data, start, end, begun)) == wanted, "by tables alone"
 
 
-def test_this_processor_agrees() -> None:
+def test_kernels_pass_their_self_check_on_this_processor() -> None:
     check_against_library()
     check_crc32_against_library()

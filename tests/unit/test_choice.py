@@ -1,4 +1,4 @@
-"""Which partitions are asked for: names, patterns, numbers, and what is said where none is."""
+"""Tests of selecting partitions by name, pattern and number, and of the errors if none match."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def chosen(topic: Topics, partition: int | None = None) -> list[str]:
         (["[co]*"], 2, ["clicks-2"]),
     ],
 )
-def test_names_patterns_and_numbers(
+def test_names_patterns_and_numbers_select_partitions(
     topic: Topics, partition: int | None, wanted: list[str]
 ) -> None:
     assert chosen(topic, partition) == wanted
 
 
-def test_all_where_nothing_is_asked() -> None:
+def test_no_selection_means_all_partitions() -> None:
     assert chosen(None) == [str(name) for name, _ in THERE]
 
 
@@ -52,18 +52,20 @@ def test_all_where_nothing_is_asked() -> None:
         ("ord*", 9, "no topic has a partition 9 — orders has 0-1, orders-dlq has 0"),
     ],
 )
-def test_what_is_not_there(topic: Topics, partition: int | None, said: str) -> None:
+def test_missing_topic_or_partition_is_an_error(
+    topic: Topics, partition: int | None, said: str
+) -> None:
     with pytest.raises(NotALog) as caught:
         chosen(topic, partition)
     assert str(caught.value) == f"/logs: {said} [LW-202]"
 
 
-def test_an_empty_list_is_not_every_topic() -> None:
+def test_empty_list_of_topics_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="an empty list of topics"):
         chosen([])
 
 
-def test_a_pattern_asks_and_does_not_name() -> None:
+def test_pattern_selects_a_topic_but_does_not_name_it() -> None:
     for topic, asked, named in (
         (None, True, False),
         ("orders", True, True),

@@ -1,4 +1,4 @@
-"""Segments in chunks: manifests against what Aiven's own classes wrote, and what lies."""
+"""Tests of chunked segments: manifests of Aiven's own classes, and malformed manifests."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def index(**fields: Any) -> ChunkIndex:
     ("values", "width"),
     [([], 1), ([7], 1), ([300, 5], 1), ([3, 258, 9], 2), ([1, 70_000, 2], 3), ([0, 1 << 30, 8], 4)],
 )
-def test_sizes(values: list[int], width: int) -> None:
+def test_chunk_sizes_are_decoded(values: list[int], width: int) -> None:
     found = index(original_file_size=10 * len(values), transformed_chunks=packed(values, width))
     assert found.sizes() == values
 
 
-def test_sizes_that_lie() -> None:
+def test_malformed_chunk_sizes_are_refused() -> None:
     with pytest.raises(CorruptLog, match="sizes of 2 chunks, where there are 3"):
         index(transformed_chunks=packed([1, 2], 1)).sizes()
     with pytest.raises(CorruptLog):
@@ -83,7 +83,7 @@ def manifests(kind: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_segment_reads_as_it_was(kind: str) -> None:
+def test_chunked_segment_reads_as_the_original(kind: str) -> None:
     for path in manifests(kind):
         (whole,) = (CORPUS / "tier").rglob(f"{path.stem}.log")
         plain = whole.read_bytes()
@@ -95,7 +95,7 @@ def test_a_segment_reads_as_it_was(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_sides_are_those_of_the_segment(kind: str) -> None:
+def test_side_files_equal_those_of_the_segment(kind: str) -> None:
     for path in manifests(kind):
         at = decode_manifest(path.read_bytes(), str(path)).segment_indexes
         indexes = path.with_suffix(".indexes")
@@ -113,7 +113,7 @@ def test_the_sides_are_those_of_the_segment(kind: str) -> None:
                 assert part == found[0].read_bytes()
 
 
-def test_what_is_there_no_more_or_is_another(tmp_path: Path) -> None:
+def test_missing_or_replaced_segment_is_an_error(tmp_path: Path) -> None:
     source = manifests("zstd")[0]
     size = json.loads(source.read_bytes())["chunkIndex"]["originalFileSize"]
     path = tmp_path / source.name

@@ -1,4 +1,4 @@
-"""When Java is told to write its classes down, when to take them from there, and when neither."""
+"""Tests of Java's class archive: when it is written, when it is used, and when neither."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(archive: ClassArchive, program: str) -> int:
         (25, True, "AOTCache"),
     ],
 )
-def test_one_run_writes_and_the_next_takes(
+def test_first_run_writes_the_archive_and_the_next_uses_it(
     tmp_path: Path, jars: Path, cache: Path, version: int, is_trimmed: bool, use: str
 ) -> None:
     java = make_java(tmp_path / "jdk", version, is_trimmed=is_trimmed)
@@ -72,7 +72,7 @@ def test_one_run_writes_and_the_next_takes(
     assert class_archive(java, jars, ["-Xmx1m"]).is_written  # another Spark
 
 
-def test_a_java_that_fails_leaves_no_archive_and_is_not_tried_again(
+def test_failed_java_leaves_no_archive_and_is_not_retried(
     tmp_path: Path, jars: Path, cache: Path
 ) -> None:
     java = make_java(tmp_path / "jdk")
@@ -81,19 +81,19 @@ def test_a_java_that_fails_leaves_no_archive_and_is_not_tried_again(
     assert class_archive(java, jars, ()) == ClassArchive()
 
 
-def test_a_run_that_is_cut_short_leaves_the_writing_to_the_next(tmp_path: Path, jars: Path) -> None:
+def test_interrupted_run_leaves_the_writing_to_the_next(tmp_path: Path, jars: Path) -> None:
     java = make_java(tmp_path / "jdk")
     class_archive(java, jars, ()).give_up()
     assert class_archive(java, jars, ()).is_written
 
 
-def test_a_java_without_its_own_archive_is_started_as_ever(tmp_path: Path, jars: Path) -> None:
+def test_java_without_its_own_archive_starts_without_options(tmp_path: Path, jars: Path) -> None:
     assert (
         class_archive(make_java(tmp_path / "jdk", 17, is_trimmed=True), jars, ()) == ClassArchive()
     )
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(
+def test_unwritable_cache_is_ignored(
     tmp_path: Path, jars: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
@@ -101,7 +101,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(
     assert class_archive(make_java(tmp_path / "jdk"), jars, ()) == ClassArchive()
 
 
-def test_classes_that_others_could_have_written_are_not_taken(
+def test_archive_in_a_world_writable_cache_is_not_used(
     tmp_path: Path, jars: Path, cache: Path
 ) -> None:
     java = make_java(tmp_path / "jdk")
@@ -112,7 +112,7 @@ def test_classes_that_others_could_have_written_are_not_taken(
     assert class_archive(java, jars, ["-Xother"]) == ClassArchive()
 
 
-def test_few_archives_are_kept(tmp_path: Path, jars: Path, cache: Path) -> None:
+def test_only_the_newest_archives_are_kept(tmp_path: Path, jars: Path, cache: Path) -> None:
     java = make_java(tmp_path / "jdk")
     for n in range(6):
         write(class_archive(java, jars, [f"-Xmx{n}m"]), 'echo classes > "$1"')
@@ -123,7 +123,7 @@ def test_few_archives_are_kept(tmp_path: Path, jars: Path, cache: Path) -> None:
     assert class_archive(java, jars, ["-Xmx0m"]).is_written
 
 
-def test_the_cache_is_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("sys.platform", "darwin")
     assert cache_folder().parts[-3:] == ("Library", "Caches", "lastwrite")

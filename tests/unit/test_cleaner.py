@@ -1,6 +1,4 @@
-"""The daemon's loop without Spark: what is picked, what is set aside, what is left to others, when
-it ends.
-"""
+"""Tests of the daemon's loop without Spark: selection, quarantine, locks and the end."""
 
 from __future__ import annotations
 
@@ -72,7 +70,7 @@ def rounds(events: list[Event]) -> list[str]:
     return [f"{e.report.topic}-{e.report.partition}" for e in events if isinstance(e, RoundEnded)]
 
 
-def test_one_pass_cleans_what_is_due_dirtiest_first_over_two_roots(tmp_path: Path) -> None:
+def test_pass_cleans_due_partitions_of_two_roots_dirtiest_first(tmp_path: Path) -> None:
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
     write(tmp_path / "x", name("some"), clean_to=60)
@@ -92,7 +90,7 @@ def test_one_pass_cleans_what_is_due_dirtiest_first_over_two_roots(tmp_path: Pat
     assert clean(tmp_path / "x", tmp_path / "y") == (0, [])
 
 
-def test_a_setting_that_has_no_effect_says_what_takes_its_place(tmp_path: Path) -> None:
+def test_setting_without_effect_is_reported_with_its_replacement(tmp_path: Path) -> None:
     class Heard(NoProgress):
         def note(self, text: str) -> None:
             notes.append(text)
@@ -108,14 +106,14 @@ def test_a_setting_that_has_no_effect_says_what_takes_its_place(tmp_path: Path) 
     assert sum(isinstance(event, DaemonNote) and said in event.text for event in events) == 1
 
 
-def test_an_overdue_partition_is_due_whatever_its_share(tmp_path: Path) -> None:
+def test_overdue_partition_is_due_whatever_its_dirty_ratio(tmp_path: Path) -> None:
     write(tmp_path, name("old"), clean_to=150, age_ms=5000)
     assert clean(tmp_path) == (0, [])
     status, events = clean(tmp_path, **{"max.compaction.lag.ms": 1000})
     assert (status, rounds(events)) == (0, ["old-0"])
 
 
-def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cleaned(
+def test_damaged_partition_is_quarantined_and_the_others_are_cleaned(
     tmp_path: Path,
 ) -> None:
     folder = write(tmp_path, name("a"))
@@ -136,7 +134,7 @@ def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cle
     assert rounds(clean(tmp_path)[1]) == ["a-0"]
 
 
-def test_a_next_try_that_succeeds_clears_the_note(tmp_path: Path) -> None:
+def test_successful_retry_ends_the_quarantine(tmp_path: Path) -> None:
     write(tmp_path, name("a"))
     set_aside(
         str(tmp_path), {name("a"): "it was torn"}, time.time_ns() // 1_000_000 - 60_001, NOTES
@@ -145,7 +143,7 @@ def test_a_next_try_that_succeeds_clears_the_note(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists()
 
 
-def test_a_partition_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> None:
+def test_unreadable_partition_is_quarantined(tmp_path: Path) -> None:
     folder = write(tmp_path, name("a"))
     (folder / "leader-epoch-checkpoint").write_text("what?")
     assert clean(tmp_path) == (0, []), "somebody may be writing it just now"
@@ -176,7 +174,9 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize(("script", "cleaned"), [(_HOLD, ["b-0"]), (_BROKER, [])])
-def test_what_others_hold_is_left_to_them(tmp_path: Path, script: str, cleaned: list[str]) -> None:
+def test_partition_locked_by_another_process_is_skipped(
+    tmp_path: Path, script: str, cleaned: list[str]
+) -> None:
     write(tmp_path, name("a"))
     write(tmp_path, name("b"))
     arguments = [sys.executable, "-c", script, str(tmp_path)]
@@ -196,7 +196,7 @@ def test_what_others_hold_is_left_to_them(tmp_path: Path, script: str, cleaned: 
         )
 
 
-def test_retention_goes_with_each_pass(tmp_path: Path) -> None:
+def test_retention_runs_in_each_pass(tmp_path: Path) -> None:
     write(tmp_path, name("a"), age_ms=3_600_000)
     _, events = clean(tmp_path, **{"cleanup.policy": "delete", "retention.ms": 60_000})
     (told,) = [e for e in events if isinstance(e, RoundEnded)]
@@ -206,7 +206,7 @@ def test_retention_goes_with_each_pass(tmp_path: Path) -> None:
     assert rounds(events) == ["b-0"]
 
 
-def test_nobody_guesses_whether_a_topic_is_compacted(tmp_path: Path) -> None:
+def test_clean_refuses_to_guess_the_cleanup_policy(tmp_path: Path) -> None:
     write(tmp_path, name("a"))
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
         lastwrite.clean([str(tmp_path)], once=True, spark=INLINE)
@@ -216,7 +216,7 @@ def test_nobody_guesses_whether_a_topic_is_compacted(tmp_path: Path) -> None:
         lastwrite.clean([str(tmp_path / "a-0")], COMPACT, once=True)
 
 
-def test_a_daemon_sees_new_data_and_stops_when_asked(tmp_path: Path) -> None:
+def test_daemon_cleans_new_data_and_stops_on_request(tmp_path: Path) -> None:
     write(tmp_path, name("a"))
     cleaners: list[Cleaner] = []
     events: list[Event] = []
@@ -234,7 +234,7 @@ def test_a_daemon_sees_new_data_and_stops_when_asked(tmp_path: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_a_stop_in_the_middle_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+def test_stop_during_a_round_leaves_the_log_unchanged(tmp_path: Path) -> None:
     folder = write(tmp_path, name("a"), records=5000)
     before = contents(folder)
     cleaners: list[Cleaner] = []

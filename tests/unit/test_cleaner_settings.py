@@ -1,6 +1,4 @@
-"""The daemon's settings: read again when their file is another one, kept when the new ones are
-wrong.
-"""
+"""Tests of the daemon's settings: reloaded if their file changes, kept if the new ones are wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def replace(file: Path, text: str) -> None:
     os.rename(file.with_suffix(".new"), file)
 
 
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+def test_changed_file_is_reloaded(tmp_path: Path) -> None:
     file = tmp_path / "cleaner.properties"
     file.write_text("log.cleaner.threads=1\nmin.cleanable.dirty.ratio=0.5\n")
     source = SettingsSource(
@@ -48,7 +46,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["log.cleaner.threads=0", "retention.ms=soon", "a=\\u12g4"])
-def test_wrong_settings_are_said_once_and_the_old_ones_stay(tmp_path: Path, wrong: str) -> None:
+def test_wrong_settings_are_reported_once_and_the_old_ones_stay(tmp_path: Path, wrong: str) -> None:
     file = tmp_path / "cleaner.properties"
     file.write_text("log.cleaner.threads=2\n")
     source = SettingsSource(KAFKA, lambda: settings(Output(), None, str(file)), str(file))
@@ -66,12 +64,12 @@ def test_wrong_settings_are_said_once_and_the_old_ones_stay(tmp_path: Path, wron
     assert source.current.cleaner.threads == 4
 
 
-def test_wrong_settings_at_the_start_are_an_error(tmp_path: Path) -> None:
+def test_wrong_settings_at_the_start_raise(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
         SettingsSource(KAFKA, lambda: {"log.cleaner.threads": "many"}, None)
 
 
-def test_a_clients_settings_are_not_for_rounds() -> None:
+def test_client_settings_are_not_passed_to_rounds() -> None:
     given = {"client.id": "x", "retention.ms": "5"}
     source = SettingsSource(KAFKA, lambda: given, None, rules_of)
     assert source.current.names == {"retention.ms": "5"} and source.current.given == given

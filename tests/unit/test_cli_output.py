@@ -1,4 +1,4 @@
-"""Words for people, options, and lines of progress."""
+"""Tests of the command line's texts, options and progress lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lastwrite.errors import InvalidConfig
         (9e12, "9.0 TB"),
     ],
 )
-def test_sizes(size: float, said: str) -> None:
+def test_sizes_are_formatted(size: float, said: str) -> None:
     assert output.in_words(size) == said
     assert output.in_words(None) == "?"
 
@@ -37,11 +37,11 @@ def test_sizes(size: float, said: str) -> None:
     ("seconds", "said"),
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (42, "42 s"), (187, "3:07"), (7800, "2:10:00")],
 )
-def test_durations(seconds: float, said: str) -> None:
+def test_durations_are_formatted(seconds: float, said: str) -> None:
     assert output.in_time(seconds) == said
 
 
-def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_prints_a_line_per_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
@@ -63,7 +63,7 @@ def test_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_few_bytes_foretell_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_omits_the_estimate_after_a_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(output.time, "monotonic", lambda: clock[0])
     stream = io.StringIO()
@@ -74,7 +74,7 @@ def test_a_few_bytes_foretell_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue().splitlines()[1:] == ["scan: 0% of 2.0 kB, for 1:07"]
 
 
-def test_progress_whose_listener_left_goes_on() -> None:
+def test_progress_ignores_a_closed_stream() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -84,7 +84,7 @@ def test_progress_whose_listener_left_goes_on() -> None:
     progress.close()
 
 
-def test_settings_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
+def test_options_override_the_settings_file(tmp_path: Path) -> None:
     file = tmp_path / "topic.properties"
     file.write_text("# topic\ndelete.retention.ms=5\nsegment.bytes = 100\n")
     assert settings(output.Output(), ["delete.retention.ms=7"], str(file)) == {
@@ -94,7 +94,7 @@ def test_settings_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
     assert settings(output.Output(), None, None) == {}
 
 
-def test_a_value_may_hold_an_equals_sign() -> None:
+def test_value_may_contain_an_equals_sign() -> None:
     assert pairs("--conf", ["spark.driver.extraJavaOptions=-Da=b", "x="]) == {
         "spark.driver.extraJavaOptions": "-Da=b",
         "x": "",
@@ -102,12 +102,12 @@ def test_a_value_may_hold_an_equals_sign() -> None:
 
 
 @pytest.mark.parametrize("given", [["delete.retention.ms"], ["=5"], ["a=1", "a=2"]])
-def test_pairs_that_are_none(given: list[str]) -> None:
+def test_malformed_pair_is_refused(given: list[str]) -> None:
     with pytest.raises(InvalidConfig, match="--config"):
         pairs("--config", given)
 
 
-def test_a_file_of_settings_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_settings_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="No such file"):
         settings(output.Output(), None, str(tmp_path / "missing"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -151,7 +151,7 @@ def commands() -> dict[str, Any]:
     return dict(build_app(output.Output()).commands)
 
 
-def test_the_list_of_commands_shows_whole_sentences_at_80_columns(
+def test_list_of_commands_fits_80_columns(
     commands: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -185,7 +185,7 @@ def test_every_example_of_a_command_can_be_parsed(commands: dict[str, Any]) -> N
             command.make_context(name, arguments)
 
 
-def test_a_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -216,7 +216,7 @@ def test_a_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> 
             assert len(lines) == 4 and all(cell in lines[2] for cell in row)
 
 
-def test_what_is_due_is_said_by_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_time_is_shown_in_the_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     for zone, said in (("UTC0", "22:13:20.007+00:00"), ("CET-1", "23:13:20.007+01:00")):
         monkeypatch.setenv("TZ", zone)
         time.tzset()

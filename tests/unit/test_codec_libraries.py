@@ -1,6 +1,4 @@
-"""What kernels do by the codecs' own libraries: the same bytes as ``compression``, or a refusal; no
-byte outside.
-"""
+"""Tests of kernels that call the codec libraries: same bytes as ``compression``, or a refusal."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def by_library(frame: bytes, room: int) -> bytes | None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what its wheels show")
-def test_both_libraries_show_their_functions() -> None:
+def test_both_libraries_export_their_functions() -> None:
     """Here, as in all wheels of these packages for Linux; a package that no longer does costs a
     tenth of a round, and nothing else.
     """
@@ -69,13 +67,15 @@ def test_both_libraries_show_their_functions() -> None:
 
 
 @given(plains(), st.integers(0, 100), st.sampled_from([*FRAMES]))
-def test_what_is_packed_is_what_python_packs(plain: bytes, before: int, codec: Codec) -> None:
+def test_kernel_compresses_to_the_same_bytes_as_python(
+    plain: bytes, before: int, codec: Codec
+) -> None:
     packed = _run(FRAMES[codec].encode_frame, plain, before, 2 * len(plain) + 500)
     assert packed == (compress(codec, plain) if plain or codec is Codec.LZ4 else None)
 
 
 @pytest.mark.parametrize("size", [131071, 131072, 131073, 262144, 300_000, 2 << 20, (2 << 20) + 1])
-def test_large_batches_are_parted_as_a_stream_parts_them(size: int) -> None:
+def test_large_batch_is_split_as_a_stream_splits_it(size: int) -> None:
     words = b"".join(b"%06d key %d, some words %x;" % (i, i * i, i**5) for i in range(60_000))
     for plain in (words[:size], np.random.default_rng(2).bytes(size)):
         packed = _run(zstd_frame.encode_frame, plain, 3, size + 1000)
@@ -84,7 +84,7 @@ def test_large_batches_are_parted_as_a_stream_parts_them(size: int) -> None:
 
 
 @pytest.mark.parametrize("codec", FRAMES)
-def test_contexts_that_were_used_and_failed_write_the_same_bytes(codec: Codec) -> None:
+def test_reused_contexts_write_the_same_bytes(codec: Codec) -> None:
     draw, encode = np.random.default_rng(5), FRAMES[codec].encode_frame
     for n in range(1500):
         size = int(draw.integers(1, 400_000 if n % 50 == 0 else 20_000))
@@ -98,7 +98,7 @@ def test_contexts_that_were_used_and_failed_write_the_same_bytes(codec: Codec) -
 
 
 @given(plains(), st.integers(0, 100))
-def test_zstd_that_python_packed_comes_back(plain: bytes, before: int) -> None:
+def test_kernel_decodes_zstd_frames_of_python(plain: bytes, before: int) -> None:
     frame = compress(Codec.ZSTD, plain or b"a")
     for room in (len(plain or b"a"), len(plain) + GUARD):
         assert opened(frame, room, before) == (plain or b"a")
@@ -122,7 +122,7 @@ def test_other_zstd_frames_are_left_to_python() -> None:
 
 @settings(max_examples=1500)
 @given(plains(), st.data())
-def test_it_accepts_nothing_that_python_refuses(plain: bytes, data: st.DataObject) -> None:
+def test_kernel_accepts_nothing_that_python_refuses(plain: bytes, data: st.DataObject) -> None:
     """And where both accept, damage that no checksum finds gives both the same bytes."""
     frame = bytearray(compress(Codec.ZSTD, plain))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -134,7 +134,7 @@ def test_it_accepts_nothing_that_python_refuses(plain: bytes, data: st.DataObjec
 
 
 @pytest.mark.parametrize("missing", ["no such package", "no such function"])
-def test_without_the_libraries_all_is_refused(
+def test_kernels_refuse_everything_without_the_libraries(
     monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     codec_libraries._library.cache_clear()
@@ -158,7 +158,7 @@ def test_without_the_libraries_all_is_refused(
     assert not target.any()
 
 
-def test_contexts_go_with_their_owner() -> None:
+def test_contexts_are_freed_with_their_owner() -> None:
     before = _resident_bytes()
     for _ in range(300):
         plain = np.random.default_rng(1).bytes(2000)

@@ -1,4 +1,4 @@
-"""Commits that may not go ahead, and cleaned copies. Commits that are killed:
+"""Tests of refused commits and of cleaned copies. Killed commits:
 ``tests/system/test_crash_commit.py``.
 """
 
@@ -84,7 +84,7 @@ def swap(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [grow, touch, vanish, roll, swap])
-def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path], None]) -> None:
+def test_commit_refuses_a_log_that_changed(folder: Path, change: Callable[[Path], None]) -> None:
     log, outputs = begin(folder)
     all_staged = {
         str(Path(path).relative_to(folder.parent)) for output in outputs for path in output.paths
@@ -99,7 +99,7 @@ def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path],
     }
 
 
-def test_a_log_that_changes_while_files_are_synced_is_left_alone(
+def test_commit_refuses_a_log_that_changes_during_the_sync(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, outputs = begin(folder)
@@ -122,7 +122,7 @@ def test_a_log_that_changes_while_files_are_synced_is_left_alone(
 # ---------------------------------------------------------------------- our own mistakes
 
 
-def test_outputs_that_do_not_fit_are_refused(folder: Path) -> None:
+def test_commit_refuses_outputs_that_do_not_fit(folder: Path) -> None:
     old = contents(folder.parent)
     log, outputs = begin(folder)
     first = outputs[0]
@@ -140,7 +140,7 @@ def test_outputs_that_do_not_fit_are_refused(folder: Path) -> None:
     assert contents(folder.parent) == old
 
 
-def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
+def test_commit_refuses_a_wrong_relative_offset(tmp_path: Path) -> None:
     layout = next(layout for layout in LAYOUTS if layout.further and len(layout.segments) == 3)
     folder = write_layout(tmp_path / "root", layout)
     old = contents(folder.parent)
@@ -164,7 +164,7 @@ def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
         assert contents(folder.parent) == old, words
 
 
-def test_a_segment_written_aside_has_the_transaction_index_that_it_is_given(tmp_path: Path) -> None:
+def test_staged_segment_has_the_given_transaction_index(tmp_path: Path) -> None:
     entries = [AbortedTransaction(7, 1, 4, 3), AbortedTransaction(8, 3, 9, 10)]
     for given in ([], entries):
         staged, made = StagedSegment(0, str(tmp_path), 4096), SegmentOutput(0, 0, 0)
@@ -179,7 +179,7 @@ def test_a_segment_written_aside_has_the_transaction_index_that_it_is_given(tmp_
     assert not Path(made.transaction_index_path).exists()
 
 
-def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
+def test_commit_without_outputs_moves_only_the_checkpoint(folder: Path) -> None:
     old = contents(folder)
     end(folder, log_dir.read_partition(str(folder)), [])
     assert contents(folder) == old
@@ -189,7 +189,7 @@ def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
     }
 
 
-def test_leftovers_of_other_attempts_are_swept(folder: Path) -> None:
+def test_commit_deletes_leftovers_of_other_attempts(folder: Path) -> None:
     """A ``.cleaned`` at a low offset would make a loader throw away our ``.swap`` files."""
     log, outputs = begin(folder)
     (folder / f"{0:020d}.log.a0.cleaned").write_bytes(b"half")
@@ -219,7 +219,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_disk_that_is_full_leaves_the_old_log(small_disk: Path) -> None:
+def test_full_disk_leaves_the_old_log(small_disk: Path) -> None:
     folder = write_layout(small_disk / "root", LAYOUT)
     old = contents(folder.parent)
     log, outputs = begin(folder)
@@ -238,7 +238,7 @@ def test_a_disk_that_is_full_leaves_the_old_log(small_disk: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody who must not write")
-def test_a_folder_that_we_must_not_write_leaves_the_old_log(folder: Path) -> None:
+def test_unwritable_folder_leaves_the_old_log(folder: Path) -> None:
     log, outputs = begin(folder)
     old = contents(folder.parent)
     for path in (folder, *folder.parents):  # up to what is everybody's
@@ -269,7 +269,7 @@ NOTE = Intent(
 )
 
 
-def test_a_note_comes_back_whole_or_not_at_all() -> None:
+def test_commit_note_round_trips_and_truncated_notes_are_ignored() -> None:
     other = dataclasses.replace(NOTE, first_dirty_offset=10)
     encoded = encode_intents({"t-0": NOTE, "t-1": other})
     assert [decode_intent(encoded, name) for name in ("t-0", "t-1", "t-2")] == [NOTE, other, None]
@@ -284,7 +284,7 @@ def test_a_note_comes_back_whole_or_not_at_all() -> None:
         assert decode_intent(text, "t-0") is None
 
 
-def test_commits_side_by_side_share_a_note_and_one_that_takes_its_own_away_leaves_the_others_theirs(
+def test_concurrent_commits_share_a_note_and_each_removes_only_its_own_entry(
     tmp_path: Path,
 ) -> None:
     notes, name = CommitNotes(), f"{0:020d}.commit.deleted"
@@ -302,7 +302,7 @@ def test_commits_side_by_side_share_a_note_and_one_that_takes_its_own_away_leave
         assert found is not None and found.first_dirty_offset == n
 
 
-def test_the_note_of_an_earlier_release_is_understood() -> None:
+def test_note_of_an_earlier_release_is_decoded() -> None:
     encoded = json.dumps({"version": 2, **dataclasses.asdict(NOTE)}).encode()
     assert decode_intent(encoded, "t-0") == NOTE
 
@@ -311,7 +311,7 @@ def test_the_note_of_an_earlier_release_is_understood() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_a_copy_equals_what_cleaning_in_place_leaves(tmp_path: Path, layout: Layout) -> None:
+def test_copy_equals_the_result_of_cleaning_in_place(tmp_path: Path, layout: Layout) -> None:
     folder = write_layout(tmp_path / "root", layout)
     write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 1, "u-3": 0})
     old = contents(folder.parent)
@@ -328,7 +328,7 @@ def test_a_copy_equals_what_cleaning_in_place_leaves(tmp_path: Path, layout: Lay
     assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["t-0"]
 
 
-def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) -> None:
+def test_copy_without_outputs_equals_the_log(folder: Path, tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("not a file of the log")
     (folder / f"{0:020d}.log.a0.cleaned").write_text("half")
     publish_copy(log_dir.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
@@ -341,7 +341,7 @@ def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) 
     assert read_checkpoint(tmp_path / "to", "cleaner-offset-checkpoint") == {"t-0": 0}
 
 
-def test_a_copy_never_lands_on_a_partition(folder: Path, tmp_path: Path) -> None:
+def test_copy_refuses_an_existing_partition(folder: Path, tmp_path: Path) -> None:
     old = contents(folder.parent)
     for target in (folder, folder.parent / "u-3"):
         with pytest.raises(InvalidConfig, match="a partition exists already"):
@@ -351,7 +351,7 @@ def test_a_copy_never_lands_on_a_partition(folder: Path, tmp_path: Path) -> None
     assert contents(folder.parent) == old
 
 
-def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path) -> None:
+def test_copy_refuses_a_root_that_a_broker_has_locked(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "to" / "t-0"
     log = log_dir.read_partition(str(folder))
     with lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
@@ -367,7 +367,7 @@ def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path
     assert not target.exists()
 
 
-def test_staging_has_a_name_that_a_broker_clears_away(tmp_path: Path) -> None:
+def test_staging_folder_has_a_name_that_a_broker_deletes(tmp_path: Path) -> None:
     for topic in ("t", "x" * 249):
         name = os.path.basename(staging_folder(str(tmp_path / f"{topic}-12")))
         decoded = decode_folder_name(name)
@@ -375,7 +375,7 @@ def test_staging_has_a_name_that_a_broker_clears_away(tmp_path: Path) -> None:
     assert staging_folder(str(tmp_path / "t-12")) == staging_folder(str(tmp_path / "t-12"))
 
 
-def test_a_copy_of_a_log_that_a_crash_left_half_swapped(tmp_path: Path) -> None:
+def test_copy_of_a_half_swapped_log_is_recovered(tmp_path: Path) -> None:
     """The source may not be put in order for it, and the copy is in order all the same."""
     layout = LAYOUTS[7]
     folder = write_layout(tmp_path / "old", layout)

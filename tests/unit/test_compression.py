@@ -1,4 +1,4 @@
-"""The codecs: framings byte for byte, limits, and every way in which compressed data can be wrong."""
+"""Tests of the codecs: exact framings, limits and malformed data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLAIN = b"".join(
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("size", [0, 1, 7, 1000, 32767, 32768, 32769, 65536, 65537, len(PLAIN)])
-def test_bytes_come_back(codec: Codec, size: int) -> None:
+def test_compressed_bytes_round_trip(codec: Codec, size: int) -> None:
     data = compress(codec, PLAIN[:size])
     assert bytes(decompress(codec, data, size)) == PLAIN[:size]
     for view in (
@@ -59,13 +59,13 @@ def test_bytes_come_back(codec: Codec, size: int) -> None:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("short_by", [1, 5000, len(PLAIN)])
-def test_a_small_buffer_is_no_damage(codec: Codec, short_by: int) -> None:
+def test_small_output_buffer_is_not_reported_as_damage(codec: Codec, short_by: int) -> None:
     with pytest.raises(OutputTooSmall):
         decompress_into(codec, compress(codec, PLAIN), np.empty(len(PLAIN) - short_by, np.uint8))
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_the_limit_holds(codec: Codec) -> None:
+def test_decompression_honours_the_size_limit(codec: Codec) -> None:
     data = compress(codec, PLAIN)
     assert len(decompress(codec, data, len(PLAIN))) == len(PLAIN)
     with pytest.raises(OutOfMemoryBudget):
@@ -75,7 +75,7 @@ def test_the_limit_holds(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", REAL)
-def test_memory_follows_what_is_there(codec: Codec) -> None:
+def test_decompression_memory_follows_the_data_and_not_the_limit(codec: Codec) -> None:
     data = compress(codec, PLAIN[:1000])
     tracemalloc.start()
     try:
@@ -93,7 +93,7 @@ def snappy_chunk_ends(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", REAL)
-def test_cut_anywhere(codec: Codec) -> None:
+def test_truncated_data_is_refused(codec: Codec) -> None:
     data = compress(codec, PLAIN[:70_000])
     out = np.empty(len(PLAIN), np.uint8)
     for cut in [*range(40), *range(40, len(data), 997), len(data) - 1]:
@@ -107,19 +107,19 @@ def test_cut_anywhere(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("tail", [b"\0", b"\xff" * 3, b"some words behind", bytes(100)])
-def test_nothing_may_follow(codec: Codec, tail: bytes) -> None:
+def test_trailing_bytes_are_refused(codec: Codec, tail: bytes) -> None:
     with pytest.raises(CorruptLog):
         decompress(codec, compress(codec, PLAIN) + tail, 1 << 20)
 
 
 @pytest.mark.parametrize("codec", REAL)
-def test_nothing_at_all_is_truncated(codec: Codec) -> None:
+def test_empty_input_is_truncated(codec: Codec) -> None:
     with pytest.raises(TruncatedLog):
         decompress(codec, b"", 100)
 
 
 @given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
-def test_damage_ends_in_our_errors(
+def test_damage_raises_only_log_errors(
     codec: Codec, noise: bytes, plain: bytes, data: st.DataObject
 ) -> None:
     flipped = bytearray(compress(codec, plain))
@@ -138,7 +138,7 @@ def test_damage_ends_in_our_errors(
 # again
 
 
-def test_a_workers_codecs_write_the_same_bytes() -> None:
+def test_reused_codecs_write_the_same_bytes() -> None:
     """Byte for byte, over thousands of batches: what was compressed before must not change what
     comes now.
     """
@@ -159,7 +159,7 @@ def test_a_workers_codecs_write_the_same_bytes() -> None:
 
 
 @given(st.sampled_from(REAL), st.binary(max_size=80), st.binary(min_size=1, max_size=60), st.data())
-def test_a_workers_codecs_fail_alike(
+def test_reused_codecs_fail_like_the_functions(
     codec: Codec, noise: bytes, plain: bytes, data: st.DataObject
 ) -> None:
     codecs = Codecs()
@@ -190,7 +190,7 @@ def test_a_workers_codecs_fail_alike(
         assert found[0] == found[1] == found[2]
 
 
-def test_a_zstd_window_may_be_any() -> None:
+def test_zstd_window_of_gigabytes_is_refused() -> None:
     """A window of gigabytes is refused, and costs nothing, as by the function."""
     packed = bytearray(compress(Codec.ZSTD, PLAIN))
     packed[5] = 0xF8
@@ -199,7 +199,7 @@ def test_a_zstd_window_may_be_any() -> None:
             decode(Codec.ZSTD, packed, np.empty(len(PLAIN), np.uint8))
 
 
-def test_unknown_codecs() -> None:
+def test_unknown_codec_is_refused() -> None:
     assert [codec.label for codec in Codec] == ["none", "gzip", "snappy", "lz4", "zstd"]
     for number in (-1, 5, 6, 7):
         with pytest.raises(UnsupportedFormat) as caught:
@@ -210,7 +210,7 @@ def test_unknown_codecs() -> None:
 # ------------------------------------------------------------------------- framings
 
 
-def test_gzip_headers_of_others() -> None:
+def test_gzip_headers_of_other_writers_are_accepted() -> None:
     named = gzip.compress(PLAIN, 9, mtime=77)
     assert bytes(decompress(Codec.GZIP, named, 1 << 20)) == PLAIN
     assert (
@@ -220,7 +220,7 @@ def test_gzip_headers_of_others() -> None:
 
 
 @pytest.mark.parametrize("tail", [bytes(8), b"no gzip", b"\x1f\x8b"])
-def test_bytes_behind_gzip_data_are_ignored_as_by_java(tail: bytes) -> None:
+def test_bytes_after_gzip_data_are_ignored_as_by_java(tail: bytes) -> None:
     stored = compress(Codec.GZIP, PLAIN)
     assert bytes(decompress(Codec.GZIP, stored + tail, 1 << 20)) == PLAIN
     assert bytes(decompress(Codec.GZIP, stored + stored + tail, 1 << 20)) == PLAIN + PLAIN
@@ -230,7 +230,7 @@ def test_bytes_behind_gzip_data_are_ignored_as_by_java(tail: bytes) -> None:
         decompress(Codec.GZIP, stored + stored[:-3], 1 << 20)
 
 
-def test_xerial_chunks() -> None:
+def test_snappy_output_is_split_into_xerial_chunks() -> None:
     data = compress(Codec.SNAPPY, PLAIN)
     assert data[:16] == bytes.fromhex("82534e41505059000000000100000001")
     ends = snappy_chunk_ends(data)
@@ -239,7 +239,7 @@ def test_xerial_chunks() -> None:
     assert bytes(decompress(Codec.SNAPPY, data + data, 1 << 20)) == PLAIN + PLAIN
 
 
-def test_one_raw_snappy_block_as_librdkafka_writes() -> None:
+def test_raw_snappy_block_of_librdkafka_is_accepted() -> None:
     raw = bytes(cramjam.snappy.compress_raw(PLAIN))
     assert bytes(decompress(Codec.SNAPPY, raw, 1 << 20)) == PLAIN
     with pytest.raises(CorruptLog):
@@ -260,7 +260,7 @@ def test_one_raw_snappy_block_as_librdkafka_writes() -> None:
         (b"\xff\xff\xff\xff\x0f", CorruptLog, 0),  # one raw block that claims 4 GiB
     ],
 )
-def test_broken_snappy(data: bytes, error: type[LogError], at: int) -> None:
+def test_broken_snappy_is_refused(data: bytes, error: type[LogError], at: int) -> None:
     with pytest.raises(error) as caught:
         decompress(Codec.SNAPPY, data, 1 << 20)
     assert type(caught.value) is error and caught.value.at == at
@@ -287,17 +287,17 @@ def lz4_frame(**options: Any) -> bytes:
         for content in (False, True)
     ],
 )
-def test_lz4_frames_of_others(options: dict[str, Any]) -> None:
+def test_lz4_frames_of_other_writers_are_accepted(options: dict[str, Any]) -> None:
     assert bytes(decompress(Codec.LZ4, lz4_frame(**options), 1 << 20)) == PLAIN
 
 
-def test_lz4_as_kafka_writes_it() -> None:
+def test_lz4_frame_has_kafkas_header() -> None:
     data = compress(Codec.LZ4, PLAIN)
     assert data[:7] == bytes.fromhex("04224d18604082")
     assert data[-4:] == bytes(4)
 
 
-def test_lz4_that_kafka_refuses() -> None:
+def test_lz4_frames_that_kafka_refuses_are_refused() -> None:
     with pytest.raises(UnsupportedFormat, match="dependent"):
         decompress(Codec.LZ4, lz4_frame(block_linked=True, block_size=4), 1 << 20)
     good = compress(Codec.LZ4, PLAIN[:100])
@@ -321,7 +321,7 @@ def test_lz4_that_kafka_refuses() -> None:
         decompress(Codec.LZ4, good[:7] + (65537).to_bytes(4, "little") + bytes(65537 + 4), 1 << 20)
 
 
-def test_zstd_names_no_size() -> None:
+def test_zstd_frame_states_no_size() -> None:
     data = compress(Codec.ZSTD, PLAIN)
     assert data[:4] == bytes.fromhex("28b52ffd")
     assert data[4] == 0  # no content size, no checksum, no dictionary

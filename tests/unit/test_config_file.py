@@ -1,4 +1,4 @@
-"""A broker's or client's own file as ``--config-file`` is taken whole."""
+"""Tests of ``--config-file`` with the file of a broker or client."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def taken(
     return settings(Output(), None, str(file)), capsys.readouterr().err
 
 
-def test_a_rocketmq_brokers_file_is_taken_whole(
+def test_rocketmq_broker_file_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, said = taken(tmp_path, ROCKETMQ_N0, capsys)
@@ -81,7 +81,7 @@ def test_a_rocketmq_brokers_file_is_taken_whole(
     assert commit_log == "/tmp/rmqstore/node00/commitlog"
 
 
-def test_what_a_plugin_reads_is_named_once_and_passed_over(
+def test_unknown_plugin_settings_are_named_once_and_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, said = taken(tmp_path, ROCKETMQ_S3, capsys)
@@ -92,9 +92,7 @@ def test_what_a_plugin_reads_is_named_once_and_passed_over(
     assert names["tieredStorageLevel"] == "FORCE"
 
 
-def test_an_automq_brokers_file_is_taken_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_automq_broker_file_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names, said = taken(tmp_path, AUTOMQ, capsys)
     assert said.endswith(
         ": autobalancer.controller.enable, elasticstream.enable, s3.endpoint, s3.region\n"
@@ -102,9 +100,7 @@ def test_an_automq_brokers_file_is_taken_whole(
     assert KafkaTopicConfig.from_names(names).retention_ms == 168 * 3_600_000
 
 
-def test_a_pulsar_clients_file_is_taken_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pulsar_client_file_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names, said = taken(tmp_path, PULSAR_CLIENT, capsys)
     assert said == ""
     PulsarConfig.from_names(rules_of(names))
@@ -112,7 +108,7 @@ def test_a_pulsar_clients_file_is_taken_whole(
     assert (live.brokers, live.login) == ("pulsar://localhost:6650/", Login())
 
 
-def test_a_slip_in_a_file_is_asked_about_first(
+def test_likely_typing_error_is_listed_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "".join(f"x.{n}=1\n" for n in range(9)) + "delete.retention.mss=5\n"
@@ -122,7 +118,7 @@ def test_a_slip_in_a_file_is_asked_about_first(
     assert said.endswith(", x.6 and 2 more\n")
 
 
-def test_a_slip_on_the_command_line_is_an_error_beside_a_file(tmp_path: Path) -> None:
+def test_typing_error_on_the_command_line_is_an_error_despite_a_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("brokerName=a\n")
     names = settings(Output(), ["brokerNam=a"], str(file))
@@ -130,7 +126,7 @@ def test_a_slip_on_the_command_line_is_an_error_beside_a_file(tmp_path: Path) ->
         RocketmqConfig.from_names(names)
 
 
-def test_the_file_of_another_system_is_an_error(
+def test_file_of_another_system_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names, said = taken(tmp_path, "brokerName=a\n", capsys)

@@ -1,4 +1,4 @@
-"""Rows of contents: equal for what compaction copies, different for anything else."""
+"""Tests of content rows: equal after compaction, different after any other change."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ def records(draw: st.DrawFn, base: int = 1000) -> list[Record]:
 
 
 @given(records(), st.data())
-def test_what_compaction_does_to_a_batch_leaves_the_rows_alone(
-    found: list[Record], data: st.DataObject
-) -> None:
+def test_compaction_of_a_batch_keeps_its_rows(found: list[Record], data: st.DataObject) -> None:
     append_time = data.draw(st.booleans())
     whole = encode_batch(
         found,
@@ -178,7 +176,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_any_change_of_a_record_shows(change: dict[str, object], codec: Codec) -> None:
+def test_any_change_of_a_record_changes_its_row(change: dict[str, object], codec: Codec) -> None:
     record = Record(5, START, b"k", b"v", ((b"h", None),))
     was, now = record_row(record, codec=codec), record_row(replace(record, **change), codec=codec)  # type: ignore[arg-type]
     assert was[:5] != now[:5]
@@ -186,7 +184,7 @@ def test_any_change_of_a_record_shows(change: dict[str, object], codec: Codec) -
     assert (was[:3] == now[:3]) is same_key
 
 
-def test_the_same_record_says_the_same_anywhere() -> None:
+def test_same_record_has_the_same_row_in_any_batch() -> None:
     record = Record(5, START, b"k", b"v" * 100, ((b"h", b"x"),))
     alone = record_row(record)
     others = [Record(3, START - 77, b"a", b"b"), record, Record(9, START + 9, None, b"c")]
@@ -221,7 +219,7 @@ HEAD = {
     ],
     ids=str,
 )
-def test_any_change_of_a_batch_shows(change: dict[str, object]) -> None:
+def test_any_change_of_a_batch_header_changes_its_row(change: dict[str, object]) -> None:
     record = Record(5, START, b"k", b"v")
     was = rows_of(encode_batch([record], **HEAD))[0][-1]  # type: ignore[arg-type]
     now = rows_of(encode_batch([record], **{**HEAD, **change}))[0][-1]  # type: ignore[arg-type]
@@ -229,7 +227,7 @@ def test_any_change_of_a_batch_shows(change: dict[str, object]) -> None:
     assert rows_of(encode_batch([record], **{**HEAD, "base_offset": 3}))[0][-1][2] == 3  # type: ignore[arg-type]
 
 
-def test_flags() -> None:
+def test_flags_describe_the_record_and_its_batch() -> None:
     def flags(
         value: bytes | None, key: bytes | None = b"k", now_ms: int | None = None, **batch: object
     ) -> list[int]:
@@ -258,7 +256,7 @@ def test_flags() -> None:
     assert tally == [0, 0, 0, 0, 1, 0]
 
 
-def test_facts() -> None:
+def test_facts_describe_producers_and_markers() -> None:
     writer = {"producer_id": 7, "producer_epoch": 3}
     record = Record(5, START, b"k", b"v")
 
@@ -302,7 +300,7 @@ def test_facts() -> None:
     ]
 
 
-def test_what_older_formats_say() -> None:
+def test_older_format_has_the_rows_of_its_converted_batch() -> None:
     """The same as the v2 batch that they become, but for their flags."""
     records = [Record(n, START + n, b"k%d" % n, None if n == 3 else b"v") for n in (3, 4, 6)]
     for codec in (Codec.NONE, Codec.GZIP, Codec.LZ4):
@@ -326,7 +324,7 @@ def test_what_older_formats_say() -> None:
         ]
 
 
-def test_versions() -> None:
+def test_version_is_a_timestamp_or_the_last_header_of_its_name() -> None:
     """A timestamp, or what the last header of that name holds in eight bytes."""
     eight = (-5).to_bytes(8, "big", signed=True)
     none = NO_VERSION % (1 << 64)
@@ -360,13 +358,13 @@ def test_versions() -> None:
     assert len(set(said)) == len(said)
 
 
-def test_a_largest_timestamp_that_is_not_one_shows() -> None:
+def test_wrong_max_timestamp_clears_the_honest_flag() -> None:
     record = Record(0, START, b"k", b"v")
     for stamp, honest in ((START, HONEST), (START + 1, 0), (START - 1, 0)):
         assert rows_of(encode_batch([record], max_timestamp_ms=stamp))[0][-1][5] & HONEST == honest
 
 
-def test_what_is_counted() -> None:
+def test_tally_counts_records_keys_and_tombstones() -> None:
     records = [
         Record(n, START, key, value)
         for n, (key, value) in enumerate(
@@ -400,7 +398,7 @@ def test_damage_inside_a_batch_is_named() -> None:
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
-def test_the_digest_is_one_of_all_bytes(a: bytes, b: bytes) -> None:
+def test_digest_depends_on_every_byte(a: bytes, b: bytes) -> None:
     def lanes(data: bytes, shift: int = 0) -> tuple[int, int]:
         held = np.frombuffer(b"x" * shift + data + b"yyyyyyyyy", dtype=np.uint8)
         one, two = digest(held, shift, shift + len(data), SEED)

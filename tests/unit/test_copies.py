@@ -1,4 +1,4 @@
-"""Folders of the server's own: no more than fit, the one that was used longest ago goes."""
+"""Tests of the server's copies: a size limit, and the least recently used is deleted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def made(copies: CopyStore, *what: object, size: int = 100) -> str:
     return place
 
 
-def test_what_is_the_same_has_the_same_place(tmp_path: Path) -> None:
+def test_same_arguments_give_the_same_place(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 1000)
     place = made(copies, "orders", 0, None)
     assert CopyStore(str(tmp_path / "copies"), 1000).place("orders", 0, None) == place
@@ -26,7 +26,7 @@ def test_what_is_the_same_has_the_same_place(tmp_path: Path) -> None:
     assert os.path.isdir(place)
 
 
-def test_the_copy_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
+def test_least_recently_used_copy_is_deleted(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 250)
     first, second = made(copies, 1), made(copies, 2)
     for n, place in enumerate((second, first)):
@@ -35,14 +35,14 @@ def test_the_copy_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
     assert [os.path.isdir(place) for place in (first, second, third)] == [True, False, True]
 
 
-def test_a_copy_larger_than_the_limit_is_alone(tmp_path: Path) -> None:
+def test_copy_larger_than_the_limit_is_the_only_one(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 250)
     first = made(copies, 1)
     large = made(copies, 2, size=1000)
     assert [os.path.isdir(place) for place in (first, large)] == [False, True]
 
 
-def test_what_was_broken_off_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_unfinished_copy_is_deleted_at_the_next_start(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 250)
     aside = Path(copies.aside(copies.place(1)))
     aside.mkdir()

@@ -1,4 +1,4 @@
-"""What rounds ask of the machine does not grow unseen; see bench/counts.py."""
+"""Tests that no count of requests and system calls grows; see bench/counts.py."""
 
 import json
 import subprocess

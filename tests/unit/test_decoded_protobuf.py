@@ -1,4 +1,4 @@
-"""Protobuf, and frames that name a message or stand in a header: what tables make of them."""
+"""Tests of decoding Protobuf values, framed or described by a header, in tables."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def order(made: Any, n: int) -> bytes:
 
 
 @pytest.mark.parametrize("end", ["proto", "desc"])
-def test_a_message_becomes_a_record(end: str, schemas: Path, tmp_path: Path) -> None:
+def test_protobuf_message_becomes_a_record(end: str, schemas: Path, tmp_path: Path) -> None:
     made = message(schemas)
     if end == "desc":
         command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(schemas)]
@@ -124,7 +124,7 @@ def test_a_message_becomes_a_record(end: str, schemas: Path, tmp_path: Path) -> 
     assert "value_message: Order, Tree, Click" in (caught.value.remedy or "")
 
 
-def test_frames_name_a_message_of_their_schema(schemas: Path, tmp_path: Path) -> None:
+def test_frame_selects_a_message_of_its_schema(schemas: Path, tmp_path: Path) -> None:
     made, line = message(schemas), message(schemas, "shop.Order.Line")
     for name in ("7", "orders-value", GUID):
         (schemas / f"{name}.proto").write_text(PROTO)
@@ -187,7 +187,7 @@ def test_frames_name_a_message_of_their_schema(schemas: Path, tmp_path: Path) ->
 GUID = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
 
 
-def test_what_cannot_be_compiled(tmp_path: Path) -> None:
+def test_invalid_proto_file_is_refused(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.proto"
     path = write(tmp_path / "logs", [(b"a", b"", [])])
     given: dict[str, Any] = {"value_format": "protobuf", "value_schema": str(wrong)}
@@ -210,7 +210,7 @@ def test_what_cannot_be_compiled(tmp_path: Path) -> None:
         lastwrite.table(path, "orders", value_message="M")
 
 
-def test_defaults_and_required_fields_of_proto2(tmp_path: Path) -> None:
+def test_proto2_defaults_and_required_fields_are_honoured(tmp_path: Path) -> None:
     (tmp_path / "two.proto").write_text(
         'syntax = "proto2"; enum E { A = 3; B = 4; }'
         'message M { required int32 id = 1; optional string name = 2 [default = "x"];'
@@ -239,7 +239,7 @@ def test_defaults_and_required_fields_of_proto2(tmp_path: Path) -> None:
     ]
 
 
-def test_commands_have_the_same_options(
+def test_commands_accept_the_decoding_options(
     schemas: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = message(schemas, "shop.Click")
@@ -258,7 +258,7 @@ def test_commands_have_the_same_options(
     assert (row["key"], row["value"]) == ({"url": "a1"}, {"url": "/x"})
 
 
-def test_what_no_registry_holds_can_be_imported(tmp_path: Path) -> None:
+def test_schema_can_import_well_known_types(tmp_path: Path) -> None:
     fields = "confluent.type.Decimal price = 1 [(confluent.field_meta) = {doc: 'in cents'}];"
     fields += " google.type.Date day = 2; google.type.Money sum = 3; google.type.Month month = 4;"
     imports = "".join(f'import "{name}"; ' for name in KNOWN_PROTOS)
@@ -282,7 +282,7 @@ def test_what_no_registry_holds_can_be_imported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["confluent/meta", "confluent/type/decimal", "confluent/type/variant"]
 )
-def test_confluents_own_messages_are_as_its_clients_have_them(name: str, tmp_path: Path) -> None:
+def test_bundled_confluent_messages_equal_the_clients(name: str, tmp_path: Path) -> None:
     clients = find_spec("confluent_kafka")
     assert clients is not None and clients.origin is not None
     theirs = Path(clients.origin).parent / "schema_registry" / f"{name}_pb2.py"

@@ -1,4 +1,4 @@
-"""Decoded keys and values of all three systems, and of what ``follow`` gives."""
+"""Tests of decoded keys and values of all three systems, and of ``follow``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def write(system: str, root: Path, values: dict[str, bytes]) -> str:
 
 
 @pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
-def test_other_systems_have_the_same_columns(
+def test_rocketmq_and_pulsar_have_the_same_columns(
     system: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     path = write(system, tmp_path, {"a": value(1), "b": b'{"id":', "c": value(3), "d": b""})
@@ -89,7 +89,7 @@ def test_other_systems_have_the_same_columns(
 
 
 @pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
-def test_the_subject_is_the_topics_own_name(
+def test_subject_is_the_topics_own_name(
     system: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     path = write(system, tmp_path, {"a": b"\0" + (5).to_bytes(4, "big") + value(1)})
@@ -109,7 +109,7 @@ def test_the_subject_is_the_topics_own_name(
 
 @pytest.mark.parametrize("view", ["log", "compacted"])
 @pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
-def test_what_travels_to_the_tasks_of_the_source(
+def test_decoding_options_reach_the_tasks_of_the_spark_source(
     system: str, view: str, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     pytest.importorskip("pyspark.sql.datasource", reason="pip install 'pyspark>=4'")
@@ -133,7 +133,7 @@ def test_what_travels_to_the_tasks_of_the_source(
     assert bad["value"] is None and "it stops early" in bad["_error"]
 
 
-def test_what_follow_gives_is_decoded(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_follow_decodes_its_rows(tmp_path: Path, options: dict[str, Any]) -> None:
     log = GrowingLog(tmp_path / "logs")
     log.append([(b"a", value(1), 5), (b"b", value(2), 5)])
     path = str(tmp_path / "logs")
@@ -155,7 +155,9 @@ def test_what_follow_gives_is_decoded(tmp_path: Path, options: dict[str, Any]) -
     assert [row["key"] for row in batch.to_pylist()] == [b"a", b"b", b"c"]
 
 
-def test_what_follow_puts_aside_is_no_older_value(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_value_that_follow_sets_aside_is_not_replaced_by_an_older_one(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     log = GrowingLog(tmp_path / "logs")
     log.append([(b"a", value(1), 5), (b"b", value(2), 5)])
     bad_to = tmp_path / "aside"
@@ -186,7 +188,7 @@ def test_what_follow_puts_aside_is_no_older_value(tmp_path: Path, options: dict[
     assert all(row["error"] for row in rows)
 
 
-def test_a_delete_that_nobody_saw_has_the_tables_types(
+def test_inferred_delete_has_the_types_of_the_table(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     folder = topic_folder(tmp_path / "archive", PULSAR)
@@ -203,7 +205,7 @@ def test_a_delete_that_nobody_saw_has_the_tables_types(
     assert b"a" not in table and table[b"b"] == {"id": 2, "name": "name 2"}
 
 
-def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_incompatible_options_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     path = write("pulsar", tmp_path, {"a": value(1)})
     with pytest.raises(InvalidConfig, match="keys of a dictionary"):
         lastwrite.latest(path, "orders", key_format="utf8")
@@ -218,7 +220,7 @@ def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("format", ["json", "avro"])
-def test_a_value_that_means_null_is_a_row_and_no_delete(tmp_path: Path, format: str) -> None:
+def test_value_that_decodes_to_null_is_a_row_and_not_a_delete(tmp_path: Path, format: str) -> None:
     schema = tmp_path / f"null.{'avsc' if format == 'avro' else 'json'}"
     if format == "avro":
         schema.write_text('["null", "long"]')
@@ -240,7 +242,7 @@ def test_a_value_that_means_null_is_a_row_and_no_delete(tmp_path: Path, format: 
         assert table[b"b"] is None and b"b" in table and b"c" not in table
 
 
-def test_an_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any]) -> None:
     log = GrowingLog(tmp_path / "logs")
     framed = b"\0" + (5).to_bytes(4, "big") + value(1)
     unknown = b"\0" + (9).to_bytes(4, "big") + value(2)
@@ -283,9 +285,7 @@ def _varint_map(pairs: list[tuple[str, int]]) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["json", "avro", "protobuf"])
-def test_of_a_key_that_comes_twice_in_a_map_the_last_entry_counts(
-    tmp_path: Path, format: str
-) -> None:
+def test_last_entry_of_a_duplicate_map_key_counts(tmp_path: Path, format: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     maps = [[("k", 1), ("x", 2), ("k", 3)], [], [("k", 4)], [("x", 5), ("x", 6), ("x", 7)]]
     if format == "json":

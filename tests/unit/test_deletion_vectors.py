@@ -1,4 +1,4 @@
-"""Deletion vectors: their bytes, and tables that have them, above all Delta's."""
+"""Tests of deletion vectors: their bytes, and tables that use them, above all Delta tables."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.tables.vectors import KEYS, Topic  # noqa: E402
 @pytest.mark.parametrize(
     "positions", [[0], [1, 3, 9], [*range(100_000)], [2, 1 << 16, 1 << 32, (5 << 32) + 7]]
 )
-def test_a_vector_is_what_pyiceberg_reads(positions: list[int]) -> None:
+def test_vector_is_readable_by_pyiceberg(positions: list[int]) -> None:
     vector = encode(np.array(positions, np.int64))
     assert decode(vector, "here").tolist() == positions
     found = DeletionVector("", DeletionVector._deserialize_bitmap(_extract_vector_payload(vector)))
     assert found.to_vector().to_pylist() == positions
 
 
-def test_the_bytes_of_a_vector() -> None:
+def test_vector_has_the_specified_bytes() -> None:
     # as Delta's protocol has them: length, magic, one bitmap of key 0, an array of one value, 7
     assert encode(np.array([7], np.int64)).hex() == (
         "00000022" + "d1d33964" + "0100000000000000" + "00000000"
@@ -45,7 +45,7 @@ def test_the_bytes_of_a_vector() -> None:
     )
 
 
-def test_a_vector_with_another_byte_is_damaged() -> None:
+def test_vector_with_any_changed_byte_is_refused() -> None:
     vector = encode(np.arange(0, 300, 3))
     for at in range(len(vector)):
         harmed = bytearray(vector)
@@ -70,7 +70,7 @@ def topic(tmp_path: Path, format: str) -> Topic:
     return Topic(tmp_path, format)
 
 
-def test_an_existing_table_is_switched_on_for_good(topic: Topic) -> None:
+def test_vectors_stay_enabled_on_an_existing_table(topic: Topic) -> None:
     topic.round(buckets=2)
     plain = topic.round()
     assert plain.bytes_written > 4000 and not topic.vectors()
@@ -91,7 +91,7 @@ def test_an_existing_table_is_switched_on_for_good(topic: Topic) -> None:
     topic.check()
 
 
-def test_what_lies_in_a_checkpoint_alone_is_found(topic: Topic) -> None:
+def test_vector_that_only_a_checkpoint_names_is_found(topic: Topic) -> None:
     topic.round(buckets=2, vectors=True)
     topic.round(changes=1)
     table = DeltaTable(str(topic.to))
@@ -116,7 +116,7 @@ def test_what_lies_in_a_checkpoint_alone_is_found(topic: Topic) -> None:
 
 
 @each_format
-def test_files_with_many_deleted_rows_are_written_anew(topic: Topic) -> None:
+def test_file_with_many_deleted_rows_is_rewritten(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     shares = []
     for _ in range(14):
@@ -129,7 +129,7 @@ def test_files_with_many_deleted_rows_are_written_anew(topic: Topic) -> None:
 
 
 @each_format
-def test_a_vector_that_is_damaged_or_gone_is_named(topic: Topic) -> None:
+def test_damaged_or_missing_vector_is_named(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     topic.round()
     (path,) = map(Path, topic.vectors())
@@ -143,7 +143,7 @@ def test_a_vector_that_is_damaged_or_gone_is_named(topic: Topic) -> None:
         topic.verify()
 
 
-def test_a_vacuum_of_others_leaves_vectors(topic: Topic) -> None:
+def test_vacuum_of_another_tool_keeps_vectors(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     topic.round()
     Loaded(str(topic.to)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
@@ -151,14 +151,14 @@ def test_a_vacuum_of_others_leaves_vectors(topic: Topic) -> None:
     topic.check()
 
 
-def test_vectors_of_others_are_refused(topic: Topic) -> None:
+def test_vector_of_another_kind_is_refused(topic: Topic) -> None:
     with pytest.raises(UnsupportedFormat, match="deletion vectors of kind .*--anew"):
         vector_path("/t", {"storageType": "i", "pathOrInlineDv": "x" * 30})
     with pytest.raises(InvalidConfig, match="leave --vectors out"):
         lastwrite.table_to(str(topic.root), "t", to=str(topic.to), format="parquet", vectors=True)
 
 
-def test_what_is_kept_of_a_file_that_gets_a_vector(topic: Topic) -> None:
+def test_statistics_of_a_file_survive_its_vector(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     before = pa.table(Loaded(str(topic.to)).get_add_actions(flatten=True)).to_pylist()
     topic.round()

@@ -1,4 +1,6 @@
-"""Settings as a broker 4.4.0 describes them; ``test_serve_tools`` compares all with a broker."""
+"""Tests of settings as a broker 4.4.0 describes them; ``test_serve_tools`` compares them with a
+broker.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def test_synonyms_are_ordered_by_source_then_by_unit() -> None:
     assert _one(file_alone, "log.cleaner.threads").value == "4"
 
 
-def test_a_coarser_unit_gives_the_value_and_is_no_synonym() -> None:
+def test_coarser_unit_gives_the_value_but_is_not_a_synonym() -> None:
     """A broker drops the synonyms before the first under the setting's own name."""
     topic = BrokerSettings(file={"log.roll.hours": "2"}).describe_topic({})
     assert _one(topic, "segment.ms") == DescribedSetting(
@@ -62,7 +64,7 @@ def test_a_coarser_unit_gives_the_value_and_is_no_synonym() -> None:
     assert (age.value, age.source) == ("-1", _DEFAULT)
 
 
-def test_secrets_and_unknown_names_have_no_value() -> None:
+def test_secrets_and_unknown_settings_have_no_value() -> None:
     name = "listener.name.client.ssl.keystore.password"
     broker = BrokerSettings(
         {name: "hunter2", "plugin.password": "hunter2"}, None, {name: "hunter2"}
@@ -74,7 +76,7 @@ def test_secrets_and_unknown_names_have_no_value() -> None:
     assert "hunter2" not in repr(broker.describe())
 
 
-def test_a_listeners_setting_has_that_of_all_listeners_as_a_synonym() -> None:
+def test_listener_setting_has_the_general_setting_as_a_synonym() -> None:
     name = "listener.name.client.scram-sha-256.sasl.login.class"
     broker = BrokerSettings({name: "A"}, None, {"sasl.login.class": "B"})
     assert _one(broker.describe(), name).synonyms == (
@@ -90,14 +92,14 @@ def test_dynamic_defaults_are_described_without_other_sources() -> None:
     assert found.synonyms == (Synonym("log.cleaner.threads", "3", _BROKERS),)
 
 
-def test_internal_settings_are_listed_where_a_topic_sets_them() -> None:
+def test_internal_settings_are_listed_if_a_topic_sets_them() -> None:
     broker = BrokerSettings()
     assert {each.name for each in broker.describe_topic({})} == TOPIC_SETTINGS.keys()
     found = broker.describe_topic({"internal.segment.bytes": "1500"})
     assert _one(found, "internal.segment.bytes").value == "1500"
 
 
-def test_groups_settings_have_the_brokers_as_defaults() -> None:
+def test_group_settings_default_to_the_brokers() -> None:
     broker = BrokerSettings(file={"group.consumer.session.timeout.ms": "50000"})
     found = broker.describe_group({"share.auto.offset.reset": "earliest"})
     session = _one(found, "consumer.session.timeout.ms")

@@ -1,4 +1,4 @@
-"""Documents: what they print, its schema, and the page that is made of them."""
+"""Tests of the JSON documents: their output, their schema and the generated reference pages."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Whole(Document, kw_only=True):
 WHOLE = Whole(at_ms=1, part=Part(3), other=Part(4, 5), parts=[Part(6)])
 
 
-def test_a_document_prints_its_fields_in_order() -> None:
+def test_document_prints_its_fields_in_order() -> None:
     printed = '{"source": null, "at": 1, "first": 3, "second": 5, "doubled": 6, "parts": [{"first": 6, "second": 2}]}'
     assert json.dumps(WHOLE.to_dict()) == printed
     assert pickle.loads(pickle.dumps(WHOLE)).to_dict() == WHOLE.to_dict()
 
 
-def test_the_elements_of_a_long_document_are_made_one_by_one(
+def test_elements_of_a_long_document_are_built_one_at_a_time(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Told(Part):
@@ -85,7 +85,7 @@ def test_the_elements_of_a_long_document_are_made_one_by_one(
     assert made == sorted(set(made))  # something was said between any two of them
 
 
-def test_a_schema_names_what_is_printed() -> None:
+def test_schema_names_the_printed_fields() -> None:
     found = schema([Whole])["$defs"]["Whole"]
     assert list(found["properties"]) == found["required"] == list(WHOLE.to_dict())
     assert found["additionalProperties"] is False
@@ -95,7 +95,7 @@ def test_a_schema_names_what_is_printed() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
-def test_what_a_command_printed_is_as_its_schema_says(path) -> None:  # type: ignore[no-untyped-def]
+def test_golden_output_matches_its_schema(path) -> None:  # type: ignore[no-untyped-def]
     command = path.stem.split("-")[1]
     if command == "latest":  # no command prints it
         return
@@ -117,15 +117,15 @@ def test_every_document_has_a_schema(command: str) -> None:
     assert all(part["properties"] for part in found["$defs"].values() if "properties" in part)
 
 
-def test_the_page_of_documents_is_current() -> None:
+def test_page_of_documents_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == current_page()
 
 
-def test_the_page_of_errors_is_current() -> None:
+def test_page_of_errors_is_current() -> None:
     assert ERRORS_PAGE.read_text(encoding="utf-8") == current_errors_page()
 
 
-def test_no_two_errors_share_a_code_and_its_first_digit_is_the_exit_status() -> None:
+def test_error_codes_are_unique_and_start_with_their_exit_status() -> None:
     found = [(error.code, error.exit_status) for error in all_errors()]
     found += [(code, status) for code, _, status, _, _ in OTHER_FAILURES]
     assert len({code for code, _ in found}) == len(found)

@@ -1,10 +1,10 @@
-"""A marker dropped while its aborted data remains: a fault that brokers have had, in every layout
-that invites it.
+"""Tests that a transaction marker outlives its aborted data, in every layout in which brokers have
+dropped it early.
 
-A ``read_committed`` consumer hides data by the transaction index, and a broker that has to rebuild
-that index goes by the next marker of the data's producer. So after every round, as long as one
-aborted record is in the log, both have to be there. The rounds go on, past every horizon, until
-nothing is left of the transaction.
+A ``read_committed`` consumer hides data by the transaction index, and a broker that rebuilds the
+index uses the next marker of the producer. After every round the marker and its index entry must
+exist while one aborted record is in the log. The rounds continue past every horizon until the log
+is empty.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ both = pytest.mark.parametrize("like_broker", [True, False], ids=["like-a-broker
 
 
 @both
-def test_a_marker_in_a_later_segment_than_its_data(tmp_path: Path, like_broker: bool) -> None:
+def test_marker_in_a_later_segment_outlives_its_data(tmp_path: Path, like_broker: bool) -> None:
     log = Log(
         tmp_path,
         {
@@ -205,7 +205,9 @@ def test_a_marker_in_a_later_segment_than_its_data(tmp_path: Path, like_broker: 
 
 @both
 @pytest.mark.parametrize("lost", ["all", "one", "first-offset"])
-def test_an_index_that_lost_the_transaction(tmp_path: Path, like_broker: bool, lost: str) -> None:
+def test_lost_index_entries_are_rebuilt_from_the_log(
+    tmp_path: Path, like_broker: bool, lost: str
+) -> None:
     """The log itself tells what was aborted; the new segments' indexes tell it again."""
     log = Log(
         tmp_path,
@@ -246,7 +248,7 @@ def test_an_index_that_lost_the_transaction(tmp_path: Path, like_broker: bool, l
 
 
 @both
-def test_an_index_that_claims_committed_data(tmp_path: Path, like_broker: bool) -> None:
+def test_index_that_claims_committed_data_is_ignored(tmp_path: Path, like_broker: bool) -> None:
     log = Log(
         tmp_path,
         {
@@ -262,9 +264,7 @@ def test_an_index_that_claims_committed_data(tmp_path: Path, like_broker: bool) 
 
 
 @both
-def test_data_go_in_a_round_that_does_not_reach_their_marker(
-    tmp_path: Path, like_broker: bool
-) -> None:
+def test_marker_stays_if_a_round_removes_only_its_data(tmp_path: Path, like_broker: bool) -> None:
     """The marker's segment is too young for the first round, and so is left as it is, its index
     too.
     """
@@ -286,7 +286,7 @@ def test_data_go_in_a_round_that_does_not_reach_their_marker(
     log.until_nothing_is_left(like_broker, EXPIRING)
 
 
-def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
+def test_marker_in_an_unchanged_segment_keeps_its_index_entry(tmp_path: Path) -> None:
     """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides
     nothing yet.
     """
@@ -304,7 +304,9 @@ def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
 
 
 @both
-def test_a_shell_is_outlived_by_its_marker(tmp_path: Path, like_broker: bool) -> None:
+def test_marker_outlives_the_empty_last_batch_of_its_producer(
+    tmp_path: Path, like_broker: bool
+) -> None:
     """As long as the producer is active its last batch stays, empty: the marker and its entry stay
     as well.
     """
@@ -319,7 +321,7 @@ def test_a_shell_is_outlived_by_its_marker(tmp_path: Path, like_broker: bool) ->
 
 
 @both
-def test_a_marker_past_its_horizon_whose_data_are_there(tmp_path: Path, like_broker: bool) -> None:
+def test_expired_marker_stays_while_its_data_remains(tmp_path: Path, like_broker: bool) -> None:
     """As Kafka leaves it where the log's start was raised over a transaction: stamped, its entry
     gone, its data not.
 
@@ -336,7 +338,7 @@ def test_a_marker_past_its_horizon_whose_data_are_there(tmp_path: Path, like_bro
 
 @both
 @pytest.mark.parametrize("piece_bytes", [1, 150])
-def test_data_and_marker_in_pieces_of_their_own(
+def test_round_in_small_pieces_equals_a_round_in_one_piece(
     tmp_path: Path, like_broker: bool, piece_bytes: int
 ) -> None:
     """What one piece cannot tell of a marker, the pieces before it do."""
@@ -357,7 +359,7 @@ def test_data_and_marker_in_pieces_of_their_own(
 
 
 @both
-def test_a_copy_has_what_hides_the_data(tmp_path: Path, like_broker: bool) -> None:
+def test_copy_has_the_markers_that_hide_aborted_data(tmp_path: Path, like_broker: bool) -> None:
     log = Log(
         tmp_path / "log",
         {0: [data(0, "a"), data(1, "ab", BOB)], 3: [marker(3, BOB), data(4, "c")], 5: []},

@@ -1,9 +1,9 @@
-"""A tombstone dropped while an older value remains: the four forms of
-docs/decisions/dropping-a-tombstone.md.
+"""Tests that no tombstone is dropped while an older value remains; see docs/decisions/dropping-a-
+tombstone.md.
 
-In each a tombstone's horizon has passed, and an older value of its key lies where a compactor might
-not look. However the rounds go, a reader must never find the value without finding the tombstone
-behind it.
+In each test a tombstone's horizon has passed, and an older value of its key is where a compactor
+might not look. After any number of rounds a reader must never find the value without the tombstone
+after it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def table(root: Path) -> Mapping[bytes, bytes]:
 
 @both
 @pytest.mark.parametrize("checkpoint", [None, 41], ids=["all-dirty", "value-is-clean"])
-def test_the_value_lies_in_a_file_that_would_be_left_alone(
+def test_value_in_a_file_without_duplicates_is_removed_with_its_tombstone(
     tmp_path: Path, like_broker: bool, checkpoint: int | None
 ) -> None:
     root = write(
@@ -108,7 +108,7 @@ def test_the_value_lies_in_a_file_that_would_be_left_alone(
 
 
 @both
-def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(
+def test_unchanged_segment_never_contains_the_value_of_a_dropped_tombstone(
     tmp_path: Path, like_broker: bool
 ) -> None:
     """Round by round: what is untouched was compared all the same."""
@@ -133,7 +133,7 @@ def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(
 
 @both
 @pytest.mark.parametrize("strategy", ["timestamp", "header"])
-def test_the_value_lies_above_the_range_and_is_older_by_another_order(
+def test_tombstone_waits_for_older_values_at_higher_offsets(
     tmp_path: Path, like_broker: bool, strategy: str
 ) -> None:
     """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for
@@ -165,7 +165,7 @@ def with_version(made: ModelBatch, version: int) -> ModelBatch:
 
 
 @both
-def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool) -> None:
+def test_by_offset_no_higher_record_is_older(tmp_path: Path, like_broker: bool) -> None:
     root = write(
         tmp_path, {0: [batch(0, "a=1")], 1: [stamped(batch(1, "a", "b=1"))], 3: [batch(3, "a=2")]}
     )
@@ -179,7 +179,7 @@ def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool)
 
 @both
 @pytest.mark.parametrize("checkpoint", [1, 2, 3, 4], ids="checkpoint-{}".format)
-def test_the_time_of_a_tombstone_ran_out_before_it_was_compared(
+def test_expired_tombstone_stays_until_it_was_compared(
     tmp_path: Path, like_broker: bool, checkpoint: int
 ) -> None:
     """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind
@@ -211,7 +211,7 @@ SPREAD = {
 
 
 @both
-def test_a_crash_between_two_files_never_brings_the_value_back(
+def test_crash_between_two_files_never_restores_the_value(
     like_broker: bool, tmp_path: Path
 ) -> None:
     """Killed before every file operation of a round: the next run meets all of the old log or all
@@ -239,7 +239,7 @@ def test_a_crash_between_two_files_never_brings_the_value_back(
 
 
 @both
-def test_a_copy_is_of_one_round(tmp_path: Path, like_broker: bool) -> None:
+def test_copy_has_the_result_of_a_single_round(tmp_path: Path, like_broker: bool) -> None:
     root = write(tmp_path / "log", SPREAD)
     compact(root, CONFIG, NOW_MS, like_broker=like_broker, to=str(tmp_path / "copy"))
     assert 0 not in offsets(tmp_path / "copy") and 44 not in offsets(tmp_path / "copy")
@@ -248,7 +248,7 @@ def test_a_copy_is_of_one_round(tmp_path: Path, like_broker: bool) -> None:
     assert read_checkpoint(root, "cleaner-offset-checkpoint") == {}
 
 
-def test_a_file_is_never_compacted_without_its_neighbours(tmp_path: Path) -> None:
+def test_path_of_a_segment_compacts_its_partition(tmp_path: Path) -> None:
     """Its path means the partition that it lies in."""
     root = write(tmp_path, SPREAD)
     compact(root / NAME / f"{44:020d}.log", CONFIG, NOW_MS)
@@ -256,7 +256,9 @@ def test_a_file_is_never_compacted_without_its_neighbours(tmp_path: Path) -> Non
 
 
 @both
-def test_retention_takes_the_value_first(tmp_path: Path, like_broker: bool) -> None:
+def test_retention_removes_the_value_before_its_tombstone(
+    tmp_path: Path, like_broker: bool
+) -> None:
     """Files expire oldest first, whatever their age: a tombstone is never gone before what it
     deletes.
     """
@@ -272,7 +274,7 @@ def test_retention_takes_the_value_first(tmp_path: Path, like_broker: bool) -> N
 
 
 @pytest.mark.parametrize("include_active", [False, True])
-def test_a_log_that_nobody_writes_keeps_a_delete_until_it_is_asked(
+def test_idle_log_keeps_a_tombstone_until_expired_deletes_are_dropped(
     tmp_path: Path, include_active: bool
 ) -> None:
     root = write(
@@ -297,7 +299,7 @@ def test_a_log_that_nobody_writes_keeps_a_delete_until_it_is_asked(
     assert at(late + 1, drop_expired_deletes=True).status is Status.UNCHANGED
 
 
-def test_a_round_for_expired_deletes_compares_all_keys(tmp_path: Path) -> None:
+def test_round_for_expired_deletes_compares_all_keys(tmp_path: Path) -> None:
     """The checkpoint says that all is clean, and is wrong: the value goes with its delete."""
     segments = {0: [batch(0, "a=1", "b=1")], 2: [stamped(batch(2, "a"))], 3: []}
     root = write(tmp_path, segments, checkpoint=3)
@@ -306,7 +308,7 @@ def test_a_round_for_expired_deletes_compares_all_keys(tmp_path: Path) -> None:
     assert offsets(root) == [1] and table(root) == {b"b": b"1"}
 
 
-def test_a_round_for_expired_deletes_obeys_the_policy(tmp_path: Path) -> None:
+def test_round_for_expired_deletes_honours_the_policy(tmp_path: Path) -> None:
     segments = {0: [batch(0, "b=1")], 1: [stamped(batch(1, "a"))], 2: []}
     root = write(tmp_path, segments, checkpoint=2)
     config = {"cleanup.policy": "delete"}
@@ -314,14 +316,14 @@ def test_a_round_for_expired_deletes_obeys_the_policy(tmp_path: Path) -> None:
     assert offsets(root) == [0, 1] and "without compact" in (found.reason or "")
 
 
-def test_pulsar_has_no_expired_deletes(tmp_path: Path) -> None:
+def test_pulsar_refuses_to_drop_expired_deletes(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 3, [single("k", b"")], 1 << 20)
     with pytest.raises(InvalidConfig, match="contains no tombstones"):
         lastwrite.compact(str(folder), spark=INLINE, drop_expired_deletes=True)
 
 
-def test_a_store_of_rocketmq_loses_them_too(tmp_path: Path) -> None:
+def test_rocketmq_store_drops_expired_deletes(tmp_path: Path) -> None:
     queue = ModelQueue(log_bytes=3680, index_bytes=368)
     first = message(0, "k", b"", 1000), message(1, "l", b"x", 1000)
     queue.pairs = [

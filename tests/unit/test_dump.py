@@ -1,4 +1,4 @@
-"""Rows of a dump: their fields, what narrows them, and what damage leaves."""
+"""Tests of the rows of a dump: their fields, their filters and their behaviour on damaged logs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def rows_and_error(path: Path, **options: Any) -> tuple[list[dict[str, Any]], Co
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
+def test_dump_yields_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
     folder = write(tmp_path, codec=codec)
     rows = list(lastwrite.dump(str(tmp_path)))
     assert [row["offset"] for row in rows] == list(range(300))
@@ -124,7 +124,7 @@ def test_every_record_with_every_field(tmp_path: Path, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 57, 100, 299, 300, 10_000])
-def test_from_an_offset(tmp_path: Path, offset: int) -> None:
+def test_dump_starts_at_an_offset(tmp_path: Path, offset: int) -> None:
     write(tmp_path)
     assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=offset)] == list(
         range(offset, 300)
@@ -132,7 +132,7 @@ def test_from_an_offset(tmp_path: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("time_ms", [0, 1000, 1001, 1057, 1299, 1300, 1 << 50])
-def test_from_a_time(tmp_path: Path, time_ms: int) -> None:
+def test_dump_starts_at_a_time(tmp_path: Path, time_ms: int) -> None:
     write(tmp_path)
     first = max(time_ms - 1000, 0)
     rows = lastwrite.dump(str(tmp_path), time_ms=time_ms)
@@ -142,7 +142,7 @@ def test_from_a_time(tmp_path: Path, time_ms: int) -> None:
     assert batches == [row for row in every if row["last_offset"] >= first]
 
 
-def test_from_a_time_that_is_not_in_the_order_of_offsets(tmp_path: Path) -> None:
+def test_dump_by_time_finds_records_with_unordered_timestamps(tmp_path: Path) -> None:
     batches = [
         encode_batch([Record(n, time, b"k", b"v")], base_offset=n)
         for n, time in enumerate([5, 9, 3, 7])
@@ -157,7 +157,7 @@ def test_from_a_time_that_is_not_in_the_order_of_offsets(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("last", [1, 2, 57, 299, 300, 10_000])
-def test_the_last_of_each_partition(tmp_path: Path, last: int) -> None:
+def test_last_yields_the_last_records_of_each_partition(tmp_path: Path, last: int) -> None:
     write(tmp_path)
     write(tmp_path, count=40, topic="clicks")
     rows = [(row["topic"], row["offset"]) for row in lastwrite.dump(str(tmp_path), last=last)]
@@ -167,7 +167,7 @@ def test_the_last_of_each_partition(tmp_path: Path, last: int) -> None:
     ]
 
 
-def test_the_last_of_what_is_asked_for(tmp_path: Path) -> None:
+def test_last_combines_with_other_filters(tmp_path: Path) -> None:
     folder = write(tmp_path)
 
     def offsets(path: Path = tmp_path, **options: Any) -> list[int]:
@@ -188,7 +188,7 @@ def test_the_last_of_what_is_asked_for(tmp_path: Path) -> None:
         lastwrite.dump(str(tmp_path), time_ms=5, offset=3)
 
 
-def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
+def test_dump_from_an_offset_does_not_trust_the_index(tmp_path: Path) -> None:
     folder = write(tmp_path)
     for index in folder.glob("*.index"):
         entries = bytearray(index.read_bytes())
@@ -200,7 +200,7 @@ def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
     )
 
 
-def test_narrowed_by_limit_and_key(tmp_path: Path) -> None:
+def test_limit_and_key_narrow_the_rows(tmp_path: Path) -> None:
     write(tmp_path)
     assert [row["offset"] for row in lastwrite.dump(str(tmp_path), offset=250, limit=2)] == [
         250,
@@ -212,7 +212,7 @@ def test_narrowed_by_limit_and_key(tmp_path: Path) -> None:
     assert list(lastwrite.dump(str(tmp_path), key=b"")) == []
 
 
-def test_batches(tmp_path: Path) -> None:
+def test_batches_option_yields_batch_headers(tmp_path: Path) -> None:
     folder = write(tmp_path)
     rows = list(lastwrite.dump(str(tmp_path), batches=True))
     decoded = [
@@ -227,7 +227,7 @@ def test_batches(tmp_path: Path) -> None:
     assert rows[0]["position"] == 0
 
 
-def test_index_entries_lead_to_batches(tmp_path: Path) -> None:
+def test_index_entries_point_at_batches(tmp_path: Path) -> None:
     write(tmp_path)
     rows = list(lastwrite.dump(str(tmp_path), index=True))
     batches = lastwrite.dump(str(tmp_path), batches=True)
@@ -241,7 +241,7 @@ def test_index_entries_lead_to_batches(tmp_path: Path) -> None:
     )
 
 
-def test_producers_transactions_and_control_records(tmp_path: Path) -> None:
+def test_rows_show_producers_transactions_and_control_records(tmp_path: Path) -> None:
     data = encode_batch(
         [Record(0, 5, b"a", b"x"), Record(1, 6, None, b"")],
         producer_id=7,
@@ -275,13 +275,13 @@ def test_producers_transactions_and_control_records(tmp_path: Path) -> None:
     assert batches[0]["last_sequence"] == 0
 
 
-def test_a_header_name_that_is_no_text_is_still_one_line_of_json(tmp_path: Path) -> None:
+def test_header_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     path = single(tmp_path / "t-0", encode_batch([Record(0, 5, b"a", b"x", ((b"\xff", None),))]))
     (row,) = lastwrite.dump(str(path))
     assert row["headers"] == [["\\xff", None]]
 
 
-def test_a_flipped_byte_costs_its_batch_and_no_other(tmp_path: Path) -> None:
+def test_flipped_byte_loses_only_its_batch(tmp_path: Path) -> None:
     folder = write(tmp_path)
     path = segments(folder)[1]
     data = bytearray(path.read_bytes())
@@ -303,7 +303,7 @@ def test_a_flipped_byte_costs_its_batch_and_no_other(tmp_path: Path) -> None:
     )
 
 
-def test_a_lost_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
+def test_lost_batch_length_loses_the_rest_of_its_segment(tmp_path: Path) -> None:
     folder = write(tmp_path)
     path = segments(folder)[1]
     data = bytearray(path.read_bytes())
@@ -317,7 +317,7 @@ def test_a_lost_frame_costs_the_rest_of_its_segment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 16, 40, 61, 100])
-def test_a_torn_tail(tmp_path: Path, cut: int) -> None:
+def test_torn_tail_is_reported_after_the_complete_rows(tmp_path: Path, cut: int) -> None:
     folder = write(tmp_path, 50)
     path = [path for path in segments(folder) if path.stat().st_size][-1]
     data = path.read_bytes()
@@ -328,7 +328,7 @@ def test_a_torn_tail(tmp_path: Path, cut: int) -> None:
     assert error is not None and error.at == at and "torn tail" in error.problem
 
 
-def test_damage_in_one_partition_leaves_the_others(tmp_path: Path) -> None:
+def test_damaged_partition_does_not_affect_the_others(tmp_path: Path) -> None:
     write(tmp_path, 20, "a")
     write(tmp_path, 20, "b")
     segments(tmp_path / "a-0")[0].write_bytes(b"\xff" * 100)
@@ -337,7 +337,7 @@ def test_damage_in_one_partition_leaves_the_others(tmp_path: Path) -> None:
     assert error is not None and "a-0" in str(error.path)
 
 
-def test_old_formats(tmp_path: Path) -> None:
+def test_old_formats_are_dumped(tmp_path: Path) -> None:
     records = [Record(offset, 7 + offset, b"a", b"x%d" % offset) for offset in range(6)]
     path = single(
         tmp_path / "t-0",
@@ -377,7 +377,7 @@ def test_old_formats(tmp_path: Path) -> None:
     assert error is not None and error.at == batches[1]["position"] + 12
 
 
-def test_single_files(tmp_path: Path) -> None:
+def test_single_files_are_dumped(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (name,) = [path for path in folder.glob("*.index") if path.stat().st_size][:1]
     assert {row["index"] for row in lastwrite.dump(str(name))} == {"offset"}
@@ -425,7 +425,7 @@ SNAPSHOT = encode_snapshot([ProducerEntry(7, 1, 4, 8, 0, 1700, -1, -1)])
         (f"orders-0/{9:020}.snapshot", SNAPSHOT[:-1] + b"\0", 2),
     ],
 )
-def test_a_damaged_side_file_is_named_with_the_byte(
+def test_damaged_side_file_is_named_with_the_byte(
     tmp_path: Path, name: str, content: bytes, at: int
 ) -> None:
     path = tmp_path / name
@@ -435,7 +435,7 @@ def test_a_damaged_side_file_is_named_with_the_byte(
     assert rows == [] and error is not None and (error.path, error.at) == (str(path), at)
 
 
-def test_what_is_whole_of_a_transaction_index_comes_before_its_damage(tmp_path: Path) -> None:
+def test_transaction_index_yields_entries_before_its_damage(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020}.txnindex"
     entries = [AbortedEntry(0, 7, 1, 4, 5), AbortedEntry(0, 8, 2, 9, 10)]
     path.write_bytes(encode_transaction_index(entries)[:-3])
@@ -444,7 +444,7 @@ def test_what_is_whole_of_a_transaction_index_comes_before_its_damage(tmp_path: 
     assert error is not None and (error.path, error.at) == (str(path), 34)
 
 
-def test_refusals_come_before_the_first_row(tmp_path: Path) -> None:
+def test_dump_refuses_before_the_first_row(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(NotALog):
         lastwrite.dump(str(tmp_path / "missing"))
@@ -461,7 +461,7 @@ def test_refusals_come_before_the_first_row(tmp_path: Path) -> None:
                 lastwrite.dump(str(path))
 
 
-def test_rows_come_while_the_log_is_read(tmp_path: Path) -> None:
+def test_dump_streams_its_rows(tmp_path: Path) -> None:
     write(tmp_path)
     rows = lastwrite.dump(str(tmp_path))
     assert [row["offset"] for row in itertools.islice(rows, 3)] == [0, 1, 2]

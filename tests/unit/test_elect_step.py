@@ -1,4 +1,4 @@
-"""Which units of election there are: enough for all workers, and no more."""
+"""Tests of dividing the election into units of work: enough for all workers and not more."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def units_of(sizes: list[int], workers: int) -> list[list[tuple[int, int]]]:
     return slices
 
 
-def test_one_large_partition_is_work_for_all() -> None:
+def test_one_large_partition_is_divided_among_all_workers() -> None:
     (slices,) = units_of([8_000_000], 40)
     assert len(slices) == 80
     assert slices[0][0] == 0 and slices[-1][1] == 1 << 12
     assert all(end == first for (_, end), (first, _) in zip(slices, slices[1:], strict=False))
 
 
-def test_of_many_partitions_each_is_cut_only_as_far_as_that_needs() -> None:
+def test_partitions_are_divided_only_as_far_as_the_workers_need() -> None:
     """A hundred workers, four hundred partitions: not each of them in two hundred slices."""
     slices = units_of([1_000_000] * 400, 100)
     assert {len(of_one) for of_one in slices} == {1}

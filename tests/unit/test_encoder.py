@@ -1,4 +1,4 @@
-"""Batches of columns, against the same records encoded one by one."""
+"""Tests of encoding batches from columns, against the same records encoded one by one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def drawn(seed: int) -> list[Record]:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 @pytest.mark.parametrize("seed", range(30))
-def test_batches_are_those_that_are_encoded_one_by_one(seed: int, codec: Codec) -> None:
+def test_encoder_equals_batches_encoded_one_by_one(seed: int, codec: Codec) -> None:
     records = drawn(seed)
     made = BatchEncoder(codec, batch_bytes=4000).batches(*columns(records), leader_epoch=7)
     at, seen = 0, 0

@@ -1,5 +1,5 @@
-"""Every sentence of ``explain``, held against what ``compact`` does when its time has come, or its
-event.
+"""Tests that every sentence of ``explain`` agrees with what ``compact`` does at that time or after
+that event.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ V = b"value"
 # ---------------------------------------------------------------------- why is it not clean
 
 
-def test_a_log_that_is_due(log: Log) -> None:
+def test_explain_reports_a_due_log(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
     found = log.explain()
     assert found.is_due
@@ -174,7 +174,7 @@ def test_a_log_that_is_due(log: Log) -> None:
     assert log.compact() == "skipped"
 
 
-def test_so_many_more_bytes_make_it_due(log: Log) -> None:
+def test_explain_states_the_bytes_that_make_a_log_due(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0.6
     log.add([data((A, V), (B, V)), data((C, V))], [])
     assert log.compact() in ("cleaned", "unchanged")
@@ -191,14 +191,14 @@ def test_so_many_more_bytes_make_it_due(log: Log) -> None:
         assert (dirty / (dirty + found.clean_bytes) > 0.6) is is_due
 
 
-def test_a_ratio_of_one_is_never_passed(log: Log) -> None:
+def test_dirty_ratio_of_one_is_never_exceeded(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 1
     log.add([data((A, V), (A, V))], [])
     assert log.reason(Rule.DIRTY_RATIO).change == "never by this ratio, which no share is above"
     assert log.compact() == "skipped"
 
 
-def test_overdue_from_a_time_on(log: Log) -> None:
+def test_explain_states_when_a_log_is_overdue(log: Log) -> None:
     log.config |= {"min.cleanable.dirty.ratio": 1, "max.compaction.lag.ms": 2_000_000}
     log.add([data((A, V), (A, V))], [])
     reason = log.reason(Rule.DIRTY_RATIO)
@@ -209,7 +209,7 @@ def test_overdue_from_a_time_on(log: Log) -> None:
     assert log.compact(reason.at_ms) == "cleaned"
 
 
-def test_a_young_record_holds_its_segment_until(log: Log) -> None:
+def test_explain_states_when_a_young_record_becomes_cleanable(log: Log) -> None:
     log.config["min.compaction.lag.ms"] = 10_000
     log.add([data((A, V), (A, V), at=NOW - 9_000)], [])
     reason = log.reason(Rule.MIN_LAG)
@@ -219,7 +219,7 @@ def test_a_young_record_holds_its_segment_until(log: Log) -> None:
     assert log.compact(NOW + 1000) == "cleaned"
 
 
-def test_the_active_segment_ends_by_an_append(log: Log) -> None:
+def test_explain_states_what_rolls_the_active_segment(log: Log) -> None:
     log.config |= {"segment.ms": 50_000, "segment.bytes": 2000}
     log.add([data((A, V), (A, V))])
     found = log.explain()
@@ -235,14 +235,14 @@ def test_the_active_segment_ends_by_an_append(log: Log) -> None:
     assert log.compact(include_active=True) == "cleaned"
 
 
-def test_the_active_segment_of_a_compacted_topic_rolls_by_its_lag(log: Log) -> None:
+def test_compaction_lag_rolls_the_active_segment(log: Log) -> None:
     log.config["max.compaction.lag.ms"] = 7000
     log.add([data((A, V))])
     reason = log.reason(Rule.ACTIVE_SEGMENT)
     assert reason.at_ms == START_MS + 7001 and "by max.compaction.lag.ms, 7000" in reason.change
 
 
-def test_an_open_transaction_is_named(log: Log) -> None:
+def test_explain_names_an_open_transaction(log: Log) -> None:
     log.add([data((A, V), (A, V))], [sent(7, (B, V))], [data((A, V))], [])
     reason = log.reason(Rule.TRANSACTION)
     assert reason.from_offset == 2
@@ -267,7 +267,7 @@ def test_an_open_transaction_is_named(log: Log) -> None:
     assert log.offsets() == [2, 3]
 
 
-def test_a_marker_that_is_not_replicated_holds_like_an_open_transaction(log: Log) -> None:
+def test_unreplicated_marker_blocks_like_an_open_transaction(log: Log) -> None:
     log.add([sent(7, (A, V))], [marker(7, commits=True)], [], replicated=1)
     reason = log.reason(Rule.TRANSACTION)
     assert "its marker is not known to be replicated: the high watermark is 1" in reason.message
@@ -277,7 +277,7 @@ def test_a_marker_that_is_not_replicated_holds_like_an_open_transaction(log: Log
     assert log.compact() in ("cleaned", "unchanged")
 
 
-def test_the_high_watermark_holds(log: Log) -> None:
+def test_high_watermark_limits_the_range(log: Log) -> None:
     log.add([data((A, V), (A, V))], [data((A, V))], [], replicated=1)
     reason = log.reason(Rule.HIGH_WATERMARK)
     assert (
@@ -290,7 +290,7 @@ def test_the_high_watermark_holds(log: Log) -> None:
     assert log.compact() == "cleaned"
 
 
-def test_the_policy_and_a_cleaner_that_is_off_come_first(log: Log) -> None:
+def test_policy_and_disabled_cleaner_are_the_first_reasons(log: Log) -> None:
     log.config |= {"cleanup.policy": "delete", "log.cleaner.enable": "false"}
     log.add([data((A, V), (A, V))], [data((B, V))])
     found = log.explain()
@@ -304,12 +304,12 @@ def test_the_policy_and_a_cleaner_that_is_off_come_first(log: Log) -> None:
     assert log.offsets() == [0, 1, 2]
 
 
-def test_an_empty_log(log: Log) -> None:
+def test_empty_log_has_its_own_reason(log: Log) -> None:
     log.add([])
     assert [reason.rule for reason in log.explain().reasons] == [Rule.EMPTY]
 
 
-def test_all_reasons_that_apply_in_kafkas_order(log: Log) -> None:
+def test_reasons_are_listed_in_kafkas_order(log: Log) -> None:
     log.config |= {"min.compaction.lag.ms": 10_000, "min.cleanable.dirty.ratio": 1}
     log.add(
         [data((A, V), (A, V))],
@@ -329,7 +329,7 @@ def test_all_reasons_that_apply_in_kafkas_order(log: Log) -> None:
     assert [reason.from_offset for reason in found.reasons] == [4, 3, 4, 2, None]
 
 
-def test_who_holds_it(log: Log) -> None:
+def test_explain_names_the_process_that_has_the_lock(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
     with lock.hold(str(log.root), [TopicPartition("t", 0)]):
         found = log.explain()
@@ -342,7 +342,7 @@ def test_who_holds_it(log: Log) -> None:
     assert log.explain().is_due
 
 
-def test_what_was_set_aside(log: Log) -> None:
+def test_explain_names_a_quarantine_and_its_retry_time(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
     set_aside(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW, NOTES)
     reason = log.reason(Rule.SET_ASIDE)
@@ -351,7 +351,7 @@ def test_what_was_set_aside(log: Log) -> None:
     assert log.explain().reasons == []
 
 
-def test_damage(log: Log) -> None:
+def test_explain_reports_damage(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
     file = log.folder / f"{0:020}.log"
     content = bytearray(file.read_bytes())
@@ -373,7 +373,7 @@ def test_damage(log: Log) -> None:
 # ---------------------------------------------------------------------- why are there duplicates
 
 
-def test_each_duplicate_with_its_part(log: Log) -> None:
+def test_each_duplicate_has_its_outcome(log: Log) -> None:
     log.add([data((A, V))], [])
     log.compact()
     log.config |= {"min.compaction.lag.ms": 10_000, "min.cleanable.dirty.ratio": 0}
@@ -399,7 +399,7 @@ def test_each_duplicate_with_its_part(log: Log) -> None:
     assert log.offsets() == [2, 4, 5]
 
 
-def test_aborted_records_say_so(log: Log) -> None:
+def test_aborted_record_is_explained(log: Log) -> None:
     log.config["producer.id.expiration.ms"] = (
         1  # else the producer's last batch stays, as a shell, and so the marker
     )
@@ -426,7 +426,7 @@ def test_aborted_records_say_so(log: Log) -> None:
     assert log.offsets() == []
 
 
-def test_duplicates_below_a_checkpoint_that_promises_too_much(log: Log) -> None:
+def test_duplicate_below_a_wrong_checkpoint_is_explained(log: Log) -> None:
     log.add([data((A, V))], [data((A, V))], [data((B, V))], [])
     log.config["min.cleanable.dirty.ratio"] = 0
     write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 2})
@@ -441,7 +441,7 @@ def test_duplicates_below_a_checkpoint_that_promises_too_much(log: Log) -> None:
     assert log.offsets() == [1, 2]
 
 
-def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
+def test_expired_segment_loses_all_its_records(log: Log) -> None:
     log.config |= {
         "cleanup.policy": "compact,delete",
         "retention.ms": 500_000,
@@ -455,7 +455,7 @@ def test_a_segment_that_expires_takes_all_with_it(log: Log) -> None:
     assert log.offsets() == [1]
 
 
-def test_a_segment_that_the_round_merges_with_a_younger_one_does_not_expire(log: Log) -> None:
+def test_segment_merged_with_a_younger_one_does_not_expire(log: Log) -> None:
     log.config |= {"cleanup.policy": "compact,delete", "retention.ms": 500_000}
     log.add([data((A, V), (C, V))], [data((C, V), (B, V), at=NOW)], [data((B, V), at=NOW)], [])
     assert log.record(A, 0).fate is RecordOutcome.STAYS
@@ -463,7 +463,7 @@ def test_a_segment_that_the_round_merges_with_a_younger_one_does_not_expire(log:
     assert log.offsets() == [0, 2, 4]
 
 
-def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
+def test_record_below_the_log_start_is_deleted_with_its_segment(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 1
     log.add([data((A, V))], [data((B, V))], [])
     write_checkpoint(log.root, "log-start-offset-checkpoint", {NAME: 1})
@@ -474,7 +474,7 @@ def test_what_lies_below_the_log_start_goes_with_its_segment(log: Log) -> None:
     assert log.offsets() == [1]
 
 
-def test_the_greatest_version_has_words_of_its_own(log: Log) -> None:
+def test_explain_names_the_greatest_version(log: Log) -> None:
     log.config["compaction.strategy"] = "timestamp"
     log.add([data((A, V), at=START_MS + 9)], [data((A, V), at=START_MS)], [data((B, V))], [])
     assert (
@@ -485,7 +485,7 @@ def test_the_greatest_version_has_words_of_its_own(log: Log) -> None:
     assert log.offsets() == [0, 2]
 
 
-def test_a_key_that_is_not_there(log: Log) -> None:
+def test_missing_key_has_no_records(log: Log) -> None:
     log.add([data((A, V), (b"", V))], [])
     assert log.explain(key=b"nobody").records == []
     assert [record.offset for record in log.explain(key=b"").records or ()] == [1]
@@ -495,7 +495,7 @@ def test_a_key_that_is_not_there(log: Log) -> None:
 # there
 
 
-def test_the_life_of_a_tombstone(log: Log) -> None:
+def test_explain_follows_a_tombstone_until_it_is_dropped(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0
     log.add([data((A, V), (A, None))], [])
     first = log.record(A, 1)
@@ -535,7 +535,7 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     assert log.offsets() == [3]
 
 
-def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> None:
+def test_tombstone_superseded_above_the_range_still_expires(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0
     log.add([data((A, None))], [])
     log.compact()
@@ -553,7 +553,7 @@ def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> 
     assert log.offsets() == [1, 2]
 
 
-def test_a_tombstone_that_no_round_reaches(log: Log) -> None:
+def test_tombstone_above_the_range_waits_for_a_later_round(log: Log) -> None:
     log.add([data((A, V))], [data((A, None))])
     found = log.record(A, 1)
     assert found.fate is RecordOutcome.LATER and "it lies in the active segment" in found.message
@@ -561,7 +561,7 @@ def test_a_tombstone_that_no_round_reaches(log: Log) -> None:
     assert waiting is not None and waiting.deletes_above == 1
 
 
-def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
+def test_tombstone_of_an_old_format_expires_with_its_file(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 0
     old = ModelBatch(0, 0, (ModelRecord(0, START_MS, A, None),), magic=1, max_timestamp_ms=START_MS)
     log.add([old, data((B, V))], [data((B, V))], [], changed_ms=NOW)
@@ -589,7 +589,7 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
 # ---------------------------------------------------------------------- the command
 
 
-def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
+def test_explain_command_prints_text_and_json(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
     assert (
         run(["explain", str(log.root), "--topic", "t", "--key", "a", "--now", str(NOW), "--json"])
@@ -632,7 +632,7 @@ def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(log.root / "nowhere")]) == 2
 
 
-def test_progress_is_for_terminals(
+def test_progress_is_shown_only_on_a_terminal(
     log: Log, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
@@ -645,9 +645,7 @@ def test_progress_is_for_terminals(
     assert "scan" in capsys.readouterr().err
 
 
-def test_a_person_reads_when_by_the_clock_on_the_wall(
-    log: Log, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_text_output_shows_local_times(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
     lag = ["--config", f"min.compaction.lag.ms={NOW}"]
     arguments = ["explain", str(log.root), "--topic", "t", "--now", str(NOW), *lag]
@@ -659,9 +657,7 @@ def test_a_person_reads_when_by_the_clock_on_the_wall(
     assert [at_ms for at_ms in due if f": {local_moment(at_ms)}\n" not in said] == []
 
 
-def test_times_are_told_by_the_clock_on_the_wall(
-    log: Log, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sentences_contain_local_times(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     """In sentences, too; and an expired delete of a log at rest says what drops it."""
     log.config["min.cleanable.dirty.ratio"] = 0
     log.add([data((A, V), (A, None))], [])

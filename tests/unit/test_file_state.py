@@ -1,4 +1,4 @@
-"""How a file is recognised: not by its path, inode, size and modification time alone."""
+"""Tests of recognising a file by more than path, inode, size and modification time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _write(path: Path, content: bytes) -> None:
     os.utime(path, ns=(TIME_NS, TIME_NS))
 
 
-def test_equal_size_inode_and_modification_time_are_another_state(tmp_path: Path) -> None:
+def test_rewritten_file_with_equal_metadata_has_another_state(tmp_path: Path) -> None:
     path = tmp_path / "file"
     _write(path, b"one")
     before = state_of(str(path))
@@ -31,7 +31,7 @@ def test_equal_size_inode_and_modification_time_are_another_state(tmp_path: Path
     assert before.is_same_file(after)
 
 
-def test_a_checksum_of_ends_finds_a_change_at_either_end(tmp_path: Path) -> None:
+def test_checksum_of_ends_detects_a_change_at_either_end(tmp_path: Path) -> None:
     path = tmp_path / "file"
     content = bytes(range(256)) * 300
     _write(path, content + b"torn")
@@ -49,14 +49,14 @@ def test_a_checksum_of_ends_finds_a_change_at_either_end(tmp_path: Path) -> None
     assert checksum_of_ends(str(path), 100, len(content) - 100, state) is None  # another file
 
 
-def test_a_checkpoint_that_is_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
+def test_checkpoint_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / HIGH_WATERMARKS
     for offset in (3, 7):
         _write(path, f"0\n1\nt 0 {offset}\n".encode())
         assert read_offsets(str(tmp_path), HIGH_WATERMARKS) == {TopicPartition("t", 0): offset}
 
 
-def test_a_server_reads_a_segment_that_was_replaced_alike(tmp_path: Path) -> None:
+def test_server_reads_a_segment_replaced_with_equal_metadata(tmp_path: Path) -> None:
     path = tmp_path / f"{0:020}.log"
     _write(path, b"damaged")
     segment = Segment(0, str(path), 7, TIME_NS, TIME_NS // 1_000_000)

@@ -1,4 +1,4 @@
-"""The operations that change files, their fault points, and what they say when the system refuses."""
+"""Tests of the operations that change files, their fault points, and their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 
 
-def test_each_operation_does_what_it_says(tmp_path: Path) -> None:
+def test_each_operation_has_its_effect(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     files.write(one, b"content")
     files.set_mtime(one, 1_700_000_000_123_000_000)
@@ -35,9 +35,7 @@ def test_each_operation_does_what_it_says(tmp_path: Path) -> None:
     files.fsync_dir(str(tmp_path))
 
 
-def test_without_links_or_fast_copies_a_link_is_a_copy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise OSError(errno.ENOTSUP, "not supported")
 
@@ -62,9 +60,7 @@ def test_without_links_or_fast_copies_a_link_is_a_copy(
         (errno.EFBIG, LogError, "so large"),
     ],
 )
-def test_a_refusal_names_the_file_and_a_remedy(
-    number: int, kind: type[LogError], words: str
-) -> None:
+def test_error_names_the_file_and_a_remedy(number: int, kind: type[LogError], words: str) -> None:
     error = files.to_log_error(
         OSError(number, os.strerror(number)), "/logs/t-0/x.log", "write the file"
     )
@@ -77,7 +73,7 @@ def arm(monkeypatch: pytest.MonkeyPatch) -> Callable[[FaultPoints], None]:
     return lambda points: monkeypatch.setattr(files, "faults", points)
 
 
-def test_fault_points_are_logged_and_fail_where_they_should(
+def test_fault_points_are_logged_and_fail_where_configured(
     tmp_path: Path, arm: Callable[[FaultPoints], None]
 ) -> None:
     log = tmp_path / "log"
@@ -97,14 +93,16 @@ def test_fault_points_are_logged_and_fail_where_they_should(
     assert (tmp_path / "two").exists()
 
 
-def test_a_torn_write_is_a_state(tmp_path: Path, arm: Callable[[FaultPoints], None]) -> None:
+def test_torn_write_leaves_a_partial_file(
+    tmp_path: Path, arm: Callable[[FaultPoints], None]
+) -> None:
     arm(FaultPoints(2, errno.ENOSPC))
     with pytest.raises(LogError):
         files.write(str(tmp_path / "one"), b"abcd")
     assert (tmp_path / "one").read_bytes() == b"ab"
 
 
-def test_an_error_once_lets_the_rest_pass(
+def test_single_fault_lets_later_operations_pass(
     tmp_path: Path, arm: Callable[[FaultPoints], None]
 ) -> None:
     arm(FaultPoints(1, errno.EIO, once=True))
@@ -113,7 +111,7 @@ def test_an_error_once_lets_the_rest_pass(
     files.fsync_dir(str(tmp_path))
 
 
-def test_the_environment_sets_the_fault_point() -> None:
+def test_environment_sets_the_fault_point() -> None:
     points = FaultPoints.from_environment(
         {"LASTWRITE_FAULT_POINT": "7", "LASTWRITE_FAULT_ERROR": "28"}
     )
@@ -121,7 +119,7 @@ def test_the_environment_sets_the_fault_point() -> None:
     assert not FaultPoints.from_environment({}).is_armed
 
 
-def test_folders_exchange_their_names_and_trees_go_with_all_that_is_theirs(tmp_path: Path) -> None:
+def test_folders_exchange_names_and_trees_are_removed(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
         (folder / "below").mkdir(parents=True)
@@ -140,7 +138,7 @@ def test_folders_exchange_their_names_and_trees_go_with_all_that_is_theirs(tmp_p
         files.exchange(str(one), str(other))
 
 
-def test_what_we_make_has_the_rights_of_what_was_there(tmp_path: Path) -> None:
+def test_new_file_has_the_owner_and_mode_of_its_sibling(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.touch(0o640)
     other.touch(0o600)
@@ -150,7 +148,7 @@ def test_what_we_make_has_the_rights_of_what_was_there(tmp_path: Path) -> None:
     assert (tmp_path / "new").stat().st_mode == one.stat().st_mode, "a new file has its sibling's"
 
 
-def test_a_folder_is_made_with_those_above_it_wherever_one_stands(
+def test_make_folder_creates_missing_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -159,7 +157,7 @@ def test_a_folder_is_made_with_those_above_it_wherever_one_stands(
     assert (tmp_path / "a/b/c").is_dir()
 
 
-def test_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     with pytest.raises(LogError, match="make the folder"):
         files.make_folder(str(tmp_path / "a"))

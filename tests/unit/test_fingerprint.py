@@ -1,5 +1,5 @@
-"""Fingerprints: spread, told apart at every length, secret; and whole keys where they are made to
-collide.
+"""Tests of fingerprints: distribution, distinctness at every length, secrecy, and exact comparison
+on collision.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def of(key: bytes, secret: np.ndarray = SECRET) -> tuple[int, int]:
 
 
 @given(st.binary(max_size=70), st.binary(max_size=70))
-def test_unlike_keys_have_unlike_lanes(a: bytes, b: bytes) -> None:
+def test_different_keys_have_different_lanes(a: bytes, b: bytes) -> None:
     assert (of(a) == of(b)) == (a == b)
     if a != b:
         assert of(a)[0] != of(b)[0] and of(a)[1] != of(b)[1]
@@ -43,7 +43,7 @@ def test_zeros_of_every_length_differ() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64])
-def test_a_flipped_bit_flips_half_of_the_fingerprint(length: int) -> None:
+def test_flipped_bit_flips_half_of_the_fingerprint(length: int) -> None:
     key = os.urandom(length)
     flips = []
     for bit in range(length * 8):
@@ -72,7 +72,7 @@ def colliding_keys(count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_exact_comparison_tells_colliding_keys_apart(
+def test_exact_comparison_separates_colliding_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exact: bool
 ) -> None:
     weak = bytes(8 * SECRET_WORDS)

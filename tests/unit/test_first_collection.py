@@ -1,4 +1,4 @@
-"""When the command line lets Python collect garbage."""
+"""Tests of when the command line lets Python collect garbage."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ assert (gc.get_threshold(), gc.callbacks) == (usual, [])
 """
 
 
-def test_no_command_that_looks_collects() -> None:
+def test_read_commands_do_not_collect_garbage() -> None:
     for look in (["--help"], ["inspect", str(CORPUS)], ["dump", "--limit", "1", str(CORPUS)]):
         command = [sys.executable, "-c", _LOOK, *look]
         assert subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def test_what_was_loaded_is_passed_over_later() -> None:
+def test_loaded_modules_are_frozen_before_collection() -> None:
     subprocess.run([sys.executable, "-c", _LATER], check=True)

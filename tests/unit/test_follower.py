@@ -1,4 +1,4 @@
-"""A follower's turns: what it says, when it asks again, how it stops. What it follows is a plan."""
+"""Tests of a follower's rounds with a scripted plan: events, retries and the end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def run(planned: Planned) -> tuple[list[Event], list[float], str]:
     return told, rests, page
 
 
-def test_silence_is_said_once_and_asked_ever_more_rarely() -> None:
+def test_silence_is_reported_once_and_retried_with_growing_pauses() -> None:
     told, rests, page = run(Planned(SILENT, SILENT, SILENT, [log(size=9)], SILENT, *[SILENT] * 9))
 
     assert [each.event for each in told] == ["note", "brought", "note"]
@@ -90,7 +90,7 @@ def test_silence_is_said_once_and_asked_ever_more_rarely() -> None:
     assert 'lastwrite_follower_turns_total{status="done"} 1.0' in page
 
 
-def test_what_is_held_back_is_told_once_and_measured_as_long_as_it_is() -> None:
+def test_blocked_partition_is_reported_once_and_its_lag_is_measured() -> None:
     told, rests, page = run(
         Planned(
             [log(size=5), log(HoldReason.FORK, partition=1)],
@@ -108,13 +108,13 @@ def test_what_is_held_back_is_told_once_and_measured_as_long_as_it_is() -> None:
     assert 'lastwrite_follower_lag_records{partition="1",topic="t"} 3.0' in page
 
 
-def test_a_store_that_is_silent_for_all_is_asked_more_rarely_too() -> None:
+def test_store_silent_for_all_partitions_is_retried_less_often() -> None:
     waiting = [log(HoldReason.WAITING), log(HoldReason.WAITING, partition=1)]
     _, rests, _ = run(Planned(waiting, waiting, [log(), waiting[1]], []))
     assert rests == [4, 8, 2, 2]
 
 
-def test_what_no_turn_can_mend_ends_it() -> None:
+def test_permanent_error_ends_the_follower() -> None:
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
     registry = CollectorRegistry()
     follower = ArchiveFollower(
@@ -131,7 +131,7 @@ def test_what_no_turn_can_mend_ends_it() -> None:
         follower.stop()
 
 
-def test_one_turn_alone_has_an_exit_status() -> None:
+def test_single_round_has_an_exit_status() -> None:
     def once(*logs: FollowedLog) -> int:
         metrics = FollowingMetrics(CollectorRegistry(), lambda: 0)
         events = Events(lambda event: None, lambda: 0)
@@ -147,7 +147,7 @@ def test_one_turn_alone_has_an_exit_status() -> None:
         ).once()
 
 
-def test_what_cannot_be_followed() -> None:
+def test_unsuitable_sources_and_pauses_are_refused() -> None:
     with pytest.raises(InvalidConfig, match="is not a live cluster"):
         system_of_follow(Follow(sources=["http://here"]), ["/archive"], None)
     with pytest.raises(InvalidConfig, match="not of pulsar"):

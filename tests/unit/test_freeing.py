@@ -1,4 +1,4 @@
-"""Removing files: the name at once, the room a moment later."""
+"""Tests of deleting files: the name at once, the disk space a moment later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from lastwrite.storage import deferred_unlink, files
 
 
-def test_the_name_goes_at_once_and_the_room_soon(tmp_path: Path) -> None:
+def test_name_is_deleted_at_once_and_space_soon_after(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(bytes(1000))
     files.unlink(str(path))
@@ -22,7 +22,7 @@ def test_the_name_goes_at_once_and_the_room_soon(tmp_path: Path) -> None:
         assert not [link for link in open_files.iterdir() if str(path) in os.path.realpath(link)]
 
 
-def test_what_has_no_room_is_not_held(tmp_path: Path) -> None:
+def test_file_without_disk_space_is_not_deferred(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "link").symlink_to("large")
     (tmp_path / "large").write_bytes(bytes(10))
@@ -31,7 +31,7 @@ def test_what_has_no_room_is_not_held(tmp_path: Path) -> None:
         assert deferred_unlink.hold(str(tmp_path / name)) is None
 
 
-def test_no_more_are_held_than_may_be(tmp_path: Path) -> None:
+def test_number_of_deferred_files_is_limited(tmp_path: Path) -> None:
     paths = [tmp_path / str(n) for n in range(deferred_unlink._MOST_HELD + 10)]
     for path in paths:
         path.write_bytes(b"room")
@@ -46,7 +46,9 @@ def test_no_more_are_held_than_may_be(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_deferred_files_are_all_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     handles = []
     for n in range(400):
         path = tmp_path / str(n)
@@ -62,7 +64,7 @@ def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
             os.fstat(handle)
 
 
-def test_nothing_is_freed_before_the_syncs_are_done(tmp_path: Path) -> None:
+def test_nothing_is_freed_before_the_syncs_finish(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(bytes(1000))
     with deferred_unlink.after_syncs():
@@ -78,7 +80,7 @@ def test_nothing_is_freed_before_the_syncs_are_done(tmp_path: Path) -> None:
         os.fstat(handle)
 
 
-def test_a_fork_lets_go_by_a_thread_of_its_own(tmp_path: Path) -> None:
+def test_forked_process_frees_with_its_own_thread(tmp_path: Path) -> None:
     files_of_both = [tmp_path / "parent", tmp_path / "child"]
     for path in files_of_both:
         path.write_bytes(bytes(200))

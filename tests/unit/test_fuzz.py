@@ -1,4 +1,4 @@
-"""The fuzz in short, what it covers, and that it finds what it is to find."""
+"""Tests of the fuzzer: a short run, its coverage, and that it finds planted faults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_reader_of_bytes_is_covered(targets: list[Target]) -> None:
 
 
 @pytest.mark.long
-def test_targets_run_what_they_cover(targets: list[Target]) -> None:
+def test_targets_run_the_functions_that_they_cover(targets: list[Target]) -> None:
     """Of what is Python; kernels are called from it, or by each other."""
     called: set[str] = set()
 
@@ -76,7 +76,7 @@ def test_targets_run_what_they_cover(targets: list[Target]) -> None:
     assert not idle
 
 
-def test_some_thousand_inputs_find_nothing(tmp_path: Path, targets: list[Target]) -> None:
+def test_short_run_finds_nothing(tmp_path: Path, targets: list[Target]) -> None:
     run = Run("all", 20_261_122, tmp_path, targets=targets)
     run.through(0, 6000)
     assert run.inputs == 6000 and not run.findings, run.findings
@@ -125,7 +125,7 @@ def greed(data: bytes) -> bytes:
         (greed, "MemoryError"),
     ],
 )
-def test_what_is_no_answer_is_found_and_saved(tmp_path: Path, read: object, kind: str) -> None:
+def test_planted_fault_is_found_and_saved(tmp_path: Path, read: object, kind: str) -> None:
     run = Run("all", 3, tmp_path, targets=planted(read))
     run._warm_up = lambda: None  # type: ignore[method-assign] - in this process
     run.through(0, 300 if read is not greed else 3)
@@ -138,9 +138,7 @@ def test_what_is_no_answer_is_found_and_saved(tmp_path: Path, read: object, kind
         assert target.make(rng)[0].hex() == one["input"], "the same seed makes the same input"
 
 
-def test_a_reader_that_does_not_end_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_reader_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spin(data: bytes) -> None:
         while len(data) == 5:
             pass
@@ -152,7 +150,7 @@ def test_a_reader_that_does_not_end_is_found(
     assert run.inputs == 100 and run.findings and "hang" in run.findings[0]
 
 
-def test_errors_of_ours_are_an_answer(tmp_path: Path) -> None:
+def test_log_errors_are_valid_results(tmp_path: Path) -> None:
     run = Run("all", 3, tmp_path, targets=planted(refuse))
     run.through(0, 100, jobs=2)
     assert run.inputs == 100 and not run.findings and run.outcomes == {"planted: refused": 100}

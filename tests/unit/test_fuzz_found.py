@@ -1,6 +1,4 @@
-"""What the fuzz has found, each as small as it gets: an error of ours, or an answer, where another
-error was.
-"""
+"""Tests of inputs that the fuzzer found, each reduced. Each must end in a result or a log error."""
 
 from __future__ import annotations
 
@@ -29,13 +27,13 @@ from tests.support.rocketmq.stores import shop
 DEEP = b"[" * 100_000
 
 
-def test_an_export_that_is_not_utf8(tmp_path: Path) -> None:
+def test_export_that_is_not_utf8_is_read(tmp_path: Path) -> None:
     (tmp_path / "stats.json").write_bytes(b'{"ledgers": [], "state": "\xf6"}')
     assert read_exported(str(tmp_path / "stats.json")).info.ledgers == ()
 
 
 @pytest.mark.parametrize("number", ["1e999", "NaN"])
-def test_a_list_of_what_is_set_aside_with_a_time_that_is_none(tmp_path: Path, number: str) -> None:
+def test_quarantine_file_with_a_non_finite_time_is_refused(tmp_path: Path, number: str) -> None:
     entry = {"reason": "x", "since_ms": 7777, "tries": 1, "next_try_ms": 1}
     text = json.dumps({"version": 1, "partitions": {"t-0": entry}}).replace("7777", number)
     (tmp_path / FILE).write_text(text)
@@ -43,7 +41,7 @@ def test_a_list_of_what_is_set_aside_with_a_time_that_is_none(tmp_path: Path, nu
         read_quarantine(str(tmp_path), NOTES)
 
 
-def test_json_that_is_too_deep(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(DEEP)
     with pytest.raises(CorruptLog):
         read_quarantine(str(tmp_path), NOTES)
@@ -54,12 +52,12 @@ def test_json_that_is_too_deep(tmp_path: Path) -> None:
         list(lastwrite.dump(str(root / "config" / "delayOffset.json")))
 
 
-def test_a_note_of_a_commit_whose_offset_is_without_end() -> None:
+def test_commit_note_with_an_infinite_offset_is_ignored() -> None:
     note = {"version": 3, "folders": {"t-0": {"first_dirty_offset": float("inf")}}}
     assert decode_intent(json.dumps(note).encode(), "t-0") is None
 
 
-def test_a_manifest_of_ledgers_without_end(tmp_path: Path) -> None:
+def test_ledger_manifest_with_an_infinite_id_is_refused(tmp_path: Path) -> None:
     place = dict.fromkeys(("from", "to", "horizon"), "7:3")
     counts = dict.fromkeys(("entries", "bytes", "messages", "read"), 1)
     content = {
@@ -79,7 +77,9 @@ def test_a_manifest_of_ledgers_without_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("queue", ["²", "9" * 5000, ""])
-def test_a_position_of_a_queue_whose_number_is_none(tmp_path: Path, queue: str) -> None:
+def test_compaction_position_with_an_invalid_queue_number_is_refused(
+    tmp_path: Path, queue: str
+) -> None:
     root = shop(tmp_path / "store", 30)
     root.write_compaction("orders", 0, position=20)
     path = root.write() / "compaction" / "position-checkpoint"
@@ -88,21 +88,21 @@ def test_a_position_of_a_queue_whose_number_is_none(tmp_path: Path, queue: str) 
         list(lastwrite.dump(str(path)))
 
 
-def test_consumer_offsets_that_no_number_holds_stay_as_they_are() -> None:
+def test_consumer_offsets_that_overflow_stay_unchanged() -> None:
     data = b'{"offsetTable":{"t@g":{0:%s,1:9,"2":9}}}' % (b"1" * 5000)
     found, lowered = lower_consumer_offsets(data, {("t", 0): 3, ("t", 1): 3, ("t", 2): 4})
     assert found == data.replace(b"1:9", b"1:3").replace(b'"2":9', b'"2":4')
     assert lowered == [("t", "g", 1, 9, 3), ("t", "g", 2, 9, 4)]
 
 
-def test_an_order_of_queues_with_a_count_of_5000_digits() -> None:
+def test_queue_order_with_a_count_of_5000_digits_is_refused() -> None:
     known = {"brokerDatas": [], "queueDatas": [], "orderTopicConf": "a:" + "1" * 5000}
     with pytest.raises(CorruptLog):
         decode_route("t", json.dumps(known).encode())
 
 
 @pytest.mark.parametrize("room", [100, 270, 5000])
-def test_a_zstd_frame_that_says_another_size_is_refused_whatever_room_there_is(room: int) -> None:
+def test_zstd_frame_with_a_wrong_size_is_refused_for_any_buffer(room: int) -> None:
     """A frame of one block of 270 bytes whose header says 4,095; a small buffer refused it, a large
     one did not.
     """
@@ -111,13 +111,13 @@ def test_a_zstd_frame_that_says_another_size_is_refused_whatever_room_there_is(r
         PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(room, np.uint8))
 
 
-def test_a_zstd_frame_without_a_size_needs_room() -> None:
+def test_zstd_frame_without_a_size_needs_a_large_enough_buffer() -> None:
     frame = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
     assert not PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(100, np.uint8))
     assert PulsarCodecs().open_into(PulsarCodec.ZSTD, frame, 270, np.empty(270, np.uint8))
 
 
-def test_a_small_file_of_an_index_takes_no_memory_for_a_large_one(tmp_path: Path) -> None:
+def test_small_index_file_needs_little_memory_for_a_large_size(tmp_path: Path) -> None:
     (file,) = read_commit_log(str(shop(tmp_path / "store", 5, log_bytes=1 << 14).write())).files
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = resource.getrlimit(resource.RLIMIT_AS)
@@ -129,7 +129,7 @@ def test_a_small_file_of_an_index_takes_no_memory_for_a_large_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("room", [100, 270, 5000])
-def test_a_zstd_frame_without_its_last_block_whatever_the_room(room: int) -> None:
+def test_zstd_frame_without_its_last_block_is_refused_for_any_buffer(room: int) -> None:
     unended = bytes.fromhex("28b52ffd600e0054000018616263010008aa6e08")
     with pytest.raises(CorruptLog):
         PulsarCodecs().open_into(PulsarCodec.ZSTD, unended, 270, np.empty(room, np.uint8))
@@ -137,7 +137,7 @@ def test_a_zstd_frame_without_its_last_block_whatever_the_room(room: int) -> Non
         PulsarCodecs().decompress(PulsarCodec.ZSTD, unended, 270, 1 << 20)
 
 
-def test_a_zstd_frame_that_does_not_say_its_size_and_does_not_end() -> None:
+def test_unended_zstd_frame_without_a_size_is_refused() -> None:
     silent = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
     assert PulsarCodecs().decompress(PulsarCodec.ZSTD, silent, 270, 1 << 20) == b"abc" * 90
     flushed = zstandard.ZstdCompressor().compressobj()
@@ -156,7 +156,7 @@ def test_a_zstd_frame_that_does_not_say_its_size_and_does_not_end() -> None:
         b'"type":"fixed","originalFileSize":9,"other":' + DEEP,
     ],
 )
-def test_a_manifest_of_a_segment_in_chunks(index: bytes) -> None:
+def test_malformed_manifest_of_a_chunked_segment_is_refused(index: bytes) -> None:
     lies = b",".join(
         b'"%s":{"position":0,"size":0}' % name
         for name in (b"offset", b"timestamp", b"producerSnapshot", b"leaderEpoch")

@@ -1,4 +1,4 @@
-"""The fuzz of the meaning in short, and what it found."""
+"""Tests of the semantic fuzzer: a short run, and inputs that it found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVENT_TIME = {
 @pytest.mark.parametrize(
     "draw", [meaning.kafka_input, meaning.rocketmq_input, meaning.pulsar_input]
 )
-def test_some_inputs_of_extreme_values_find_nothing(draw: meaning.Draw) -> None:
+def test_short_run_with_extreme_values_finds_nothing(draw: meaning.Draw) -> None:
     rng = random.Random(20_261_128)
     for _ in range(10):
         meaning.check(rng.randbytes(8), draw, most=3)
@@ -46,7 +46,7 @@ def test_batches_at_the_least_timestamp_are_scanned(tmp_path: Path) -> None:
     assert done.records_after == 2
 
 
-def test_a_position_of_the_largest_offset_leaves_a_long_behind_it(tmp_path: Path) -> None:
+def test_compaction_position_may_be_the_largest_offset(tmp_path: Path) -> None:
     made = ModelPair(0, (message(0, "k", b"v", 1_700_000_000_000),), is_closed=True)
     queue = ModelQueue(4000, 920, position=LONG_MAX, pairs=[made, ModelPair(4000)])
     write_store(tmp_path, [queue])
@@ -55,7 +55,7 @@ def test_a_position_of_the_largest_offset_leaves_a_long_behind_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("ledger", [MAX_LEDGER, MAX_LEDGER + 1])
-def test_the_last_ledgers_of_pulsar_are_read_or_refused(tmp_path: Path, ledger: int) -> None:
+def test_last_pulsar_ledgers_are_read_or_refused(tmp_path: Path, ledger: int) -> None:
     folder = topic_folder(tmp_path)
     write_ledger(folder, ledger, [single("k", "v"), single("k", "w")])
     assert lastwrite.inspect(str(tmp_path)).partitions
@@ -64,7 +64,7 @@ def test_the_last_ledgers_of_pulsar_are_read_or_refused(tmp_path: Path, ledger: 
 
 
 @pytest.mark.parametrize("event_time", [2**61 - 1, LONG_MAX])
-def test_an_event_time_that_cannot_be_compared_leaves_the_topic(
+def test_incomparable_event_time_leaves_the_topic_unchanged(
     tmp_path: Path, event_time: int
 ) -> None:
     folder = topic_folder(tmp_path)
@@ -75,7 +75,7 @@ def test_an_event_time_that_cannot_be_compared_leaves_the_topic(
     assert not (folder / "compacted.json").exists()
 
 
-def test_an_event_time_below_0_to_java_is_0_for_verify_too(tmp_path: Path) -> None:
+def test_verify_treats_a_negative_event_time_as_0(tmp_path: Path) -> None:
     archive, copy = tmp_path / "archive", tmp_path / "copy"
     folder = topic_folder(archive)
     write_ledger(
@@ -86,7 +86,7 @@ def test_an_event_time_below_0_to_java_is_0_for_verify_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("now_ms", [2**63, -(2**63) - 1])
-def test_a_clock_beyond_a_long_is_refused(tmp_path: Path, now_ms: int) -> None:
+def test_clock_beyond_64_bits_is_refused(tmp_path: Path, now_ms: int) -> None:
     write_segment(tmp_path / NAME, 0, [encode_batch([Record(0, 0, b"k", None)])])
     with pytest.raises(InvalidConfig, match="now_ms"):
         compact(tmp_path, {}, now_ms)

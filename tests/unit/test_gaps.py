@@ -1,4 +1,6 @@
-"""``fetch --accept-gap``: what was lost between two fetches is noted, and commands name it."""
+"""Tests of ``fetch --accept-gap``: the archive records what was lost between two fetches, and
+commands name it.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_verify_names_the_gap(archive: Path) -> None:
     assert [GAP in each.message for each in found.problems] == [True]
 
 
-def test_a_fetch_that_accepts_a_gap_names_it(
+def test_fetch_that_accepts_a_gap_names_it(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root, to = tmp_path / "root", tmp_path / "archive"
@@ -91,7 +93,7 @@ def test_a_fetch_that_accepts_a_gap_names_it(
     assert GAP not in said(capfd, "fetch", str(root), *options)  # it was accepted before
 
 
-def test_a_gap_with_nothing_behind_it_is_noted(tmp_path: Path) -> None:
+def test_gap_at_the_end_of_the_log_is_recorded(tmp_path: Path) -> None:
     root, to = tmp_path / "root", tmp_path / "archive"
     fetch(write(root, range(4)), to)
     shutil.rmtree(root)
@@ -101,7 +103,7 @@ def test_a_gap_with_nothing_behind_it_is_noted(tmp_path: Path) -> None:
     assert (found.end_offset, fetch(root, to).reason) == (9, None)
 
 
-def test_rounds_of_the_daemon_name_the_gap(archive: Path) -> None:
+def test_daemon_names_the_gap(archive: Path) -> None:
     events: list[Event] = []
     config = {"min.cleanable.dirty.ratio": 0, "cleanup.policy": "compact"}
     assert lastwrite.clean([str(archive)], config, once=True, spark=INLINE, tell=events.append) == 0
@@ -120,7 +122,7 @@ def test_serve_names_the_gap_once(archive: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_a_table_and_its_proof_name_the_gap(
+def test_table_and_its_verification_name_the_gap(
     archive: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], json: bool
 ) -> None:
     more = ["--json"] if json else []
@@ -130,7 +132,7 @@ def test_a_table_and_its_proof_name_the_gap(
     assert said(capfd, "table", str(archive), "--verify", to, *more).count(GAP) == 1
 
 
-def test_last_writes_have_the_gap_as_a_note_and_a_warning(archive: Path) -> None:
+def test_latest_and_follow_warn_of_the_gap(archive: Path) -> None:
     with pytest.warns(RecordsLost, match=GAP):
         found = lastwrite.latest(str(archive), "t")
     assert [GAP in note.message for note in found.notes] == [True]
@@ -141,7 +143,7 @@ def test_last_writes_have_the_gap_as_a_note_and_a_warning(archive: Path) -> None
     assert (len(warned), len(table.notes)) == (1, 1)
 
 
-def test_the_spark_source_warns_of_the_gap(archive: Path) -> None:
+def test_spark_source_warns_of_the_gap(archive: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits came with PySpark 4.2")
     from lastwrite.source.reader import DefaultSource  # not before it is known to be there
     from tests.unit.test_source_filters import SCHEMA
@@ -164,7 +166,7 @@ def test_restore_names_the_gap(archive: Path, tmp_path: Path) -> None:
     assert [GAP in note for note in report.notes].count(True) == 1
 
 
-def test_the_next_fetch_and_a_copy_have_it_too(archive: Path, tmp_path: Path) -> None:
+def test_later_fetch_and_copy_keep_the_gap(archive: Path, tmp_path: Path) -> None:
     write(tmp_path / "root", range(9, 15))
     assert fetch(tmp_path / "root", archive).end_offset == 15
     assert fetch(archive, tmp_path / "copy").end_offset == 15
@@ -173,7 +175,7 @@ def test_the_next_fetch_and_a_copy_have_it_too(archive: Path, tmp_path: Path) ->
         assert [GAP in each.message for each in found.problems] == [True]
 
 
-def test_a_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
+def test_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     fetch(write(tmp_path / "old", range(4)), target)
     fetch(write(tmp_path / "new", range(9, 12)), source)
@@ -188,12 +190,12 @@ def test_a_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
     assert ["offsets 12 to 14 were lost" in each for each in named].count(True) == 1
 
 
-def test_an_accepted_gap_is_no_missing_segment(archive: Path) -> None:
+def test_accepted_gap_is_not_a_missing_segment(archive: Path) -> None:
     """Even where the topic's policy tells that no cleaner made it."""
     report = lastwrite.verify(str(archive), config={"cleanup.policy": "delete"})
     assert report.exit_status == 0
 
 
-def test_it_is_not_accepted_and_set_aside_at_once(tmp_path: Path) -> None:
+def test_accept_gap_and_set_aside_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="two things of one gap"):
         fetch(write(tmp_path, range(4)), tmp_path / "archive", accepts_gap=True, sets_aside=True)

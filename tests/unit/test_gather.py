@@ -1,4 +1,4 @@
-"""Records as columns, against the same bytes decoded record by record."""
+"""Tests of records as columns, against the same bytes decoded record by record."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rows(log: PartitionLog, **asked: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: "/".join(folder.split("/")[-2:]))
-def test_columns_are_the_records(folder: str, is_committed: bool) -> None:
+def test_columns_equal_the_records(folder: str, is_committed: bool) -> None:
     log = read_partition(folder)
     end = log.last_stable_offset if is_committed else log.high_watermark
     found = rows(log, is_committed=is_committed)
@@ -79,7 +79,7 @@ def test_columns_are_the_records(folder: str, is_committed: bool) -> None:
     assert part == [row for row in found if low <= row["offset"] < high]
 
 
-def test_all_kinds_of_records_are_in_the_corpus() -> None:
+def test_corpus_contains_all_kinds_of_records() -> None:
     """What the test above is worth."""
     found = [row for folder in FOLDERS for row in rows(read_partition(folder), is_committed=False)]
     for column in ("key", "value", "headers"):
@@ -88,7 +88,7 @@ def test_all_kinds_of_records_are_in_the_corpus() -> None:
     assert any(header["value"] is None for row in found for header in row["headers"] or ())
 
 
-def test_some_columns_in_the_order_asked_for() -> None:
+def test_chosen_columns_keep_the_requested_order() -> None:
     (folder,) = (folder for folder in FOLDERS if folder.endswith("stopped/client-lz4-0"))
     log = read_partition(folder)
     (unit,) = row_units(ROWS, log, ("offset", "key"), is_committed=True)[:1]
@@ -97,14 +97,14 @@ def test_some_columns_in_the_order_asked_for() -> None:
     assert batch.schema.names == ["offset", "key"]
 
 
-def test_a_column_that_is_not_there_is_refused() -> None:
+def test_unknown_or_repeated_column_is_refused() -> None:
     assert chosen_columns(None) == COLUMNS[:-1]
     for wrong in (["offset", "offset"], ["nothing"], []):
         with pytest.raises(InvalidConfig):
             chosen_columns(wrong)
 
 
-def test_damage_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_damage_is_an_error_with_path_and_byte(tmp_path: Path) -> None:
     (folder,) = (folder for folder in FOLDERS if folder.endswith("stopped/client-lz4-0"))
     log = read_partition(folder)
     broken = tmp_path / "client-lz4-0"

@@ -1,4 +1,4 @@
-"""What every command prints as JSON, held against ``tests/golden``: names, order and values."""
+"""Tests of each command's JSON output against ``tests/golden``: names, order and values."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_command_prints_what_it_printed(name: str, printed: dict[str, str]) -> None:
+def test_command_output_equals_its_golden_file(name: str, printed: dict[str, str]) -> None:
     assert printed[name] == (HERE / f"{name}.json").read_text(encoding="utf-8")
 
 
-def test_no_file_is_left_of_a_case_that_is_gone() -> None:
+def test_every_golden_file_has_a_case() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(CASES)

@@ -1,4 +1,4 @@
-"""``lastwrite groups``: of a log directory, of serve's state and of an archive."""
+"""Tests of ``lastwrite groups`` on a log directory, on the state of serve and on an archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def brief(found: list[GroupPosition]) -> list[tuple[object, ...]]:
     return [(each.group, each.topic, each.position, each.end_offset, each.lag) for each in found]
 
 
-def test_of_a_log_directory(tmp_path: Path) -> None:
+def test_groups_lists_positions_of_a_log_directory(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     commit(root, {"b": 4, "a": 7})
     commit(root, {"b": 1}, topic="gone")
@@ -46,7 +46,7 @@ def test_of_a_log_directory(tmp_path: Path) -> None:
     ]
 
 
-def test_of_a_servers_state_and_what_it_serves(tmp_path: Path) -> None:
+def test_groups_lists_positions_of_a_server_state(tmp_path: Path) -> None:
     root, state = log(tmp_path / "root"), tmp_path / "state"
     store = Offsets(str(state))  # of a server that runs
     store.commit([(GroupPartition("a", "t", 0), Commit(2, 0, "here"))], NOW_MS)
@@ -56,7 +56,7 @@ def test_of_a_servers_state_and_what_it_serves(tmp_path: Path) -> None:
     store.close()
 
 
-def test_of_an_archive(tmp_path: Path) -> None:
+def test_groups_lists_positions_of_an_archive(tmp_path: Path) -> None:
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
     lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
     folder = str(archive / "kafka" / "t" / "0")
@@ -92,9 +92,7 @@ def offsets_log(root: Path, *records: tuple[bytes | None, bytes | None], number:
 
 
 @pytest.mark.parametrize("which", UNREADABLE)
-def test_one_record_that_cannot_be_read_takes_no_other_group_away(
-    tmp_path: Path, which: str
-) -> None:
+def test_unreadable_record_does_not_hide_other_groups(tmp_path: Path, which: str) -> None:
     key, value, group = UNREADABLE[which]
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
     lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
@@ -118,7 +116,7 @@ def test_one_record_that_cannot_be_read_takes_no_other_group_away(
     assert ("b", 4) in kept
 
 
-def test_a_fetch_keeps_the_position_that_the_archive_had_of_an_unreadable_one(
+def test_fetch_keeps_the_archived_position_of_an_unreadable_record(
     tmp_path: Path,
 ) -> None:
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
@@ -130,14 +128,14 @@ def test_a_fetch_keeps_the_position_that_the_archive_had_of_an_unreadable_one(
     assert brief(lastwrite.groups(str(archive)).positions) == [("a", "t", 3, 6, 3)]
 
 
-def test_a_later_record_of_the_key_replaces_one_that_cannot_be_read(tmp_path: Path) -> None:
+def test_later_record_of_the_key_replaces_an_unreadable_one(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     offsets_log(root, (KEY, NEWER), (b"\0\1", b"x"), (KEY, value_of(Commit(5))), (b"\0\1", None))
     found = lastwrite.groups(str(root))
     assert (brief(found.positions), found.unread) == ([("a", "t", 5, 6, 1)], [])
 
 
-def test_records_that_are_no_positions_are_passed_over(tmp_path: Path) -> None:
+def test_records_that_are_not_positions_are_skipped(tmp_path: Path) -> None:
     """Groups' members, types of a later release, and records without a key."""
     root = log(tmp_path / "root")
     others = [(b"\0\2\0\1a", b"\0\3members"), (b"\0\x63\0\1a", b"\0\0x"), (None, b"x")]
@@ -146,7 +144,7 @@ def test_records_that_are_no_positions_are_passed_over(tmp_path: Path) -> None:
     assert (brief(found.positions), found.unread) == ([("a", "t", 5, 6, 1)], [])
 
 
-def test_a_damaged_partition_takes_away_its_own_groups_alone(tmp_path: Path) -> None:
+def test_damaged_partition_hides_only_its_own_groups(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     offsets_log(root, (KEY, value_of(Commit(3))))
     path = Path(offsets_log(root, (KEY, value_of(Commit(1))), number=7))
@@ -160,7 +158,7 @@ def test_a_damaged_partition_takes_away_its_own_groups_alone(tmp_path: Path) -> 
     assert (unread.source, unread.offset, found.exit_status) == (str(path), None, 3)
 
 
-def test_a_plan_holds_deletes_for_a_group_whose_position_cannot_be_read(tmp_path: Path) -> None:
+def test_plan_keeps_tombstones_for_a_group_with_an_unreadable_position(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     other = key_of(GroupPartition("B", "t", 0)), value_of(Commit(6))
     path = offsets_log(root, (KEY, value_of(Commit(6))), other, (KEY, NEWER))

@@ -1,4 +1,4 @@
-"""Every call of ours that a sentence of a guide shows can be made as it is shown."""
+"""Tests that every call in a sentence of a guide can be made as shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = [(name, call) for name, text in prose().items() for call in SHOWN.findal
 
 
 @pytest.mark.parametrize(("page", "call"), CALLS, ids=[f"{page} {call}" for page, call in CALLS])
-def test_a_call_in_a_sentence_names_a_function_and_its_parameters(page: str, call: str) -> None:
+def test_call_in_a_guide_names_a_function_and_its_parameters(page: str, call: str) -> None:
     tree = ast.parse(call.replace("…", "..."), mode="eval").body
     assert isinstance(tree, ast.Call) and isinstance(tree.func, ast.Attribute)
     assert tree.func.attr in lastwrite.__all__
@@ -33,11 +33,11 @@ def test_a_call_in_a_sentence_names_a_function_and_its_parameters(page: str, cal
     parameters.bind_partial(*tree.args, **{str(each.arg): each.value for each in tree.keywords})
 
 
-def test_there_are_such_calls() -> None:
+def test_guides_contain_calls() -> None:
     assert len(CALLS) >= 3
 
 
-def test_calls_of_other_libraries_are_in_blocks_that_tests_run() -> None:
+def test_calls_of_other_libraries_are_in_tested_blocks() -> None:
     assert {
         name: OTHERS.findall(text) for name, text in prose().items() if OTHERS.search(text)
     } == {}

@@ -1,5 +1,5 @@
-"""``hold.tombstones.for.groups``: where positions are found, how long a delete is held, and how
-that is shown.
+"""Tests of ``hold.tombstones.for.groups``: finding positions, keeping tombstones, and reporting
+them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def round_of(root: Path, config: Mapping[str, object], now_ms: int = NOW_MS) -> 
     return report
 
 
-def test_a_delete_goes_when_all_groups_have_passed_it(tmp_path: Path) -> None:
+def test_tombstone_is_dropped_after_all_groups_passed_it(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     commit(root, {"a": 3, "B": 7})  # beside the log, as a broker has them
     report = round_of(root, HOLD)
@@ -98,7 +98,7 @@ def test_a_delete_goes_when_all_groups_have_passed_it(tmp_path: Path) -> None:
     assert held.message == f"held for group a, 3 behind, at most until time {until_ms}"
 
 
-def test_a_group_that_nobody_knows_holds_all_until_the_limit(tmp_path: Path) -> None:
+def test_unknown_group_keeps_all_tombstones_until_the_limit(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     commit(root, {"a": 6, "b": 6})  # capitals count
     assert round_of(root, HOLD, PASSED_MS + LIMIT_MS - 1).held_for[0].position is None
@@ -108,7 +108,7 @@ def test_a_group_that_nobody_knows_holds_all_until_the_limit(tmp_path: Path) -> 
     assert offsets(root) == [0, 2, 5, 6]
 
 
-def test_without_a_limit_they_are_held_for_ever(tmp_path: Path) -> None:
+def test_tombstones_are_kept_for_ever_without_a_limit(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     report = round_of(root, {**HOLD, "hold.tombstones.max.ms": "-1"}, NOW_MS + 10**13)
     assert [each.message for each in report.held_for] == [
@@ -118,7 +118,7 @@ def test_without_a_limit_they_are_held_for_ever(tmp_path: Path) -> None:
     assert offsets(root) == [0, 1, 2, 3, 5]
 
 
-def test_a_place_that_is_named_holds_before_what_lies_beside(tmp_path: Path) -> None:
+def test_named_path_of_positions_takes_precedence(tmp_path: Path) -> None:
     root, state = log(tmp_path / "root"), tmp_path / "state"
     commit(root, {"a": 0, "B": 4})
     commit(state, {"a": 2})
@@ -132,7 +132,7 @@ def test_a_place_that_is_named_holds_before_what_lies_beside(tmp_path: Path) -> 
         positions_in(str(tmp_path / "nowhere"))
 
 
-def test_what_is_not_replicated_is_no_position(tmp_path: Path) -> None:
+def test_unreplicated_commit_is_not_a_position(tmp_path: Path) -> None:
     root = log(tmp_path)
     commit(root, {"a": 2, "B": 6})
     name = TopicPartition("__consumer_offsets", 0)
@@ -143,7 +143,7 @@ def test_what_is_not_replicated_is_no_position(tmp_path: Path) -> None:
     assert (held.group, held.position) == ("a", 2)
 
 
-def test_positions_are_looked_for_once_however_many_partitions_ask(
+def test_positions_are_read_once_for_all_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = log(tmp_path)
@@ -162,7 +162,7 @@ def test_positions_are_looked_for_once_however_many_partitions_ask(
     assert looked == [str(root)]
 
 
-def test_of_two_roots_the_earlier_position_counts(tmp_path: Path) -> None:
+def test_earlier_position_of_two_roots_counts(tmp_path: Path) -> None:
     root, other = log(tmp_path / "root"), tmp_path / "other"
     for place, offset in ((root, 6), (other, 2)):
         commit(place, {"a": offset, "B": 6})
@@ -174,7 +174,7 @@ def test_of_two_roots_the_earlier_position_counts(tmp_path: Path) -> None:
     assert (held.group, held.position) == ("a", 2)
 
 
-def test_positions_that_fetch_brought_count_in_an_archive(tmp_path: Path) -> None:
+def test_fetched_positions_count_in_an_archive(tmp_path: Path) -> None:
     root, archive = log(tmp_path / "root"), tmp_path / "archive"
     lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
     folder = str(archive / "kafka" / "t" / "0")
@@ -186,7 +186,7 @@ def test_positions_that_fetch_brought_count_in_an_archive(tmp_path: Path) -> Non
     assert (held.group, held.position, held.behind) == ("a", 3, 3)
 
 
-def test_explain_says_for_whom_and_until_when(tmp_path: Path) -> None:
+def test_explain_names_the_group_and_the_limit(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     commit(root, {"a": 2, "B": 6})
     [found] = lastwrite.explain(
@@ -208,12 +208,12 @@ def test_explain_says_for_whom_and_until_when(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [RocketmqConfig, PulsarConfig])
-def test_other_systems_refuse_it(config: type[SettingsTable]) -> None:
+def test_other_systems_refuse_the_setting(config: type[SettingsTable]) -> None:
     with pytest.raises(InvalidConfig, match="for topics of Kafka only"):
         config.from_names({"hold.tombstones.for.groups": "a"})
 
 
-def test_a_transaction_commits_positions_with_its_marker() -> None:
+def test_transaction_commits_positions_with_its_marker() -> None:
     def data(offset: int, place: GroupPartition, at: int, producer: int) -> bytes:
         record = Record(offset, NOW_MS, key_of(place), value_of(Commit(at)))
         return encode_batch([record], producer_id=producer, producer_epoch=0, transactional=True)
@@ -242,7 +242,7 @@ def test_a_transaction_commits_positions_with_its_marker() -> None:
     assert {place: each.offset for place, each in found.known.items()} == {one: 10, two: 50}
 
 
-def test_positions_of_all_versions_are_read() -> None:
+def test_positions_of_all_versions_are_decoded() -> None:
     v1 = b"\0\1" + (7).to_bytes(8, "big") + b"\0\2hi" + (1).to_bytes(8, "big") * 2
     assert commit_of(v1) == Commit(7, -1, "hi", 1, expires_ms=1)
     whole = value_of(Commit(9, 2, "é", NOW_MS))
@@ -252,7 +252,7 @@ def test_positions_of_all_versions_are_read() -> None:
             commit_of(whole[:size])
 
 
-def test_one_partition_is_named_as_before(tmp_path: Path) -> None:
+def test_unset_option_leaves_the_output_unchanged(tmp_path: Path) -> None:
     """Unset, the bytes are as without the setting."""
     one, two = log(tmp_path / "one"), log(tmp_path / "two")
     commit(one, {"a": 0})

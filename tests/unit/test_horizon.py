@@ -1,4 +1,4 @@
-"""Reads around a horizon, case by case: docs/formats/pulsar-compaction.md."""
+"""Tests of reads around a horizon, case by case; see docs/formats/pulsar-compaction.md."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
         (at(11, 0), ReadStep(LogPart.BACKLOG, at(11, 0))),
     ],
 )
-def test_the_worked_example(position: int, expected: ReadStep) -> None:
+def test_documented_example_gives_its_steps(position: int, expected: ReadStep) -> None:
     assert step(position, HORIZON, COMPACTED) == expected
 
 
-def test_an_empty_compacted_part() -> None:
+def test_empty_compacted_part_continues_after_the_horizon() -> None:
     assert step(EARLIEST, HORIZON, []) == ReadStep(LogPart.COMPACTED, at(10, 6))
 
 
-def test_a_log_that_was_never_compacted() -> None:
+def test_log_without_a_horizon_reads_the_backlog() -> None:
     assert step(EARLIEST, None, []) == ReadStep(LogPart.BACKLOG, EARLIEST)
 
 
-def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
+def test_horizon_before_the_first_entry_of_a_newer_ledger_is_reached() -> None:
     """After a reload the mark-delete may stand at N:-1."""
     horizon = at(12, -1)
     assert step(at(10, 4), horizon, COMPACTED) == ReadStep(LogPart.COMPACTED, at(12, 0))
@@ -65,7 +65,7 @@ def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
         (at(10, 6), None, True, LogPart.BACKLOG),
     ],
 )
-def test_who_names_the_last_message(
+def test_last_message_id_comes_from_the_right_part(
     last_readable: int | None, horizon: int | None, reads_compacted: bool, expected: LogPart | None
 ) -> None:
     assert last_source(last_readable, horizon, reads_compacted) == expected
@@ -96,7 +96,7 @@ def test_who_names_the_last_message(
         (LogPart.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
     ],
 )
-def test_the_last_index(
+def test_last_batch_index_skips_removed_messages(
     source: LogPart, count: int | None, survivors: list[int], removed: list[bool], expected: int
 ) -> None:
     assert last_index(source, count, survivors, removed) == expected

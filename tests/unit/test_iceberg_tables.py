@@ -1,4 +1,4 @@
-"""Iceberg tables: rounds, errors, other writers, what is forgotten."""
+"""Tests of Iceberg tables: rounds, errors, other writers and expired snapshots."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def made(log: GrowingLog, to: Path, **options: object) -> TableRound:
     return lastwrite.table_to(str(log.root), "t", to=str(to), **options)
 
 
-def test_positions_gather_in_one_file_a_bucket_and_a_round_is_one_snapshot(
+def test_round_is_one_snapshot_with_one_delete_file_per_bucket(
     log: GrowingLog, tmp_path: Path
 ) -> None:
     to = tmp_path / "table"
@@ -74,7 +74,7 @@ def test_positions_gather_in_one_file_a_bucket_and_a_round_is_one_snapshot(
             )  # by what was earned
 
 
-def test_many_rounds_stay_within_bounds(log: GrowingLog, tmp_path: Path) -> None:
+def test_many_rounds_keep_the_number_of_files_bounded(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     log.append([(b"k%d" % n, b"0", T) for n in range(50)])
     for turn in range(20):
@@ -84,7 +84,7 @@ def test_many_rounds_stay_within_bounds(log: GrowingLog, tmp_path: Path) -> None
     assert len(values(to)) == 50
 
 
-def test_a_schema_that_grows_adds_columns(log: GrowingLog, tmp_path: Path) -> None:
+def test_growing_schema_adds_columns(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     record = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "int"}]}
     small, large = tmp_path / "1.avsc", tmp_path / "2.avsc"
@@ -119,7 +119,7 @@ def test_a_schema_that_grows_adds_columns(log: GrowingLog, tmp_path: Path) -> No
     assert made(log, to).how == "updated" and values(to) == {b"b": b"?"}
 
 
-def test_what_is_missing_is_an_error_with_a_remedy(log: GrowingLog, tmp_path: Path) -> None:
+def test_missing_data_is_an_error_with_a_remedy(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     for n in range(6):
         log.append([(b"k%d" % n, b"1", T)])
@@ -143,7 +143,7 @@ def test_what_is_missing_is_an_error_with_a_remedy(log: GrowingLog, tmp_path: Pa
     assert made(again, to, anew=True).rows == 1
 
 
-def test_other_writers(log: GrowingLog, tmp_path: Path) -> None:
+def test_concurrent_writer_causes_a_retry_or_an_error(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     log.append([(b"a", b"1", T), (b"b", b"1", T)])
     first = made(log, to)
@@ -167,7 +167,7 @@ def test_other_writers(log: GrowingLog, tmp_path: Path) -> None:
         made(log, to)
 
 
-def test_what_is_old_is_forgotten(log: GrowingLog, tmp_path: Path) -> None:
+def test_old_snapshots_are_expired(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     for turn in range(4):
         log.append([(b"a", b"%d" % turn, T), (b"b%d" % turn, b"1", T)])
@@ -188,7 +188,7 @@ def test_what_is_old_is_forgotten(log: GrowingLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_failure_at_every_step_leaves_the_old_table_or_the_new(
+def test_failure_at_every_step_leaves_the_old_table_or_the_new(
     log: GrowingLog, tmp_path: Path
 ) -> None:
     """Each operation on the disk fails in turn, and all after it."""
@@ -226,7 +226,7 @@ def test_a_failure_at_every_step_leaves_the_old_table_or_the_new(
     assert len(outcomes) > 15
 
 
-def test_a_catalog_elsewhere(log: GrowingLog, tmp_path: Path) -> None:
+def test_table_uses_an_external_catalog(log: GrowingLog, tmp_path: Path) -> None:
     log.append([(b"a", b"1", T)])
     with pytest.raises(InvalidConfig, match="needs a catalog"):
         lastwrite.table_to(str(log.root), "t", to="s3://lake/orders", format="iceberg")

@@ -1,4 +1,4 @@
-"""Iceberg tables of version 3: deletion vectors in Puffin files, and the numbers of rows."""
+"""Tests of Iceberg tables of version 3: deletion vectors in Puffin files, and row ids."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def files_of(topic: Topic) -> list[Any]:
     return [entry.data_file for each in manifests for entry in entries_of(each, table.io)]
 
 
-def test_a_puffin_file_is_what_pyiceberg_reads() -> None:
+def test_puffin_file_is_readable_by_pyiceberg() -> None:
     deleted = {"/t/a.parquet": np.array([1, 7]), "/t/b.parquet": np.array([0, 1 << 20])}
     content, places = encode_puffin(deleted)
     file = PuffinFile(content)
@@ -61,7 +61,7 @@ def test_a_puffin_file_is_what_pyiceberg_reads() -> None:
     assert {blob.type for blob in file.footer.blobs} == {"deletion-vector-v1"}
 
 
-def test_a_table_of_version_2_becomes_one_of_version_3_in_one_commit(topic: Topic) -> None:
+def test_version_2_table_becomes_version_3_in_one_commit(topic: Topic) -> None:
     with mock.patch.object(update, "_SMALL_BYTES", 0):  # no bucket is written anew
         topic.round(buckets=2)
         topic.round()
@@ -89,7 +89,7 @@ def test_a_table_of_version_2_becomes_one_of_version_3_in_one_commit(topic: Topi
     topic.check()
 
 
-def test_rows_have_numbers_of_their_own_that_stay(topic: Topic) -> None:
+def test_row_ids_are_unique_and_stable(topic: Topic) -> None:
     topic.round(buckets=2)
     topic.round()
     known: dict[str, tuple[int, int]] = {}
@@ -112,7 +112,7 @@ def test_rows_have_numbers_of_their_own_that_stay(topic: Topic) -> None:
     topic.check()
 
 
-def test_sizes_in_a_summary_are_those_of_vectors(topic: Topic) -> None:
+def test_summary_counts_the_sizes_of_vectors(topic: Topic) -> None:
     topic.round(buckets=2, vectors=True)
     topic.round()
     snapshot = iceberg_table(topic.to).current_snapshot()
@@ -125,7 +125,7 @@ def test_sizes_in_a_summary_are_those_of_vectors(topic: Topic) -> None:
     )
 
 
-def test_vectors_that_no_snapshot_names_go(topic: Topic) -> None:
+def test_unreferenced_vectors_are_deleted(topic: Topic) -> None:
     for _ in range(4):
         topic.round(buckets=2, vectors=True)
     assert len(topic.vectors()) == 3
@@ -143,7 +143,7 @@ def test_vectors_that_no_snapshot_names_go(topic: Topic) -> None:
     topic.check()
 
 
-def test_a_catalog_that_cannot_write_version_3_is_named(topic: Topic) -> None:
+def test_catalog_without_version_3_is_named(topic: Topic) -> None:
     topic.round(buckets=2)
 
     def refuses(*_: Any, **__: Any) -> None:

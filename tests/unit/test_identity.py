@@ -1,5 +1,6 @@
-"""A topic that was deleted and created again under its name, with more messages than a checkpoint
-counts: ``follow``, tables and streams of RocketMQ and Pulsar report it as data loss.
+"""Tests of a recreated topic with more messages than a checkpoint counts.
+
+``follow``, tables and streams of RocketMQ and Pulsar report it as data loss.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def compact(path: Path) -> None:
     lastwrite.compact(str(path), topic="t", spark=Inline())
 
 
-def test_follow_reports_it(tmp_path: Path, create: Create) -> None:
+def test_follow_reports_a_recreated_topic(tmp_path: Path, create: Create) -> None:
     path = tmp_path / "store"
     create(path, 1, 40)
     with lastwrite.table(path, "t") as table:
@@ -125,7 +126,7 @@ def test_follow_reports_it(tmp_path: Path, create: Create) -> None:
                 list(table.follow(poll_s=None))
 
 
-def test_a_table_reports_it_and_is_made_anew(tmp_path: Path, create: Create) -> None:
+def test_table_reports_a_recreated_topic_and_can_be_rebuilt(tmp_path: Path, create: Create) -> None:
     path, to = tmp_path / "store", tmp_path / "table"
 
     def update(**options: Any) -> TableRound:
@@ -140,7 +141,7 @@ def test_a_table_reports_it_and_is_made_anew(tmp_path: Path, create: Create) -> 
     assert update().how == "unchanged"
 
 
-def test_a_stream_reports_it(tmp_path: Path, create: Create) -> None:
+def test_stream_reports_a_recreated_topic(tmp_path: Path, create: Create) -> None:
     path = tmp_path / "store"
     create(path, 1, 40)
     reader = opened(path)
@@ -159,7 +160,7 @@ def test_a_stream_reports_it(tmp_path: Path, create: Create) -> None:
     assert found == [b"%d of life 2" % n for n in range(55)]
 
 
-def test_a_queue_that_lost_the_record_of_the_checkpoint(tmp_path: Path) -> None:
+def test_recreated_queue_is_detected_after_compaction_removed_the_record(tmp_path: Path) -> None:
     """Compaction took it in both lives; the store times of what is left decide."""
     create_queue(tmp_path, 1, 20)
     rows = rows_of("rocketmq")
@@ -178,7 +179,7 @@ def test_a_queue_that_lost_the_record_of_the_checkpoint(tmp_path: Path) -> None:
             compact(tmp_path)
 
 
-def test_a_ledger_that_retention_deleted_is_no_other_topic(tmp_path: Path) -> None:
+def test_ledger_deleted_by_retention_is_not_a_recreated_topic(tmp_path: Path) -> None:
     create_topic(tmp_path, 1, 100)
     rows, folder = rows_of("pulsar"), topic_folder(tmp_path, "persistent://public/default/t")
     log = log_at(tmp_path, "pulsar")
@@ -202,7 +203,7 @@ def test_a_ledger_that_retention_deleted_is_no_other_topic(tmp_path: Path) -> No
     )
 
 
-def test_a_stream_goes_on_where_a_round_moved_the_begin(tmp_path: Path) -> None:
+def test_stream_continues_after_a_round_moved_the_log_start(tmp_path: Path) -> None:
     create_queue(tmp_path, 1, 40)
     start = opened(tmp_path, startingOffsets='{"t":{"0":5}}').initialOffset()
     compact(tmp_path)
@@ -212,7 +213,7 @@ def test_a_stream_goes_on_where_a_round_moved_the_begin(tmp_path: Path) -> None:
     assert found == [b"%d of life 1" % n for n in range(13, 40)]
 
 
-def test_a_compaction_log_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
+def test_compaction_log_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
     """Its broker appends the next topic's messages from offset 30 on; the commit log has all."""
     first, store = tmp_path / "first", tmp_path / "store"
     lives = [[(f"k{n % 9}", f"{n} of {life}") for n in range(45)] for life in (1, 2)]
@@ -228,7 +229,7 @@ def test_a_compaction_log_of_a_topic_that_was_deleted(tmp_path: Path) -> None:
     assert "made anew: its message of queue offset 29" in str(report.partitions[0].reason)
 
 
-def test_an_archive_takes_no_ledgers_of_a_cluster_that_was_set_up_again(tmp_path: Path) -> None:
+def test_archive_refuses_ledgers_of_a_reinstalled_cluster(tmp_path: Path) -> None:
     """Its ledger ids begin below those of the archive."""
 
     def fetch(life: int, *ids: int) -> FetchReport:

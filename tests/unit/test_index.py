@@ -1,4 +1,4 @@
-"""The three indexes: Kafka's bytes, the indexer against a plain twin, and damage."""
+"""Tests of the three indexes: Kafka's bytes, the indexer against a plain model, and damage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def append(indexer: SegmentIndexer, rows: Sequence[Row]) -> None:
 # ------------------------------------------------------------------------- offset index
 
 
-def test_kafkas_entries() -> None:
+def test_kafkas_index_entries_are_decoded() -> None:
     index = decode_offset_index(bytes.fromhex("0000000200000090"), 100)
     assert (index.offsets.tolist(), index.positions.tolist()) == ([102], [144])
     assert encode_offset_index(index) == bytes.fromhex("0000000200000090")
@@ -50,7 +50,7 @@ def test_kafkas_entries() -> None:
     assert encode_time_index(times) == bytes.fromhex("0000018bcfe5680000000001")
 
 
-def test_offset_lookup() -> None:
+def test_offset_lookup_returns_the_entry_at_or_before_an_offset() -> None:
     index = decode_offset_index(offset_entry(5, 4200) + offset_entry(9, 8400), 1000)
     assert [index.lookup(o) for o in (0, 1004, 1005, 1008, 1009, 2**62)] == [
         (1000, 0),
@@ -63,7 +63,7 @@ def test_offset_lookup() -> None:
     assert decode_offset_index(b"", 7).lookup(9) == (7, 0)
 
 
-def test_zeros_behind_the_entries_are_room_for_more() -> None:
+def test_trailing_zeros_are_preallocated_space() -> None:
     data = offset_entry(5, 4200) + bytes(8 * 100)
     assert decode_offset_index(data, 0).offsets.tolist() == [5]
     assert len(decode_offset_index(bytes(8 * 100), 3)) == 0
@@ -72,7 +72,7 @@ def test_zeros_behind_the_entries_are_room_for_more() -> None:
     assert decode_time_index(bytes(12 * 100), 3).largest_timestamp_ms is None
 
 
-def test_timestamp_zero_is_a_time() -> None:
+def test_timestamp_zero_is_a_valid_time() -> None:
     assert decode_time_index(time_entry(0, 0), 9).largest_timestamp_ms == 0
     assert decode_time_index(time_entry(0, 0) + time_entry(4, 3), 9).offsets.tolist() == [9, 12]
     assert decode_time_index(time_entry(0, 2) + bytes(24), 9).offsets.tolist() == [11]
@@ -92,7 +92,7 @@ def test_timestamp_zero_is_a_time() -> None:
         (offset_entry(5, -1), 4),
     ],
 )
-def test_broken_offset_indexes(data: bytes, at: int) -> None:
+def test_broken_offset_index_is_refused(data: bytes, at: int) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_offset_index(data, 0)
     assert caught.value.at == at
@@ -110,14 +110,14 @@ def test_broken_offset_indexes(data: bytes, at: int) -> None:
         (bytes(24) + time_entry(6, 2), 0),
     ],
 )
-def test_broken_time_indexes(data: bytes, at: int) -> None:
+def test_broken_time_index_is_refused(data: bytes, at: int) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_time_index(data, 0)
     assert caught.value.at == at
 
 
 @given(st.binary(max_size=96))
-def test_noise_ends_in_our_errors(noise: bytes) -> None:
+def test_noise_raises_only_log_errors(noise: bytes) -> None:
     for decode in (decode_offset_index, decode_time_index, decode_transaction_index):
         try:
             decode(noise, 0)
@@ -125,7 +125,7 @@ def test_noise_ends_in_our_errors(noise: bytes) -> None:
             assert error.at is not None
 
 
-def test_what_does_not_fit_is_not_written() -> None:
+def test_offset_that_does_not_fit_is_not_encoded() -> None:
     index = decode_offset_index(offset_entry(5, 4200), 1000)
     index.offsets[0] += 2**31
     with pytest.raises(ValueError):
@@ -156,27 +156,27 @@ def plain_indexes(
     return offsets, times
 
 
-def test_the_opening_example() -> None:
+def test_worked_example_gives_its_entries() -> None:
     indexer = SegmentIndexer(0)
     append(indexer, [(0, 3000, 9, 7), (3000, 3000, 19, 8), (6000, 3000, 29, 8)])
     assert indexer.finish() == (offset_entry(29, 6000), time_entry(8, 19))
     assert indexer.largest_timestamp_ms == 8
 
 
-def test_exactly_the_interval_gives_no_entry() -> None:
+def test_exactly_the_interval_adds_no_entry() -> None:
     indexer = SegmentIndexer(0, 100)
     append(indexer, [(0, 100, 0, 1), (100, 1, 1, 2), (101, 50, 2, 3)])
     assert indexer.finish() == (offset_entry(2, 101), time_entry(3, 2))
 
 
-def test_the_closing_time_entry() -> None:
+def test_finish_adds_a_closing_time_entry() -> None:
     indexer = SegmentIndexer(50, 100)
     append(indexer, [(0, 101, 50, 5), (101, 10, 51, 9), (111, 10, 52, 12), (121, 10, 53, 12)])
     assert indexer.finish() == (offset_entry(1, 101), time_entry(9, 1) + time_entry(12, 2))
     assert indexer.finish() == indexer.finish()
 
 
-def test_without_timestamps_there_is_no_time_index() -> None:
+def test_without_timestamps_the_time_index_is_empty() -> None:
     indexer = SegmentIndexer(0, 0)
     append(indexer, [(0, 61, 0, -1), (61, 61, 1, -1)])
     assert indexer.finish() == (offset_entry(1, 61), b"")
@@ -200,7 +200,7 @@ def segments(draw: st.DrawFn) -> tuple[int, list[Row]]:
 
 
 @given(segments(), st.integers(0, 9000), st.lists(st.integers(0, 60), max_size=5))
-def test_the_indexer_says_what_the_plain_one_says(
+def test_indexer_equals_the_plain_model(
     segment: tuple[int, list[Row]], interval_bytes: int, cuts: list[int]
 ) -> None:
     base, rows = segment
@@ -233,7 +233,7 @@ def test_the_indexer_says_what_the_plain_one_says(
         ([(0, 61, 0, 0), (2**31, 61, 1, 0)], 2**31),
     ],
 )
-def test_batches_that_no_index_can_hold(rows: list[Row], at: int) -> None:
+def test_batches_that_no_index_can_represent_are_refused(rows: list[Row], at: int) -> None:
     with pytest.raises(CorruptLog) as caught:
         append(SegmentIndexer(0), rows)
     assert caught.value.at == at
@@ -244,7 +244,7 @@ def test_batches_that_no_index_can_hold(rows: list[Row], at: int) -> None:
     assert caught.value.at == at
 
 
-def test_a_refused_portion_leaves_no_trace() -> None:
+def test_refused_batches_leave_no_trace() -> None:
     indexer = SegmentIndexer(0, 0)
     append(indexer, [(0, 61, 0, 1), (61, 61, 1, 2)])
     before = indexer.finish()
@@ -261,7 +261,7 @@ ABORTED_BYTES = bytes.fromhex(
 )
 
 
-def test_transaction_index() -> None:
+def test_transaction_index_round_trips() -> None:
     assert decode_transaction_index(ABORTED_BYTES, 0) == (ABORTED,)
     assert encode_transaction_index([ABORTED]) == ABORTED_BYTES
     later = ABORTED._replace(producer_id=2, first_offset=2, last_offset=9, last_stable_offset=10)
@@ -271,7 +271,7 @@ def test_transaction_index() -> None:
         assert len(decode_transaction_index(both[:cut], 0)) == cut // 34
 
 
-def test_broken_transaction_indexes() -> None:
+def test_broken_transaction_index_is_refused() -> None:
     with pytest.raises(UnsupportedFormat):
         decode_transaction_index(b"\0\1" + ABORTED_BYTES[2:], 0)
     for broken, base, at in (

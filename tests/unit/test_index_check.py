@@ -1,4 +1,4 @@
-"""Index entries that are true, and the first that is not."""
+"""Tests of finding the first wrong entry of an index."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ END = 400
         ((99, 400), True),  # of the next piece
     ],
 )
-def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
+def test_false_offset_entry_is_found(entry: tuple[int, int], is_true: bool) -> None:
     offsets, positions = column(19, entry[0]), column(0, entry[1])
     contradiction = index_check.false_offset_entry(offsets, positions, BEGINS, END, BASES)
     assert (contradiction is None) is is_true
@@ -71,7 +71,7 @@ def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
         ((7, 41), True),  # of the next piece
     ],
 )
-def test_time_entries(entry: tuple[int, int], is_true: bool) -> None:
+def test_false_time_entry_is_found(entry: tuple[int, int], is_true: bool) -> None:
     times, offsets = column(entry[0]), column(entry[1])
     contradiction = index_check.false_time_entry(times, offsets, LASTS, TIMES, NO_TIME, 19)
     assert (contradiction is None) is is_true
@@ -79,7 +79,7 @@ def test_time_entries(entry: tuple[int, int], is_true: bool) -> None:
 
 @settings(max_examples=2000)
 @given(st.data())
-def test_the_kernel_says_whether_either_finds_a_lie(data: st.DataObject) -> None:
+def test_kernel_agrees_with_both_checks(data: st.DataObject) -> None:
     rows = data.draw(st.integers(1, 5))
     table = np.zeros(rows, BATCH)
     table["origin_size"] = data.draw(st.lists(st.integers(1, 4), min_size=rows, max_size=rows))
@@ -120,7 +120,7 @@ def test_the_kernel_says_whether_either_finds_a_lie(data: st.DataObject) -> None
     assert then == (max(reached, int(table["max_timestamp"].max())) if are_true else NO_TIME)
 
 
-def test_time_entries_answer_for_the_batches_before() -> None:
+def test_time_entry_covers_the_batches_before_it() -> None:
     assert index_check.false_time_entry(column(9), column(24), LASTS, TIMES, 9, 9) is None
     contradiction = index_check.false_time_entry(column(9, 10), column(24, 40), LASTS, TIMES, 11, 9)
     assert (
@@ -136,14 +136,14 @@ def test_time_entries_answer_for_the_batches_before() -> None:
     assert index_check.hidden_from_time_entry(column(5, 9), column(19, 24), 26, 10) is None
 
 
-def test_entries_behind_the_end() -> None:
+def test_entry_beyond_the_end_is_found() -> None:
     assert index_check.entry_beyond(column(24, 40), column(100, 300), END, 41) is None
     for offset, position in ((41, 300), (40, 400)):
         contradiction = index_check.entry_beyond(column(24, offset), column(100, position), END, 41)
         assert contradiction is not None and contradiction.row == 1
 
 
-def test_the_last_time_entry_is_the_segments_largest_timestamp() -> None:
+def test_last_time_entry_equals_the_largest_timestamp() -> None:
     assert index_check.wrong_last_time(column(), column(), 41, 9) is None
     assert index_check.wrong_last_time(column(5, 9), column(19, 24), 41, 9) is None
     for time, offset in ((8, 24), (10, 24), (9, 41)):
@@ -151,7 +151,7 @@ def test_the_last_time_entry_is_the_segments_largest_timestamp() -> None:
         assert contradiction is not None and contradiction.row == 1
 
 
-def test_the_widest_gap_counts_both_ends() -> None:
+def test_widest_gap_includes_both_ends() -> None:
     assert index_check.widest_gap(column(), 400) == 400
     assert index_check.widest_gap(column(100, 300), 400) == 200
     assert index_check.widest_gap(column(300), 400) == 300
@@ -180,7 +180,7 @@ def first_lie(
     return TransactionIndexCheck(TRANSACTIONS, first_open).first_lie(entries, base, end)
 
 
-def test_true_transaction_indexes() -> None:
+def test_correct_transaction_index_passes() -> None:
     assert first_lie(RIGHT) is None
     assert (
         first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None
@@ -211,7 +211,7 @@ def test_true_transaction_indexes() -> None:
         ([RIGHT[0], (8, 20, 30, 32)], 1, "calls 32 stable, but that is 31"),
     ],
 )
-def test_transaction_indexes_that_lie(
+def test_wrong_transaction_index_is_named(
     entries: list[tuple[int, int, int, int]], row: int, words: str
 ) -> None:
     contradiction = first_lie(entries)
@@ -219,7 +219,7 @@ def test_transaction_indexes_that_lie(
     assert words in contradiction.problem
 
 
-def test_below_the_logs_start_nothing_counts() -> None:
+def test_entries_below_the_log_start_are_ignored() -> None:
     def contradiction(
         entries: list[tuple[int, int, int, int]], log_start: int
     ) -> BadIndexEntry | None:
@@ -236,7 +236,7 @@ def test_below_the_logs_start_nothing_counts() -> None:
     )
 
 
-def test_what_is_open_holds_the_stable_offset() -> None:
+def test_open_transaction_limits_the_stable_offset() -> None:
     words = "the entry (producer 8, offsets 20 to 30) calls 31 stable, but that is 26"
     assert first_lie(RIGHT, first_open=26) == BadIndexEntry(1, words)
     assert first_lie([RIGHT[0], (8, 20, 30, 26)], first_open=26) is None

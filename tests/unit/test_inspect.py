@@ -1,4 +1,4 @@
-"""What inspect counts, what it calls dirty, and that it names every damage by file and byte."""
+"""Tests of ``inspect``: its counts, the dirty ratio, and damage named by file and byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inspected(path: Path, **options: object) -> PartitionInspection:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_counts_are_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> None:
+def test_counts_equal_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> None:
     folder = write(tmp_path, codec=codec)
     batches = [
         batch
@@ -71,7 +71,7 @@ def test_counts_are_those_of_the_slow_decoder(tmp_path: Path, codec: Codec) -> N
     assert found.keys == len({record.key for record in records if record.key is not None})
 
 
-def test_what_is_dirty_follows_the_rules_of_a_round(tmp_path: Path) -> None:
+def test_dirty_ratio_follows_the_rules_of_a_round(tmp_path: Path) -> None:
     folder = write(tmp_path)
     closed = segments(folder)[:-1]
     found = inspected(tmp_path)
@@ -89,7 +89,7 @@ def test_what_is_dirty_follows_the_rules_of_a_round(tmp_path: Path) -> None:
     assert found.dirty_ratio == pytest.approx(1 - closed[0].stat().st_size / closed_bytes)
 
 
-def test_all_sorts_of_batches(tmp_path: Path) -> None:
+def test_batches_of_all_kinds_are_counted(tmp_path: Path) -> None:
     path = single(
         tmp_path / "t-0",
         encode_batch(
@@ -147,7 +147,7 @@ def test_old_formats_are_counted(tmp_path: Path) -> None:
     assert found.contents.formats == {"v0": 2, "v2": 1}
 
 
-def test_each_flipped_byte_of_a_segment_is_found_and_placed(tmp_path: Path) -> None:
+def test_each_flipped_byte_of_a_segment_is_found_and_located(tmp_path: Path) -> None:
     folder = write(tmp_path, 30)
     path = segments(folder)[0]
     whole = path.read_bytes()
@@ -169,7 +169,7 @@ def test_each_flipped_byte_of_a_segment_is_found_and_placed(tmp_path: Path) -> N
         assert found.contents.batches < len(batches)
 
 
-def test_one_bad_batch_hides_no_other(tmp_path: Path) -> None:
+def test_bad_batch_hides_no_other_batch(tmp_path: Path) -> None:
     folder = write(tmp_path)
     path = segments(folder)[1]
     data = bytearray(path.read_bytes())
@@ -187,7 +187,7 @@ def test_one_bad_batch_hides_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_records_that_lie_under_a_right_checksum(tmp_path: Path, codec: Codec) -> None:
+def test_malformed_records_under_a_valid_checksum_are_found(tmp_path: Path, codec: Codec) -> None:
     good = [encode_batch([Record(n, n, b"k", b"v" * 20)], codec=codec) for n in (0, 2)]
     bad = bytearray(encode_batch([Record(1, 1, b"k", b"v" * 20)]))
     bad[61] ^= 2  # the record's length
@@ -201,7 +201,7 @@ def test_records_that_lie_under_a_right_checksum(tmp_path: Path, codec: Codec) -
     assert len(good[0]) <= (problem.position or 0) < len(good[0]) + len(bad)
 
 
-def test_an_index_that_lies_and_one_that_is_missing(tmp_path: Path) -> None:
+def test_wrong_index_and_missing_index_are_reported(tmp_path: Path) -> None:
     folder = write(tmp_path)
     first, second = segments(folder)[:2]
     index = first.with_suffix(".index")
@@ -216,7 +216,7 @@ def test_an_index_that_lies_and_one_that_is_missing(tmp_path: Path) -> None:
     assert found.segments[1].index_entries is None
 
 
-def test_a_torn_tail_is_placed(tmp_path: Path) -> None:
+def test_torn_tail_is_located(tmp_path: Path) -> None:
     folder = write(tmp_path, 50)
     path = [path for path in segments(folder) if path.stat().st_size][-1]
     data = path.read_bytes()
@@ -226,7 +226,7 @@ def test_a_torn_tail_is_placed(tmp_path: Path) -> None:
     assert (str(path), at) in [(problem.path, problem.position) for problem in found.problems]
 
 
-def test_many_problems_are_counted_and_few_are_named(tmp_path: Path) -> None:
+def test_all_problems_are_counted_and_twenty_are_listed(tmp_path: Path) -> None:
     batches = [bytearray(encode_batch([Record(n, n, b"k", b"v" * 20)])) for n in range(100)]
     for batch in batches[::2]:
         batch[70] ^= 1
@@ -236,7 +236,7 @@ def test_many_problems_are_counted_and_few_are_named(tmp_path: Path) -> None:
     assert found.contents.records == 50
 
 
-def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
     write(tmp_path, 20, "a")
     write(tmp_path, 20, "b")
     segments(tmp_path / "a-0")[0].write_bytes(b"\xff" * 100)
@@ -248,7 +248,7 @@ def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
     assert (totals["partitions"], totals["damaged"], totals["records"]) == (2, 1, 20)
 
 
-def test_batches_larger_than_a_chunk_and_than_memory(
+def test_batch_larger_than_the_limit_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.storage.problems.CHUNK_BYTES", 1000)
@@ -265,7 +265,7 @@ def test_batches_larger_than_a_chunk_and_than_memory(
     )
 
 
-def test_single_files(tmp_path: Path) -> None:
+def test_single_files_are_inspected(tmp_path: Path) -> None:
     folder = write(tmp_path)
     path = segments(folder)[1]
     (found,) = lastwrite.inspect(str(path)).files
@@ -283,7 +283,7 @@ def test_single_files(tmp_path: Path) -> None:
     assert lastwrite.inspect(str(tmp_path)).exit_status == 3
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_missing_paths_wrong_settings_and_locked_logs_are_refused(tmp_path: Path) -> None:
     write(tmp_path)
     with pytest.raises(NotALog):
         lastwrite.inspect(str(tmp_path / "missing"))
@@ -293,7 +293,7 @@ def test_refusals(tmp_path: Path) -> None:
         lastwrite.inspect(str(tmp_path))
 
 
-def test_nothing_on_disk_changes(tmp_path: Path) -> None:
+def test_inspect_and_dump_change_nothing_on_disk(tmp_path: Path) -> None:
     write(tmp_path)
     before = {
         path: (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(tmp_path.rglob("*"))
@@ -305,7 +305,7 @@ def test_nothing_on_disk_changes(tmp_path: Path) -> None:
     }
 
 
-def test_transactions_and_who_has_one_open(tmp_path: Path) -> None:
+def test_transactions_are_counted_and_open_ones_listed(tmp_path: Path) -> None:
     found = inspected(LOG.write(tmp_path), now_ms=T + DAY + 9)
     assert found.transactions is not None
     assert found.transactions.to_dict() == {
@@ -329,7 +329,7 @@ def test_transactions_and_who_has_one_open(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "aborted", [LOG.aborted, (), ((1, 5, 7, 4),), ((1, 2, 7, 4), (1, 8, 10, 11))], ids=str
 )
-def test_aborted_records_have_no_keys(
+def test_aborted_records_do_not_count_as_keys(
     aborted: tuple[tuple[int, int, int, int], ...], tmp_path: Path
 ) -> None:
     """Even where the transaction index contradicts the log."""
@@ -337,7 +337,7 @@ def test_aborted_records_have_no_keys(
     assert found.keys == len({"a", "b", "e", "z"})
 
 
-def test_on_a_screen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_text_output_lists_transactions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(LOG.write(tmp_path)), "--now", str(T)]) == 0
     told = capfd.readouterr().out
     assert "2 committed, 1 aborted with 4 records left, 1 open" in told

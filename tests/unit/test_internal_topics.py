@@ -1,5 +1,5 @@
-"""Records of Kafka's own topics: as Kafka's classes write and name them, as a broker left them, and
-damaged ones.
+"""Tests of the records of Kafka's internal topics: as Kafka's classes and a broker write them, and
+damaged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def unhex(digits: str | None) -> bytes | None:
     return None if digits is None else bytes.fromhex(digits)
 
 
-def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
+def test_every_type_and_version_is_decoded_as_kafka_decodes_it() -> None:
     seen = set()
     for line in WRITTEN:
         found = decode(line["topic"], unhex(line["key"]), bytes.fromhex(line["value"]))
@@ -64,7 +64,7 @@ def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
     assert seen == known
 
 
-def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
+def test_truncated_group_record_reports_a_problem_and_never_fails() -> None:
     for line in OF_GROUPS[::3]:
         key, value = bytes.fromhex(line["key"]), bytes.fromhex(line["value"])
         whole = decode(line["topic"], key, value)
@@ -85,7 +85,7 @@ def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
         assert "2 bytes after" in more.problem
 
 
-def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
+def test_truncated_metadata_record_reports_a_problem_and_never_fails() -> None:
     for line in OF_METADATA[::3]:
         value = bytes.fromhex(line["value"])
         for cut in range(len(value)):
@@ -107,13 +107,11 @@ def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
         (None, (None, None, None, None, None, "message cut short: 1 bytes needed, 0 left")),
     ],
 )
-def test_what_is_not_known_of_the_metadata_is_named(
-    value: bytes | None, expected: tuple[Any, ...]
-) -> None:
+def test_unknown_metadata_record_is_named(value: bytes | None, expected: tuple[Any, ...]) -> None:
     assert decode(METADATA_TOPIC, None, value) == expected
 
 
-def test_a_brokers_metadata_log_is_read_whole() -> None:
+def test_metadata_log_of_a_broker_is_decoded_completely() -> None:
     root = CORPUS.parent / "kafka-4.4.0" / "stopped"
     rows = list(lastwrite.dump(str(root / FOLDER), decode=True))
     assert rows == list(lastwrite.dump(str(root), topic=METADATA_TOPIC, decode=True))
@@ -138,7 +136,7 @@ def test_a_brokers_metadata_log_is_read_whole() -> None:
     assert kept == ["snapshot-header", *["FeatureLevelRecord"] * 6, "snapshot-footer"]
 
 
-def test_a_record_of_the_metadata_as_text() -> None:
+def test_metadata_record_is_shown_as_text() -> None:
     root = CORPUS.parent / "kafka-4.4.0" / "stopped"
     lines = [as_text(row) for row in lastwrite.dump(str(root / FOLDER), decode=True)]
     (said,) = [line for line in lines if "ConfigRecord" in line and "append-time" in line][:1]
@@ -169,20 +167,20 @@ def test_a_record_of_the_metadata_as_text() -> None:
         (None, b"", (None, None, None, None, None, "no key")),
     ],
 )
-def test_what_is_not_known_is_named(
+def test_unknown_group_record_is_named(
     key: bytes | None, value: bytes | None, expected: tuple[Any, ...]
 ) -> None:
     assert decode(GROUPS_TOPIC, key, value) == expected
 
 
-def test_a_newer_version_keeps_the_key() -> None:
+def test_record_of_a_newer_version_keeps_its_key() -> None:
     found = decode(GROUPS_TOPIC, COMMIT_KEY, b"\x00\x05" + bytes(30))
     assert found.key == {"group": "laws", "topic": "orders", "partition": 2}
     assert (found.value_version, found.value) == (5, None)
     assert found.problem == "OffsetCommitValue: version 5; known are 0 to 4"
 
 
-def test_tags_of_a_later_release_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     message = MessageSchema(
         "M", (SchemaField("a", I32), SchemaField("b", Array(STRING), tag=1)), flexible=0
     )
@@ -194,7 +192,7 @@ def decoded_rows() -> list[dict[str, Any]]:
     return list(lastwrite.dump(str(CORPUS), decode=True))
 
 
-def test_what_a_broker_wrote() -> None:
+def test_records_of_a_broker_are_decoded() -> None:
     rows = decoded_rows()
     assert {row["topic"] for row in rows} == {GROUPS_TOPIC, TRANSACTIONS_TOPIC}
     assert all(row["decoded"] is None for row in rows if row["control"])
@@ -228,7 +226,7 @@ def test_what_a_broker_wrote() -> None:
     }
 
 
-def test_members_of_a_classic_group_say_what_they_want() -> None:
+def test_classic_group_members_show_subscription_and_assignment() -> None:
     members = [
         member
         for row in decoded_rows()
@@ -244,7 +242,7 @@ def test_members_of_a_classic_group_say_what_they_want() -> None:
     }
 
 
-def test_transactions_by_state() -> None:
+def test_transaction_records_show_their_state() -> None:
     lines = [as_text(row) for row in decoded_rows() if row["topic"] == TRANSACTIONS_TOPIC]
     states = [
         line.split("transactionStatus: ")[1].split(",")[0] for line in lines if "aborted}" in line
@@ -252,7 +250,7 @@ def test_transactions_by_state() -> None:
     assert states == ["Empty", "Ongoing", "PrepareAbort", "CompleteAbort"]
 
 
-def test_as_text() -> None:
+def test_group_records_are_shown_as_text() -> None:
     line = next(as_text(row) for row in decoded_rows() if row["offset"] == 2)
     when, said = line.split("  ", 2)[1:]
     assert when.endswith("Z")
@@ -268,7 +266,7 @@ def test_as_text() -> None:
     ]
 
 
-def test_topics_of_users_show_text(tmp_path: Path) -> None:
+def test_user_topics_are_decoded_as_text(tmp_path: Path) -> None:
     with TopicWriter(str(tmp_path), TopicPartition("orders", 0)) as writer:
         writer.append("schlüssel".encode(), b"\xff", 1000)
         writer.append(b"", None, 1000)

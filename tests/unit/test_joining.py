@@ -1,4 +1,4 @@
-"""Which small segments become one: few stay, and no byte is copied often."""
+"""Tests of merging small segments: few remain, and no byte is copied often."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def turns(sizes: list[int]) -> tuple[Tail, int]:
     return tail, written
 
 
-def test_equal_turns() -> None:
+def test_equal_rounds_leave_few_segments() -> None:
     """A day of turns of a kilobyte, two a minute."""
     tail, written = turns([1000] * 2880)
     assert len(tail.sizes) <= 17
     assert written < 5.1 * 2880 * 1000
 
 
-def test_few_or_unlike_segments_stay() -> None:
+def test_few_or_unequal_segments_are_not_merged() -> None:
     assert joined([5] * 7, MOST) == 0
     assert joined([5] * 8, MOST) == 8
     assert joined([32, *[8] * 7], MOST) == 0
@@ -64,7 +64,7 @@ def test_no_byte_is_copied_often_and_few_segments_stay(sizes: list[int]) -> None
     assert len(tail.sizes) <= 2 * AT_LEAST * (full + math.log2(MOST))
 
 
-def test_when_a_segment_is_full() -> None:
+def test_roll_time_depends_on_the_cleanup_policy() -> None:
     config = {"segment.ms": 1000, "max.compaction.lag.ms": 500}
     assert roll_ms(KafkaTopicConfig.from_names({**config, "cleanup.policy": "delete"})) == 1000
     assert roll_ms(KafkaTopicConfig.from_names({**config, "cleanup.policy": "compact"})) == 500

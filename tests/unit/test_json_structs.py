@@ -1,4 +1,4 @@
-"""Structs that several threads decode as the first of a process."""
+"""Tests of JSON structs that several threads decode first."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print(len(right), all(right))
 """
 
 
-def test_many_threads_may_be_the_first() -> None:
+def test_many_threads_may_decode_first() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MANY_THREADS], capture_output=True, text=True, timeout=120
     )
@@ -62,7 +62,7 @@ class Pair(msgspec.Struct):
     b: str = ""
 
 
-def test_what_is_no_such_struct_is_said() -> None:
+def test_json_of_another_shape_is_refused() -> None:
     assert decode_struct(b'{"a":1}', Pair) == decode_struct('{"a":1}', Pair) == Pair(1)
     assert decode_struct(msgspec.Raw(b'{"a":1,"b":"x"}'), Pair) == Pair(1, "x")
     for text in (b"", b"{", b'{"a":"1"}', b"[]"):

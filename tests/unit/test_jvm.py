@@ -1,4 +1,4 @@
-"""What a JVM of our own is started with, and when the start is left to Spark."""
+"""Tests of the JVM options, and of when the start is left to Spark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def java(version: int) -> JavaRuntime:
     return JavaRuntime("java", version, "PATH")
 
 
-def test_the_installed_spark_tells_its_options() -> None:
+def test_installed_spark_states_its_options() -> None:
     jars = jvm.spark_jars()
     assert jars is not None
     options = jvm.launcher_options(jars, java(17))
@@ -50,20 +50,22 @@ def test_the_installed_spark_tells_its_options() -> None:
         "YARN_CONF_DIR",
     ],
 )
-def test_settings_from_outside_leave_the_start_to_spark(
+def test_external_settings_leave_the_start_to_spark(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "x")
     assert jvm.spark_jars() is None
 
 
-def test_what_only_names_the_machine_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_machine_do_not_leave_the_start_to_spark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "PYSPARK_PYTHON"):
         monkeypatch.setenv(name, "x")
     assert jvm.spark_jars() is not None
 
 
-def test_a_launcher_that_is_otherwise_leaves_the_start_to_spark(tmp_path: Path) -> None:
+def test_unknown_launcher_leaves_the_start_to_spark(tmp_path: Path) -> None:
     assert jvm.launcher_options(tmp_path, java(17)) is None
     jar = tmp_path / "spark-launcher_2.13-9.9.jar"
     jar.write_bytes(b"no archive")
@@ -82,7 +84,7 @@ def test_a_launcher_that_is_otherwise_leaves_the_start_to_spark(tmp_path: Path) 
 @pytest.mark.parametrize(
     "limit", [None, "the limit of this control group, 300 MiB (/x/memory.max)"]
 )
-def test_how_it_died(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_death_of_the_jvm_is_explained(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is real, the kernel's counter is not: tests/system/test_memory_kills.py has both."""
     one = jvm.Jvm.__new__(jvm.Jvm)
     one._kills_before = {}

@@ -1,4 +1,4 @@
-"""Fetch, written by hand, against kio's generated messages, in every version that we speak."""
+"""Tests of our Fetch requests against kio's generated messages, in every supported version."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def made(module: Any, name: str, **values: object) -> Any:
     ),
     st.text("client", max_size=20),
 )
-def test_a_request_says_what_was_asked(version: int, asked: FetchPartition, client: str) -> None:
+def test_fetch_request_contains_its_arguments(
+    version: int, asked: FetchPartition, client: str
+) -> None:
     data = encode_fetch(version, 77, client, asked)
     module = message("request", version)
     key, said, correlation, length = struct.unpack_from(">hhih", data)
@@ -92,7 +94,7 @@ def test_a_request_says_what_was_asked(version: int, asked: FetchPartition, clie
     st.none() | st.binary(max_size=300),
     st.integers(0, 100_000),
 )
-def test_an_answer_is_understood(
+def test_fetch_response_is_decoded(
     version: int,
     error: int,
     high_watermark: int,
@@ -149,7 +151,7 @@ def test_an_answer_is_understood(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_broker_that_asks_to_wait_answers_with_nothing_else(version: int) -> None:
+def test_throttling_broker_sends_an_empty_response(version: int) -> None:
     module = message("response", version)
     whole = made(
         module,

@@ -1,4 +1,4 @@
-"""The compiled kernels beside their slow twin ``kafka.format.batch``: same bytes in, same bytes
+"""Tests of the compiled kernels against the slow ``kafka.format.batch``: same bytes in, same bytes
 out.
 """
 
@@ -75,7 +75,7 @@ def array(data: bytes) -> np.ndarray:
 
 
 @given(batches())
-def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
+def test_split_and_walk_equal_the_slow_decoder(encoded: list[bytes]) -> None:
     data = b"".join(encoded)
     format, buffer = KafkaFormat(), array(data)
     table, consumed, wanted, _ = format.split(buffer, 0, len(buffer), 0)
@@ -127,7 +127,7 @@ def test_split_and_walk_see_what_the_twin_sees(encoded: list[bytes]) -> None:
 
 
 @given(batches(), st.data())
-def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.DataObject) -> None:
+def test_rebuild_equals_the_slow_encoder(encoded: list[bytes], data: st.DataObject) -> None:
     format, buffer = KafkaFormat(), array(b"".join(encoded))
     table = format.split(buffer, 0, len(buffer), 0).table.copy()
     total = int(table["records"].sum())
@@ -178,7 +178,7 @@ def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.Data
 
 
 @given(batches(), st.data())
-def test_a_flipped_bit_behind_the_crc_is_found(encoded: list[bytes], data: st.DataObject) -> None:
+def test_flipped_bit_after_the_crc_is_found(encoded: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(encoded)
     starts = [sum(map(len, encoded[:n])) for n in range(len(encoded))]
     n = data.draw(st.integers(0, len(encoded) - 1))
@@ -194,7 +194,7 @@ def cut(encoded: bytes) -> Sequence[int]:
     return [0, 1, 16, 17, 60, 61, len(encoded) - 1]
 
 
-def test_a_batch_cut_short_is_asked_for() -> None:
+def test_split_requests_the_bytes_of_a_truncated_batch() -> None:
     encoded = encode_batch([Record(5, START, b"k", b"v" * 100)])
     buffer = array(encoded)
     for end in cut(encoded):
@@ -203,7 +203,7 @@ def test_a_batch_cut_short_is_asked_for() -> None:
         assert wanted == (len(encoded) if end >= 17 else 0 if end else -1)
 
 
-def test_offsets_must_rise_over_batches() -> None:
+def test_offsets_must_rise_across_batches() -> None:
     later, sooner = (
         encode_batch([Record(9, START, b"k", b"v")]),
         encode_batch([Record(3, START, b"k", b"v")]),

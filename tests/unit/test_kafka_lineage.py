@@ -1,5 +1,5 @@
-"""Which segments of a tier count: the picture of ``rules.lineage``, and any histories against a
-model that looks at each offset.
+"""Tests of choosing the segments of a tier, by example and against a model that looks at each
+offset.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ONE = ((1, 0),)
 TWO = ((1, 0), (2, 120))
 
 
-def test_the_picture() -> None:
+def test_documented_example_gives_its_chain() -> None:
     copies = [
         TieredSegment(0, 60, ONE, 1),
         TieredSegment(60, 120, ONE, 2),
@@ -28,7 +28,7 @@ def test_the_picture() -> None:
     assert chain(copies, TWO, 70, 160).parts == ((1, 100), (3, 150), (4, 160))
 
 
-def test_gaps_have_names() -> None:
+def test_gaps_are_listed() -> None:
     copies = [TieredSegment(10, 20, ONE, 1), TieredSegment(30, 40, ONE, 1)]
     assert chain(copies, ONE, 0, 50).gaps == ((0, 10), (20, 30), (40, 50))
     assert chain(copies, ONE, 10).gaps == ((20, 30),)
@@ -36,7 +36,7 @@ def test_gaps_have_names() -> None:
     assert chain([], (), 5, 9).gaps == ((5, 9),)
 
 
-def test_of_copies_of_one_segment_the_last_that_is_whole() -> None:
+def test_last_complete_copy_of_a_segment_is_chosen() -> None:
     copies = [
         TieredSegment(0, 9, ONE, 3),
         TieredSegment(0, 12, ONE, 1),
@@ -45,7 +45,7 @@ def test_of_copies_of_one_segment_the_last_that_is_whole() -> None:
     assert chain(copies, ONE, 0).parts == ((2, 12),)
 
 
-def test_what_lies_below_the_log_start_has_no_leader_any_more() -> None:
+def test_leader_epochs_below_the_log_start_are_ignored() -> None:
     copied = TieredSegment(0, 60, ((1, 0), (2, 30)), 1)
     assert agree_until(copied, ((2, 40),)) == 60
     assert agree_until(copied, ((2, 25),)) == 25  # it began elsewhere: another history
@@ -78,7 +78,7 @@ def leader(epochs: Epochs, offset: int) -> int:
 
 
 @given(histories())
-def test_each_offset_is_of_the_lineage_and_what_is_missing_is_named(
+def test_chain_follows_the_lineage_and_lists_missing_offsets(
     drawn: tuple[list[TieredSegment], Epochs, int],
 ) -> None:
     copies, lineage, log_start = drawn

@@ -1,4 +1,4 @@
-"""Produce, written by hand, against kio's generated messages, in every version that we speak."""
+"""Tests of our Produce requests against kio's generated messages, in every supported version."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(side: str, version: int) -> Any:
 
 
 @given(st.sampled_from(VERSIONS), st.builds(ProduceBatch, NAME, NUMBER, st.binary(max_size=99)))
-def test_a_request_says_what_is_sent(version: int, append: ProduceBatch) -> None:
+def test_produce_request_contains_its_arguments(version: int, append: ProduceBatch) -> None:
     data = encode_produce(version, 77, "me", append, 5000)
     assert struct.unpack_from(">hhih2s", data) == (0, version, 77, 2, b"me")
     found, size = entity_reader(message("request", version).ProduceRequest)(data[12:], 0)
@@ -84,7 +84,7 @@ def answer(version: int, name: str, error: int, offset: int, words: list[str]) -
     st.integers(-1, 1 << 40),
     st.lists(st.text("why ", min_size=1, max_size=9), max_size=3),
 )
-def test_an_answer_says_what_came_of_it(
+def test_produce_response_is_decoded(
     version: int, name: str, error: int, offset: int, words: list[str]
 ) -> None:
     data = answer(version, name, error, offset, words)
@@ -100,6 +100,6 @@ def test_an_answer_says_what_came_of_it(
             decode_produce(version, data[:end])
 
 
-def test_an_answer_about_others_is_none() -> None:
+def test_response_for_other_topics_is_refused() -> None:
     with pytest.raises(LogError, match="2 topics"):
         decode_produce(3, struct.pack(">ih1sii", 2, 1, b"t", 1, 0) + bytes(20))

@@ -1,4 +1,4 @@
-"""``read`` of Kafka: what a consumer gets, by offset and by time, in both isolation levels."""
+"""Tests of ``read`` on Kafka: what a consumer gets, by offset and time, in both isolation levels."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def offsets(root: Path, **arguments: Any) -> tuple[list[int], str, int]:
 COMMITTED = {"isolation_level": "read_committed"}
 
 
-def test_isolation_levels(root: Path) -> None:
+def test_read_honours_the_isolation_level(root: Path) -> None:
     assert offsets(root) == ([0, 1, 2, 3, 6, 7, 8], "END_OF_PARTITION", 9)
     assert offsets(root, isolation_level="read_uncommitted")[0] == [0, 1, 2, 3, 6, 7, 8]
     assert offsets(root, **COMMITTED) == ([1, 2, 6], "OPEN_TRANSACTION", 7)
 
 
-def test_offsets(root: Path) -> None:
+def test_read_starts_at_an_offset(root: Path) -> None:
     assert offsets(root, offset=4) == ([6, 7, 8], "END_OF_PARTITION", 9)
     assert offsets(root, offset=9) == ([], "END_OF_PARTITION", 9)
     assert offsets(root, offset=10) == ([], "END_OF_PARTITION", 10)  # written, not replicated
@@ -95,7 +95,7 @@ def test_offsets(root: Path) -> None:
     assert offsets(root, limit=0) == ([], "LIMIT", 0)
 
 
-def test_times(root: Path) -> None:
+def test_read_starts_at_a_time(root: Path) -> None:
     assert offsets(root, time_ms=T)[0][0] == 0
     assert offsets(root, time_ms=T + 2, limit=2)[0] == [2, 3]
     assert offsets(root, time_ms=T + 5, **COMMITTED) == (
@@ -107,7 +107,7 @@ def test_times(root: Path) -> None:
     assert offsets(root, time_ms=T + 8, **COMMITTED) == ([], "OPEN_TRANSACTION", 7)
 
 
-def test_the_log_starts_later(root: Path) -> None:
+def test_read_starts_at_the_log_start(root: Path) -> None:
     write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 2})
     assert offsets(root) == ([2, 3, 6, 7, 8], "END_OF_PARTITION", 9)
     reading = lastwrite.read(str(root), offset=1)
@@ -116,7 +116,7 @@ def test_the_log_starts_later(root: Path) -> None:
     assert offsets(root, time_ms=0)[0][0] == 2
 
 
-def test_reading_goes_on_where_it_ended(root: Path) -> None:
+def test_read_continues_at_the_returned_offset(root: Path) -> None:
     for level in ("read_uncommitted", "read_committed"):
         found: list[int] = []
         status, offset = "LIMIT", 0
@@ -126,7 +126,7 @@ def test_reading_goes_on_where_it_ended(root: Path) -> None:
         assert found == offsets(root, isolation_level=level)[0]
 
 
-def test_damage_is_told_after_what_is_whole(root: Path) -> None:
+def test_damage_is_reported_after_the_complete_records(root: Path) -> None:
     segment = root / NAME / f"{0:020d}.log"
     bytes_ = bytearray(segment.read_bytes())
     size = len(data(1, R(0, "a")))
@@ -143,7 +143,7 @@ def test_damage_is_told_after_what_is_whole(root: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_a_batch_beyond_the_limit(
+def test_batch_beyond_the_memory_limit_is_refused(
     tmp_path: Path, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On disk, and decompressed."""
@@ -154,7 +154,7 @@ def test_a_batch_beyond_the_limit(
         list(lastwrite.read(str(tmp_path)))
 
 
-def test_what_is_refused(root: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_and_paths_are_refused(root: Path, tmp_path: Path) -> None:
     for wrong in (
         {"isolation_level": "serializable"},
         {"offset": 1, "time_ms": 1},
@@ -175,7 +175,7 @@ def test_what_is_refused(root: Path, tmp_path: Path) -> None:
         lastwrite.read(str(root))
 
 
-def test_the_command_line(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_read_command_prints_json_and_text(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["read", str(root / NAME), "--isolation-level", "read_committed"]
     assert run([*command, "--json"]) == 0
     *rows, end = map(json.loads, capfd.readouterr().out.splitlines())
@@ -200,7 +200,7 @@ def test_the_command_line(root: Path, capfd: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(("kind", "topic"), TOPICS)
-def test_a_real_consumer_got_the_same(kind: str, topic: str) -> None:
+def test_read_equals_a_real_consumer(kind: str, topic: str) -> None:
     with gzip.open(KAFKA / f"{kind}.jsonl.gz", "rt") as file:
         seen = [row for row in map(json.loads, file) if row["topic"] == topic]
     reading = lastwrite.read(str(KAFKA / kind), topic=topic, isolation_level="read_committed")
@@ -217,7 +217,7 @@ def test_a_real_consumer_got_the_same(kind: str, topic: str) -> None:
 @pytest.mark.parametrize(
     "folder", sorted((CORPUS / "old-formats").glob("*-0")), ids=lambda f: f.name
 )
-def test_old_formats(folder: Path) -> None:
+def test_old_formats_are_read(folder: Path) -> None:
     rows = list(lastwrite.dump(str(folder)))
     assert list(lastwrite.read(str(folder), isolation_level="read_committed")) == rows
     middle = rows[len(rows) // 2]["offset"]
@@ -226,7 +226,7 @@ def test_old_formats(folder: Path) -> None:
     ]
 
 
-def test_a_table_is_true_up_to_its_end_offsets(root: Path) -> None:
+def test_latest_stops_at_its_end_offsets(root: Path) -> None:
     table = lastwrite.latest(str(root))
     assert table == {b"b": b"v1", b"c": b"v6"}
     assert table.end_offsets == {0: 7}

@@ -1,4 +1,4 @@
-"""SCRAM against the example of RFC 7677, and against brokers that are none."""
+"""Tests of SCRAM with the example of RFC 7677, and with false brokers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def exchanged(*answers: bytes) -> Sequence[bytes]:
     return told
 
 
-def test_the_example_of_the_rfc() -> None:
+def test_rfc_example_gives_its_messages() -> None:
     assert exchanged(FIRST, LAST) == [
         b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
@@ -61,6 +61,6 @@ def test_the_example_of_the_rfc() -> None:
         ((b"",), "does not extend the client's"),
     ],
 )
-def test_a_broker_that_is_none(answers: Sequence[bytes], why: str) -> None:
+def test_false_broker_is_refused(answers: Sequence[bytes], why: str) -> None:
     with pytest.raises(RemoteFailed, match=why):
         exchanged(*answers)

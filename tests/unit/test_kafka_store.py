@@ -1,6 +1,4 @@
-"""Kafka's log directories are found and read, and whatever is wrong with them is named with its
-place.
-"""
+"""Tests of finding and reading Kafka's log directories, and of problems named by file and byte."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def test_partitions_are_found_from_a_root_a_folder_and_a_file(folder: Path) -> N
     assert partitions.find_partitions(os.path.relpath(folder)) == [str(folder)]
 
 
-def test_topic_and_partition_narrow(folder: Path) -> None:
+def test_topic_and_partition_narrow_the_selection(folder: Path) -> None:
     root = folder.parent
     for name in ("t-2", "t-10", "a-b.c-7"):
         write_segment(root / name, 0, [])
@@ -72,7 +70,7 @@ def test_topic_and_partition_narrow(folder: Path) -> None:
         partitions.find_partitions(str(root), "x")
 
 
-def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
+def test_folders_that_kafka_ignores_are_skipped(folder: Path) -> None:
     root = folder.parent
     drawn = "0123456789abcdef0123456789abcdef"
     for name in (
@@ -88,7 +86,7 @@ def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
     assert names(partitions.find_partitions(str(root))) == ["t-0", "u-3"]
 
 
-def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
+def test_path_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no such file"):
         partitions.find_partitions(str(tmp_path / "nothing"))
     with pytest.raises(NotALog, match="no Kafka partition"):
@@ -135,7 +133,7 @@ def test_stale_cleaner_checkpoint_is_named_with_its_line(folder: Path) -> None:
     assert "remove the line while no broker runs" in str(problem.remedy)
 
 
-def test_a_partition_as_it_lies(folder: Path) -> None:
+def test_partition_is_read_without_changes_on_disk(folder: Path) -> None:
     before = contents(folder.parent)
     log = log_dir.read_partition(str(folder))
     assert log.name == TopicPartition("t", 0) and log.folder == str(folder)
@@ -152,7 +150,7 @@ def test_a_partition_as_it_lies(folder: Path) -> None:
     assert contents(folder.parent) == before
 
 
-def test_checkpoints_bound_the_log(folder: Path) -> None:
+def test_checkpoints_limit_the_log(folder: Path) -> None:
     root = folder.parent
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 41})
     write_checkpoint(root, "log-start-offset-checkpoint", {"t-0": 12})
@@ -167,7 +165,7 @@ def test_checkpoints_bound_the_log(folder: Path) -> None:
     assert (log.log_start, log.high_watermark, log.checkpoint) == (0, 45, None)
 
 
-def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) -> None:
+def test_active_segment_may_have_preallocated_or_missing_indexes(folder: Path) -> None:
     for kind, entry in ((".index", 8), (".timeindex", 12)):
         path = folder / f"{40:020d}{kind}"
         path.write_bytes(path.read_bytes().ljust(1000 * entry, b"\0"))
@@ -182,14 +180,14 @@ def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) ->
     assert log_dir.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
 
 
-def test_an_empty_active_segment_needs_no_index(folder: Path) -> None:
+def test_empty_active_segment_needs_no_index(folder: Path) -> None:
     (folder / f"{60:020d}.log").touch()
     log = log_dir.read_partition(str(folder))
     assert not log.problems and log.end_offset == 60
     assert log.segments[-1].first_batch_timestamp_ms is None
 
 
-def test_a_long_active_segment_is_walked_from_its_last_entry(tmp_path: Path) -> None:
+def test_long_active_segment_is_walked_from_its_last_index_entry(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     write_segment(folder, 7, [batch(offset) for offset in range(7, 1007)], INTERVAL_BYTES)
     log = log_dir.read_partition(str(folder))
@@ -220,7 +218,7 @@ def test_no_file_is_opened_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("has_producer", [False, True])
-def test_producers_of_a_log_without_a_snapshot(tmp_path: Path, has_producer: bool) -> None:
+def test_producers_are_found_without_a_snapshot(tmp_path: Path, has_producer: bool) -> None:
     """The walk to the end sees that there are none, and the segment is not read again for them."""
     producer = 7 if has_producer else -1
     sent = [
@@ -233,7 +231,7 @@ def test_producers_of_a_log_without_a_snapshot(tmp_path: Path, has_producer: boo
     assert [each.producer_id for each in log.producers] == ([7] if has_producer else [])
 
 
-def test_what_a_root_said_a_moment_ago(folder: Path) -> None:
+def test_recent_checkpoints_of_a_root_are_reused_briefly(folder: Path) -> None:
     """Whoever lists many looks at the root's checkpoints once; later it is looked at again."""
     root, path = str(folder.parent), str(folder)
     write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 41})
@@ -247,7 +245,7 @@ def test_what_a_root_said_a_moment_ago(folder: Path) -> None:
     assert root_state.recent(root) is not recent
 
 
-def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
+def test_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
     write_checkpoint(tmp_path, "log-start-offset-checkpoint", {"t-0": 9})
@@ -255,7 +253,7 @@ def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
     assert (log.segments, log.log_start, log.end_offset, log.problems) == ((), 9, 9, ())
 
 
-def test_indexes_of_one_segment(folder: Path) -> None:
+def test_indexes_of_a_segment_are_read(folder: Path) -> None:
     segment = log_dir.read_partition(str(folder)).segments[0]
     offsets, positions = index_files.read_offset_index(segment)
     assert len(offsets) == len(positions) == segment.index_bytes // 8 and offsets[0] > 0
@@ -386,7 +384,7 @@ def kinds(log: PartitionLog) -> set[ProblemKind]:
     return {problem.kind for problem in log.problems}
 
 
-def test_old_formats_are_listed(tmp_path: Path) -> None:
+def test_segments_of_old_formats_are_listed(tmp_path: Path) -> None:
     records = [Record(offset, 100 + offset, b"k", b"v") for offset in range(5)]
     write_segment(tmp_path / "t-0", 0, [])
     write_segment(tmp_path / "t-0", 1, [])
@@ -405,7 +403,7 @@ def test_old_formats_are_listed(tmp_path: Path) -> None:
     assert log_dir.read_partition(str(tmp_path / "t-0")).end_offset == 4
 
 
-def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(folder: Path) -> None:
+def test_half_finished_swap_of_a_broker_is_read_as_its_loader_reads_it(folder: Path) -> None:
     """``commit`` leaves a note; a broker does not."""
     for kind in ("log", "index", "timeindex"):
         (folder / f"{0:020d}.{kind}.swap").write_bytes((folder / f"{20:020d}.{kind}").read_bytes())

@@ -1,4 +1,4 @@
-"""The tables that a cleaner keeps: before rounds, beside them, and where they fail."""
+"""Tests of the tables that a cleaner keeps: before rounds, beside them, and on errors."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def told(events: list[Any]) -> list[str]:
     ]
 
 
-def test_a_table_a_topic_comes_before_its_rounds(tmp_path: Path) -> None:
+def test_table_of_each_topic_is_updated_before_its_rounds(tmp_path: Path) -> None:
     root = tmp_path / "log"
     for topic in ("a", "b.c"):
         written(root, topic)
@@ -86,7 +86,7 @@ def test_a_table_a_topic_comes_before_its_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("system", list(TOPICS))
-def test_what_is_new_is_enough_though_rounds_run(system: str, tmp_path: Path) -> None:
+def test_incremental_updates_suffice_while_rounds_run(system: str, tmp_path: Path) -> None:
     """A round takes deletes that the table has not seen: the table's turn is before it."""
     topic = TOPICS[system](tmp_path / "log", random.Random(4))
     tables = Tables(to=f"{tmp_path}/table-{{topic}}", config={"*": {"as": "parquet"}})
@@ -111,7 +111,7 @@ def test_what_is_new_is_enough_though_rounds_run(system: str, tmp_path: Path) ->
         assert hows == ["made", *["updated"] * 4]
 
 
-def test_a_table_that_fails_stops_no_round(tmp_path: Path) -> None:
+def test_failing_table_stops_no_round(tmp_path: Path) -> None:
     root = tmp_path / "log"
     for topic in ("a", "b"):
         written(root, topic)
@@ -130,7 +130,7 @@ def test_a_table_that_fails_stops_no_round(tmp_path: Path) -> None:
     assert lastwrite.verify_table(str(root), str(place)) == before
 
 
-def test_a_daemon_keeps_a_table_and_tries_again(tmp_path: Path) -> None:
+def test_daemon_retries_a_failed_table(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path / "log")
     place = tmp_path / "t"
     log.append([(b"a", b"1", T), (b"b", b"2", T)])
@@ -170,7 +170,7 @@ def test_a_daemon_keeps_a_table_and_tries_again(tmp_path: Path) -> None:
     assert proof.is_proven and proof.rows == 2
 
 
-def test_a_turn_that_is_stopped_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+def test_stopped_update_leaves_the_table_unchanged(tmp_path: Path) -> None:
     from lastwrite.cleaner.tables import _Stops
     from lastwrite.errors import LogError
 
@@ -201,7 +201,7 @@ def test_a_turn_that_is_stopped_leaves_the_table_as_it_was(tmp_path: Path) -> No
     assert turn().rows == 2 and stages == ["scan", "read", "write"]
 
 
-def test_what_no_table_can_be_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_impossible_table_is_refused_at_the_start(tmp_path: Path) -> None:
     written(tmp_path, "a")
 
     def said(**given: Any) -> str:

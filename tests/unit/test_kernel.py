@@ -1,4 +1,4 @@
-"""Kernels are compiled when they are first called, by whichever thread that is."""
+"""Tests of compiling kernels on their first call, from any thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ def doubled_and_one(number: int) -> int:
     return doubled(number) + 1
 
 
-def test_a_kernel_that_another_thread_makes_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_thread_waits_for_a_kernel_under_compilation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else it is called before it knows what it calls."""
     is_made, goes_on = threading.Event(), threading.Event()
     known = kernel._for_numba

@@ -1,4 +1,4 @@
-"""Kernels that were compiled from other sources are not used."""
+"""Tests that kernels compiled from other sources are not used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import lastwrite
 from lastwrite.encoding.kernel_cache import COMPILING, drop_stale_kernels, kernel_folders
 
 
-def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path) -> None:
+def test_changed_source_deletes_compiled_kernels_in_every_folder(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         (folder / "__pycache__").mkdir(parents=True)
@@ -33,11 +33,11 @@ def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path
     assert not drop_stale_kernels(folders)
 
 
-def test_folders_that_cannot_be_written_are_left_alone(tmp_path: Path) -> None:
+def test_unwritable_folders_are_skipped(tmp_path: Path) -> None:
     assert not drop_stale_kernels([tmp_path / "not there"])
 
 
-def test_what_is_not_compiled_yet_is_told_once(tmp_path: Path) -> None:
+def test_compilation_is_reported_once(tmp_path: Path) -> None:
     told = (
         "from lastwrite.encoding.kernel_cache import tell_of_compiling\n"
         "def say(text): print(text)\n"
@@ -54,7 +54,7 @@ def test_what_is_not_compiled_yet_is_told_once(tmp_path: Path) -> None:
         assert subprocess.check_output(command, env=cache, text=True) == expected
 
 
-def test_every_folder_with_kernels_is_watched_and_every_folder_that_they_take_from() -> None:
+def test_every_folder_that_kernels_depend_on_is_watched() -> None:
     package = Path(lastwrite.__file__).parent
     kernels = [
         source

@@ -1,5 +1,5 @@
-"""Records without a key where a topic is to be compacted: nothing is cleaned until somebody says
-that they may go.
+"""Tests of records without a key in a compacted topic: nothing is cleaned until an option allows
+it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def plan(folder: Path, **arguments: Any) -> PartitionReport:
     return lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE, **arguments).partitions[0]
 
 
-def test_a_partition_with_a_record_without_key_is_left_as_it_is(tmp_path: Path) -> None:
+def test_partition_with_a_keyless_record_is_left_unchanged(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4, 7, 8]))])
     before = contents(folder)
     for told in (plan(folder), compact(folder)):
@@ -81,7 +81,7 @@ def test_a_partition_with_a_record_without_key_is_left_as_it_is(tmp_path: Path) 
     assert done.records_after == 2 and done.verdicts["keyless"] == 3
 
 
-def test_a_share_of_them_may_go(tmp_path: Path) -> None:
+def test_ratio_allows_a_share_of_keyless_records(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4, 7]))])
     refused = plan(folder, config={"max.keyless.ratio": 0.19})
     assert refused.is_keyless and "more than max.keyless.ratio = 0.19 allows" in (
@@ -92,7 +92,7 @@ def test_a_share_of_them_may_go(tmp_path: Path) -> None:
         plan(folder, config={"max.keyless.ratio": 0.2}, drop_keyless=True)
 
 
-def test_markers_aborted_records_and_deletes_are_not_among_them(tmp_path: Path) -> None:
+def test_markers_aborted_records_and_tombstones_are_not_keyless(tmp_path: Path) -> None:
     writer: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     aborted = encode_batch([Record(2, NOW, None, b"v")], base_sequence=0, **writer)
     marker = encode_batch(
@@ -107,7 +107,7 @@ def test_markers_aborted_records_and_deletes_are_not_among_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_first_offset_is_exact(tmp_path: Path, codec: Codec) -> None:
+def test_first_keyless_offset_is_exact(tmp_path: Path, codec: Codec) -> None:
     records = [
         Record(5, NOW, b"a", b"v"),
         Record(9, NOW, b"b", b"v"),
@@ -118,7 +118,7 @@ def test_the_first_offset_is_exact(tmp_path: Path, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_of_older_formats_too(tmp_path: Path, magic: int) -> None:
+def test_keyless_records_of_older_formats_are_counted(tmp_path: Path, magic: int) -> None:
     records = keyed(4, [2])
     told = plan(partition(tmp_path, [encode_message(each, magic) for each in records]))
     assert (told.is_keyless, told.first_keyless_offset) == (True, 2)
@@ -129,7 +129,7 @@ def test_of_older_formats_too(tmp_path: Path, magic: int) -> None:
     assert (told.keyless_records, told.first_keyless_offset) == (2, 1)
 
 
-def test_what_lies_above_the_range_is_not_asked(tmp_path: Path) -> None:
+def test_keyless_record_above_the_range_is_ignored(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(6, []))], end=6)
     write_segment(folder, 6, [encode_batch(keyed(6, [8], first=6))], mtime_ms=NOW)
     assert compact(folder).status is Status.CLEANED
@@ -141,7 +141,7 @@ def test_what_lies_above_the_range_is_not_asked(tmp_path: Path) -> None:
     st.sampled_from(list(Codec)),
     st.integers(100, 2000),
 )
-def test_counts_are_those_of_the_model(
+def test_keyless_counts_equal_the_model(
     tmp_path_factory: pytest.TempPathFactory,
     drawn: list[list[bool]],
     most: float,
@@ -177,7 +177,7 @@ def test_counts_are_those_of_the_model(
 # ---------------------------------------------------------------------- the other commands
 
 
-def test_explain_says_so(tmp_path: Path) -> None:
+def test_explain_names_keyless_records(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4]))])
     (told,) = lastwrite.explain(str(folder), now_ms=NOW).partitions
     assert not told.is_due and "1 of 10 records in range have no key" in told.summary
@@ -186,7 +186,7 @@ def test_explain_says_so(tmp_path: Path) -> None:
     assert told.is_due and told.waiting is not None and told.waiting.keyless_next == 1
 
 
-def test_the_daemon_sets_it_aside_and_does_not_read_it_at_every_look(tmp_path: Path) -> None:
+def test_daemon_quarantines_the_partition_without_reading_it_each_time(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4]))])
     before = contents(folder)
     events: list[Event] = []
@@ -209,7 +209,7 @@ def test_the_daemon_sets_it_aside_and_does_not_read_it_at_every_look(tmp_path: P
     )
 
 
-def test_verify_names_what_is_gone(tmp_path: Path) -> None:
+def test_verify_counts_the_removed_keyless_records(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4, 6]))])
     shutil.copytree(folder, tmp_path / "was" / "t-0")
     compact(folder, drop_keyless=True)
@@ -232,7 +232,7 @@ def test_verify_names_what_is_gone(tmp_path: Path) -> None:
 # systems
 
 
-def test_what_goes_is_said_in_words(tmp_path: Path) -> None:
+def test_plan_warns_of_keyless_records(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4, 6]))])
     line = keyless_line(plan(folder, drop_keyless=True), is_plan=True)
     assert line == (
@@ -256,7 +256,7 @@ def rocketmq_store(root: Path) -> Path:
     return root
 
 
-def test_rocketmq_goes_by_its_own_setting(tmp_path: Path) -> None:
+def test_rocketmq_uses_its_own_setting(tmp_path: Path) -> None:
     root = rocketmq_store(tmp_path / "store")
     later = START_MS + 10**9
     (told,) = lastwrite.plan(str(root), now_ms=later, spark=INLINE).partitions
@@ -268,7 +268,7 @@ def test_rocketmq_goes_by_its_own_setting(tmp_path: Path) -> None:
         lastwrite.compact(str(root), spark=INLINE, drop_keyless=True)
 
 
-def test_pulsar_goes_by_its_own_setting(tmp_path: Path) -> None:
+def test_pulsar_uses_its_own_setting(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 3, [single("k", b"v"), single(None, b"w"), single(None, b"x")], 1 << 20)
     (told,) = lastwrite.plan(str(folder), spark=INLINE).partitions

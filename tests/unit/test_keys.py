@@ -1,5 +1,6 @@
-"""A key that is looked up as text, as hexadecimal digits or as Base64 finds the same records in
-every command, in all systems."""
+"""Tests that a key given as text, hexadecimal digits or Base64 finds the same records in every
+command and system.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def test_every_command_finds_the_same_records(
 
 
 @pytest.mark.parametrize("system", ["kafka", "rocketmq", "pulsar"])
-def test_a_lookup_that_finds_nothing_is_reported(
+def test_lookup_without_a_match_is_reported(
     system: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = write(system, tmp_path)
@@ -115,7 +116,7 @@ def test_a_lookup_that_finds_nothing_is_reported(
 @pytest.mark.parametrize(
     ("topic", "key"), [("kvavro", bytes.fromhex("0204633000")), ("kvstr", b"device-0")]
 )
-def test_keys_of_a_key_value_schema(
+def test_key_of_a_key_value_schema_is_found(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], topic: str, key: bytes
 ) -> None:
     """Pulsar sends them as Base64 of the key's bytes, which is what Java's ``getKey`` gives."""
@@ -134,7 +135,7 @@ def test_keys_of_a_key_value_schema(
     assert latest[key] == latest[coded] == table[key] == last
 
 
-def test_a_message_of_an_inner_batch_is_found_by_its_key(tmp_path: Path) -> None:
+def test_message_of_an_inner_batch_is_found_by_its_key(tmp_path: Path) -> None:
     """No index file leads to it: RocketMQ's broker indexes the batch alone."""
     writer = StoreWriter(tmp_path)
     pairs = [properties.build({"KEYS": f"k{n} x"}) for n in range(3)]

@@ -1,4 +1,4 @@
-"""By its last batch a live log is known again, also after a cleaner has been at it."""
+"""Tests of recognising a live log by its last batch, also after its cleaner ran."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table(*rows: tuple[int, int, int], at: int = 0) -> BatchTable:
 BEFORE = last_of(DATA, table((0, 5, 5), (5, 10, 5)))
 
 
-def test_the_same_batch_is_passed_over() -> None:
+def test_same_batch_is_skipped() -> None:
     left, is_another = behind(BEFORE, 10, DATA, table((5, 10, 5), (10, 12, 2), at=10), False)
     assert left["base_offset"].tolist() == [10] and not is_another
     left, is_another = behind(BEFORE, 10, DATA, table((10, 12, 2), at=20), False)
@@ -42,11 +42,13 @@ def test_the_same_batch_is_passed_over() -> None:
         ((5, 9, 4), True, True),  # it ends elsewhere
     ],
 )
-def test_another_batch(row: tuple[int, int, int], compacts: bool, is_another: bool) -> None:
+def test_other_batch_is_recognised(
+    row: tuple[int, int, int], compacts: bool, is_another: bool
+) -> None:
     assert behind(BEFORE, 10, DATA, table(row, at=50), compacts)[1] is is_another
 
 
-def test_a_delete_horizon_is_a_cleaners() -> None:
+def test_delete_horizon_marks_a_cleaned_batch() -> None:
     found = table((5, 10, 5), at=50)
     found["horizon"] = 7
     assert not behind(BEFORE, 10, DATA, found, True)[1]

@@ -1,4 +1,4 @@
-"""Layouts: a table that contradicts itself fails on import."""
+"""Tests of layouts: a table that contradicts itself fails on import."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Little(NamedTuple):
     second: Annotated[int, At(2, U64)]
 
 
-def test_packs_without_gaps() -> None:
+def test_layout_packs_without_gaps() -> None:
     table = layout(Mixed, byte_order=">", size=7)
     assert table.pack(-1, 2**32 - 2, -3) == bytes.fromhex("ff fffffffe fffd")
     assert table.unpack_from(b"\0" + table.pack(-1, 2**32 - 2, -3), 1) == (-1, 2**32 - 2, -3)
@@ -47,7 +47,7 @@ def test_packs_without_gaps() -> None:
     assert (table.size, table.offset_of("third")) == (7, 5)
 
 
-def test_numpy_sees_the_same_table() -> None:
+def test_numpy_dtype_equals_the_layout() -> None:
     table = layout(Little, byte_order="<", size=10)
     dtype = np.dtype(table.dtype_items())
     assert dtype.itemsize == table.size
@@ -58,11 +58,11 @@ def test_numpy_sees_the_same_table() -> None:
 @pytest.mark.parametrize(
     ("table", "size"), [(Gap, 8), (Overlap, 12), (Unplaced, 12), (Mixed, 8), (Mixed, 6)]
 )
-def test_tables_that_lie_are_refused(table: type, size: int) -> None:
+def test_inconsistent_table_is_refused(table: type, size: int) -> None:
     with pytest.raises(TypeError):
         layout(table, byte_order=">", size=size)
 
 
-def test_the_byte_order_is_said() -> None:
+def test_byte_order_must_be_explicit() -> None:
     with pytest.raises(TypeError):
         layout(Mixed, byte_order="@", size=7)

@@ -1,4 +1,4 @@
-"""``dump -f``: what each letter prints, byte for byte, and what is refused."""
+"""Tests of ``dump -f``: the bytes that each letter prints, and what is refused."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def root(tmp_path: Path) -> Path:
         (r"100%%\\ größe", ["100%\\ größe".encode()] * 3),
     ],
 )
-def test_each_letter(
+def test_each_letter_prints_its_field(
     root: Path, words: str, expected: list[bytes], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert run(["dump", str(root), "-f", words]) == 0
     assert capfdbinary.readouterr().out == b"".join(expected), "and nothing of the marker"
 
 
-def test_null_is_shown_where_it_is_asked_for(
+def test_null_marker_is_printed_on_request(
     root: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert run(["dump", str(root), "-Z", "--offset", "1", "-f", r"%k=%s\n"]) == 0
@@ -66,7 +66,7 @@ def test_null_is_shown_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("wrong", ["%q", "%", r"\q", "\\", r"\x4", "%ö"])
-def test_a_wrong_letter_lists_all(
+def test_unknown_letter_lists_all_letters(
     root: Path, wrong: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["dump", str(root), "-f", f"a{wrong}"]) == 2
@@ -77,12 +77,12 @@ def test_a_wrong_letter_lists_all(
 
 
 @pytest.mark.parametrize("other", ["--json", "--batches", "--index", "--decode"])
-def test_what_a_format_excludes(root: Path, other: str) -> None:
+def test_format_excludes_other_output_options(root: Path, other: str) -> None:
     assert run(["dump", str(root), "-f", "%k", other]) == 2
     assert run(["dump", str(root), "-Z"]) == 2
 
 
-def test_what_is_no_record_is_refused(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_row_that_is_not_a_record_is_refused(root: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (root / "meta.properties").write_text("version=1\n")
     assert run(["dump", str(root / "meta.properties"), "-f", "%k"]) == 2
     assert capfd.readouterr().out == ""

@@ -1,5 +1,5 @@
-"""A symbolic link to a partition's folder does not hide whose root it is: the broker's lock and
-checkpoints count.
+"""Tests that a symbolic link to a partition's folder uses the lock and checkpoints of its real
+root.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ COMMANDS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", ["t-0", "other-7", "x"])
-def test_a_link_beside_a_running_broker_is_refused(
+def test_link_into_the_root_of_a_running_broker_is_refused(
     root: Path, tmp_path: Path, command: str, name: str
 ) -> None:
     link = tmp_path / "links" / name
@@ -94,14 +94,14 @@ def test_a_link_beside_a_running_broker_is_refused(
         assert sorted(path.name for path in link.parent.iterdir()) == [name]
 
 
-def test_explain_says_who_has_it(root: Path, tmp_path: Path) -> None:
+def test_explain_names_the_broker_behind_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "t-0").symlink_to(root / "t-0")
     with broker_on(root / ".lock"):
         [found] = lastwrite.explain(str(tmp_path / "t-0"), config=CONFIG).partitions
     assert "a broker" in found.summary
 
 
-def test_through_a_link_the_roots_own_checkpoints_hold(root: Path, tmp_path: Path) -> None:
+def test_checkpoints_of_the_real_root_apply_through_a_link(root: Path, tmp_path: Path) -> None:
     link = tmp_path / "links" / "other-7"
     link.parent.mkdir()
     link.symlink_to(root / "t-0")
@@ -124,7 +124,7 @@ def elsewhere(root: Path, tmp_path: Path) -> Path:
     return disk
 
 
-def test_a_root_that_has_the_link_is_the_brokers(root: Path, elsewhere: Path) -> None:
+def test_root_that_contains_the_link_is_the_brokers(root: Path, elsewhere: Path) -> None:
     for path in (root, root / "t-0"):
         with broker_on(root / ".lock"), pytest.raises(LogHeld, match="broker"):
             compact(path, CONFIG, NOW_MS)
@@ -135,14 +135,14 @@ def test_a_root_that_has_the_link_is_the_brokers(root: Path, elsewhere: Path) ->
     ).exists()
 
 
-def test_runs_by_either_name_keep_out_of_each_others_way(root: Path, elsewhere: Path) -> None:
+def test_roots_connected_by_a_link_share_their_locks(root: Path, elsewhere: Path) -> None:
     with broker_on(elsewhere / ".lock"), pytest.raises(LogHeld, match="broker"):
         compact(root, CONFIG, NOW_MS)
     with broker_on(elsewhere / ".lock"), pytest.raises(LogHeld, match="broker"):
         lastwrite.inspect(str(root))
 
 
-def test_two_brokers_roots_are_refused(root: Path, elsewhere: Path) -> None:
+def test_link_between_two_brokers_roots_is_refused(root: Path, elsewhere: Path) -> None:
     (elsewhere / "recovery-point-offset-checkpoint").write_text("0\n0\n")
     before = contents(elsewhere)
     with pytest.raises(LogHeld, match="symbolic link into another broker's log root"):
@@ -153,7 +153,7 @@ def test_two_brokers_roots_are_refused(root: Path, elsewhere: Path) -> None:
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells who has a file open for writing"
 )
-def test_where_no_root_tells_an_open_segment_does(root: Path, elsewhere: Path) -> None:
+def test_open_segment_reveals_a_broker_without_a_root(root: Path, elsewhere: Path) -> None:
     """A broker knows the folder by another name, which nobody here can see."""
     active = elsewhere / "t-0" / f"{80:020d}.log"
     before = contents(elsewhere)
@@ -165,7 +165,7 @@ def test_where_no_root_tells_an_open_segment_does(root: Path, elsewhere: Path) -
     assert report.status is Status.CLEANED, "who reads is in nobody's way"
 
 
-def test_the_daemon_looks_at_the_real_root(root: Path, tmp_path: Path) -> None:
+def test_daemon_locks_the_real_root(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     config = {**CONFIG, "min.cleanable.dirty.ratio": "0"}
     with broker_on(root / ".lock"):
@@ -176,7 +176,7 @@ def test_the_daemon_looks_at_the_real_root(root: Path, tmp_path: Path) -> None:
     assert (root / "cleaner-offset-checkpoint").exists()
 
 
-def test_ways_of_a_chain_of_links(tmp_path: Path) -> None:
+def test_chain_of_links_is_resolved_to_the_first_root(tmp_path: Path) -> None:
     (tmp_path / "c" / "t-0").mkdir(parents=True)
     for name, target in (("b", "../c/t-0"), ("a", "../b/t-0")):
         (tmp_path / name).mkdir()
@@ -190,7 +190,7 @@ def test_ways_of_a_chain_of_links(tmp_path: Path) -> None:
     assert links.home_of(str(tmp_path / "loop")) == str(tmp_path / "loop")
 
 
-def test_a_lock_file_that_a_stopping_broker_removed_locks_nothing(root: Path) -> None:
+def test_removed_lock_file_of_a_stopping_broker_is_refused(root: Path) -> None:
     with lock.hold(str(root), [TopicPartition("a", 0)]):
         (root / ".lock").unlink()
         with (
@@ -212,7 +212,7 @@ def store_at(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("link", ["compaction/compactionLog/ctopic/0", "compaction", ""])
-def test_a_link_into_a_store_beside_its_broker_is_only_read(tmp_path: Path, link: str) -> None:
+def test_link_into_a_store_with_a_broker_is_read_only(tmp_path: Path, link: str) -> None:
     root = store_at(tmp_path / "store")
     (tmp_path / "links").mkdir()
     place = tmp_path / "links" / (link.replace("/", "_") or "store")
@@ -230,7 +230,7 @@ def test_a_link_into_a_store_beside_its_broker_is_only_read(tmp_path: Path, link
         assert len(os.listdir(place.parent)) == 1
 
 
-def test_a_store_whose_tree_is_a_link_into_another_store_is_refused(tmp_path: Path) -> None:
+def test_store_with_a_link_into_another_store_is_refused(tmp_path: Path) -> None:
     root, other = store_at(tmp_path / "store"), store_at(tmp_path / "other")
     shutil.rmtree(other / "compaction")
     (other / "compaction").symlink_to(root / "compaction")
@@ -240,7 +240,7 @@ def test_a_store_whose_tree_is_a_link_into_another_store_is_refused(tmp_path: Pa
     assert contents(root) == before
 
 
-def test_a_store_may_have_its_tree_on_another_disk(tmp_path: Path) -> None:
+def test_store_may_have_its_compaction_tree_on_another_disk(tmp_path: Path) -> None:
     root = store_at(tmp_path / "store")
     (tmp_path / "disk2").mkdir()
     shutil.move(root / "compaction", tmp_path / "disk2" / "compaction")

@@ -1,5 +1,6 @@
-"""Locks on partitions: seen from other processes, from this one, beside a broker's, and from a
-folder that cannot be written."""
+"""Tests of locks on partitions: between processes, in one process, beside a broker, and in
+unwritable folders.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def attempt(root: Path, *partitions: int) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_a_root_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
+def test_root_locked_by_a_broker_is_refused(tmp_path: Path) -> None:
     with other_process(_AS_A_BROKER, tmp_path) as broker:
         assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [C])
         with pytest.raises(LogHeld, match="stop it first") as raised, lock.hold(str(tmp_path), [A]):
@@ -96,7 +97,7 @@ def test_a_root_that_a_broker_holds_is_refused(tmp_path: Path) -> None:
     assert lock.broker_of(str(tmp_path)) is None
 
 
-def test_a_run_in_another_process_holds_its_partitions_and_no_more(tmp_path: Path) -> None:
+def test_another_process_locks_only_its_partitions(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path) as run:
         assert lock.is_held(str(tmp_path), [A]) and not lock.is_held(str(tmp_path), [B, C])
         assert lock.is_held(str(tmp_path)), "some of it is"
@@ -110,7 +111,7 @@ def test_a_run_in_another_process_holds_its_partitions_and_no_more(tmp_path: Pat
             assert got == {B, C}
 
 
-def test_all_or_nothing(tmp_path: Path) -> None:
+def test_lock_of_several_partitions_is_all_or_nothing(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path):
         with pytest.raises(LogHeld), lock.hold(str(tmp_path), [A, B, C]):
             pass
@@ -118,7 +119,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         assert attempt(tmp_path, 1) == "got it"
 
 
-def test_a_killed_run_has_let_go(tmp_path: Path) -> None:
+def test_killed_process_releases_its_locks(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path) as run:
         assert lock.is_held(str(tmp_path), [A])
         os.kill(run.pid, signal.SIGKILL)
@@ -127,7 +128,7 @@ def test_a_killed_run_has_let_go(tmp_path: Path) -> None:
             pass
 
 
-def test_a_single_partition_keeps_a_broker_from_starting(tmp_path: Path) -> None:
+def test_lock_on_one_partition_prevents_a_broker_start(tmp_path: Path) -> None:
     script = "import fcntl, sys\nfcntl.lockf(open(sys.argv[1] + '/.lock', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     start = [sys.executable, "-c", script, str(tmp_path)]
     with lock.hold(str(tmp_path), [C]):
@@ -136,14 +137,14 @@ def test_a_single_partition_keeps_a_broker_from_starting(tmp_path: Path) -> None
     assert subprocess.run(start, check=False).returncode == 0
 
 
-def test_what_nobody_holds_is_free_and_the_file_says_nothing(tmp_path: Path) -> None:
+def test_check_of_an_unlocked_root_creates_no_file(tmp_path: Path) -> None:
     lock.reject_if_held(str(tmp_path))
     assert not (tmp_path / ".lock").exists(), "looking makes no file"
     (tmp_path / ".lock").touch()
     assert not lock.is_held(str(tmp_path)) and not lock.is_held(str(tmp_path), [A])
 
 
-def test_what_we_hold_others_and_ourselves_cannot(tmp_path: Path) -> None:
+def test_own_lock_excludes_other_processes_and_the_same_process(tmp_path: Path) -> None:
     with lock.hold(str(tmp_path), [A]):
         assert lock.holds(str(tmp_path), A) and not lock.holds(str(tmp_path), B)
         assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [A])
@@ -162,21 +163,21 @@ def test_what_we_hold_others_and_ourselves_cannot(tmp_path: Path) -> None:
     assert attempt(tmp_path, 0, 1) == "got it"
 
 
-def test_an_error_inside_lets_go(tmp_path: Path) -> None:
+def test_error_inside_the_lock_releases_it(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), lock.hold(str(tmp_path), [A]):
         raise RuntimeError
     with lock.hold(str(tmp_path), [A]):
         pass
 
 
-def test_two_roots_are_held_apart(tmp_path: Path) -> None:
+def test_locks_of_two_roots_are_independent(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     with lock.hold(str(tmp_path / "a"), [A]), lock.hold(str(tmp_path / "b"), [A]):
         assert lock.holds(str(tmp_path / "a"), A) and lock.holds(str(tmp_path / "b"), A)
 
 
-def test_a_turn_at_the_root_takes_no_partition_and_is_waited_for(tmp_path: Path) -> None:
+def test_root_turn_waits_but_locks_no_partition(tmp_path: Path) -> None:
     order = []
 
     def second() -> None:
@@ -194,7 +195,7 @@ def test_a_turn_at_the_root_takes_no_partition_and_is_waited_for(tmp_path: Path)
     assert order == ["first", "second"]
 
 
-def test_processes_that_write_one_checkpoint_lose_no_entry(tmp_path: Path) -> None:
+def test_concurrent_checkpoint_writers_lose_no_entry(tmp_path: Path) -> None:
     runs = [
         subprocess.Popen([sys.executable, "-c", _COUNT, str(tmp_path), str(first)])
         for first in (100, 200, 300)
@@ -209,7 +210,7 @@ def test_processes_that_write_one_checkpoint_lose_no_entry(tmp_path: Path) -> No
     assert not read_offsets(str(tmp_path), CLEANER_OFFSETS)
 
 
-def test_many_entries_of_a_checkpoint_change_at_once(tmp_path: Path) -> None:
+def test_several_checkpoint_entries_change_at_once(tmp_path: Path) -> None:
     a, b, c, gone = (TopicPartition("a", n) for n in range(4))
     for name in (a, b, c):
         (tmp_path / str(name)).mkdir()
@@ -222,14 +223,14 @@ def test_many_entries_of_a_checkpoint_change_at_once(tmp_path: Path) -> None:
     }  # one has no folder any more
 
 
-def test_every_partition_has_its_byte_and_none_the_turns(tmp_path: Path) -> None:
+def test_every_partition_has_its_own_lock_byte(tmp_path: Path) -> None:
     bytes_ = {
         lock.byte_of(TopicPartition(topic, n)) for topic in ("a", "a-1", "1") for n in range(500)
     }
     assert len(bytes_) == 1500 and min(bytes_) > 0 and max(bytes_) < 2**63 - 1
 
 
-def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
+def test_forked_child_has_no_locks(tmp_path: Path) -> None:
     with lock.hold(str(tmp_path), [A]):
         child = os.fork()
         if not child:
@@ -239,7 +240,7 @@ def test_a_forked_child_holds_nothing(tmp_path: Path) -> None:
         assert "another run" in attempt(tmp_path, 0)
 
 
-def test_flock_would_not_do(tmp_path: Path) -> None:
+def test_flock_does_not_see_the_record_lock(tmp_path: Path) -> None:
     """Why it is a record lock: the other kind does not see it."""
     with lock.hold(str(tmp_path), [A]), open(tmp_path / ".lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A path above a log root, as a volume's mount point is, is refused with the log root's name."""
+"""Tests that a path above a log root, such as a mount point, is refused with the log root's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.kafka.logs import write_segment
 
 
 @pytest.mark.parametrize("below", ["kafka-log0", "data-0/kafka-log0"])
-def test_the_log_root_below_is_named(tmp_path: Path, below: str) -> None:
+def test_log_root_below_the_path_is_named(tmp_path: Path, below: str) -> None:
     volume = tmp_path / "volume"
     write_segment(volume / below / "orders-0", 0, [encode_batch([Record(0, 1, b"k", b"v")])])
     (volume / "lost+found").mkdir()
@@ -31,7 +31,7 @@ def test_the_log_root_below_is_named(tmp_path: Path, below: str) -> None:
     assert lastwrite.fetch(str(volume / below), str(tmp_path / "archive")).exit_status == 0
 
 
-def test_a_path_without_anything_is_refused_in_the_words_of_no_system(tmp_path: Path) -> None:
+def test_path_without_a_log_is_refused_without_naming_one_system(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no such file or folder"):
         lastwrite.fetch(str(tmp_path / "nothing"), str(tmp_path / "archive"))
     (tmp_path / "empty").mkdir()

@@ -1,5 +1,5 @@
-"""The LZ4 kernel against the library: the same bytes where it answers, else a refusal; no byte
-outside.
+"""Tests of the LZ4 kernel against the library: same bytes or a refusal, and no write outside its
+buffer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def framed(block: bytes) -> bytes:
 
 
 @given(plains(), st.integers(0, 100), st.booleans())
-def test_what_the_library_wrote_comes_back(plain: bytes, before: int, tight: bool) -> None:
+def test_frame_of_the_library_is_decoded(plain: bytes, before: int, tight: bool) -> None:
     frame = compress(Codec.LZ4, plain)
     assert decoded(frame, len(plain) + GUARD, before, tight) == plain
     assert decoded(frame, len(plain), before, tight) == plain, (
@@ -80,7 +80,7 @@ def test_what_the_library_wrote_comes_back(plain: bytes, before: int, tight: boo
     "size", [0, 1, 5, 12, 13, 65535, 65536, 65537, 131072, 200_000, len(WORDS)]
 )
 @pytest.mark.parametrize("level", [0, 9])
-def test_frames_of_several_blocks(size: int, level: int) -> None:
+def test_frames_of_several_blocks_are_decoded(size: int, level: int) -> None:
     frame = lz4.frame.compress(
         WORDS[:size], block_size=4, block_linked=False, store_size=False, compression_level=level
     )
@@ -88,14 +88,14 @@ def test_frames_of_several_blocks(size: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 1000, 65536, 100_000])
-def test_noise_is_stored_as_it_is(size: int) -> None:
+def test_incompressible_data_is_decoded(size: int) -> None:
     noise = np.random.default_rng(3).bytes(size)
     assert decoded(compress(Codec.LZ4, noise), size) == noise
     assert decoded(compress(Codec.LZ4, noise), size - 1) is None
 
 
 @pytest.mark.parametrize("period", range(1, 70))
-def test_matches_that_reach_into_themselves(period: int) -> None:
+def test_overlapping_matches_are_decoded(period: int) -> None:
     plain = bytes(range(1, period + 1)) * (3000 // period)
     for size in (len(plain), len(plain) - 1, len(plain) - 17):
         assert decoded(compress(Codec.LZ4, plain[:size]), size) == plain[:size]
@@ -136,12 +136,12 @@ def test_other_frames_are_left_to_the_library(options: dict[str, Any]) -> None:
         (b"\xf0" + b"\xff" * 257 + b"\x00" + b"a" * 65550, "more than 64 KiB of literals"),
     ],
 )
-def test_broken_blocks_are_refused(block: bytes, why: str) -> None:
+def test_broken_block_is_refused(block: bytes, why: str) -> None:
     if len(block) <= 65536:
         assert decoded(framed(block), 1 << 18) is None, why
 
 
-def test_broken_frames_are_refused() -> None:
+def test_broken_frame_is_refused() -> None:
     good = compress(Codec.LZ4, WORDS[:1000])
     assert decoded(good, 1000) is not None
     for cut in range(len(good)):
@@ -155,7 +155,7 @@ def test_broken_frames_are_refused() -> None:
 
 @settings(max_examples=1500)
 @given(plains(), st.data())
-def test_it_accepts_nothing_that_the_library_refuses(plain: bytes, data: st.DataObject) -> None:
+def test_kernel_accepts_nothing_that_the_library_refuses(plain: bytes, data: st.DataObject) -> None:
     """And where both accept, damage that no checksum finds gives both the same bytes."""
     block = bytearray(lz4.block.compress(plain, store_size=False))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -177,7 +177,7 @@ def test_it_accepts_nothing_that_the_library_refuses(plain: bytes, data: st.Data
 
 @settings(max_examples=500)
 @given(st.binary(max_size=200), st.integers(0, 300))
-def test_noise_does_no_harm(noise: bytes, room: int) -> None:
+def test_noise_is_refused_or_decoded_like_the_library(noise: bytes, room: int) -> None:
     for frame in (noise, HEADER + noise, framed(noise)):
         ours = decoded(frame, room)
         if ours is not None:
@@ -188,6 +188,6 @@ def test_noise_does_no_harm(noise: bytes, room: int) -> None:
             )
 
 
-def test_a_refusal_for_room_is_the_librarys_too() -> None:
+def test_library_refuses_a_small_buffer() -> None:
     with pytest.raises(OutputTooSmall):
         decompress_into(Codec.LZ4, compress(Codec.LZ4, WORDS), np.empty(len(WORDS) - 1, np.uint8))

@@ -1,4 +1,4 @@
-"""Limits of containers count as the machine's."""
+"""Tests that the limits of a container count as the machine's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def group(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) 
     )
 
 
-def test_the_lowest_limit_above_the_process_counts(
+def test_lowest_limit_above_the_process_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = {
@@ -38,19 +38,23 @@ def test_the_lowest_limit_above_the_process_counts(
     assert machine.core_count() == 1
 
 
-def test_part_of_a_core_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_a_core_counts_as_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     group(monkeypatch, tmp_path, {"a/cpu.max": "5000 100000"})
     assert machine.core_count() == 1
 
 
-def test_no_limit_is_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlimited_group_has_the_limits_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unlimited = machine.memory_bytes()
     group(monkeypatch, tmp_path, {"a/b/memory.max": "max", "a/b/cpu.max": "max 100000"})
     assert machine.memory_bytes() >= unlimited
     assert machine.core_count() >= 1
 
 
-def test_spill_folders_and_their_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spill_folders_and_their_free_space_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/nowhere")
     assert machine.spill_folders() == [str(tmp_path), "/nowhere"]
     assert (machine.free_bytes(str(tmp_path)) or 0) > 0
@@ -106,7 +110,7 @@ V1 = "12:cpu,cpuacct:/x\n5:memory:/pods/one\n0::/\n"
         ),
     ],
 )
-def test_what_was_killed_for_memory_is_counted(
+def test_memory_kills_are_counted(
     groups: str,
     counter: str,
     before: str,
@@ -142,7 +146,9 @@ def test_what_was_killed_for_memory_is_counted(
         assert said.startswith(found.format(limit=tmp_path / "cgroup" / limit if limit else ""))
 
 
-def test_children_go_before_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_have_a_higher_kill_score_than_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "_PROC", tmp_path)
     machine.go_first_for_memory()  # not on this system
     (tmp_path / "self").mkdir()

@@ -1,4 +1,4 @@
-"""Kernels without Numba give what they give with it."""
+"""Tests that kernels give the same results with and without Numba."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Kernel, "for_numba", property(compiled))
 
 
-def test_arguments_and_results_of_every_kind(
+def test_kernel_code_accepts_arguments_and_results_of_every_kind(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_numba, by_code = arguments(), arguments()
@@ -105,7 +105,7 @@ def test_arguments_and_results_of_every_kind(
     assert CodeOf(answered)(np.int64(4)) is True
 
 
-def test_what_was_made_by_another_or_is_not_whole_is_made_again(
+def test_stale_or_damaged_code_is_compiled_again(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert CodeOf(answered)(4) is True
@@ -119,7 +119,7 @@ def test_what_was_made_by_another_or_is_not_whole_is_made_again(
     assert kept[name][:32] != whole[:32]
 
 
-def test_numbas_affair_is_found_out_once(
+def test_unsupported_kernel_is_detected_once(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took ten milliseconds, and every call did."""
@@ -133,7 +133,7 @@ def test_numbas_affair_is_found_out_once(
     assert len(asked) == 1
 
 
-def test_what_is_numbas_affair_is_numbas(kept: dict[str, bytes]) -> None:
+def test_unsupported_call_falls_back_to_numba(kept: dict[str, bytes]) -> None:
     assert CodeOf(allocated)(5) == 0
     every_other = np.arange(100, dtype=np.uint8)[::2]
     expected = summed.for_numba(every_other, *arguments()[1:])
@@ -144,7 +144,7 @@ def test_what_is_numbas_affair_is_numbas(kept: dict[str, bytes]) -> None:
         CodeOf(divided)(0)
 
 
-def test_code_is_kept_beside_the_source(tmp_path: Path) -> None:
+def test_code_is_stored_beside_the_source(tmp_path: Path) -> None:
     keep_code("lastwrite.encoding.checksum", "a-test", b"machine code")
     file = Path(machine_code.__file__).parent / "__pycache__/checksum.a-test.code"
     try:
@@ -155,7 +155,7 @@ def test_code_is_kept_beside_the_source(tmp_path: Path) -> None:
     keep_code("lastwrite.not_there.at_all", "a-test", b"nowhere to keep it")
 
 
-def test_the_usual_arguments_and_then_others(
+def test_calls_with_usual_and_other_arguments_agree(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kinds that come first have a way of their own; others, fewer and more find theirs."""
@@ -177,7 +177,7 @@ def test_the_usual_arguments_and_then_others(
         code(data, 1 << 80, True)
 
 
-def test_no_numba_is_loaded_once_kernels_are_kept(tmp_path: Path) -> None:
+def test_numba_is_not_imported_after_kernels_are_stored(tmp_path: Path) -> None:
     """Not by commands that look, and not by a round."""
     code = (
         "import sys, lastwrite.cli\n"

@@ -1,4 +1,4 @@
-"""The memory setting, divided; and that no stage of a worker takes more than its share."""
+"""Tests of dividing the memory setting, and that no stage of a worker exceeds its share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _NOW_MS = _STAMP_MS + 1_000_000
 _SHARE = LEAST_SHARE_BYTES
 
 
-def test_beside_what_is_fixed_each_worker_gets_the_same() -> None:
+def test_each_worker_gets_an_equal_share() -> None:
     plan = plan_memory(fixed_bytes(2) + 24 * MIB, 2)
     assert plan.worker_bytes == 12 * MIB
     assert plan_memory("1g", 2).worker_bytes == (1024 * MIB - fixed_bytes(2)) // 2
 
 
-def test_a_session_of_spark_s_making_takes_more() -> None:
+def test_session_started_by_spark_needs_more_memory() -> None:
     assert fixed_bytes(2, lean=False) > 2 * fixed_bytes(2)
     assert (
         plan_memory("2g", 2, lean=False).worker_bytes
@@ -37,7 +37,7 @@ def test_a_session_of_spark_s_making_takes_more() -> None:
     )
 
 
-def test_what_a_worker_would_not_profit_from_is_for_scratch_files() -> None:
+def test_surplus_memory_is_for_scratch_files() -> None:
     assert plan_memory("1g", 2).scratch_bytes == 0
     plan = plan_memory("6g", 2)
     assert plan.worker_bytes > 512 * MIB
@@ -45,7 +45,7 @@ def test_what_a_worker_would_not_profit_from_is_for_scratch_files() -> None:
     assert fixed_bytes(2) + 2 * plan.worker_bytes + plan.scratch_bytes <= 6 << 30
 
 
-def test_too_little_is_refused_with_the_least_that_would_do() -> None:
+def test_too_little_memory_is_refused_with_the_minimum() -> None:
     least = fixed_bytes(2) + 2 * LEAST_SHARE_BYTES
     assert plan_memory(least, 2).worker_bytes == LEAST_SHARE_BYTES
     with pytest.raises(InvalidConfig) as raised:
@@ -53,13 +53,13 @@ def test_too_little_is_refused_with_the_least_that_would_do() -> None:
     assert f"at least {least // MIB} MiB" in str(raised.value.remedy)
 
 
-def test_without_a_setting_a_small_machine_gives_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_machine_gives_the_minimum_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lastwrite.spark.memory.memory_bytes", lambda: 256 * MIB)
     assert plan_memory(None, 4).worker_bytes == LEAST_SHARE_BYTES
 
 
 @pytest.mark.parametrize("share_mib", [12, 20, 64, 300, 4000])
-def test_buffers_follow_the_share(share_mib: int) -> None:
+def test_buffers_fit_in_the_share(share_mib: int) -> None:
     share = share_mib * MIB
     limits = MemoryPlan(0, share).limits()
     scan = limits.chunk_bytes + 100 * limits.block_entries + limits.piece_records
@@ -121,7 +121,7 @@ LOGS = {
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", LOGS)
-def test_a_worker_keeps_to_its_share(name: str, exact: bool, tmp_path: Path) -> None:
+def test_worker_stays_within_its_share(name: str, exact: bool, tmp_path: Path) -> None:
     batch, count, records = LOGS[name]
     write(tmp_path / "root" / "t-0", batch, count, records)
     before = tracemalloc.get_traced_memory()[0]

@@ -1,4 +1,4 @@
-"""Topic settings as a KRaft broker keeps them: records by hand, and the log of a real broker."""
+"""Tests of topic settings from a KRaft metadata log: records by hand, and the log of a real broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def removed(topic_id: bytes = ID) -> bytes:
 BEGIN, END, ABORT = b"\1\x17\0\0", b"\1\x18\0\0", b"\1\x19\0\0"
 
 
-def test_records_are_decoded_whole_and_never_in_part() -> None:
+def test_metadata_records_are_decoded_completely_or_refused() -> None:
     expected = {
         topic("orders"): TopicRecord("orders", ID),
         setting("orders", "cleanup.policy", "compact"): TopicConfigRecord(
@@ -80,7 +80,7 @@ def test_records_are_decoded_whole_and_never_in_part() -> None:
 LOG = f"{0:020d}.log"
 
 
-def test_settings_are_set_changed_and_taken_back(tmp_path: Path) -> None:
+def test_settings_are_set_changed_and_removed(tmp_path: Path) -> None:
     write(
         tmp_path,
         LOG,
@@ -99,7 +99,7 @@ def test_settings_are_set_changed_and_taken_back(tmp_path: Path) -> None:
     }
 
 
-def test_dynamic_settings_of_brokers_are_kept_apart_from_those_of_topics(tmp_path: Path) -> None:
+def test_dynamic_broker_settings_are_separate_from_topic_settings(tmp_path: Path) -> None:
     write(
         tmp_path,
         LOG,
@@ -119,7 +119,7 @@ def test_dynamic_settings_of_brokers_are_kept_apart_from_those_of_topics(tmp_pat
     }
 
 
-def test_a_topic_that_was_deleted_takes_its_settings_with_it(tmp_path: Path) -> None:
+def test_deleted_topic_loses_its_settings(tmp_path: Path) -> None:
     write(
         tmp_path,
         LOG,
@@ -133,7 +133,7 @@ def test_a_topic_that_was_deleted_takes_its_settings_with_it(tmp_path: Path) -> 
     assert topic_configs(str(tmp_path)) == {"a": {}, "b": {}}
 
 
-def test_transactions_count_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_metadata_transaction_applies_only_if_it_ended(tmp_path: Path) -> None:
     write(
         tmp_path,
         LOG,
@@ -151,7 +151,7 @@ def test_transactions_count_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert topic_configs(str(tmp_path)) == {"a": {"y": "2"}}
 
 
-def test_the_newest_snapshot_comes_before_the_log_behind_it(tmp_path: Path) -> None:
+def test_newest_snapshot_is_read_before_the_log_after_it(tmp_path: Path) -> None:
     write(tmp_path, f"{2:020d}-0000000001.checkpoint", 0, topic("old"))
     write(tmp_path, f"{4:020d}-0000000001.checkpoint", 0, topic("a"), setting("a", "x", "1"))
     write(tmp_path, f"{9:020d}-0000000001.checkpoint.deleted", 0, topic("gone"))
@@ -168,7 +168,7 @@ def test_the_newest_snapshot_comes_before_the_log_behind_it(tmp_path: Path) -> N
     assert topic_configs(str(tmp_path)) == {"a": {"x": "2"}}
 
 
-def test_a_torn_tail_ends_the_log_and_damage_is_named(tmp_path: Path) -> None:
+def test_torn_tail_ends_the_log_and_damage_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, LOG, 0, topic("a"), topic("b", OTHER_ID))
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
@@ -183,11 +183,11 @@ def test_a_torn_tail_ends_the_log_and_damage_is_named(tmp_path: Path) -> None:
     assert raised.value.at is not None and raised.value.at > 0
 
 
-def test_where_there_is_no_metadata_log_nothing_is_known(tmp_path: Path) -> None:
+def test_missing_metadata_log_gives_none(tmp_path: Path) -> None:
     assert topic_configs(str(tmp_path)) is None
 
 
-def test_a_real_brokers_log() -> None:
+def test_log_of_a_real_broker_gives_its_topic_settings() -> None:
     configs = topic_configs(str(CORPUS))
     assert configs is not None
     assert configs["client-lz4"] == {
@@ -206,7 +206,7 @@ def test_a_real_brokers_log() -> None:
     } <= configs.keys()
 
 
-def test_where_partitions_are(tmp_path: Path) -> None:
+def test_partitions_have_their_replicas_and_directories(tmp_path: Path) -> None:
     write(
         tmp_path,
         f"{0:020d}.log",
@@ -238,7 +238,7 @@ def test_where_partitions_are(tmp_path: Path) -> None:
     assert found["made"].partitions == {0: ClusterPartition((1,), (), 0)}
 
 
-def test_the_partitions_of_a_real_cluster() -> None:
+def test_partitions_of_a_real_cluster_are_found() -> None:
     found = cluster_topics(str(CORPUS / FOLDER))
     settings = topic_configs(str(CORPUS))
     assert settings is not None and set(found) == set(settings)
@@ -249,7 +249,7 @@ def test_the_partitions_of_a_real_cluster() -> None:
         assert all(each.replicas == (1,) for each in known.partitions.values())
 
 
-def test_a_partition_of_a_later_version_is_named(tmp_path: Path) -> None:
+def test_partition_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
     later = partition(0, ID)[:2] + b"\x63" + partition(0, ID)[3:]
     write(tmp_path, f"{0:020d}.log", 0, topic("orders"), later)
     with pytest.raises(LogError, match="version 99"):

@@ -1,5 +1,7 @@
-"""An object that the manifest of its archive names and that is not there is damage, to every
-command, which names it with its offsets and keeps the rest; one that a round has replaced is not.
+"""Tests of objects that an archive's manifest names and that are missing.
+
+Every command reports the damage with its offsets and keeps the rest. An object that a round has
+replaced is not damage.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ def test_commands_name_a_missing_object(
         assert err.count(NAMED) == 1
 
 
-def test_readers_of_last_writes_refuse(archive: Broken) -> None:
+def test_latest_refuses_a_missing_object(archive: Broken) -> None:
     with pytest.raises(CorruptLog, match=f"{NAMED}: {archive.of.held}") as error:
         dict(lastwrite.latest(str(archive.folder), topic=archive.of.topic))
     assert error.value.path == str(archive.gone) and error.value.exit_status == 3
@@ -149,7 +151,7 @@ def test_verify_and_rounds_name_a_missing_object(archive: Broken) -> None:
     assert VerifyStatus.DAMAGED in {partition.status for partition in checked.partitions}
 
 
-def test_an_object_that_a_round_has_replaced_is_no_damage(archive: Broken) -> None:
+def test_object_replaced_by_a_round_is_not_damage(archive: Broken) -> None:
     former = archive.gone.with_name("00000000000000000099")
     assert isinstance(missing_error(str(former), "the object", "run again"), CommitConflict)
 
@@ -163,7 +165,7 @@ def of_kafka(tmp_path: Path) -> Broken:
     return Broken(tmp_path / "archive", gone, of)
 
 
-def test_restore_names_it_and_restores_the_other_partitions(
+def test_restore_names_the_missing_object_and_restores_other_partitions(
     of_kafka: Broken, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_segment(tmp_path / "b" / "u-0", 0, [encode_batch([Record(0, 0, b"k", b"v", ())])], 0)
@@ -181,7 +183,7 @@ def test_restore_names_it_and_restores_the_other_partitions(
     assert (root / "u-0").is_dir() and not (root / "t-0").exists()
 
 
-def test_a_server_refuses_only_the_missing_offsets(of_kafka: Broken) -> None:
+def test_server_refuses_only_the_missing_offsets(of_kafka: Broken) -> None:
     told: list[str] = []
     (found,) = ServedSource(str(of_kafka.folder), system_named("kafka")).found(["t"])
     partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append)

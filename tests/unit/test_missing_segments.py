@@ -1,5 +1,7 @@
-"""A segment that is missing from the middle of a Kafka partition is damage of a topic that no
-cleaner compacts, and a note where compaction may have removed it, to every command.
+"""Tests of a segment missing from the middle of a Kafka partition.
+
+Every command reports damage for a topic that is not compacted, and a note if compaction may have
+removed the segment.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def test_the_remedy_keeps_a_policy_that_only_the_user_states(
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS.keys())
-def test_readers_of_last_writes_name_a_missing_segment(tmp_path: Path, reader: object) -> None:
+def test_readers_of_latest_values_name_a_missing_segment(tmp_path: Path, reader: object) -> None:
     assert callable(reader)
     with pytest.raises(CorruptLog, match=HOLE):
         reader(write(tmp_path / "root", "delete"), {})
@@ -124,12 +126,12 @@ def test_readers_of_last_writes_name_a_missing_segment(tmp_path: Path, reader: o
         reader(str(tmp_path / "root"), {"cleanup.policy": "compacted"})
 
 
-def test_last_writes_beside_a_hole_come_with_a_warning(tmp_path: Path) -> None:
+def test_latest_values_beside_a_hole_come_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=HOLE):
         assert len(lastwrite.latest(write(tmp_path), "t")) == 10
 
 
-def test_what_lies_beside_a_hole_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_records_beside_a_hole_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = write(tmp_path, "delete")
     for command in (["dump", "{root}/t-0", "--json"], ["read", "{root}/t-0", "--json"]):
         _, said = run(capfd, command, root)
@@ -141,7 +143,7 @@ def test_what_lies_beside_a_hole_is_kept(tmp_path: Path, capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("policy", "config"), [("delete", {}), ("delete", {"cleanup.policy": "compact"}), (None, {})]
 )
-def test_a_server_refuses_only_what_is_missing(
+def test_server_refuses_only_the_missing_offsets(
     tmp_path: Path, policy: str | None, config: dict[str, object]
 ) -> None:
     told: list[str] = []
@@ -160,7 +162,7 @@ def test_a_server_refuses_only_what_is_missing(
     assert len(told) == 1 and HOLE in told[0]
 
 
-def test_empty_segments_and_whole_logs_have_no_hole(tmp_path: Path) -> None:
+def test_empty_segments_and_complete_logs_have_no_hole(tmp_path: Path) -> None:
     for base in (0, 10, 20):
         write_segment(tmp_path / "t-0", base, [batch(base)], mtime_ms=T)
     write_segment(tmp_path / "t-0", 30, [], mtime_ms=T)

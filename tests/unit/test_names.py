@@ -1,4 +1,4 @@
-"""File and folder names, Kafka's own and foreign ones."""
+"""Tests of file and folder names, Kafka's own and foreign ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ HEX = "0123456789abcdef" * 2
         ),
     ],
 )
-def test_kafkas_names(name: str, expected: FileName) -> None:
+def test_kafkas_file_names_are_classified(name: str, expected: FileName) -> None:
     assert classify(name) == expected
     assert not expected.is_foreign
 
@@ -119,7 +119,7 @@ def test_kafkas_names(name: str, expected: FileName) -> None:
         "00000000000000000007.kept.a",
     ],
 )
-def test_foreign_names(name: str) -> None:
+def test_foreign_file_names_are_recognised(name: str) -> None:
     assert classify(name) is FOREIGN
     assert FOREIGN.is_foreign
 
@@ -129,17 +129,17 @@ def test_foreign_names(name: str) -> None:
     st.sampled_from(SEGMENT_KINDS),
     st.sampled_from([Suffix.LIVE, Suffix.CLEANED, Suffix.SWAP, Suffix.DELETED]),
 )
-def test_what_we_name_we_know_again(offset: int, kind: KafkaFileKind, suffix: Suffix) -> None:
+def test_segment_file_names_round_trip(offset: int, kind: KafkaFileKind, suffix: Suffix) -> None:
     assert classify(segment_file_name(offset, kind, suffix)) == FileName(kind, suffix, offset)
 
 
 @given(st.lists(st.integers(0, LARGEST), max_size=5))
-def test_names_sort_as_offsets_do(offsets: list[int]) -> None:
+def test_file_names_sort_like_offsets(offsets: list[int]) -> None:
     names = sorted(segment_file_name(offset, KafkaFileKind.LOG) for offset in offsets)
     assert [classify(name).offset for name in names] == sorted(offsets)
 
 
-def test_names_that_we_do_not_give() -> None:
+def test_invalid_file_names_are_refused() -> None:
     assert (
         segment_file_name(3, KafkaFileKind.LOG, Suffix.CLEANED, attempt="0-1")
         == "00000000000000000003.log.0-1.cleaned"
@@ -170,7 +170,9 @@ def test_names_that_we_do_not_give() -> None:
         (f"a.b-c-3.{HEX}-stray", "a.b-c", 3, FolderState.STRAY),
     ],
 )
-def test_folders(name: str, topic: str, partition: int, state: FolderState) -> None:
+def test_folder_names_are_decoded(
+    name: str, topic: str, partition: int, state: FolderState
+) -> None:
     assert decode_folder_name(name) == FolderName(TopicPartition(topic, partition), state)
     if state is FolderState.LIVE:
         assert folder_name(TopicPartition(topic, partition)) == name
@@ -200,13 +202,13 @@ def test_folders(name: str, topic: str, partition: int, state: FolderState) -> N
         f"orders-3.{HEX}delete",
     ],
 )
-def test_folders_without_a_partition(name: str) -> None:
+def test_folder_name_without_a_partition_is_none(name: str) -> None:
     assert decode_folder_name(name) is None
 
 
 @pytest.mark.parametrize(
     "partition", [TopicPartition("", 0), TopicPartition("a", -1), TopicPartition("a/b", 0)]
 )
-def test_partitions_without_a_folder(partition: TopicPartition) -> None:
+def test_partition_without_a_valid_folder_name_is_refused(partition: TopicPartition) -> None:
     with pytest.raises(ValueError):
         folder_name(partition)

@@ -1,4 +1,4 @@
-"""A new file has the bytes that were given, whether they went through the page cache or past it."""
+"""Tests that a new file has the given bytes, through the page cache or past it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SIZES = st.lists(
 
 
 @given(sizes=SIZES)
-def test_any_pieces_come_out_as_they_were_given(
+def test_file_contains_the_appended_pieces(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "pieces"
@@ -73,7 +73,7 @@ def test_any_pieces_come_out_as_they_were_given(
         path.unlink()
 
 
-def test_a_large_file_goes_past_the_page_cache_and_a_small_one_does_not(
+def test_only_a_large_file_bypasses_the_page_cache(
     tmp_path: Path, writes: list[tuple[int, int, bool]]
 ) -> None:
     if not goes_direct(tmp_path):
@@ -91,7 +91,7 @@ def test_a_large_file_goes_past_the_page_cache_and_a_small_one_does_not(
     assert os.path.getsize(tmp_path / "large") == 9_000_009
 
 
-def test_what_is_read_soon_stays_in_the_page_cache(
+def test_file_that_is_read_soon_stays_in_the_page_cache(
     tmp_path: Path, writes: list[tuple[int, int, bool]]
 ) -> None:
     file = NewFile(str(tmp_path / "part"), None, is_read_soon=True)
@@ -100,7 +100,7 @@ def test_what_is_read_soon_stays_in_the_page_cache(
     assert writes == []
 
 
-def test_two_files_at_once(tmp_path: Path) -> None:
+def test_two_files_are_written_at_once(tmp_path: Path) -> None:
     """The second finds no buffers as long as the first has them."""
     one, other = NewFile(str(tmp_path / "one"), None), NewFile(str(tmp_path / "other"), None)
     for n in range(12):
@@ -117,7 +117,7 @@ def test_two_files_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_where_the_file_system_refuses_it_goes_through_the_page_cache(
+def test_refused_direct_write_falls_back_to_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
     """It refuses each write of that kind, or takes but a part of a block of the second."""
@@ -139,7 +139,7 @@ def test_where_the_file_system_refuses_it_goes_through_the_page_cache(
     assert (tmp_path / "log").read_bytes() == pattern(0, 12 << 20)
 
 
-def test_three_megabytes_wait_for_the_disk_and_the_caller_does_not(
+def test_caller_does_not_wait_for_buffered_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not goes_direct(tmp_path):
@@ -161,7 +161,7 @@ def test_three_megabytes_wait_for_the_disk_and_the_caller_does_not(
     assert (tmp_path / "log").read_bytes() == pattern(0, size + 5 * BUFFER_BYTES)
 
 
-def test_a_full_disk_is_told_at_the_latest_when_the_file_is_closed(
+def test_full_disk_is_reported_at_the_latest_on_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(handle: int, data: memoryview, place: int) -> int:
@@ -182,7 +182,7 @@ def test_a_full_disk_is_told_at_the_latest_when_the_file_is_closed(
     assert (tmp_path / "next").read_bytes() == pattern(0, 9 << 20)
 
 
-def test_a_writer_that_is_forgotten_gives_buffers_and_handle_back(tmp_path: Path) -> None:
+def test_abandoned_writer_releases_its_buffers_and_handle(tmp_path: Path) -> None:
     for n in range(3):
         file = NewFile(str(tmp_path / f"{n}"), None)
         file.append(pattern(0, 9 << 20))
@@ -192,7 +192,7 @@ def test_a_writer_that_is_forgotten_gives_buffers_and_handle_back(tmp_path: Path
     assert not [name for name in os.listdir("/proc/self/fd") if str(tmp_path) in _target(name)]
 
 
-def test_a_fork_writes_with_buffers_and_a_thread_of_its_own(tmp_path: Path) -> None:
+def test_fork_writes_with_its_own_buffers_and_thread(tmp_path: Path) -> None:
     parents = NewFile(str(tmp_path / "parents"), None)
     parents.append(pattern(0, 9 << 20))
     child = os.fork()
@@ -208,7 +208,7 @@ def test_a_fork_writes_with_buffers_and_a_thread_of_its_own(tmp_path: Path) -> N
     assert (tmp_path / "parents").read_bytes() == bytes(pattern(0, 9 << 20)) * 2
 
 
-def test_a_fork_has_no_hand_in_its_parents_buffers(tmp_path: Path) -> None:
+def test_fork_does_not_change_the_buffers_of_its_parent(tmp_path: Path) -> None:
     file = NewFile(str(tmp_path / "log"), None)
     file.append(pattern(0, DIRECT_FROM_BYTES + 1000))
     if file._direct is None:

@@ -1,4 +1,6 @@
-"""Times before the year 1 and after 9999, which SQL's and Python's timestamps cannot hold."""
+"""Tests of times before the year 1 and after 9999, which SQL's and Python's timestamps cannot
+represent.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def times(rows: list[dict[str, Any]], name: str) -> dict[bytes, datetime.datetim
     return {row["key"]: row[name] for row in rows}
 
 
-def test_rows_have_null_for_a_time_that_no_timestamp_holds(log: GrowingLog) -> None:
+def test_rows_have_null_for_an_unrepresentable_time(log: GrowingLog) -> None:
     with lastwrite.table(str(log.root), "t") as table:
         assert times(table.to_arrow().to_pylist(), "timestamp") == RIGHT
         assert len(dict(table.items())) == len(RIGHT)
@@ -64,7 +66,7 @@ def test_rows_have_null_for_a_time_that_no_timestamp_holds(log: GrowingLog) -> N
 
 
 @pytest.mark.parametrize("format", ["iceberg", "iceberg-vectors", "delta", "parquet"])
-def test_tables_have_null_and_the_run_names_the_record(
+def test_tables_have_null_and_the_report_names_the_record(
     log: GrowingLog, tmp_path: Path, format: str
 ) -> None:
     to = tmp_path / "table"
@@ -97,7 +99,7 @@ def rows_of(format: str, to: Path) -> list[dict[str, Any]]:
     return iceberg_table(to).scan().to_arrow().to_pylist()
 
 
-def test_partitions_with_odd_times_and_deletes_are_compared(tmp_path: Path) -> None:
+def test_partitions_with_unrepresentable_times_and_deletes_are_compared(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     one, other = (GrowingLog(tmp_path / "log", n) for n in range(2))
     one.append([(b"a", b"1", 1), (b"b", b"1", 1)])
@@ -109,7 +111,7 @@ def test_partitions_with_odd_times_and_deletes_are_compared(tmp_path: Path) -> N
     assert report.rows == 3 and lastwrite.verify_table(str(one.root), to).is_proven
 
 
-def test_the_command_names_the_record(
+def test_table_command_names_the_record(
     log: GrowingLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = str(tmp_path / "table")
@@ -131,7 +133,7 @@ def test_the_command_names_the_record(
         ("date", (-719_162, 2_932_896), (-719_163, 2_932_897)),
     ],
 )
-def test_a_value_with_such_a_time_is_bad(
+def test_value_with_an_unrepresentable_time_is_bad(
     tmp_path: Path, type: str, edges: tuple[int, ...], odd: tuple[int, ...]
 ) -> None:
     (tmp_path / "log").mkdir()

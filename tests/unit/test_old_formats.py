@@ -1,5 +1,5 @@
-"""Message formats v0 and v1 against bytes that Kafka's own classes made, and
-against every lie.
+"""Tests of message formats v0 and v1 against bytes of Kafka's own classes, and of malformed
+messages.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def wrapped(inside: bytes, magic: int = 1, codec: Codec = Codec.GZIP, offset: in
 # ---------------------------------------------------------------------- what Kafka wrote
 
 
-def test_messages_of_kafka() -> None:
+def test_kafkas_messages_round_trip() -> None:
     crcs = {(0, 0): 1978725405, (0, 1): 1964753830, (1, 0): 109425508, (1, 1): 84488197}
     for (magic, n), crc in crcs.items():
         encoded = encode_message(TWO[n], magic)
@@ -77,7 +77,7 @@ def test_messages_of_kafka() -> None:
 @pytest.mark.parametrize(
     ("encoded", "magic", "crc"), [(V1_LZ4, 1, 1407303399), (V0_LZ4, 0, 66944826)]
 )
-def test_wrappers_of_kafka(encoded: bytes, magic: int, crc: int) -> None:
+def test_kafkas_wrappers_round_trip(encoded: bytes, magic: int, crc: int) -> None:
     batch = decode_batch(encoded, 0)
     header = batch.header
     assert batch.records == (TWO if magic else timeless(TWO))
@@ -94,7 +94,7 @@ def test_wrappers_of_kafka(encoded: bytes, magic: int, crc: int) -> None:
     assert encode_wrapper(TWO, magic, Codec.LZ4) == encoded
 
 
-def test_a_header_says_what_the_entry_says_of_itself() -> None:
+def test_header_agrees_with_the_decoded_entry() -> None:
     for encoded in (V1, V1_LZ4, V0_LZ4):
         header, whole = decode_batch_header(encoded[:30], 0), decode_batch(encoded, 0).header
         assert header == whole._replace(
@@ -106,7 +106,7 @@ def test_a_header_says_what_the_entry_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize("encoded", [V1, V1_LZ4, V0_LZ4])
-def test_whole_with_bytes_behind_it_and_cut_at_every_byte(encoded: bytes) -> None:
+def test_entry_is_decoded_among_other_bytes_and_refused_if_truncated(encoded: bytes) -> None:
     assert decode_batch(b"xyz" + encoded + b"\xff", 3) == decode_batch(encoded, 0)
     for cut in range(len(encoded)):
         with pytest.raises(TruncatedLog):
@@ -114,7 +114,7 @@ def test_whole_with_bytes_behind_it_and_cut_at_every_byte(encoded: bytes) -> Non
 
 
 @pytest.mark.parametrize("encoded", [V1, V1_LZ4, V0_LZ4])
-def test_every_flipped_bit_behind_the_crc_is_found(encoded: bytes) -> None:
+def test_every_flipped_bit_after_the_crc_is_found(encoded: bytes) -> None:
     for place in range(16, len(encoded)):
         flipped = bytearray(encoded)
         flipped[place] ^= 1 << (place % 8)
@@ -139,7 +139,7 @@ contents = st.none() | st.binary(max_size=300)
     st.none() | st.integers(0, 2**62),
     st.integers(0, 2**40),
 )
-def test_what_was_encoded_is_decoded(
+def test_encoded_messages_round_trip(
     drawn: list[tuple[int, bytes | None, bytes | None, int]],
     magic: int,
     codec: Codec,
@@ -167,7 +167,7 @@ def test_what_was_encoded_is_decoded(
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_offsets_inside(codec: Codec) -> None:
+def test_inner_offsets_may_be_absolute_or_relative(codec: Codec) -> None:
     for inner in ([0, 1, 2, 3, 4], [7, 8, 9, 10, 11], None):
         assert decode_batch(encode_wrapper(MANY, 1, codec, inner_offsets=inner), 0).records == MANY
     holes = [Record(100, 5, b"a", b""), Record(107, 6, b"b", b"")]
@@ -177,7 +177,7 @@ def test_offsets_inside(codec: Codec) -> None:
     assert decode_batch(encode_wrapper(holes, 0, codec), 0).records == timeless(tuple(holes))
 
 
-def test_a_wrapper_at_offset_0_counts_from_0() -> None:
+def test_wrapper_at_offset_0_counts_from_0() -> None:
     """Old third-party clients did not set its offset; a broker did, so in a log it has one message."""
     counted = [Record(n, 5, b"k", b"v") for n in range(3)]
     batch = decode_batch(encode_wrapper(counted, 1, Codec.GZIP, offset=0), 0)
@@ -190,7 +190,7 @@ def test_a_wrapper_at_offset_0_counts_from_0() -> None:
     assert batch.header.last_offset == batch.header.base_offset == 0
 
 
-def test_messages_of_magic_0_in_a_wrapper_of_magic_1() -> None:
+def test_magic_0_messages_in_a_magic_1_wrapper_are_decoded() -> None:
     """KAFKA-4298: offsets by the wrapper's rules, and no timestamps unless by append time."""
     encoded = encode_wrapper(MANY, 1, Codec.LZ4, inner_magic=0)
     assert decode_batch(encoded, 0).records == timeless(MANY)
@@ -198,7 +198,7 @@ def test_messages_of_magic_0_in_a_wrapper_of_magic_1() -> None:
     assert {record.timestamp_ms for record in decode_batch(encoded, 0).records} == {77}
 
 
-def test_lz4_header_checksums() -> None:
+def test_lz4_header_checksum_is_checked_only_in_v1() -> None:
     """In v0 nobody looks at it; in v1 it must be right."""
     for magic, at in ((0, 26), (1, 34)):
         encoded = encode_wrapper(MANY, magic, Codec.LZ4)
@@ -212,7 +212,7 @@ def test_lz4_header_checksums() -> None:
                     decode_batch(other, 0)
 
 
-def test_attributes_that_a_magic_does_not_know_say_nothing() -> None:
+def test_unknown_attribute_bits_are_ignored() -> None:
     for bits in (0x08, 0x10, 0xF8):
         v0 = resealed(encode_message(TWO[0], 0), lambda data, bits=bits: data.__setitem__(17, bits))
         assert decode_batch(v0, 0).attributes.bits == 0
@@ -221,7 +221,7 @@ def test_attributes_that_a_magic_does_not_know_say_nothing() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_rebuilt_it_is_of_magic_2_and_ends_with_its_records(codec: Codec) -> None:
+def test_rebuilt_wrapper_has_magic_2_and_ends_with_its_records(codec: Codec) -> None:
     batch = decode_batch(encode_wrapper(MANY, 1, codec), 0)
     rebuilt = decode_batch(rebuild_batch(batch.header, batch.records[1:3], delete_horizon_ms=9), 0)
     assert rebuilt.records == MANY[1:3]
@@ -268,7 +268,7 @@ def check_refused(encoded: bytes, words: str) -> None:
         (34, b"\x7f\xff\xff\xff", "value of length"),
     ],
 )
-def test_fields_that_lie(place: int, contradiction: bytes, words: str) -> None:
+def test_impossible_field_is_refused(place: int, contradiction: bytes, words: str) -> None:
     check_refused(
         resealed(
             V1,
@@ -279,7 +279,7 @@ def test_fields_that_lie(place: int, contradiction: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 13, 14, 21])
-def test_sizes_below_the_fields(size: int) -> None:
+def test_size_below_the_fields_is_refused(size: int) -> None:
     broken = V1[:8] + size.to_bytes(4, "big", signed=True) + V1[12:]
     with pytest.raises(CorruptLog, match="size|length"):
         decode_batch(broken, 0)
@@ -301,11 +301,11 @@ def test_sizes_below_the_fields(size: int) -> None:
         (b"\xff" + V1[1:], "offset"),
     ],
 )
-def test_wrappers_that_lie(magic: int, inside: bytes, words: str) -> None:
+def test_malformed_wrapper_is_refused(magic: int, inside: bytes, words: str) -> None:
     check_refused(wrapped(inside, magic), words)
 
 
-def test_wrappers_around_nothing() -> None:
+def test_empty_wrapper_is_refused() -> None:
     null = resealed(
         V1, lambda data: (data.__setitem__(17, 1), data.__setitem__(slice(26, None), b"\xff" * 8))
     )
@@ -319,7 +319,7 @@ def test_wrappers_around_nothing() -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_wrappers_whose_offsets_lie(magic: int) -> None:
+def test_wrapper_with_wrong_offsets_is_refused(magic: int) -> None:
     beyond = wrapped(encode_message(Record(10, 5, b"", b""), magic), magic, offset=9)
     check_refused(beyond, "offset 9")
     wide = [encode_message(Record(offset, 5, b"", b""), magic) for offset in (0, 2**31)]
@@ -329,14 +329,14 @@ def test_wrappers_whose_offsets_lie(magic: int) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_wrapper_larger_than_the_limit(codec: Codec) -> None:
+def test_wrapper_above_the_size_limit_is_refused(codec: Codec) -> None:
     bomb = encode_wrapper([Record(0, 5, None, bytes(4 << 20))], 1, codec)
     with pytest.raises(OutOfMemoryBudget):
         decode_batch(bomb, 0, limit_bytes=1 << 20)
 
 
 @given(st.binary(max_size=200), st.integers(0, 1), st.booleans())
-def test_random_bytes_end_in_our_errors(noise: bytes, magic: int, inside: bool) -> None:
+def test_random_bytes_raise_only_log_errors(noise: bytes, magic: int, inside: bool) -> None:
     data = wrapped(noise, magic) if inside else noise[:16] + bytes([magic]) + noise[17:]
     try:
         batch: Batch | None = decode_batch(data, 0)
@@ -345,7 +345,7 @@ def test_random_bytes_end_in_our_errors(noise: bytes, magic: int, inside: bool) 
     assert batch is None or batch.header.magic in (0, 1)
 
 
-def test_what_cannot_be_encoded() -> None:
+def test_unencodable_records_are_refused() -> None:
     with pytest.raises(ValueError, match="no headers"):
         encode_message(Record(0, 1, b"k", b"v", ((b"h", b"x"),)), 1)
     for codec, records in (

@@ -1,6 +1,4 @@
-"""Old formats converted as they are read, beside their slow twin ``kafka.old_format.entries``: same
-records, same refusals.
-"""
+"""Tests of converting old formats while reading, against the slow ``kafka.old_format.entries``."""
 
 from __future__ import annotations
 
@@ -129,7 +127,7 @@ def converted(row: np.void, buffer: ByteArray) -> Batch:
 
 
 @given(entries())
-def test_what_is_converted_is_what_the_twin_sees(encoded: list[bytes]) -> None:
+def test_converted_batches_equal_the_slow_decoder(encoded: list[bytes]) -> None:
     format = KafkaFormat()
     expected = list(iter_batches(b"".join(encoded)))
     seen = [
@@ -162,7 +160,7 @@ def test_what_is_converted_is_what_the_twin_sees(encoded: list[bytes]) -> None:
 
 
 @given(entries())
-def test_walk_sees_what_the_twin_sees(encoded: list[bytes]) -> None:
+def test_walk_equals_the_slow_decoder(encoded: list[bytes]) -> None:
     format = KafkaFormat()
     expected = [record for _, batch in iter_batches(b"".join(encoded)) for record in batch.records]
     states, rows, keys = (
@@ -186,7 +184,7 @@ def test_walk_sees_what_the_twin_sees(encoded: list[bytes]) -> None:
 
 
 @given(entries(), st.data())
-def test_rebuild_writes_what_the_twin_writes(encoded: list[bytes], data: st.DataObject) -> None:
+def test_rebuild_equals_the_slow_encoder(encoded: list[bytes], data: st.DataObject) -> None:
     format = KafkaFormat()
     for table, buffer in parts(format, array(b"".join(encoded))):
         total = int(table["records"].sum())
@@ -240,7 +238,9 @@ def encoded_of(encoded: list[bytes], at: int) -> bytes:
 
 
 @given(entries(new_too=False), st.data())
-def test_both_refuse_the_same(encoded: list[bytes], data: st.DataObject) -> None:
+def test_kernels_and_slow_decoder_refuse_the_same_input(
+    encoded: list[bytes], data: st.DataObject
+) -> None:
     """A bit is flipped anywhere; half of the time the entry's checksum is made to fit again."""
     whole = bytearray(b"".join(encoded))
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -286,7 +286,7 @@ def kernels_accept(data: bytes) -> list[int]:
     return ends
 
 
-def test_an_entry_cut_short_is_asked_for() -> None:
+def test_split_requests_the_bytes_of_a_truncated_entry() -> None:
     records = [Record(5, START, b"k", b"v" * 100), Record(6, START, b"k", None)]
     for encoded in (encode_message(records[0], 0), encode_wrapper(records, 1, Codec.GZIP)):
         buffer = array(encoded * 2)
@@ -303,7 +303,7 @@ def test_an_entry_cut_short_is_asked_for() -> None:
             assert wanted == (len(encoded) if behind >= 17 else 0 if behind else -1)
 
 
-def test_more_than_a_table_holds() -> None:
+def test_entries_continue_in_a_second_table() -> None:
     encoded = b"".join(encode_message(Record(n, -1, b"k%d" % n, b""), 0) for n in range(10_000))
     found = parts(KafkaFormat(), array(encoded))
     assert [len(part.table) for part in found] == [4096, 4096, 1808]
@@ -312,7 +312,7 @@ def test_more_than_a_table_holds() -> None:
     )
 
 
-def test_more_than_the_output_holds() -> None:
+def test_converted_entries_continue_in_a_second_output() -> None:
     """What does not fit any more is converted with the next call; one entry alone may take all of
     the limit.
     """
@@ -334,13 +334,13 @@ def test_more_than_the_output_holds() -> None:
         assert caught.value.at == 0
 
 
-def test_a_wrapper_that_lies_about_its_size_is_refused_in_little_memory() -> None:
+def test_wrapper_with_a_wrong_size_is_refused_in_little_memory() -> None:
     bomb = encode_wrapper([Record(0, START, b"k", bytes(8 << 20))], 0, Codec.GZIP)
     with pytest.raises(OutOfMemoryBudget, match="holds more than"):
         KafkaFormat(1 << 20).split(array(bomb), 0, len(bomb), 0)
 
 
-def test_positions_of_errors_are_of_the_file() -> None:
+def test_error_position_is_relative_to_the_file() -> None:
     good = encode_message(Record(0, START, b"k", b"v"), 1)
     bad = bytearray(encode_message(Record(1, START, b"k", b"v"), 1))
     bad[-1] ^= 1
@@ -404,7 +404,7 @@ def test_chunks_of_any_size_give_the_same_batches(tmp_path: Path, chunk_bytes: i
 
 
 @pytest.mark.parametrize("chunk_bytes", [100, 1 << 20])
-def test_errors_name_the_byte_of_the_file(tmp_path: Path, chunk_bytes: int) -> None:
+def test_error_names_the_byte_of_the_file(tmp_path: Path, chunk_bytes: int) -> None:
     encoded = mixed()
     starts = np.cumsum([0, *map(len, encoded)]).tolist()
     chunks = BatchWindows(Limits(chunk_bytes=chunk_bytes))

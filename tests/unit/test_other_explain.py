@@ -1,5 +1,5 @@
-"""Sentences of ``explain`` about RocketMQ's queues and Pulsar's topics, held against what
-``compact`` does when their time has come.
+"""Tests that ``explain`` of RocketMQ queues and Pulsar topics agrees with what ``compact`` does at
+that time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def store(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_queue_in_its_own_words(store: Path) -> None:
+def test_explain_describes_a_rocketmq_queue(store: Path) -> None:
     found = explained(store)
     assert found.is_due
     assert found.summary.startswith("due: a round now cleans queue offsets 0 to 4; ")
@@ -93,7 +93,7 @@ def test_a_queue_in_its_own_words(store: Path) -> None:
     assert record(store, b"c", 0).message == "it is the key's last write"
 
 
-def test_a_delete_ages_from_its_store_time(store: Path) -> None:
+def test_tombstone_expires_relative_to_its_store_time(store: Path) -> None:
     found = record(store, b"b", 1)
     assert (found.value_bytes, found.fate) == (None, RecordOutcome.LATER)
     found = record(store, b"b", 1, now_ms=START_MS + DAY)
@@ -110,7 +110,7 @@ def test_a_delete_ages_from_its_store_time(store: Path) -> None:
     )
 
 
-def test_the_queues_last_message_stays(tmp_path: Path) -> None:
+def test_last_message_of_a_queue_is_kept(tmp_path: Path) -> None:
     queue = ModelQueue(46 * 30, 46 * 6)
     queue.append(message(0, "a", b"", START_MS))
     write_store(tmp_path, [queue])
@@ -120,7 +120,7 @@ def test_the_queues_last_message_stays(tmp_path: Path) -> None:
     assert record(tmp_path, b"a", 0).part is LogRegion.ACTIVE
 
 
-def test_a_store_whose_broker_was_killed(store: Path) -> None:
+def test_explain_reports_a_killed_broker(store: Path) -> None:
     (store / "abort").write_bytes(b"4711")
     found = explained(store)
     assert [each.rule for each in found.reasons][0] is Rule.HELD
@@ -155,7 +155,7 @@ def marker(kind: int, transaction: int) -> bytes:
     return encode_entry(meta, b"")
 
 
-def test_a_topic_in_its_own_words(tmp_path: Path) -> None:
+def test_explain_describes_a_pulsar_topic(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a", b"1"), batch(("a", b"2"), ("b", b""), ("a", b"3"))])
     found = explained(folder, b"a")
@@ -178,7 +178,7 @@ def test_a_topic_in_its_own_words(tmp_path: Path) -> None:
     assert [each.message_id for each in explained(folder, b"a").records or ()] == ["10:1:-1:2"]
 
 
-def test_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
+def test_explain_names_an_open_transaction(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     inside: dict[str, Any] = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     put_ledger(folder, 10, [single("a", b"1"), single("a", b"2", **inside), single("a", b"3")])
@@ -197,7 +197,9 @@ def test_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
     assert compact(folder) == "cleaned"
 
 
-def test_what_a_threshold_waits_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_explain_states_the_distance_to_the_threshold(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a", b"1")])
     found = reason(folder, Rule.THRESHOLD, config={"compactionThreshold": "1M"})

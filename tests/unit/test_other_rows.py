@@ -1,4 +1,4 @@
-"""Messages of RocketMQ and Pulsar as columns, against what ``read`` gives one by one."""
+"""Tests of RocketMQ and Pulsar messages as columns, against ``read``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rocketmq_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("topic", ["ctopic"])
-def test_a_store_of_a_real_broker(topic: str) -> None:
+def test_rows_equal_read_on_a_store_of_a_real_broker(topic: str) -> None:
     store = CORPUS / "rocketmq" / "5.5.0"
     found = rows("rocketmq", store, topic)
     queues = sorted({row["partition"] for row in found})
@@ -86,7 +86,7 @@ def test_a_store_of_a_real_broker(topic: str) -> None:
     assert rows("rocketmq", store, topic, piece_bytes=700) == expected
 
 
-def test_compressed_bodies_and_messages_without_keys(tmp_path: Path) -> None:
+def test_compressed_bodies_and_keyless_messages_are_read(tmp_path: Path) -> None:
     sents = [
         [
             Sent(3, "a", b"1", tag="red"),
@@ -104,7 +104,7 @@ def test_compressed_bodies_and_messages_without_keys(tmp_path: Path) -> None:
     assert rows("rocketmq", tmp_path, "t", first=5, end=10) == found[1:4]
 
 
-def test_a_body_that_does_not_decompress(tmp_path: Path) -> None:
+def test_undecodable_body_is_damage(tmp_path: Path) -> None:
     write_queue(tmp_path, "t", 0, [[Sent(3, "a", b"12345678", is_compressed=True)]])
     path = paths_of(tmp_path, "t", 0, 0)[0]
     data = bytearray(path.read_bytes())
@@ -169,7 +169,9 @@ def entries(codec: PulsarCodec, count: int = 60) -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", list(PulsarCodec), ids=lambda codec: codec.name)
-def test_every_codec_singles_and_batches(tmp_path: Path, codec: PulsarCodec) -> None:
+def test_every_codec_is_read_in_single_messages_and_batches(
+    tmp_path: Path, codec: PulsarCodec
+) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     some = entries(codec)
     write_ledger(folder, 10, some[:30], block_bytes=900)
@@ -188,7 +190,7 @@ def test_every_codec_singles_and_batches(tmp_path: Path, codec: PulsarCodec) -> 
     assert part == [row for row in expected if low <= row["offset"] < high]
 
 
-def test_the_last_writes_are_those_of_the_compacted_ledger_and_beyond(tmp_path: Path) -> None:
+def test_latest_values_include_the_compacted_ledger_and_the_backlog(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     raw = entries(PulsarCodec.LZ4)
     write_ledger(folder, 10, raw)
@@ -231,7 +233,7 @@ def parts(n: int, uuid: str, value: bytes, codec: PulsarCodec = PulsarCodec.NONE
     ]
 
 
-def test_messages_in_parts_also_over_ledgers(tmp_path: Path) -> None:
+def test_chunked_messages_are_joined_across_ledgers(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     one, two = parts(1, "u-1", b"first" * 50), parts(2, "u-2", b"second" * 99, PulsarCodec.ZSTD)
     lost = parts(3, "u-3", b"never whole")
@@ -246,7 +248,7 @@ def test_messages_in_parts_also_over_ledgers(tmp_path: Path) -> None:
     assert lastwrite.latest(str(tmp_path), "orders")["whole"] == b"second" * 99
 
 
-def test_what_nobody_can_look_into_is_said(tmp_path: Path) -> None:
+def test_encrypted_message_is_unsupported(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     keys = (EncryptionKey(key="k", value=b"wrapped").encode(),)
     secret = Metadata(producer_name="p", sequence_id=1, publish_time=1, encryption_keys=keys)
@@ -258,7 +260,7 @@ def test_what_nobody_can_look_into_is_said(tmp_path: Path) -> None:
     assert (caught.value.path, caught.value.at is not None) == (str(path), True)
 
 
-def test_a_batch_that_cannot_be_read(tmp_path: Path) -> None:
+def test_malformed_batch_is_damage(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     metadata, payload = encode_batch([message(n) for n in range(3)])
     path = write_ledger(folder, 10, [encode_entry(metadata, payload[:-1])])
@@ -267,7 +269,7 @@ def test_a_batch_that_cannot_be_read(tmp_path: Path) -> None:
     assert caught.value.path == str(path)
 
 
-def test_placeholders_are_no_messages(tmp_path: Path) -> None:
+def test_compacted_out_placeholders_are_skipped(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     inside = [message(n, compacted_out=n % 2 == 0) for n in range(6)]
     body = encode_entry(*encode_batch(inside))

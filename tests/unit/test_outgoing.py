@@ -1,4 +1,4 @@
-"""Batches for a producer, against the same records decoded one by one."""
+"""Tests of batches for a producer, against the same records decoded one by one."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def records_of(batch: OutgoingBatch, sequence: int) -> list[tuple[int, Plain]]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: Path(folder).name)
-def test_a_log_as_it_is_read(folder: str) -> None:
+def test_outgoing_batches_equal_the_log(folder: str) -> None:
     log = read_partition(folder)
     assert sent(log, 0, log.end_offset) == expected(log, 0, log.end_offset)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_drawn_batches(seed: int, tmp_path: Path) -> None:
+def test_outgoing_batches_equal_random_logs(seed: int, tmp_path: Path) -> None:
     """Holes, cuts, every codec, times of the broker, horizons, batches without records."""
     rng = random.Random(seed)
     batches, base = [], 0
@@ -143,6 +143,6 @@ def test_drawn_batches(seed: int, tmp_path: Path) -> None:
         assert sent(log, first, end) == expected(log, first, end)
 
 
-def test_sequences_begin_again_behind_the_largest_number() -> None:
+def test_sequence_wraps_after_its_maximum() -> None:
     assert next_sequence((1 << 31) - 3, 2) == (1 << 31) - 1
     assert next_sequence((1 << 31) - 3, 3) == 0

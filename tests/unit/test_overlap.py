@@ -1,4 +1,4 @@
-"""Work that waits for the disk, side by side."""
+"""Tests of running work that waits for the disk concurrently."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lastwrite.storage.parallel_sync import (
 )
 
 
-def test_results_come_in_order_and_work_waits_together() -> None:
+def test_results_come_in_order_and_work_runs_concurrently() -> None:
     everybody = threading.Barrier(8, timeout=60)
 
     def work(n: int) -> int:
@@ -29,7 +29,7 @@ def test_results_come_in_order_and_work_waits_together() -> None:
     assert list(overlapped(work, range(8))) == [n * n for n in range(8)]
 
 
-def test_an_error_is_raised_where_its_result_would_be() -> None:
+def test_error_is_raised_in_the_place_of_its_result() -> None:
     done = []
 
     def work(n: int) -> int:
@@ -45,7 +45,7 @@ def test_an_error_is_raised_where_its_result_would_be() -> None:
     assert 2 not in done
 
 
-def test_armed_fault_points_see_one_operation_after_the_other(
+def test_armed_fault_points_serialise_the_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(files, "faults", FaultPoints(point=1000))
@@ -60,7 +60,7 @@ def failing(error: Exception) -> DiskWork:
     return sync
 
 
-def test_what_waits_for_the_disk_waits_together() -> None:
+def test_syncs_run_concurrently() -> None:
     everybody = threading.Barrier(16, timeout=60)
     assert together([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
 
@@ -70,7 +70,7 @@ def test_each_sync_has_its_own_error() -> None:
     assert together([failing(error) if error else lambda: None for error in errors]) == errors
 
 
-def test_works_take_their_steps_side_by_side_and_one_that_fails_leaves_the_others_alone() -> None:
+def test_failing_work_does_not_stop_the_steps_of_the_others() -> None:
     done: list[str] = []
 
     def work(name: str, steps: int, sync: Callable[[int], list[DiskWork]]) -> Steps:
@@ -91,7 +91,7 @@ def test_works_take_their_steps_side_by_side_and_one_that_fails_leaves_the_other
     assert done == ["a0", "b0", "c ends", "sync", "a1", "b1", "sync", "a ends"]
 
 
-def test_a_sync_fails_inside_the_work_that_waited_for_it() -> None:
+def test_sync_error_is_raised_inside_the_work_that_waits_for_it() -> None:
     undone = []
 
     def work() -> Steps:

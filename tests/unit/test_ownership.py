@@ -1,5 +1,5 @@
-"""New files belong to whom the old ones belonged, from their first byte on; who cannot see to that
-writes nothing.
+"""Tests that new files have the owner of the old ones from their first byte on, or nothing is
+written.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def dress(root: Path) -> None:
 
 
 @needs_root
-def test_after_a_round_each_file_has_what_the_one_before_had(place: Path) -> None:
+def test_round_keeps_owner_and_mode_of_each_file(place: Path) -> None:
     root = write_root(place / "data")
     dress(root)
     before = owners(root)
@@ -71,7 +71,7 @@ def test_after_a_round_each_file_has_what_the_one_before_had(place: Path) -> Non
 
 
 @needs_root
-def test_a_segment_that_is_joined_of_parts_has_it_too(place: Path) -> None:
+def test_joined_segment_keeps_owner_and_mode(place: Path) -> None:
     root = write_root(place / "data")
     dress(root)
     before = owners(root)
@@ -87,7 +87,7 @@ def test_a_segment_that_is_joined_of_parts_has_it_too(place: Path) -> None:
 
 
 @needs_root
-def test_killed_anywhere_nothing_is_left_to_root_and_the_owner_goes_on(place: Path) -> None:
+def test_kill_at_any_point_leaves_no_file_of_root(place: Path) -> None:
     """A recovery, a broker's or our own, adopts what it finds."""
     source = write_root(place / "source")
     for point in range(1, 200):
@@ -131,7 +131,7 @@ class _Watch(FaultPoints):
 
 @needs_root
 @pytest.mark.parametrize("to", [False, True])
-def test_what_others_could_not_read_they_never_can(
+def test_new_file_is_never_readable_by_more_users_than_the_old_one(
     place: Path, to: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_root(place / "data")
@@ -144,7 +144,7 @@ def test_what_others_could_not_read_they_never_can(
 
 
 @needs_root
-def test_a_copy_is_its_owners_too(place: Path) -> None:
+def test_copy_has_the_owner_of_the_source(place: Path) -> None:
     root, copy = write_root(place / "data"), place / "copy"
     dress(root)
     before = owners(root)
@@ -157,7 +157,7 @@ def test_a_copy_is_its_owners_too(place: Path) -> None:
 
 
 @needs_root
-def test_a_copy_of_somebody_elses_is_the_callers_with_the_same_rights(place: Path) -> None:
+def test_copy_by_another_user_belongs_to_the_caller_with_the_same_modes(place: Path) -> None:
     root = write_root(place / "data")
     give_all(root, 0o644, 0o755)
     (root / "t-0" / f"{0:020d}.log").chmod(0o664)
@@ -172,7 +172,7 @@ def test_a_copy_of_somebody_elses_is_the_callers_with_the_same_rights(place: Pat
 
 
 @needs_root
-def test_who_may_not_give_files_away_is_told_before_anything_is_written(place: Path) -> None:
+def test_caller_without_the_right_to_chown_is_refused_before_any_write(place: Path) -> None:
     root = write_root(place / "data")
     give_all(root, 0o664, 0o2775)
     before = owners(root)
@@ -187,7 +187,7 @@ def test_who_may_not_give_files_away_is_told_before_anything_is_written(place: P
 
 
 @needs_root
-def test_one_segment_of_another_user_is_one_partitions_trouble(place: Path) -> None:
+def test_segment_of_another_user_fails_only_its_partition(place: Path) -> None:
     root = write_root(place / "data", "a-0", "b-0")
     os.chown(root / "b-0" / f"{0:020d}.log", STRANGER, GROUP)
 
@@ -200,7 +200,7 @@ def test_one_segment_of_another_user_is_one_partitions_trouble(place: Path) -> N
 
 
 @needs_root
-def test_a_root_folder_of_roots_says_nothing(place: Path) -> None:
+def test_owner_of_the_root_folder_is_ignored(place: Path) -> None:
     """``/data`` is root's and lets the broker in by its group: files in there are the broker's all
     the same.
     """
@@ -219,7 +219,7 @@ def test_a_root_folder_of_roots_says_nothing(place: Path) -> None:
 
 
 @needs_root
-def test_a_lock_file_that_an_earlier_release_left_is_given_back(place: Path) -> None:
+def test_lock_file_of_an_earlier_release_gets_the_brokers_owner(place: Path) -> None:
     root = write_root(place / "data")
     (root / ".lock").touch(0o644)
     compact(root)
@@ -230,7 +230,7 @@ def test_a_lock_file_that_an_earlier_release_left_is_given_back(place: Path) -> 
 
 
 @needs_root
-def test_a_lock_file_appears_as_its_owners(place: Path) -> None:
+def test_lock_file_has_the_brokers_owner_from_its_creation(place: Path) -> None:
     """At no moment can a broker that starts not open it."""
     root = write_root(place / "data")
     seen = []
@@ -247,7 +247,7 @@ def test_a_lock_file_appears_as_its_owners(place: Path) -> None:
 
 
 @needs_root
-def test_what_a_folder_hands_down_is_not_what_the_file_had(place: Path) -> None:
+def test_default_acl_of_the_folder_does_not_change_a_rewritten_file(place: Path) -> None:
     root = write_root(place / "data")
     os.setxattr(root / "t-0", "system.posix_acl_default", access_list(4, 4))
     before = owners(root)
@@ -256,7 +256,7 @@ def test_what_a_folder_hands_down_is_not_what_the_file_had(place: Path) -> None:
 
 
 @needs_root
-def test_nobody_gets_a_file_by_a_link_in_the_place_of_ours(place: Path) -> None:
+def test_symbolic_link_in_place_of_a_new_file_is_not_followed(place: Path) -> None:
     secret = place / "secret"
     secret.write_bytes(b"root's own")
     target = place / "t.tmp"
@@ -267,7 +267,7 @@ def test_nobody_gets_a_file_by_a_link_in_the_place_of_ours(place: Path) -> None:
 
 
 @needs_root
-def test_queues_positions_and_trees_of_a_store_stay_its_owners(place: Path) -> None:
+def test_files_of_a_store_keep_their_owner(place: Path) -> None:
     root = Path(shutil.copytree(ROCKETMQ, place / "store"))
     give_all(root)
     (root / "compaction" / "position-checkpoint").chmod(0o600)
@@ -284,7 +284,7 @@ def test_queues_positions_and_trees_of_a_store_stay_its_owners(place: Path) -> N
 
 
 @needs_root
-def test_a_copy_of_a_store_is_its_owners(place: Path) -> None:
+def test_copy_of_a_store_has_its_owner(place: Path) -> None:
     root = Path(shutil.copytree(ROCKETMQ, place / "store"))
     give_all(root)
     lastwrite.compact(str(root), spark=INLINE, to=str(place / "copy"))
@@ -299,7 +299,7 @@ def test_a_copy_of_a_store_is_its_owners(place: Path) -> None:
 
 
 @needs_root
-def test_dispatched_trees_are_the_stores(place: Path) -> None:
+def test_dispatched_trees_have_the_owner_of_the_store(place: Path) -> None:
     root = Path(shutil.copytree(ROCKETMQ, place / "store"))
     for tree in ("consumequeue", "index"):
         shutil.rmtree(root / tree, ignore_errors=True)
@@ -312,7 +312,7 @@ def test_dispatched_trees_are_the_stores(place: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("to", [False, True])
-def test_a_topics_new_ledger_is_as_the_ones_that_it_is_made_of(place: Path, to: bool) -> None:
+def test_new_ledger_has_the_owner_of_its_sources(place: Path, to: bool) -> None:
     folder = topic_folder(place / "archive", "persistent://public/default/a")
     put_ledger(folder, 10, entries(20))
     put_ledger(folder, 11, entries(20))

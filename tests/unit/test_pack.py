@@ -1,4 +1,4 @@
-"""Units shared out to tasks: all workers are to end together."""
+"""Tests of dividing units among tasks so that all workers end together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def seconds(weights: list[int], workers: int) -> int:
 
 
 @given(st.lists(st.integers(0, 3 * GIB), min_size=1, max_size=40), st.integers(1, 5))
-def test_each_unit_has_one_task_and_tasks_come_in_rounds(weights: list[int], workers: int) -> None:
+def test_each_unit_has_one_task_and_tasks_fill_rounds(weights: list[int], workers: int) -> None:
     tasks = pack(weights, workers)
     assert sorted(place for places in tasks for place in places) == list(range(len(weights)))
     assert len(tasks) == len(weights) or len(tasks) % workers == 0

@@ -1,4 +1,4 @@
-"""What a caller in Python meets before the first call."""
+"""Tests of the package as a Python caller first sees it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.generate import write_log
 _ROOT = Path(__file__).parents[2]
 
 
-def test_the_functions_are_listed() -> None:
+def test_dir_lists_the_public_functions() -> None:
     assert set(lastwrite.__all__) <= set(dir(lastwrite))
     shown = [name for name in dir(lastwrite) if not name.startswith("_")]
     assert shown == sorted(lastwrite.__all__)
@@ -45,7 +45,7 @@ def test_options_are_keywords_and_every_parameter_is_documented(name: str) -> No
     assert {each.name for each in parameters} <= documented
 
 
-def test_the_package_runs_as_the_command() -> None:
+def test_module_and_command_print_the_same_version() -> None:
     said = [
         subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
         for command in (
@@ -56,7 +56,7 @@ def test_the_package_runs_as_the_command() -> None:
     assert said[0] == said[1] == f"lastwrite {lastwrite.__version__}\n"
 
 
-def test_the_check_without_extras_knows_every_library_of_an_extra() -> None:
+def test_mypy_overrides_list_every_optional_library() -> None:
     """``./check`` runs without extras: mypy has to be told what it cannot find there."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
     overrides = project["tool"]["mypy"]["overrides"]
@@ -87,7 +87,7 @@ def test_the_check_without_extras_knows_every_library_of_an_extra() -> None:
     assert {top for top in tops if not any(name.partition(".")[0] == top for name in told)} == set()
 
 
-def test_a_generated_log_needs_segments_of_a_buffer(tmp_path: Path) -> None:
+def test_generated_log_refuses_segments_smaller_than_a_buffer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="segment_bytes is 1000"):
         write_log(tmp_path / "t-0", lambda first, end: None, 0, 10, 10, 1000)  # type: ignore
     assert not list((tmp_path / "t-0").glob("*.log"))

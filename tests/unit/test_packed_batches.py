@@ -1,6 +1,4 @@
-"""Many compressed batches at once: however they fall into runs, what comes out is what each gives
-alone.
-"""
+"""Tests that many compressed batches processed together give the same result as each alone."""
 
 from __future__ import annotations
 
@@ -84,7 +82,7 @@ def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("limit", [850_000, 1 << 20, 64 << 20])
-def test_runs_give_what_each_batch_gives(limit: int) -> None:
+def test_runs_equal_single_batches(limit: int) -> None:
     data = log(MIXED * 6, SIZES)
     found = opened(data, limit)
     assert [b for b, _ in found] == list(range(len(MIXED) * 6))
@@ -100,7 +98,9 @@ def test_runs_give_what_each_batch_gives(limit: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rebuilt_together_or_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_rebuilt_together_equal_batches_rebuilt_alone(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = np.random.default_rng(seed)
     data = log(([Codec.LZ4] * 40, [Codec.ZSTD] * 40, MIXED * 5)[seed % 3], SIZES)
     table = KafkaFormat().split(data, 0, len(data), 0).table.copy()
@@ -125,7 +125,7 @@ def test_rebuilt_together_or_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
-def test_the_first_damaged_batch_is_named(codec: Codec) -> None:
+def test_first_damaged_batch_is_named(codec: Codec) -> None:
     """A run ends in front of it, and what comes before it was handed out."""
     data = log([codec] * 8, [(20, 90)])
     table = KafkaFormat().split(data, 0, len(data), 0).table.copy()
@@ -152,7 +152,7 @@ def test_the_first_damaged_batch_is_named(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_the_limit_is_a_batchs(codec: Codec) -> None:
+def test_memory_limit_applies_to_each_batch(codec: Codec) -> None:
     data = log([codec] * 3, [(20, 90), (90, 9000)])
     assert len(opened(data, 850_000)) == 3
     form = KafkaFormat(800_000)
@@ -164,7 +164,7 @@ def test_the_limit_is_a_batchs(codec: Codec) -> None:
 
 
 @pytest.mark.skipif(not may_keep_code(), reason="Numba is told where to keep things")
-def test_a_first_run_compiles_what_compressed_batches_need() -> None:
+def test_warm_up_compiles_the_kernels_of_compressed_batches() -> None:
     """No kernel meets other types later: it would be compiled once more, while a scan waits."""
     warm_up.compile_kernels()
     needed = [

@@ -1,4 +1,4 @@
-"""The job whose tasks stay: threads in place of Spark's workers."""
+"""Tests of the job whose tasks stay, with threads in place of Spark's workers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_one_job_serves_many_stages_and_owners(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_in_a_folder_of_others_its_own_alone_goes(tmp_path: Path) -> None:
+def test_job_deletes_only_its_own_files_of_a_shared_folder(tmp_path: Path) -> None:
     (tmp_path / "else").touch()
     owner, job = Threading(), PersistentJob(tmp_path)
     assert made(job, owner, [partial(square, 2)]) == [4]
@@ -126,13 +126,13 @@ def set_first() -> str:
     return "set"
 
 
-def test_whoever_is_free_takes_the_next() -> None:
+def test_free_task_takes_the_next_unit() -> None:
     job = PersistentJob()
     assert made(job, Threading(), [wait_for_first, *[set_first] * 5]) == ["waited", *["set"] * 5]
     job.end()
 
 
-def test_tasks_end_when_nobody_comes_and_another_job_begins(
+def test_idle_tasks_end_and_a_new_job_starts_on_demand(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(persistent_job, "_IDLE_SECONDS", 0.05)
@@ -144,7 +144,7 @@ def test_tasks_end_when_nobody_comes_and_another_job_begins(
     job.end()
 
 
-def test_none_ends_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_task_ends_while_another_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistent_job, "_IDLE_SECONDS", 0.1)
     owner, job = Threading(), PersistentJob()
     begun = job.begin(owner, "scan", [pickle.dumps(partial(time.sleep, 1))], [1], NoProgress())
@@ -154,9 +154,7 @@ def test_none_ends_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> 
     job.end()
 
 
-def test_what_a_dead_task_was_at_is_done_anew(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unit_of_a_dead_task_is_repeated(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark begins the task again, with its number."""
     died: list[int] = []
 
@@ -180,7 +178,7 @@ def test_what_a_dead_task_was_at_is_done_anew(
     job.end()
 
 
-def test_a_job_that_fails_says_of_which_stage() -> None:
+def test_failed_job_names_its_stage() -> None:
     def fail(serve: Callable[[int], None], number: int) -> None:
         raise RuntimeError("no worker lives")
 
@@ -190,7 +188,7 @@ def test_a_job_that_fails_says_of_which_stage() -> None:
     job.end()
 
 
-def test_without_its_folder_nothing_is_begun(scratch: Path) -> None:
+def test_missing_scratch_folder_is_an_error(scratch: Path) -> None:
     owner, job = Threading(), PersistentJob()
     assert made(job, owner, [partial(square, 1)]) == [1]
     shutil.rmtree(next(scratch.glob("*/meeting")))
@@ -200,7 +198,7 @@ def test_without_its_folder_nothing_is_begun(scratch: Path) -> None:
     job.end()
 
 
-def test_a_call_that_the_wrong_one_heard_is_passed_on() -> None:
+def test_notification_to_the_wrong_task_is_forwarded() -> None:
     meeting = TaskQueue()
     one, two = Tasks(meeting.folder, 0), Tasks(meeting.folder, 1)
     meeting.submit("1", b"")

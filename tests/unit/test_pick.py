@@ -1,6 +1,4 @@
-"""The order in which partitions are cleaned, and which of them together: by example, from Kafka's
-rule.
-"""
+"""Tests of the order in which partitions are cleaned, and of grouping them, by example."""
 
 from __future__ import annotations
 
@@ -31,13 +29,13 @@ def names(order: list[Candidate]) -> str:
     return " ".join(each.name.topic for each in order)
 
 
-def test_the_dirtiest_comes_first_and_an_overdue_one_has_no_precedence() -> None:
+def test_dirtiest_comes_first_and_overdue_has_no_precedence() -> None:
     overdue = replace(candidate("c", 0.1), overdue_ms=10_000_000)
     order = in_order([candidate("a", 0.5), overdue, candidate("b", 0.9)], (), {}, NOW_MS, False)
     assert names(order) == "b a c"
 
 
-def test_equal_ones_come_by_root_and_name_over_all_roots() -> None:
+def test_equal_ratios_are_ordered_by_root_and_name() -> None:
     found = [
         candidate("b", 0.5, root="/s"),
         candidate("b", 0.5),
@@ -52,12 +50,12 @@ def test_equal_ones_come_by_root_and_name_over_all_roots() -> None:
     ]
 
 
-def test_what_is_not_due_or_in_progress_is_left_out() -> None:
+def test_partitions_not_due_or_in_progress_are_skipped() -> None:
     found = [candidate("a", 0.9, due=False), candidate("b", 0.8), candidate("c", 0.7)]
     assert names(in_order(found, {"/r/b-0"}, {}, NOW_MS, True)) == "c"
 
 
-def test_what_is_set_aside_waits_for_its_next_try() -> None:
+def test_quarantined_partition_waits_for_its_retry_time() -> None:
     def staged(next_try_ms: int) -> dict[str, Quarantined]:
         return {"/r/a-0": Quarantined(reason="x", since_ms=0, tries=1, next_try_ms=next_try_ms)}
 
@@ -66,7 +64,7 @@ def test_what_is_set_aside_waits_for_its_next_try() -> None:
     assert names(in_order(found, (), staged(NOW_MS), NOW_MS, False)) == "a b"
 
 
-def test_retention_comes_after_rounds_and_for_delete_only_topics_at_its_own_times() -> None:
+def test_retention_comes_after_rounds() -> None:
     deletes = replace(
         candidate("a", due=False), compacts=False, expired_segments=2, expired_bytes=50
     )
@@ -76,12 +74,12 @@ def test_retention_comes_after_rounds_and_for_delete_only_topics_at_its_own_time
     assert names(in_order(found, (), {}, NOW_MS, True)) == "c a b"
 
 
-def test_a_damaged_one_is_tried_so_that_it_is_noted() -> None:
+def test_damaged_partition_is_tried_last() -> None:
     damaged = replace(candidate("a", due=False), trouble="bytes contradict")
     assert names(in_order([damaged, candidate("b", 0.1)], (), {}, NOW_MS, False)) == "b a"
 
 
-def test_small_ones_go_together_up_to_a_budget_and_large_ones_alone() -> None:
+def test_small_partitions_share_a_wave_and_large_ones_are_alone() -> None:
     order = [
         candidate("a", size=40),
         candidate("b", size=50),
@@ -94,7 +92,7 @@ def test_small_ones_go_together_up_to_a_budget_and_large_ones_alone() -> None:
     assert list(in_waves([], 3)) == []
 
 
-def test_after_a_failure_of_a_wave_its_members_go_alone() -> None:
+def test_members_of_a_failed_wave_are_retried_alone() -> None:
     order = [candidate(name) for name in "abcd"]
     assert [names(wave) for wave in in_waves(order, 1, alone={"/r/b-0", "/r/c-0"})] == [
         "a",

@@ -1,5 +1,6 @@
-"""A query is planned, a cleaner replaces what it is about, and then its tasks read: all that was
-planned, or an error that names the file and what to do; never less.
+"""Tests of a query whose files a cleaner replaces between planning and reading.
+
+It returns all planned rows, or raises an error that names the file and the remedy.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ WAYS = pytest.mark.parametrize("plan", [batch, compacted, stream])
 
 
 @WAYS
-def test_a_folder(root: Root, plan: Callable[[Path | str], tuple[Any, Any]]) -> None:
+def test_query_of_a_cleaned_folder_raises_or_is_complete(
+    root: Root, plan: Callable[[Path | str], tuple[Any, Any]]
+) -> None:
     before, again = plan(root.path), plan(root.path)
     whole = read(again)
     clean(root.path)
@@ -77,7 +80,7 @@ def test_a_folder(root: Root, plan: Callable[[Path | str], tuple[Any, Any]]) -> 
 
 
 @WAYS
-def test_an_archive(
+def test_query_of_an_archive_raises_after_a_sweep(
     root: Root, tmp_path: Path, plan: Callable[[Path | str], tuple[Any, Any]]
 ) -> None:
     """What a round replaces is kept for a while; then it is swept."""
@@ -97,7 +100,7 @@ def test_an_archive(
     assert read(plan(archive)) <= whole
 
 
-def test_a_look_that_fails_halfway_changes_nothing_in_a_table(
+def test_failed_update_leaves_a_table_unchanged(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round replaces a segment between its listing and its scan: the next look scans it."""
@@ -122,7 +125,7 @@ def test_a_look_that_fails_halfway_changes_nothing_in_a_table(
     assert table.end_offsets == {0: 92}
 
 
-def test_keys_found_deleted_are_told_though_the_look_is_made_again(
+def test_repeated_update_still_reports_deleted_keys(
     root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support.kafka.logs import encode_model, write_checkpoint, write_segment

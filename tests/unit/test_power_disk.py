@@ -1,4 +1,4 @@
-"""The model of a disk that loses power: what it must be able to lose, and what it must not."""
+"""Tests of the model of a disk that loses power: what it may lose and what it must keep."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def states(
 
 
 @every_profile
-def test_what_was_never_synced_may_be_missing_or_empty_or_whole(
-    tmp_path: Path, profile: str
-) -> None:
+def test_unsynced_file_may_be_missing_empty_or_complete(tmp_path: Path, profile: str) -> None:
     journal = journal_of(
         tmp_path, lambda disk: files.write(str(disk / "a"), b"new", is_synced=False)
     )
@@ -64,7 +62,7 @@ def test_what_was_never_synced_may_be_missing_or_empty_or_whole(
 
 
 @every_profile
-def test_what_was_synced_is_there(tmp_path: Path, profile: str) -> None:
+def test_synced_file_survives(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         files.write(str(disk / "a"), b"new")
         files.fsync_dir(str(disk))
@@ -74,7 +72,7 @@ def test_what_was_synced_is_there(tmp_path: Path, profile: str) -> None:
 
 
 @every_profile
-def test_a_file_overwritten_is_torn_by_sectors(tmp_path: Path, profile: str) -> None:
+def test_overwritten_file_is_torn_by_sectors(tmp_path: Path, profile: str) -> None:
     old, new = b"a" * 1024, b"b" * 1024
 
     def action(disk: Path) -> None:
@@ -88,9 +86,7 @@ def test_a_file_overwritten_is_torn_by_sectors(tmp_path: Path, profile: str) -> 
 
 
 @every_profile
-def test_a_rename_without_a_sync_of_the_file_may_leave_nothing_in_it(
-    tmp_path: Path, profile: str
-) -> None:
+def test_rename_of_an_unsynced_file_may_leave_it_empty(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         files.write(str(disk / "f.tmp"), b"new", is_synced=False)
         files.rename(str(disk / "f.tmp"), str(disk / "f"))
@@ -101,9 +97,7 @@ def test_a_rename_without_a_sync_of_the_file_may_leave_nothing_in_it(
 
 
 @every_profile
-def test_renames_in_one_folder_come_in_order_but_where_all_is_loose(
-    tmp_path: Path, profile: str
-) -> None:
+def test_renames_in_one_folder_keep_their_order(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         files.rename(str(disk / "a"), str(disk / "c"))
         files.rename(str(disk / "b"), str(disk / "d"))
@@ -115,7 +109,7 @@ def test_renames_in_one_folder_come_in_order_but_where_all_is_loose(
 
 
 @every_profile
-def test_folders_are_apart_where_there_is_not_one_log(tmp_path: Path, profile: str) -> None:
+def test_renames_in_two_folders_may_be_reordered(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         files.rename(str(disk / "x/a"), str(disk / "x/b"))
         files.rename(str(disk / "y/a"), str(disk / "y/b"))
@@ -127,7 +121,7 @@ def test_folders_are_apart_where_there_is_not_one_log(tmp_path: Path, profile: s
 
 
 @every_profile
-def test_a_folders_own_name_is_its_parents(tmp_path: Path, profile: str) -> None:
+def test_name_of_a_folder_is_synced_by_its_parent(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         files.make_folder(str(disk / "made"), is_synced=False)
         files.write(str(disk / "made/a"), b"1")
@@ -139,7 +133,7 @@ def test_a_folders_own_name_is_its_parents(tmp_path: Path, profile: str) -> None
 
 
 @every_profile
-def test_an_exchange_is_there_or_not(tmp_path: Path, profile: str) -> None:
+def test_exchange_is_atomic(tmp_path: Path, profile: str) -> None:
     journal = journal_of(
         tmp_path,
         lambda disk: files.exchange(str(disk / "x"), str(disk / "y")),
@@ -150,7 +144,7 @@ def test_an_exchange_is_there_or_not(tmp_path: Path, profile: str) -> None:
 
 
 @every_profile
-def test_a_cut_in_the_middle_never_has_what_came_later(tmp_path: Path, profile: str) -> None:
+def test_state_at_a_cut_has_nothing_written_later(tmp_path: Path, profile: str) -> None:
     def action(disk: Path) -> None:
         for n in range(3):
             files.write(str(disk / "f"), b"%d" % n)
@@ -161,7 +155,7 @@ def test_a_cut_in_the_middle_never_has_what_came_later(tmp_path: Path, profile: 
     assert states(tmp_path, journal, profile, 0) == {"f=-"}
 
 
-def test_names_that_change_past_the_fault_points_are_told(tmp_path: Path) -> None:
+def test_renames_outside_the_fault_points_are_reported(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
 
@@ -172,7 +166,7 @@ def test_names_that_change_past_the_fault_points_are_told(tmp_path: Path) -> Non
     assert len(record(disk, action).strays) == 1
 
 
-def test_links_and_symbolic_links_stay_what_they_are(tmp_path: Path) -> None:
+def test_hard_and_symbolic_links_are_kept(tmp_path: Path) -> None:
     def action(disk: Path) -> None:
         files.link(str(disk / "a"), str(disk / "b"))
         os.symlink("a", disk / "elsewhere")
@@ -194,7 +188,7 @@ class _Keep(random.Random):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
-def test_what_a_killed_run_did_not_sync_is_lost_in_the_run_after_it(tmp_path: Path) -> None:
+def test_unsynced_files_of_a_killed_run_are_lost_in_the_next(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
 

@@ -1,5 +1,5 @@
-"""What would stop a swap in the middle is found before anything is written, and named; other
-partitions go on.
+"""Tests that obstacles to a swap are found and named before anything is written, and other
+partitions continue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def names(folder: Path) -> list[str]:
         ("+a", ".", "b-0: the folder is append-only"),
     ],
 )
-def test_a_marked_file_fails_its_partition_alone(
+def test_immutable_file_fails_only_its_partition(
     place: Path, flag: str, name: str, says: str
 ) -> None:
     root = write_root(place / "data", "a-0", "b-0", "c-0")
@@ -82,14 +82,14 @@ def test_a_marked_file_fails_its_partition_alone(
 
 
 @needs_root
-def test_a_mark_on_what_stays_is_no_trouble(place: Path) -> None:
+def test_immutable_file_that_stays_is_no_obstacle(place: Path) -> None:
     root = write_root(place / "data")
     mark("+i", root / "t-0" / f"{80:020d}.log")
     assert [each.status for each in compact(root).partitions] == [Status.CLEANED]
 
 
 @needs_root
-def test_a_marked_checkpoint_fails_before_the_swap(place: Path) -> None:
+def test_immutable_checkpoint_fails_before_the_swap(place: Path) -> None:
     root = write_root(place / "data")
     (root / "cleaner-offset-checkpoint").write_text("0\n0\n")
     mark("+i", root / "cleaner-offset-checkpoint")
@@ -103,7 +103,7 @@ def test_a_marked_checkpoint_fails_before_the_swap(place: Path) -> None:
 
 
 @needs_root
-def test_expired_segments_are_looked_at_before_the_log_start_moves(place: Path) -> None:
+def test_immutable_expired_segment_fails_before_the_log_start_moves(place: Path) -> None:
     root = write_root(place / "data")
     mark("+i", root / "t-0" / FIRST)
     config = {"cleanup.policy": "delete", "retention.ms": "1"}
@@ -122,7 +122,7 @@ print(json.dumps([[each.topic, each.status, each.reason] for each in report.part
 
 
 @needs_root
-def test_a_read_only_mount_is_named(place: Path) -> None:
+def test_read_only_mount_is_named(place: Path) -> None:
     root = write_root(place / "data", "a-0", "b-0")
     folder = root / "b-0"
     before = owners(folder)
@@ -140,7 +140,7 @@ def test_a_read_only_mount_is_named(place: Path) -> None:
 
 
 @needs_root
-def test_a_folder_that_is_not_ours_to_write_in(place: Path) -> None:
+def test_unwritable_folder_is_named(place: Path) -> None:
     root = write_root(place / "data", "a-0", "b-0")
     (root / "b-0").chmod(0o550)
 
@@ -154,7 +154,7 @@ def test_a_folder_that_is_not_ours_to_write_in(place: Path) -> None:
 
 
 @needs_root
-def test_a_shared_folder_where_only_owners_rename(place: Path) -> None:
+def test_sticky_folder_is_named(place: Path) -> None:
     root = write_root(place / "data")
     for path in (root, root / "t-0"):
         os.chown(path, 0, 0)
@@ -171,7 +171,7 @@ def test_a_shared_folder_where_only_owners_rename(place: Path) -> None:
 
 
 @needs_root
-def test_a_store_and_a_topic_folder_are_looked_at_too(place: Path) -> None:
+def test_rocketmq_store_and_pulsar_folder_are_checked(place: Path) -> None:
     store = Path(shutil.copytree(ROCKETMQ, place / "store"))
     marked = min((store / "compaction" / "compactionCq" / "ctopic" / "0").iterdir())
     mark("+i", marked)
@@ -197,7 +197,7 @@ def test_a_store_and_a_topic_folder_are_looked_at_too(place: Path) -> None:
     assert [name for name in names(folder) if not name.endswith(".survey")] == before
 
 
-def test_whatever_can_be_replaced_is_passed(tmp_path: Path) -> None:
+def test_replaceable_files_pass(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     preflight.reject_unwritable(str(tmp_path), ["file", "not there"])
     with pytest.raises(LogError):

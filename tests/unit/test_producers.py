@@ -1,4 +1,4 @@
-"""Which batches of its producers a log has to keep, and what is stable: one rule, one example."""
+"""Tests of the batches that a log keeps for its producers, and of the last stable offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DAY_MS = 86_400_000
 ABORTS, COMMITS = True, False
 
 
-def test_the_last_batch_is_remembered() -> None:
+def test_last_batch_of_a_producer_is_remembered() -> None:
     states = ProducerStates()
     states.data(7, 0, 0, 3, 100, False)
     states.data(7, 0, 4, 5, 90, False)
@@ -18,14 +18,14 @@ def test_the_last_batch_is_remembered() -> None:
     )
 
 
-def test_a_new_epoch_is_a_new_life() -> None:
+def test_new_epoch_replaces_the_producer_state() -> None:
     states = ProducerStates([ProducerState(7, 0, 5, 90)])
     states.data(7, 1, 6, 6, 100, False)
     states.data(3, 0, 7, 7, 101, False)
     assert states.producers == (ProducerState(3, 0, 7, 101), ProducerState(7, 1, 6, 100)), "by id"
 
 
-def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
+def test_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     states = ProducerStates()
     states.data(7, 0, 10, 11, 1, True)
     states.data(7, 0, 12, 13, 2, True)
@@ -36,7 +36,7 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     assert not states.open and not states.aborted
 
 
-def test_a_marker_of_a_bumped_epoch_forgets_the_data() -> None:
+def test_marker_of_a_higher_epoch_replaces_the_data_state() -> None:
     states = ProducerStates()
     states.data(7, 0, 10, 11, 1, True)
     states.marker(7, 1, 12, 2, COMMITS)
@@ -44,7 +44,7 @@ def test_a_marker_of_a_bumped_epoch_forgets_the_data() -> None:
     assert states.producers == (ProducerState(7, 1, -1, 2), ProducerState(8, 4, -1, 3))
 
 
-def test_a_marker_that_is_not_replicated_leaves_its_transaction_unstable() -> None:
+def test_unreplicated_marker_leaves_its_transaction_unstable() -> None:
     for high_watermark, unstable in ((13, 10), (14, 10), (15, None)):
         states = ProducerStates(high_watermark=high_watermark)
         states.data(7, 0, 10, 11, 1, True)
@@ -54,7 +54,7 @@ def test_a_marker_that_is_not_replicated_leaves_its_transaction_unstable() -> No
         assert states.first_unstable_offset == (unstable or 15)
 
 
-def test_an_abort_is_an_entry_of_the_index() -> None:
+def test_abort_adds_an_index_entry() -> None:
     states = ProducerStates([ProducerState(9, 0, 1, 0, open_from=1)])
     states.data(7, 0, 10, 11, 1, True)
     states.data(8, 0, 12, 12, 1, True)
@@ -67,7 +67,7 @@ def test_an_abort_is_an_entry_of_the_index() -> None:
     assert second == AbortedTransaction(8, 12, 15, 16), "no other one was open"
 
 
-def test_several_open_ones_are_told_by_their_first_offsets() -> None:
+def test_open_transactions_are_ordered_by_first_offset() -> None:
     states = ProducerStates(
         [ProducerState(1, 0, 30, 0, open_from=20), ProducerState(2, 0, 9, 0, open_from=5)]
     )
@@ -77,7 +77,7 @@ def test_several_open_ones_are_told_by_their_first_offsets() -> None:
     assert states.open == ((1, 20), (2, 32))
 
 
-def test_the_silent_expire_and_the_undecided_never_do() -> None:
+def test_idle_producer_expires_unless_its_transaction_is_open() -> None:
     young, old, undecided = (
         ProducerState(1, 0, 1, 1001),
         ProducerState(2, 0, 2, 1000),
@@ -87,7 +87,7 @@ def test_the_silent_expire_and_the_undecided_never_do() -> None:
     assert active((young, old, undecided), 999 + DAY_MS, DAY_MS) == (young, old, undecided)
 
 
-def test_what_is_kept_of_a_producer() -> None:
+def test_last_batch_and_last_marker_of_each_producer_are_kept() -> None:
     data, marker = ProducerState(9, 2, 4, 0), ProducerState(5, 3, -1, 0)
     offsets, markers = kept_batches(
         (data, marker, ProducerState(1, 0, 700, 0), ProducerState(2, 1, -1, 0))

@@ -1,4 +1,4 @@
-"""The judgement of two logs' rows beside a plain twin, whole and in parts."""
+"""Tests of comparing the rows of two logs, against a plain model, at once and in parts."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def logs(draw: st.DrawFn) -> tuple[list[Rec], list[Rec]]:
 
 
 @given(logs(), st.integers(0, 5), st.integers(0, 15))
-def test_the_judgement_is_that_of_the_twin(
+def test_comparison_equals_the_plain_model(
     both: tuple[list[Rec], list[Rec]], log_start: int, limit: int
 ) -> None:
     before, after = both
@@ -215,7 +215,7 @@ def test_the_judgement_is_that_of_the_twin(
 
 
 @given(logs(), st.integers(0, 5), st.integers(0, 15), st.sets(st.integers(1, 14)))
-def test_in_parts_it_is_the_same(
+def test_comparison_in_parts_equals_the_comparison_at_once(
     both: tuple[list[Rec], list[Rec]], log_start: int, limit: int, cuts: set[int]
 ) -> None:
     rows = array(*both)
@@ -267,7 +267,9 @@ LZ4, ZSTD = 3 << CODEC_SHIFT, 4 << CODEC_SHIFT
         ({"flags": HONEST | OWED}, {"flags": HONEST | EMPTY}, Finding.BATCH_KEPT),
     ],
 )
-def test_batches(was: dict[str, int] | None, now: dict[str, int] | None, expected: Finding) -> None:
+def test_batches_have_the_expected_finding(
+    was: dict[str, int] | None, now: dict[str, int] | None, expected: Finding
+) -> None:
     rows = [batch(False, **was)] * (was is not None) if was is not None else []
     rows += [batch(True, **now)] if now is not None else []
     counts = np.zeros(COUNTS, dtype=np.int64)
@@ -276,7 +278,7 @@ def test_batches(was: dict[str, int] | None, now: dict[str, int] | None, expecte
     assert counts[KEYS] == 0
 
 
-def test_what_is_looked_up() -> None:
+def test_marks_cover_ranges_of_transactional_records_and_required_batches() -> None:
     """Stretches hold records of transactions only, owed batches are those of a base offset."""
     flags = [
         IN_TRANSACTION,
@@ -306,7 +308,7 @@ def test_what_is_looked_up() -> None:
     assert marked(OWED) == [(flags[2], 0), (flags[2], 7)]
 
 
-def test_every_finding_says_what_it_means() -> None:
+def test_every_finding_has_a_sentence() -> None:
     assert [finding for finding in Finding if not finding.sentence] == [Finding.NOT_JUDGED]
     assert [finding for finding in Finding if finding.is_broken] == list(Finding)[Finding.LOST :]
 
@@ -315,7 +317,7 @@ def test_every_finding_says_what_it_means() -> None:
     st.lists(st.tuples(st.integers(0, (1 << 64) - 1), st.integers(0, 99)), max_size=50),
     st.integers(0, 5),
 )
-def test_buckets_keep_the_order_inside(entries: list[tuple[int, int]], bits: int) -> None:
+def test_buckets_keep_the_order_of_their_rows(entries: list[tuple[int, int]], bits: int) -> None:
     rows = np.array(
         [[key, n, at, 0, 0] for at, (key, n) in enumerate(entries)], dtype=np.uint64
     ).reshape(-1, ROW_WORDS)

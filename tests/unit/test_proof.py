@@ -1,4 +1,4 @@
-"""The proof of the demo refuses what is not equal, and says what differs."""
+"""Tests of the proof in the demo: it refuses a difference and names it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def table(live: dict[bytes, bytes], repeated: tuple[bytes, ...] = ()) -> Replaye
     return ReplayedTable(live, len(live), 0, len(live), repeated, 0, 1)
 
 
-def test_equal_is_well() -> None:
+def test_equal_tables_pass() -> None:
     prove(table(dict(TREE)), TREE)
 
 
@@ -35,13 +35,13 @@ def test_equal_is_well() -> None:
         ),
     ],
 )
-def test_a_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
+def test_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
     with pytest.raises(VerificationFailed, match=said) as caught:
         prove(table(live), TREE)
     assert caught.value.exit_status == 5
 
 
-def test_a_key_may_be_there_once() -> None:
+def test_repeated_key_is_refused() -> None:
     with pytest.raises(VerificationFailed, match="1 keys occur more than once: 'a'"):
         prove(table(dict(TREE), repeated=(b"a",)), TREE)
 
@@ -62,7 +62,7 @@ def write(root: Path) -> Path:
     return root / "t-0"
 
 
-def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
+def test_last_record_of_a_key_counts(tmp_path: Path) -> None:
     folder = write(tmp_path)
     read = read_table(str(folder))
     assert read.live == {b"a": b"2", b"c": b"3"}
@@ -76,7 +76,7 @@ def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:
     assert read.bytes == sum(path.stat().st_size for path in folder.glob("*.log"))
 
 
-def test_a_flipped_bit_is_no_proof(tmp_path: Path) -> None:
+def test_flipped_bit_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path) / f"{0:020}.log"
     content = bytearray(path.read_bytes())
     content[70] ^= 1

@@ -1,4 +1,4 @@
-"""The answers of a broker to a pull, case by case: docs/formats/rocketmq-compaction.md, "A pull"."""
+"""Tests of a broker's responses to a pull; see docs/formats/rocketmq-compaction.md, "A pull"."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def outcome(said: PullResult) -> tuple[PullStatus, int, int | None]:
     return said.status, said.next_offset, said.file
 
 
-def test_a_queue_without_compaction_log() -> None:
+def test_queue_without_a_compaction_log_has_no_matched_queue() -> None:
     assert outcome(answer(0, None)) == (PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, None)
     assert outcome(answer(7, None)) == (PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, None)
 
 
 @pytest.mark.parametrize("files", [[], [None], [None, None]])
-def test_a_queue_without_message(files: list[FileOffsets | None]) -> None:
+def test_queue_without_messages_has_no_message(files: list[FileOffsets | None]) -> None:
     assert outcome(answer(5, files)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
 
 
-def test_a_worked_run() -> None:
+def test_documented_example_gives_its_responses() -> None:
     # After the first run; offset 100 has no key and is in no file.
     files = [R(77, 83), R(84, 99)]
     for offset in (0, 1, 50, 77):
@@ -34,12 +34,12 @@ def test_a_worked_run() -> None:
     assert outcome(answer(101, [R(0, 99)])) == (PullStatus.OFFSET_OVERFLOW_BADLY, 0, None)
 
 
-def test_a_hole_between_files() -> None:
+def test_hole_between_files_is_skipped() -> None:
     assert outcome(answer(5, [R(0, 3), R(9, 9), R(12, 20)])) == (PullStatus.FOUND, 5, 1)
     assert outcome(answer(10, [R(0, 3), R(9, 9), R(12, 20)])) == (PullStatus.FOUND, 10, 2)
 
 
-def test_a_pair_without_a_unit() -> None:
+def test_file_pair_without_a_message_is_skipped_or_null() -> None:
     """Emptied pairs that were left."""
     assert outcome(answer(0, [None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(3, [R(0, 2), None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
@@ -64,11 +64,13 @@ def test_a_pair_without_a_unit() -> None:
         (PullStatus.OFFSET_FOUND_NULL, 19, 19),
     ],
 )
-def test_what_a_client_sees(status: PullStatus, at_0: int, at_9: int) -> None:
+def test_client_code_depends_on_the_requested_offset(
+    status: PullStatus, at_0: int, at_9: int
+) -> None:
     assert (status.code(0), status.code(9)) == (at_0, at_9)
 
 
-def test_how_many_messages_go_into_an_answer() -> None:
+def test_number_of_messages_in_a_response_is_limited() -> None:
     assert taken([]) == 0
     assert taken([300_000, 1]) == 1  # the first always goes
     assert taken([100] * 50) == 32

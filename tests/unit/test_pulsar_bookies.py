@@ -1,7 +1,7 @@
-"""Bookies that lie, stop short or refuse: each is passed over for another, and what no other has is
-an error in words.
+"""Tests with bookies that send false data, stop early or refuse.
 
-What real ones answer is in ``tests/system/test_pulsar_remote.py`` and ``test_pulsar_bookies.py``.
+The reader uses another bookie, and raises an error if no bookie has the entry. For real ones see
+``tests/system/test_pulsar_remote.py`` and ``test_pulsar_bookies.py``.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def ledger(*bookies: str, quorum: int = 0, digest: int | None = None) -> LiveLed
     first=st.integers(0, 60),
     count=st.integers(0, 60),
 )
-def test_entries_with_their_bookies_are_those_of_each(
+def test_entries_are_assigned_to_the_bookies_of_their_ensemble(
     ensembles: list[tuple[int, list[str]]], first: int, count: int
 ) -> None:
     known = ledger("a", "b")
@@ -218,7 +218,7 @@ LIES: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("contradiction", LIES)
-def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(contradiction: str) -> None:
+def test_failing_bookie_is_skipped_and_a_missing_entry_is_an_error(contradiction: str) -> None:
     with bookie(honest) as good, bookie(LIES[contradiction]) as bad:
         assert read(good) == EXPECTED
         for order in ((good, bad), (bad, good)):
@@ -233,7 +233,7 @@ def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(contradiction:
     assert f"ledger {LEDGER}" in caught.value.problem
 
 
-def test_a_bookie_that_fails_on_the_way_is_passed_over_from_there_on() -> None:
+def test_bookie_that_fails_midway_is_skipped_from_there() -> None:
     asked: list[int] = []
 
     def until_ten(operation: int, number: int, entry: int) -> bytes:
@@ -245,7 +245,7 @@ def test_a_bookie_that_fails_on_the_way_is_passed_over_from_there_on() -> None:
     assert len(asked) < 41
 
 
-def test_answers_may_come_out_of_turn() -> None:
+def test_responses_may_arrive_out_of_order() -> None:
     held: list[bytes] = []
 
     def backwards(operation: int, number: int, entry: int) -> list[bytes]:
@@ -262,7 +262,7 @@ def test_answers_may_come_out_of_turn() -> None:
         assert [payload for _, payload in bookies.read(striped, 0, 15)] == EXPECTED[:16]
 
 
-def test_batches_may_come_out_of_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_responses_may_arrive_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "gives_batches", True)
     held: list[bytes] = []
 
@@ -277,7 +277,7 @@ def test_batches_may_come_out_of_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(held) == 4
 
 
-def test_a_batch_may_end_before_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_may_end_before_the_requested_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bookies_module, "_BATCH_BYTES", 200)
 
     def large(operation: int, ledger: int, entry: int) -> bytes:
@@ -298,7 +298,7 @@ def test_a_batch_may_end_before_what_was_asked_for(monkeypatch: pytest.MonkeyPat
         lambda packets: packets + 100 * (struct.pack(">I", 41) + packet(99, b"x" * 5)),
     ],
 )
-def test_a_batch_that_is_none_is_not_taken(
+def test_malformed_batch_is_refused(
     lie: Callable[[bytes], bytes],
 ) -> None:
     def lying(answer: Answer, ledger: int, first: int, number: int, most: int, size: int) -> bytes:
@@ -312,7 +312,7 @@ def test_a_batch_that_is_none_is_not_taken(
         assert read(liar, last=3) == EXPECTED[:4]
 
 
-def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> None:
+def test_end_of_an_open_ledger_is_the_highest_that_a_bookie_knows() -> None:
     def behind(operation: int, number: int, entry: int) -> bytes:
         return answered(2, 0, number, -1, packet(7, b"older", 6))
 
@@ -326,7 +326,7 @@ def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> No
                 bookies.last_entry(ledger("127.0.0.1:1"))
 
 
-def test_an_end_that_no_disk_gives_is_damage_and_one_behind_a_silent_bookie_is_not() -> None:
+def test_unreadable_end_is_damage_only_if_every_bookie_answers() -> None:
     with bookie(LIES["a broken disk"]) as broken, bookie(honest) as good:
         with Bookies(lambda address: address, timeout=1.0) as bookies:
             assert bookies.last_entry(ledger(broken, good)).entry == 9
@@ -339,7 +339,7 @@ def test_an_end_that_no_disk_gives_is_damage_and_one_behind_a_silent_bookie_is_n
 
 
 @pytest.mark.parametrize("code", [101, 102, 104, 105, 106, 999])
-def test_a_bookie_that_takes_no_entry_is_named(code: int) -> None:
+def test_bookie_that_refuses_an_entry_is_named(code: int) -> None:
     def refusing(operation: int, number: int, entry: int) -> bytes:
         return answered(1, code if entry == 3 else 0, number, entry)
 
@@ -362,7 +362,7 @@ def test_a_bookie_that_takes_no_entry_is_named(code: int) -> None:
         assert (again.entries, again.bytes) == (6, 6)
 
 
-def test_metadata_that_cannot_be_are_refused() -> None:
+def test_impossible_ledger_metadata_is_refused() -> None:
     with bookie(honest) as good, Bookies(lambda address: address, timeout=1.0) as bookies:
         for strange in (ledger(good, quorum=2), ledger()):
             with pytest.raises(CorruptLog, match="write quorum"):
@@ -376,7 +376,7 @@ def test_metadata_that_cannot_be_are_refused() -> None:
     ["a changed byte", "another entry inside", "not there", "a broken disk", "a failure"],
 )
 @pytest.mark.parametrize("lost", [{0}, {3, 4, 17}, {40}, set(range(41))])
-def test_what_no_bookie_has_whole_is_passed_over(contradiction: str, lost: set[int]) -> None:
+def test_entry_that_no_bookie_has_intact_is_skipped(contradiction: str, lost: set[int]) -> None:
     def damaged(operation: int, ledger: int, entry: int) -> bytes:
         return (LIES[contradiction] if entry in lost and ledger == LEDGER else honest)(
             operation, ledger, entry
@@ -397,7 +397,7 @@ def test_what_no_bookie_has_whole_is_passed_over(contradiction: str, lost: set[i
     "contradiction", ["hangs up", "an unknown code", "a failure", "not for us"]
 )
 @pytest.mark.parametrize("damage", ["a changed byte", "not there", "a broken disk"])
-def test_what_a_bookie_in_trouble_may_have_is_no_gap(contradiction: str, damage: str) -> None:
+def test_entry_on_an_unavailable_bookie_is_not_a_gap(contradiction: str, damage: str) -> None:
     def damaged(operation: int, ledger: int, entry: int) -> bytes:
         return (LIES[damage] if entry == 7 else honest)(operation, ledger, entry)
 
@@ -413,7 +413,7 @@ def test_what_a_bookie_in_trouble_may_have_is_no_gap(contradiction: str, damage:
             assert found == list(range(7))
 
 
-def test_damage_ends_no_conversation() -> None:
+def test_damaged_entry_keeps_the_connection_open() -> None:
     talks: set[int] = set()
 
     def damaged(operation: int, ledger: int, entry: int) -> bytes:
@@ -427,7 +427,7 @@ def test_damage_ends_no_conversation() -> None:
     )  # the one that is read ahead from, and one that asks for entry 3 once more
 
 
-def test_metadata_without_bookies_say_nothing_of_entries() -> None:
+def test_metadata_without_bookies_is_refused() -> None:
     with Bookies(lambda address: address, timeout=1.0) as bookies:
         with pytest.raises(CorruptLog, match="write quorum"):
             list(bookies.read_whole(ledger(), 0, 3))

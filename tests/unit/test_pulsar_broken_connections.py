@@ -1,4 +1,4 @@
-"""Entries of live ledgers through connections that break after so many bytes."""
+"""Tests of reading live ledgers through connections that break after a number of bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def broken(sizes: list[int], large_bytes: int = 1_500) -> Iterator[tuple[str, Li
 
 
 @pytest.mark.parametrize("sizes", [[2_000], [2_000, 40_000, 5_500], [39_000]])
-def test_all_comes_through_connections_that_break(sizes: list[int]) -> None:
+def test_all_entries_arrive_through_broken_connections(sizes: list[int]) -> None:
     with (
         broken(sizes) as (address, ledger),
         Bookies(lambda _: address, 1.0, patience_s=5) as bookies,
@@ -46,7 +46,7 @@ def test_all_comes_through_connections_that_break(sizes: list[int]) -> None:
     assert found == [payload(n, 1_500) for n in range(40)]
 
 
-def test_an_entry_that_does_not_come_whole_is_named_in_the_stated_time() -> None:
+def test_entry_that_never_arrives_completely_is_named_within_the_timeout() -> None:
     begin = time.monotonic()
     with (
         broken([9_000, 30_000], large_bytes=100_000) as (address, ledger),
@@ -60,7 +60,7 @@ def test_an_entry_that_does_not_come_whole_is_named_in_the_stated_time() -> None
     assert time.monotonic() - begin < 20
 
 
-def test_the_stated_time_is_a_setting() -> None:
+def test_timeout_is_a_setting() -> None:
     store = {"metadataStoreUrl": "zk:a:1"}
     assert LiveConfig.from_names(store).api_timeout_ms == 60_000
     assert LiveConfig.from_names({**store, "default.api.timeout.ms": "500"}).api_timeout_ms == 500

@@ -1,5 +1,5 @@
-"""The daemon over an archive of Pulsar's topics, what ``plan`` says of a backlog, and throttles, in
-this process.
+"""Tests of the daemon on a Pulsar archive, of backlogs in ``plan``, and of rate limits, in this
+process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def cleaned(events: list[Event]) -> list[str]:
     return sorted(str(event.report.name) for event in events if isinstance(event, RoundEnded))
 
 
-def test_a_topic_with_more_than_the_threshold_to_compact_is_compacted(archive: Path) -> None:
+def test_topic_above_the_threshold_is_compacted(archive: Path) -> None:
     status, events = clean(archive, OVER)
     assert (status, cleaned(events)) == (
         0,
@@ -82,7 +82,7 @@ def test_a_topic_with_more_than_the_threshold_to_compact_is_compacted(archive: P
 
 
 @pytest.mark.parametrize("threshold", [0, "1M"])
-def test_at_or_below_the_threshold_nothing_happens(archive: Path, threshold: object) -> None:
+def test_topic_at_or_below_the_threshold_is_unchanged(archive: Path, threshold: object) -> None:
     assert clean(archive, {"brokerServiceCompactionThresholdInBytes": threshold}) == (0, [])
     [report, _] = lastwrite.plan(
         str(archive), config={"brokerServiceCompactionThresholdInBytes": threshold}, spark=INLINE
@@ -90,7 +90,7 @@ def test_at_or_below_the_threshold_nothing_happens(archive: Path, threshold: obj
     assert str(report.status) == "cleaned", "who asks for a round need not wait"
 
 
-def test_the_cleaners_own_names_hold_for_archives(archive: Path) -> None:
+def test_cleaner_settings_apply_to_archives(archive: Path) -> None:
     status, events = clean(archive, {**OVER, "log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, [])
     assert [event.text for event in events if isinstance(event, DaemonNote)] == [
@@ -100,7 +100,7 @@ def test_the_cleaners_own_names_hold_for_archives(archive: Path) -> None:
     assert len(cleaned(clean(archive, {**OVER, **tuned})[1])) == 2
 
 
-def test_the_daemon_of_live_topics_can_be_off() -> None:
+def test_daemon_of_live_topics_can_be_disabled() -> None:
     events: list[Event] = []
     given = {"metadataStoreUrl": "zk:127.0.0.1:1", "log.cleaner.enable": False}  # nobody is there
     topic = "persistent://public/default/a"
@@ -110,20 +110,20 @@ def test_the_daemon_of_live_topics_can_be_off() -> None:
     assert isinstance(said, DaemonNote) and said.text.startswith("log.cleaner.enable is false")
 
 
-def test_somebody_has_to_say_from_when_on(archive: Path, tmp_path: Path) -> None:
+def test_clean_without_a_threshold_is_refused(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
         clean(archive, {})
     with pytest.raises(NotALog, match="no such folder"):
         clean(tmp_path / "nothing", OVER)
 
 
-def test_one_topic_alone_may_be_the_root(archive: Path) -> None:
+def test_single_topic_may_be_the_root(archive: Path) -> None:
     folder = topic_folder(archive, TOPICS[1])
     assert cleaned(clean(folder, OVER)[1]) == ["persistent://public/default/b-3"]
     assert not (topic_folder(archive, TOPICS[0]) / "compacted.json").exists()
 
 
-def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
+def test_damaged_topic_is_quarantined_and_released(archive: Path) -> None:
     folder = topic_folder(archive, TOPICS[1])
     path = put_ledger(folder, 10, entries(20))
     content = bytearray(path.read_bytes())
@@ -144,7 +144,7 @@ def test_a_damaged_topic_is_set_aside_and_released(archive: Path) -> None:
     assert list(lastwrite.release(str(archive))) == [told.name] and not (folder / FILE).exists()
 
 
-def test_the_daemon_sees_what_comes_and_stops_when_asked(archive: Path) -> None:
+def test_daemon_compacts_new_topics_and_stops_on_request(archive: Path) -> None:
     events: list[Event] = []
     cleaners: list[Cleaner] = []
     config = {**OVER, "brokerServiceCompactionMonitorIntervalInSeconds": 1}
@@ -182,7 +182,7 @@ def managed_ledger(folder: Path, *ledgers: tuple[int, int, int, int]) -> None:
     (folder / "managed-ledger.json").write_text(json.dumps({"ledgerInfo": known}))
 
 
-def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> None:
+def test_plan_reports_backlog_size_and_what_retention_could_free(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     sizes = []
     for ledger in (10, 12):
@@ -222,7 +222,7 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     )
 
 
-def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> None:
+def test_open_transaction_keeps_the_backlog_beyond_the_horizon(tmp_path: Path) -> None:
     """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond it."""
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, entries(20))
@@ -245,7 +245,7 @@ def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("slow", ["Read", "Write"])
-def test_reading_and_writing_have_rates_of_their_own(tmp_path: Path, slow: str) -> None:
+def test_reads_and_writes_have_separate_rate_limits(tmp_path: Path, slow: str) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, entries(2000, keys=500))
     begin = time.monotonic()

@@ -1,6 +1,4 @@
-"""Entries and compacted records, against worked bytes and an
-independent slow reader.
-"""
+"""Tests of entries and compacted records, against bytes by hand and an independent slow reader."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def seen(name: str) -> list[tuple[int | None, bytes | None, bytes]]:
     return [(m.index, m.key, m.value) for m in messages_of(entry_of(name))]
 
 
-def test_a_single_message() -> None:
+def test_single_message_round_trips() -> None:
     entry = checked(entry_of("A"))
     meta = entry.metadata
     assert (meta.producer_name, meta.sequence_id, meta.publish_time) == ("p-1", 7, T)
@@ -73,7 +71,7 @@ def test_a_single_message() -> None:
     )
 
 
-def test_a_broker_s_prefix_lies_outside_the_checksum() -> None:
+def test_broker_prefix_is_outside_the_checksum() -> None:
     entry = entry_of("B")
     assert entry.broker is not None
     assert (entry.broker.broker_timestamp, entry.broker.index) == (T + 123, 41)
@@ -89,7 +87,7 @@ def test_a_broker_s_prefix_lies_outside_the_checksum() -> None:
 
 
 @pytest.mark.parametrize(("name", "states_size"), [("C", True), ("C2", False)])
-def test_a_delete_with_and_without_its_size(name: str, states_size: bool) -> None:
+def test_tombstone_is_decoded_with_and_without_its_size(name: str, states_size: bool) -> None:
     entry = entry_of(name)
     assert entry.value_bytes == 0 and entry.metadata.null_value
     assert (entry.metadata.uncompressed_size is not None) == states_size
@@ -97,7 +95,7 @@ def test_a_delete_with_and_without_its_size(name: str, states_size: bool) -> Non
     assert encode_entry(*encode_single(message, states_size=states_size)) == EXAMPLES[name]
 
 
-def test_the_length_of_a_message_is_what_its_metadata_say() -> None:
+def test_value_length_comes_from_the_metadata() -> None:
     """Encrypted: the cipher text of nothing is not empty. Without a size the payload's own length
     counts.
     """
@@ -109,7 +107,7 @@ def test_the_length_of_a_message_is_what_its_metadata_say() -> None:
 
 
 @pytest.mark.parametrize("name", ["D", "G", "H"])
-def test_a_batch_in_each_compression(name: str) -> None:
+def test_batch_is_decoded_in_each_compression(name: str) -> None:
     assert seen(name) == [(0, b"k1", b"v1a"), (1, b"k2", b"v2"), (2, b"k1", b"v1b")]
     assert [m.sequence_id for m in messages_of(entry_of(name))] == [9, 10, 11]
     assert all(
@@ -118,7 +116,7 @@ def test_a_batch_in_each_compression(name: str) -> None:
     assert entry_of(name).is_readable_batch
 
 
-def test_a_batch_is_encoded_as_in_the_example() -> None:
+def test_batch_is_encoded_as_in_the_example() -> None:
     messages = [
         PulsarMessage(key=key, value=value, sequence_id=9 + i, publish_time=T + 2)
         for i, (key, value) in enumerate([(b"k1", b"v1a"), (b"k2", b"v2"), (b"k1", b"v1b")])
@@ -127,7 +125,7 @@ def test_a_batch_is_encoded_as_in_the_example() -> None:
     assert encode_entry(*encode_batch(messages, codec=PulsarCodec.ZLIB)) == EXAMPLES["G"]
 
 
-def test_a_marker_is_no_message() -> None:
+def test_marker_has_no_messages() -> None:
     entry = entry_of("I")
     assert (
         entry.is_marker
@@ -137,7 +135,7 @@ def test_a_marker_is_no_message() -> None:
     assert messages_of(entry) == []
 
 
-def test_an_encrypted_batch_is_one_thing() -> None:
+def test_encrypted_batch_counts_as_one_message() -> None:
     entry = entry_of("J")
     assert entry.is_batch and entry.is_encrypted and not entry.is_readable_batch
     (message,) = messages_of(entry)
@@ -150,7 +148,7 @@ def test_an_encrypted_batch_is_one_thing() -> None:
     assert EncryptionKey.decode(key).key == "app.key"
 
 
-def test_keyless_and_deleted_in_a_batch() -> None:
+def test_keyless_and_deleted_messages_in_a_batch_are_decoded() -> None:
     assert [(m.key, m.value, m.is_null) for m in messages_of(entry_of("K"))] == [
         (None, b"nk", False),
         (b"k2", b"", True),
@@ -158,7 +156,7 @@ def test_keyless_and_deleted_in_a_batch() -> None:
     ]
 
 
-def test_a_key_of_bytes() -> None:
+def test_binary_key_is_decoded_as_base64() -> None:
     (message,) = messages_of(entry_of("M"))
     assert message.key == b"/wA=" and message.is_b64
 
@@ -172,7 +170,7 @@ def test_a_key_of_bytes() -> None:
         ("D", "F", (10, 4), {1, 2}),
     ],
 )
-def test_a_batch_is_rebuilt_as_the_real_compactor_does(
+def test_batch_is_rebuilt_as_the_real_compactor_does(
     source: str, record: str, position: tuple[int, int], keeps: set[int]
 ) -> None:
     body = rebatched(entry_of(source), keeps.__contains__)
@@ -187,13 +185,13 @@ def test_a_batch_is_rebuilt_as_the_real_compactor_does(
     assert rebatched(again, lambda index: index not in keeps) is None
 
 
-def test_the_framed_entry_of_a_record() -> None:
+def test_framed_record_contains_its_entry() -> None:
     assert decode_record(EXAMPLES["F"])[2] == EXAMPLES["E"]
     assert decode_record(EXAMPLES["F2"]) == (Position(10, 3), -1, EXAMPLES["B"])
 
 
 @pytest.mark.parametrize("codec", list(PulsarCodec))
-def test_a_batch_keeps_its_codec_and_its_prefix(codec: PulsarCodec) -> None:
+def test_rebuilt_batch_keeps_its_codec_and_prefix(codec: PulsarCodec) -> None:
     messages = [
         PulsarMessage(key=b"k%d" % i, value=b"v" * 50, sequence_id=i, publish_time=T)
         for i in range(20)
@@ -213,7 +211,7 @@ def test_a_batch_keeps_its_codec_and_its_prefix(codec: PulsarCodec) -> None:
     ]  # type: ignore[operator]
 
 
-def test_unknown_fields_stay_where_they_are() -> None:
+def test_unknown_fields_keep_their_position() -> None:
     messages = [
         PulsarMessage(key=b"a", value=b"1", sequence_id=1),
         PulsarMessage(key=b"b", value=b"2", sequence_id=2),
@@ -232,7 +230,7 @@ def test_unknown_fields_stay_where_they_are() -> None:
     ) + meta.encode() + put(35, 7)
 
 
-def test_patched_metadata_keep_ascending_order() -> None:
+def test_patched_metadata_keeps_ascending_field_order() -> None:
     meta = Metadata(
         producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=3, schema_id=b"s"
     )
@@ -249,7 +247,7 @@ def test_patched_metadata_keep_ascending_order() -> None:
     )
 
 
-def test_the_denser_layout_is_read() -> None:
+def test_dense_batch_layout_is_decoded() -> None:
     messages = [
         PulsarMessage(key=b"a", value=b"1", sequence_id=1),
         PulsarMessage(key=b"b", value=b"2", sequence_id=2),
@@ -273,7 +271,7 @@ def test_the_denser_layout_is_read() -> None:
 @pytest.mark.parametrize(
     ("count", "kept"), [(1 << 30, (3, 7)), (9, (7, 3)), (9, (3, 9)), (9, (-1, 3)), (9, (3, 3))]
 )
-def test_a_denser_layout_that_lies(count: int, kept: tuple[int, ...]) -> None:
+def test_malformed_dense_batch_is_refused(count: int, kept: tuple[int, ...]) -> None:
     plain = b"".join(encode_part(PulsarMessage(key=b"a", value=b"1")) for _ in range(2))
     meta = Metadata(
         producer_name="p",
@@ -287,7 +285,7 @@ def test_a_denser_layout_that_lies(count: int, kept: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, -1, 2**31 - 1, -(2**31)])
-def test_a_batch_that_lies_about_its_count_is_undecodable(count: int) -> None:
+def test_batch_with_a_wrong_message_count_is_undecodable(count: int) -> None:
     meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=count)
     plain = b"".join(encode_part(PulsarMessage(key=b"a", value=b"1")) for _ in range(3))
     entry = decode_entry(encode_entry(meta, plain), 1, 0)
@@ -296,13 +294,13 @@ def test_a_batch_that_lies_about_its_count_is_undecodable(count: int) -> None:
         messages_of(entry)
 
 
-def test_a_batch_without_messages() -> None:
+def test_batch_without_messages_is_empty() -> None:
     meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, num_messages_in_batch=0)
     entry = decode_entry(encode_entry(meta), 1, 0)
     assert messages_of(entry) == [] and rebatched(entry, lambda _: True) is None
 
 
-def test_an_unknown_codec_is_undecodable() -> None:
+def test_unknown_codec_is_undecodable() -> None:
     meta, payload = encode_batch([PulsarMessage(key=b"a", value=b"1")])
     entry = decode_entry(encode_entry(meta.encode() + put(8, 5), payload), 1, 0)
     assert is_undecodable(entry)
@@ -316,7 +314,7 @@ def test_an_unknown_codec_is_undecodable() -> None:
 
 
 @pytest.mark.parametrize("name", "A B C D E G H I J K M".split())
-def test_an_entry_cut_anywhere_never_gives_the_same(name: str) -> None:
+def test_truncated_entry_never_passes_its_checksum(name: str) -> None:
     data = EXAMPLES[name]
     assert (
         encode_entry(entry_of(name).metadata, entry_of(name).payload, broker=entry_of(name).broker)
@@ -332,7 +330,7 @@ def test_an_entry_cut_anywhere_never_gives_the_same(name: str) -> None:
         checked(decode_entry(data + b"\0", 10, 0))
 
 
-def test_an_entry_without_checksum() -> None:
+def test_entry_without_a_checksum_is_accepted() -> None:
     meta, payload = encode_single(
         PulsarMessage(key=b"k1", value=b"v1", sequence_id=7, publish_time=T)
     )
@@ -343,13 +341,13 @@ def test_an_entry_without_checksum() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_metadata_need_their_required_fields(number: int) -> None:
+def test_metadata_without_a_required_field_is_refused(number: int) -> None:
     meta = b"".join(put(n, value) for n, value in [(1, b"p"), (2, 1), (3, 1)] if n != number)
     with pytest.raises(CorruptLog, match="Metadata without"):
         decode_entry(encode_entry(meta), 1, 0)
 
 
-def test_properties_keep_their_order_and_repeats() -> None:
+def test_properties_keep_their_order_and_duplicates() -> None:
     properties = (("b", "1"), ("a", ""), ("b", "2"))
     (message,) = messages_of(
         decode_entry(encode_entry(*encode_single(PulsarMessage(properties=properties))), 1, 0)
@@ -367,7 +365,7 @@ def test_properties_keep_their_order_and_repeats() -> None:
 
 
 @pytest.mark.parametrize("name", ["N0", "N1", "N1r", "F", "F2"])
-def test_a_record_is_told_from_an_entry(name: str) -> None:
+def test_record_is_distinguished_from_an_entry(name: str) -> None:
     data = EXAMPLES[name]
     assert is_record(data) and not is_record(decode_record(data)[2])
     for cut in range(len(data)):
@@ -378,7 +376,7 @@ def test_a_record_is_told_from_an_entry(name: str) -> None:
 
 
 @pytest.mark.parametrize("partition", [None, -1, 0, 7])
-def test_a_record_s_partition(partition: int | None) -> None:
+def test_record_keeps_its_partition(partition: int | None) -> None:
     assert decode_record(encode_record(Position(3, 4), partition, b"x")) == (
         Position(3, 4),
         partition,
@@ -386,12 +384,12 @@ def test_a_record_s_partition(partition: int | None) -> None:
     )
 
 
-def test_a_record_without_a_place_is_damage() -> None:
+def test_record_with_a_negative_position_is_damage() -> None:
     with pytest.raises(CorruptLog, match="-1:4"):
         decode_record(encode_record(Position(-1, 4), -1, b"x"))
 
 
-def test_a_compacted_ledger_s_custom_metadata() -> None:
+def test_compacted_ledger_has_custom_metadata() -> None:
     found = ledger_custom_metadata("persistent://public/default/t", Position(10, 2))
     assert found == {
         "application": b"pulsar",
@@ -409,7 +407,7 @@ def test_a_compacted_ledger_s_custom_metadata() -> None:
 
 @pytest.mark.parametrize("codec", list(PulsarCodec))
 @pytest.mark.parametrize("plain", [b"", b"x", b"ab" * 5000, bytes(range(256)) * 9])
-def test_payloads_survive_each_codec(codec: PulsarCodec, plain: bytes) -> None:
+def test_payloads_round_trip_in_each_codec(codec: PulsarCodec, plain: bytes) -> None:
     assert (
         PulsarCodecs().decompress(codec, PulsarCodecs().compress(codec, plain), len(plain), 1 << 20)
         == plain
@@ -417,7 +415,7 @@ def test_payloads_survive_each_codec(codec: PulsarCodec, plain: bytes) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in PulsarCodec if codec])
-def test_a_size_that_lies(codec: PulsarCodec) -> None:
+def test_wrong_uncompressed_size_is_refused(codec: PulsarCodec) -> None:
     packed = PulsarCodecs().compress(codec, b"ab" * 500)
     for size in (-1, 0, 999, 1001, 1 << 20, 1 << 40):
         if codec is PulsarCodec.ZLIB and 0 <= size < 1000:
@@ -434,5 +432,5 @@ def test_a_size_that_lies(codec: PulsarCodec) -> None:
         assert found == b"ab" * 500  # of a zlib stream's flush nothing is missed
 
 
-def test_zlib_ends_with_a_sync_flush() -> None:
+def test_zlib_output_ends_with_a_sync_flush() -> None:
     assert PulsarCodecs().compress(PulsarCodec.ZLIB, b"abc")[-4:] == b"\0\0\xff\xff"

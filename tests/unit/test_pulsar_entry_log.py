@@ -1,4 +1,4 @@
-"""Entry logs and journals of bookies: records, digests, gaps, torn ends."""
+"""Tests of entry logs and journals of bookies: records, digests, gaps and torn ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def found(data: bytes, digests: dict[int, Digest] | None = None) -> list[tuple[i
     ]
 
 
-def test_the_worked_records() -> None:
+def test_documented_records_round_trip() -> None:
     data = encode_header() + EXAMPLES["Q"] + EXAMPLES["R"]
     first, second = walk_entry_log(data)
     assert first == LogRecord(HEADER_BYTES, 10, 0, -1, 32, Digest.CRC32C, HEADER_BYTES + 40, 32)
@@ -50,7 +50,7 @@ def test_the_worked_records() -> None:
     assert encode_record(77, 0, EXAMPLES["F2"], digest=Digest.CRC32) == EXAMPLES["R"]
 
 
-def test_a_log_that_was_made_ahead() -> None:
+def test_preallocated_log_has_no_records() -> None:
     assert found(b"") == [] and found(encode_header()) == []
     assert found(encode_header() + bytes(9000)) == []
 
@@ -73,11 +73,11 @@ ENTRIES = [(10, 0, b"first"), (11, 3, b""), (10, 1, b"x" * 300)]
         b"\xff\xff\xff\xff\0\0\0\x44" + bytes(30),
     ],
 )
-def test_what_lies_between_records(gap: bytes) -> None:
+def test_gaps_between_records_are_skipped(gap: bytes) -> None:
     assert found(encode_header() + FIRST + gap + SECOND + gap + THIRD + gap) == ENTRIES
 
 
-def test_the_writer_for_direct_i_o_fills_up_with_its_own_byte() -> None:
+def test_padding_of_the_direct_writer_is_skipped() -> None:
     out = encode_header()
     for record in (FIRST, SECOND, THIRD):
         out += record
@@ -85,7 +85,7 @@ def test_the_writer_for_direct_i_o_fills_up_with_its_own_byte() -> None:
     assert found(out + bytes(ALIGNMENT)) == ENTRIES
 
 
-def test_the_map_of_a_closed_log() -> None:
+def test_ledger_map_of_a_closed_log_is_decoded() -> None:
     body = encode_header(HEADER_BYTES + len(FIRST), 3) + FIRST
     data = body + encode_map({10: len(FIRST)}) + encode_map({11: 7, 12: 8})
     assert decode_map(data) == {10: len(FIRST), 11: 7, 12: 8} and found(data) == ENTRIES[:1]
@@ -97,7 +97,7 @@ def test_the_map_of_a_closed_log() -> None:
         decode_map(body + SECOND)
 
 
-def test_a_torn_end() -> None:
+def test_torn_end_is_reported() -> None:
     for cut in range(1, len(THIRD)):
         data = encode_header() + FIRST + THIRD[:cut]
         if cut < 4:
@@ -111,7 +111,7 @@ def test_a_torn_end() -> None:
 
 
 @pytest.mark.parametrize("digest", list(Digest))
-def test_each_digest(digest: Digest) -> None:
+def test_each_digest_is_verified(digest: Digest) -> None:
     data = encode_header() + encode_record(5, 0, b"payload", digest=digest)
     assert found(data, {5: digest}) == [(5, 0, b"payload")]
     for at in range(HEADER_BYTES + 20, len(data)):
@@ -123,14 +123,14 @@ def test_each_digest(digest: Digest) -> None:
                 found(harmed, {5: digest})
 
 
-def test_a_password() -> None:
+def test_hmac_digest_needs_its_password() -> None:
     data = encode_header() + encode_record(5, 0, b"payload", digest=Digest.HMAC, password=b"secret")
     assert len(list(walk_entry_log(data, {5: Digest.HMAC}, {5: b"secret"}))) == 1
     with pytest.raises(CorruptLog):
         list(walk_entry_log(data, {5: Digest.HMAC}))
 
 
-def test_an_entry_whose_digest_nobody_knows() -> None:
+def test_entry_with_an_unknown_digest_is_returned_unverified() -> None:
     data = bytearray(encode_header() + FIRST)
     data[-1] ^= 1
     (record,) = walk_entry_log(bytes(data))
@@ -152,14 +152,14 @@ def test_an_entry_whose_digest_nobody_knows() -> None:
         (b"BKLO\0\0\0\1\0\0\0\0\0\1\0\0", CorruptLog),
     ],
 )
-def test_what_is_no_log(head: bytes, error: type[CorruptLog]) -> None:
+def test_file_that_is_not_an_entry_log_is_refused(head: bytes, error: type[CorruptLog]) -> None:
     with pytest.raises(error):
         decode_header(head.ljust(HEADER_BYTES, b"\0"))
     with pytest.raises(TruncatedLog):
         decode_header(head)
 
 
-def test_an_entry_too_short_to_be_one() -> None:
+def test_entry_too_short_for_its_fields_is_refused() -> None:
     with pytest.raises(CorruptLog, match="entry 0:0 in a record of 31"):
         found(encode_header() + (31).to_bytes(4, "big") + bytes(100))
 
@@ -174,7 +174,7 @@ def padded(record: bytes) -> bytes:
     return record + bytes.fromhex("ffffff00") + room.to_bytes(4, "big") + bytes(room)
 
 
-def test_a_journal() -> None:
+def test_journal_records_are_decoded() -> None:
     data = JOURNAL + padded(BOOKIE_S_OWN + FIRST) + padded(SECOND) + THIRD + bytes(4096)
     entries = [
         (one.ledger, one.entry, data[one.at : one.at + one.size]) for one in walk_journal(data)
@@ -197,6 +197,6 @@ def test_a_journal() -> None:
         (JOURNAL + bytes.fromhex("00000001ff"), CorruptLog),
     ],
 )
-def test_what_is_no_journal(data: bytes, error: type[CorruptLog]) -> None:
+def test_file_that_is_not_a_journal_is_refused(data: bytes, error: type[CorruptLog]) -> None:
     with pytest.raises(error):
         list(walk_journal(data))

@@ -1,6 +1,4 @@
-"""The kernels over a bookie's files beside the slow reader, over records of every kind and over
-lies.
-"""
+"""Tests of the kernels for a bookie's files, against the slow reader and on malformed files."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def walk(
     return found, int(at), int(why)
 
 
-def test_the_examples_of_the_format() -> None:
+def test_documented_examples_are_found() -> None:
     found, at, why = walk(EXAMPLE_CRC32C + EXAMPLE_CRC32, [10, 77])
     assert [row[:3] for row in found] == [(10, 0, -1), (77, 0, -1)]
     assert [row[4] for row in found] == [kernels.CRC32C_HELD, kernels.CRC32_HELD]
@@ -71,7 +69,7 @@ def test_the_examples_of_the_format() -> None:
     assert (at, why) == (len(EXAMPLE_CRC32C + EXAMPLE_CRC32), kernels.AT_END)
 
 
-def test_other_ledgers_maps_and_a_bookies_own_records_are_passed_over() -> None:
+def test_other_ledgers_maps_and_internal_records_are_skipped() -> None:
     fence = struct.pack(">iqq", 16, 10, -4096)
     data = (
         encode_record(9, 0, b"x")
@@ -86,32 +84,32 @@ def test_other_ledgers_maps_and_a_bookies_own_records_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("gap", [bytes(7), struct.pack(">i", 15), bytes(4096)])
-def test_behind_a_gap_a_record_proves_itself(gap: bytes) -> None:
+def test_record_after_a_gap_is_verified(gap: bytes) -> None:
     one, two = encode_record(10, 0, b"a" * 300), encode_record(10, 1, b"b")
     assert [row[3] for row in walk(gap + one + gap + two + gap, [10])[0]] == [b"a" * 300, b"b"]
 
 
-def test_the_padding_of_the_writer_for_direct_io_ends_at_a_multiple_of_4096() -> None:
+def test_padding_of_the_direct_writer_ends_at_a_multiple_of_4096() -> None:
     one = encode_record(10, 0, b"a")
     assert [
         row[3] for row in walk(one.ljust(4096, b"\xf0") + encode_record(10, 1, b"b"), [10])[0]
     ] == [b"a", b"b"]
 
 
-def test_a_digest_that_does_not_hold_is_said_and_the_walk_goes_on() -> None:
+def test_failed_digest_is_reported_and_the_walk_continues() -> None:
     broken = encode_record(10, 0, b"broken")
     data = broken[:-1] + b"!" + encode_record(10, 1, b"whole")
     found, _, _ = walk(data, [10])
     assert [row[4] for row in found] == [kernels.NO_DIGEST_HELD, kernels.CRC32C_HELD]
 
 
-def test_a_full_table_and_a_small_scratch_say_where_to_go_on() -> None:
+def test_full_table_or_scratch_returns_the_next_position() -> None:
     one, two = encode_record(10, 0, b"a"), encode_record(10, 1, b"b" * 99)
     assert walk(one + two, [10], rows=1)[1:] == (len(one), kernels.TABLE_FULL)
     assert walk(one + two, [10], scratch=64)[1:] == (len(one), kernels.SCRATCH_FULL)
 
 
-def test_a_journal_has_padding_of_its_own_and_an_end() -> None:
+def test_journal_padding_and_end_are_recognised() -> None:
     padding = struct.pack(">ii", -256, 5) + bytes(5)
     data = encode_record(10, 0, b"a") + padding + encode_record(10, 1, b"b")
     found, at, why = walk(data + bytes(100), [10], is_journal=True)
@@ -121,7 +119,7 @@ def test_a_journal_has_padding_of_its_own_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("size", [45, 1 << 20, (1 << 31) - 1])
-def test_a_size_that_lies_stops_the_walk_where_it_lies(size: int) -> None:
+def test_impossible_size_stops_the_walk_there(size: int) -> None:
     data = encode_record(10, 0, b"a") + struct.pack(">i", size) + bytes(40)
     found, at, why = walk(data, [10])
     assert len(found) == 1
@@ -142,7 +140,7 @@ GAPS = st.one_of(st.binary(max_size=9), st.integers(0, 40).map(bytes), st.just(b
     st.lists(st.one_of(RECORDS, RECORDS, GAPS, st.just(encode_map({1: 2}))), max_size=9),
     st.integers(1, 3),
 )
-def test_the_kernel_finds_what_the_slow_reader_finds(parts: list[bytes], rows: int) -> None:
+def test_kernel_equals_the_slow_reader(parts: list[bytes], rows: int) -> None:
     data = encode_header() + b"".join(parts)
     slow: list[tuple[int, int, int, bytes, int]] = []
     is_torn = False
@@ -183,13 +181,13 @@ def test_the_kernel_finds_what_the_slow_reader_finds(parts: list[bytes], rows: i
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_no_lie_reads_out_of_bounds(data: bytes, is_journal: bool) -> None:
+def test_malformed_file_causes_no_read_out_of_bounds(data: bytes, is_journal: bool) -> None:
     found, at, _ = walk(encode_record(10, 0, b"a") + data, [0, 10], is_journal=is_journal)
     assert 0 <= at <= len(data) + len(encode_record(10, 0, b"a"))
     assert found[0][3] == b"a"
 
 
-def test_frames_are_those_of_a_data_object() -> None:
+def test_frames_equal_those_of_a_data_object() -> None:
     data = encode_record(10, 0, b"first") + encode_record(10, 1, b"")
     table = np.zeros(2, kernels.STORED)
     array = np.frombuffer(data, np.uint8)

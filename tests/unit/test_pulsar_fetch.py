@@ -1,5 +1,4 @@
-"""``fetch`` from folders where the topic's ledger list and the ledgers do not agree, and without
-that list."""
+"""Tests of ``fetch`` from folders whose ledger list is missing or disagrees with the ledgers."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def keys(archive: Path) -> list[str]:
     return sorted(map(str, lastwrite.latest(str(topic_folder(archive)))))
 
 
-def test_an_offloaded_ledger_is_taken_to_its_end_whatever_the_list_counts(tmp_path: Path) -> None:
+def test_offloaded_ledger_is_fetched_to_its_end_despite_the_list(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     entries = [single("a", "1"), single("b", "1"), single("a", None)]
@@ -87,7 +86,9 @@ def test_an_offloaded_ledger_is_taken_to_its_end_whatever_the_list_counts(tmp_pa
 
 
 @pytest.mark.parametrize("confirmed", [2, None])
-def test_entries_on_bookies_beyond_the_lists_count(tmp_path: Path, confirmed: int | None) -> None:
+def test_confirmed_entries_on_bookies_are_fetched_beyond_the_list(
+    tmp_path: Path, confirmed: int | None
+) -> None:
     """A confirmed one is the ledger's. Of another one the ledger's own metadata tell."""
     sources = [bookie(tmp_path / "bookie", confirmed)]
     archive = tmp_path / "archive"
@@ -118,7 +119,7 @@ def test_entries_on_bookies_beyond_the_lists_count(tmp_path: Path, confirmed: in
         assert keys(to) == expected
 
 
-def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
+def test_fetch_of_a_recreated_topic_skips_the_old_ledgers(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     put_ledger(bucket, 51, [single("gone", "1"), single("k", "1")], custom=NAME)
@@ -153,7 +154,7 @@ def test_a_topic_that_was_deleted_and_created_again(tmp_path: Path) -> None:
     assert keys(tmp_path / "new") == ["k"]
 
 
-def test_a_ledger_that_retention_deleted_stays_in_the_folder(tmp_path: Path) -> None:
+def test_ledger_deleted_by_retention_is_reported(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     infos = [LedgerInfo(ledger=number, entries=1, closed_ms=1) for number in (10, 11, 12)]

@@ -1,4 +1,6 @@
-"""``fetch --accept-gap`` of Pulsar: ledgers that are gone are noted, and commands name the gap."""
+"""Tests of ``fetch --accept-gap`` on Pulsar: missing ledgers are recorded, and commands name the
+gap.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def test_tables_name_the_gap(
     assert said(capfd, "table", str(archive), "--verify", to, *more).count(GAP) == 1
 
 
-def test_last_writes_have_the_gap_as_a_note_and_a_warning(archive: Path) -> None:
+def test_latest_and_table_warn_of_the_gap(archive: Path) -> None:
     with pytest.warns(RecordsLost, match=GAP):
         found = lastwrite.latest(str(archive))
     assert [GAP in each.message for each in found.notes] == [True]
@@ -112,7 +114,7 @@ def test_verify_and_rounds_name_the_gap(archive: Path) -> None:
     assert [GAP in event.text for event in events if isinstance(event, DaemonNote)] == [True]
 
 
-def test_a_round_keeps_the_gap_and_copies_have_it(archive: Path, tmp_path: Path) -> None:
+def test_round_and_copies_keep_the_gap(archive: Path, tmp_path: Path) -> None:
     lastwrite.compact(str(archive), to=str(tmp_path / "copy"), spark=INLINE)
     fetch(archive, tmp_path / "other")
     for place in (tmp_path / "copy", tmp_path / "other"):
@@ -120,7 +122,7 @@ def test_a_round_keeps_the_gap_and_copies_have_it(archive: Path, tmp_path: Path)
         assert [GAP in each.message for each in found.problems] == [True]
 
 
-def test_a_compacted_ledger_beyond_the_gap_has_its_last_writes(tmp_path: Path) -> None:
+def test_compacted_ledger_beyond_the_gap_keeps_the_latest_values(tmp_path: Path) -> None:
     write(tmp_path / "before", 5)
     folder = write(tmp_path / "after", 9)
     rounds = lastwrite.compact(str(tmp_path / "after"), spark=INLINE)

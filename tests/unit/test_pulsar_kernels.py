@@ -1,4 +1,6 @@
-"""The kernels over Pulsar's entries, and the format that is made of them, beside the slow reader."""
+"""Tests of the kernels for Pulsar's entries and the format built from them, against the slow
+reader.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ def split_whole(
     st.booleans(),
     st.data(),
 )
-def test_a_round_over_drawn_entries(
+def test_round_on_random_entries_equals_the_slow_reader(
     bodies: list[bytes], reading: int, block_bytes: int, is_compacted: bool, data: st.DataObject
 ) -> None:
     positions = [Position(LEDGER, 3 * n + 1 if is_compacted else n) for n in range(len(bodies))]
@@ -237,7 +239,7 @@ def test_chunks_may_end_anywhere(
     assert origins == expected_origins
 
 
-def test_the_worked_examples() -> None:
+def test_documented_examples_are_walked_and_rebuilt() -> None:
     form = PulsarFormat()
     names = ("A", "D", "K", "I")
     buffer, table = split_whole(form, data_object([EXAMPLES[name] for name in names]))
@@ -253,7 +255,7 @@ def test_the_worked_examples() -> None:
 
 
 @pytest.mark.parametrize("codec", PulsarCodec)
-def test_where_all_stay_the_payload_is_copied(codec: PulsarCodec) -> None:
+def test_payload_is_copied_if_all_messages_stay(codec: PulsarCodec) -> None:
     some = [
         PulsarMessage(key=b"k%d" % n, value=b"value" * n, publish_time=START_MS)
         for n in range(1, 40)
@@ -270,7 +272,7 @@ def test_where_all_stay_the_payload_is_copied(codec: PulsarCodec) -> None:
     assert entry.metadata_bytes == patched(meta.encode(), range(39), size)
 
 
-def test_aborted_data_do_not_compete() -> None:
+def test_aborted_messages_do_not_compete_for_a_key() -> None:
     some = [PulsarMessage(key=b"a", value=b"v", publish_time=START_MS)] * 3
     form = PulsarFormat()
     buffer, table = split_whole(
@@ -280,7 +282,7 @@ def test_aborted_data_do_not_compete() -> None:
     assert walked(form, buffer, table) == ([ABORTED] * 4 + [0], [(4, b"k", 2)])
 
 
-def test_what_is_wanted_alone_is_opened() -> None:
+def test_only_requested_batches_are_decompressed() -> None:
     some = [PulsarMessage(key=b"a", value=b"v", publish_time=START_MS)] * 3
     bodies = [encode_entry(*encode_batch(some, codec=codec)) for codec in PulsarCodec]
     form = PulsarFormat()
@@ -298,7 +300,7 @@ def test_what_is_wanted_alone_is_opened() -> None:
     ]
 
 
-def test_runs_are_cut_where_memory_ends() -> None:
+def test_runs_end_at_the_memory_limit() -> None:
     some = [
         PulsarMessage(key=b"k%d" % n, value=b"v" * 1000, publish_time=START_MS) for n in range(10)
     ]
@@ -355,7 +357,7 @@ def test_damage_is_named(data: bytes, words: str, at: int) -> None:
     assert raised.value.at == at
 
 
-def test_what_does_not_fit_an_offset_is_refused() -> None:
+def test_id_that_does_not_fit_in_an_offset_is_refused() -> None:
     form = PulsarFormat()
     for body in (b"\0\0\0\x08" + b"\x08\x80\x80\x80\x80\x08\x10\x01" + b"\0\0\0\x04abcd", SINGLE):
         data = buffer_of(data_object([body], 1 << 32))
@@ -373,7 +375,7 @@ def test_what_does_not_fit_an_offset_is_refused() -> None:
         form.split(data, 0, len(data), BASE)
 
 
-def test_entries_below_or_out_of_order_are_damage() -> None:
+def test_entries_out_of_order_are_damage() -> None:
     form, data = PulsarFormat(), buffer_of(data_object([SINGLE] * 2))
     with pytest.raises(CorruptLog, match="entry ids"):
         form.split(data, 0, len(data), BASE + 1)
@@ -386,7 +388,7 @@ def test_entries_below_or_out_of_order_are_damage() -> None:
 
 
 @given(st.lists(entries(), max_size=8))
-def test_a_survey_needs_no_payload(bodies: list[bytes]) -> None:
+def test_survey_needs_no_payload(bodies: list[bytes]) -> None:
     surveyor, buffer = EntrySurveyor(), buffer_of(data_object(bodies))
     found, consumed, wanted = surveyor.take(buffer, 0, len(buffer), BASE)
     assert (consumed, wanted, len(found)) == (len(buffer), -1, len(bodies))

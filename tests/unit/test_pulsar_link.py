@@ -1,7 +1,7 @@
-"""A conversation with somebody who is no bookie and no broker: it ends in time, and in words that
-help.
+"""Tests of connections to peers that are no bookie or broker: they end in time, with a helpful
+error.
 
-What real ones answer is in ``tests/system/test_pulsar_remote.py``.
+For real peers see ``tests/system/test_pulsar_remote.py``.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_silence_ends_with_the_timeout() -> None:
         receive(address, 0.2)
 
 
-def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
+def test_slow_trickle_ends_with_the_timeout() -> None:
     def trickle(connection: socket.socket) -> None:
         connection.sendall(struct.pack(">i", 1000))
         for _ in range(20):
@@ -110,7 +110,7 @@ def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, (256 << 20) + 1])
-def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
+def test_impossible_frame_length_is_refused_at_once(length: int) -> None:
     def contradiction(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(struct.pack(">i", length))
@@ -123,7 +123,7 @@ def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
         receive(address)
 
 
-def test_hanging_up_and_nobody_there_are_said() -> None:
+def test_closed_and_refused_connections_are_reported() -> None:
     with listening(lambda connection: None) as address, pytest.raises(RemoteFailed) as caught:
         receive(address)
     assert caught.value.path == address
@@ -131,7 +131,7 @@ def test_hanging_up_and_nobody_there_are_said() -> None:
         receive(address)
 
 
-def test_waiting_without_a_need_finds_nothing_and_the_link_stays() -> None:
+def test_receive_with_a_short_timeout_keeps_the_link() -> None:
     def late(connection: socket.socket) -> None:
         time.sleep(0.3)
         connection.sendall(frame(b"late"))
@@ -143,7 +143,7 @@ def test_waiting_without_a_need_finds_nothing_and_the_link_stays() -> None:
         assert link.receive("asking") == b"late"
 
 
-def test_a_broker_is_kept_company() -> None:
+def test_broker_pings_are_answered_and_unrelated_commands_ignored() -> None:
     """It pings at any time, and says things that nobody asked for."""
     heard: list[int] = []
 
@@ -175,7 +175,7 @@ def test_a_broker_is_kept_company() -> None:
     assert heard == [19]
 
 
-def test_a_broker_that_hangs_up_ends_the_call_at_once() -> None:
+def test_broker_that_closes_the_connection_ends_the_call_at_once() -> None:
     def serve(connection: socket.socket) -> None:
         welcome(connection)
         hear(connection)
@@ -189,7 +189,7 @@ def test_a_broker_that_hangs_up_ends_the_call_at_once() -> None:
     assert time.monotonic() - begun < 20  # without waiting for the timeout
 
 
-def test_a_broker_that_asks_who_we_are_is_told_of_in_words() -> None:
+def test_refused_authentication_is_reported_with_a_remedy() -> None:
     def serve(connection: socket.socket) -> None:
         hear(connection)
         refused = CommandError(
@@ -207,7 +207,7 @@ def test_a_broker_that_asks_who_we_are_is_told_of_in_words() -> None:
     assert "brokerClientAuthenticationParameters" in str(caught.value.remedy)
 
 
-def test_a_lookup_is_followed_to_the_owner() -> None:
+def test_lookup_is_followed_to_the_owner() -> None:
     owner = socket.create_server(("127.0.0.1", 0))
     owner_at = f"127.0.0.1:{owner.getsockname()[1]}"
     asked: list[bool] = []
@@ -262,7 +262,7 @@ def test_damaged_commands_are_refused() -> None:
         decode_command(b"\xff\xff\xff\xff" + whole[4:])
 
 
-def test_broker_addresses() -> None:
+def test_broker_addresses_are_parsed() -> None:
     assert list(parse_broker_urls("pulsar://a:1,b:2/")) == [("a:1", False), ("b:2", False)]
     assert list(parse_broker_urls("pulsar+ssl://a:1,b:2/")) == [("a:1", True), ("b:2", True)]
     assert list(parse_broker_urls("")) == []
@@ -274,7 +274,7 @@ def test_broker_addresses() -> None:
     assert list(parse_admin_urls(" ")) == []
 
 
-def test_tls_is_never_left_for_a_broker_without_it() -> None:
+def test_tls_connection_never_falls_back_to_plain_text() -> None:
     plain = LookupResponse(broker_url="pulsar://b:1", response=LookupType.CONNECT, request_id=1)
     both = LookupResponse(
         broker_url="pulsar://b:1",
@@ -293,7 +293,7 @@ def test_tls_is_never_left_for_a_broker_without_it() -> None:
         topic_in_memory("http://a:1", TopicName.parse("t"), PulsarCredentials(wants_tls=True))
 
 
-def test_a_bookie_without_tls_says_so() -> None:
+def test_bookie_without_tls_is_reported() -> None:
     def refuse(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(frame(BookieResponse(header=Header(), status=404).encode()))
@@ -307,7 +307,7 @@ def test_a_bookie_without_tls_says_so() -> None:
             Link(address, "bookie", 5, tls_context(TlsFiles()), ask_for_tls).open("asking")
 
 
-def test_what_does_not_speak_tls_is_said() -> None:
+def test_server_without_tls_is_reported() -> None:
     with (
         listening(lambda connection: connection.sendall(b"SSH-2.0\r\n")) as address,
         pytest.raises(RemoteFailed, match="no TLS with the broker"),
@@ -315,7 +315,7 @@ def test_what_does_not_speak_tls_is_said() -> None:
         Broker(f"pulsar+ssl://{address}", timeout=5)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_tls_and_token_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="cannot be read"):
         tls_context(TlsFiles(trusted=str(tmp_path / "nothing.pem")))
     (tmp_path / "empty").write_text("")
@@ -330,7 +330,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert identity.proof() == b"new"
 
 
-def test_who_we_are_to_access_lists(tmp_path: Path) -> None:
+def test_store_credentials_are_parsed_without_being_shown(tmp_path: Path) -> None:
     assert digest_of_user("") is None
     assert digest_of_user("digest:me:a:b") == ("digest", "me:a:b")
     (tmp_path / "who").write_text("digest:me:secret\n")
@@ -355,19 +355,19 @@ def test_who_we_are_to_access_lists(tmp_path: Path) -> None:
         ("[::1]:5", "[::1]:5"),
     ],
 )
-def test_addresses_of_metadata_stores(url: str, expected: str) -> None:
+def test_metadata_store_urls_are_parsed(url: str, expected: str) -> None:
     assert parse_store_url(url) == expected
 
 
 @pytest.mark.parametrize(
     "url", ["", "zk:", "rocksdb:///x", "etcd:h:1", "oxia://h:1/x", "memory:local", "/x"]
 )
-def test_what_is_no_metadata_store_of_ours(url: str) -> None:
+def test_unsupported_metadata_store_is_refused(url: str) -> None:
     with pytest.raises((InvalidConfig, EnvironmentUnfit), match="metadataStoreUrl|rocksdict"):
         MetadataStore(url)
 
 
-def test_etcd_that_refuses_and_what_is_no_etcd() -> None:
+def test_etcd_refusals_and_other_servers_are_reported() -> None:
     refusal = json.dumps({"error": "etcdserver: user name is empty", "code": 3}).encode()
     for body, said in (
         (
@@ -391,7 +391,7 @@ def answered(body: bytes, connection: socket.socket) -> None:
     connection.sendall(body)
 
 
-def test_values_of_rocksdb() -> None:
+def test_rocksdb_values_are_decoded() -> None:
     head = struct.pack(">iiqqqqb", 41, 1, 7, 0, 0, 0, 0)
     assert decode_value(head + b"data", "x") == (b"data", 7)
     for wrong in (
@@ -459,7 +459,7 @@ def answering() -> Iterator[Callable[[bytes, bool], str]]:
     ],
     ids=["http", "admin", "broker", "tls", "words", "bytes", "nothing"],
 )
-def test_what_answers_and_is_no_zookeeper(
+def test_server_that_is_not_zookeeper_is_named(
     answering: Callable[[bytes, bool], str],
     said: bytes,
     words: str,
@@ -475,14 +475,16 @@ def test_what_answers_and_is_no_zookeeper(
     assert refused.value.remedy is not None and remedy in refused.value.remedy
 
 
-def test_who_says_nothing_and_holds_on(answering: Callable[[bytes, bool], str]) -> None:
+def test_silent_server_is_reported_as_not_zookeeper(
+    answering: Callable[[bytes, bool], str],
+) -> None:
     address = answering(b"", False)
     with MetadataStore(address, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
         store.bookies()
     assert "does not answer a ZooKeeper client" in refused.value.problem
 
 
-def test_nobody_there_is_said_of_each_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_servers_are_each_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
 
     def unknown(host: str, *rest: Any, **more: Any) -> Any:
@@ -511,7 +513,7 @@ def test_nobody_there_is_said_of_each_server(monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=["version", "whitelist", "no quorum"],
 )
-def test_a_zookeeper_that_does_not_serve_yet_has_its_time(
+def test_zookeeper_that_is_starting_gets_the_full_timeout(
     answering: Callable[[bytes, bool], str], said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One among servers that are none is enough to wait."""

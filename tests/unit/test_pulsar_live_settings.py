@@ -1,4 +1,4 @@
-"""Where a live cluster is, by a broker's own settings."""
+"""Tests of finding a live cluster by a broker's own settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastwrite.pulsar.rules.live_settings import LiveConfig, Login, TlsFiles, ru
 STORE = {"metadataStoreUrl": "zk:h:2181"}
 
 
-def test_a_store_is_enough() -> None:
+def test_metadata_store_is_the_only_required_setting() -> None:
     found = LiveConfig.from_names(STORE)
     assert (found.metadata_store, found.ledgers, found.brokers) == ("zk:h:2181", "/ledgers", "")
     assert (found.login, found.mark_deletes_a_second, found.quorums, found.goes_on) == (
@@ -34,11 +34,11 @@ def test_a_store_is_enough() -> None:
         ("zk:h:2181", "/ledgers"),
     ],
 )
-def test_the_ledgers_may_lie_elsewhere(uri: str, path: str) -> None:
+def test_ledgers_may_have_another_path(uri: str, path: str) -> None:
     assert LiveConfig.from_names({**STORE, "bookkeeperMetadataServiceUri": uri}).ledgers == path
 
 
-def test_all_quorums_or_none() -> None:
+def test_quorums_are_given_completely_or_not_at_all() -> None:
     names = (
         "managedLedgerDefaultEnsembleSize",
         "managedLedgerDefaultWriteQuorum",
@@ -69,7 +69,7 @@ def live(**names: str) -> LiveConfig:
         ("file:/etc/token", "", "/etc/token"),
     ],
 )
-def test_a_token_in_each_of_its_forms(text: str, token: str, file: str) -> None:
+def test_token_is_accepted_in_each_form(text: str, token: str, file: str) -> None:
     expected = Login(method="token", token=token, token_file=file)
     assert live(authParams=text).login == expected
     given = {PLUGIN: f"{AUTH}AuthenticationToken", PARAMETERS: text}
@@ -77,26 +77,26 @@ def test_a_token_in_each_of_its_forms(text: str, token: str, file: str) -> None:
     assert token == "" or token not in repr(expected)
 
 
-def test_what_is_no_token_is_not_shown() -> None:
+def test_invalid_token_is_not_shown() -> None:
     for text in ("token:", "token:sec ret", "token:secret\nX: y", '{"tok": "secret"}', "{secret"):
         with pytest.raises(InvalidConfig, match="authParams has no valid token") as caught:
             live(authParams=text)
         assert "secret" not in str(caught.value)
 
 
-def test_other_plugins_are_refused() -> None:
+def test_other_authentication_plugins_are_refused() -> None:
     for name in (PLUGIN, "authPlugin"):
         with pytest.raises(InvalidConfig, match=f"{name} is '{AUTH}AuthenticationSasl'"):
             live(**{name: f"{AUTH}AuthenticationSasl"})
 
 
-def test_a_clients_names_for_a_token_stand_behind_a_brokers() -> None:
+def test_broker_token_takes_precedence_over_a_client_token() -> None:
     assert live(authParams="token:client").login.token == "client"
     assert live(authParams="token:client", **{PARAMETERS: "token:broker"}).login.token == "broker"
     assert live(**{PARAMETERS: ""}).login == Login()
 
 
-def test_a_certificate_by_the_plugin_or_the_files_settings() -> None:
+def test_client_certificate_comes_from_the_plugin_or_the_files() -> None:
     plugin = {"authPlugin": f"{AUTH}AuthenticationTls"}
     told = "tlsCertFile:/c.pem,tlsKeyFile:/k.pem"
     for parameters in (told, '{"tlsCertFile": "/c.pem", "tlsKeyFile": "/k.pem"}', ""):
@@ -109,7 +109,7 @@ def test_a_certificate_by_the_plugin_or_the_files_settings() -> None:
         )
 
 
-def test_a_brokers_own_certificate_is_not_taken_for_a_clients() -> None:
+def test_client_certificate_takes_precedence_over_the_brokers() -> None:
     files = {"tlsCertificateFilePath": "/server.pem", "tlsKeyFilePath": "/server.key"}
     assert live(**files).tls.certificate == "/server.pem"
     found = live(**files, brokerServicePort="6650", tlsTrustCertsFilePath="/ca.pem").tls
@@ -119,7 +119,7 @@ def test_a_brokers_own_certificate_is_not_taken_for_a_clients() -> None:
     assert (found.certificate, found.key, found.trusted) == ("/c.pem", "/k.pem", "/c.ca")
 
 
-def test_when_tls_is_spoken() -> None:
+def test_tls_follows_the_url_and_its_settings() -> None:
     assert not live(brokerServiceUrl="pulsar://h:6650").uses_tls
     assert live(brokerServiceUrl="pulsar+ssl://h:6651").uses_tls
     assert live(brokerClientTlsEnabled="true").uses_tls and live(useTls="TRUE").uses_tls
@@ -129,7 +129,7 @@ def test_when_tls_is_spoken() -> None:
         live(useKeyStoreTls="true")
 
 
-def test_bookies_are_spoken_to_in_tls_where_brokers_do() -> None:
+def test_bookies_use_tls_as_the_broker_does() -> None:
     files = {"bookkeeperTLSTrustCertsFilePath": "/ca.pem"}
     assert live(**files).bookies_tls is None
     on = {**files, "bookkeeperTLSClientAuthentication": "true"}
@@ -138,7 +138,7 @@ def test_bookies_are_spoken_to_in_tls_where_brokers_do() -> None:
         live(**on, bookkeeperTLSKeyFileType="JKS")
 
 
-def test_what_no_broker_knows_is_kept_from_the_rules() -> None:
+def test_settings_that_no_broker_has_are_not_passed_to_rounds() -> None:
     given = {
         **STORE,
         "brokerServiceUrl": "pulsar://h:6650",

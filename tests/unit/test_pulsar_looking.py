@@ -1,4 +1,4 @@
-"""``read``, ``dump``, ``inspect`` and ``latest`` of Pulsar topic folders at their edges."""
+"""Tests of ``read``, ``dump``, ``inspect`` and ``latest`` at the edges of Pulsar topic folders."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ def reading_of(path: Path, **how: Any) -> TopicReading:
 # ---------------------------------------------------------------------- read
 
 
-def test_the_command_line_reads_compacted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_read_command_reads_the_compacted_ledger(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["read", str(folder), "--read-compacted", "--json"]) == 0
     *rows, end = rows_of(capfd)
     assert [(row["message_id"], row["key"], value_of(row), row["source"]) for row in rows] == [
@@ -142,9 +144,7 @@ def test_the_command_line_reads_compacted(folder: Path, capfd: pytest.CaptureFix
     }
 
 
-def test_the_command_line_reads_the_backlog(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_read_command_reads_the_backlog(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         run(
             [
@@ -171,7 +171,7 @@ def test_the_command_line_reads_the_backlog(
     assert "LIMIT: 3 messages, next 10:3 (last message 12:0; horizon 10:2)" in err
 
 
-def test_places(folder: Path) -> None:
+def test_start_positions_are_accepted_or_refused(folder: Path) -> None:
     def ids(start: str) -> list[str]:
         return [row["message_id"] for row in reading_of(folder, read_compacted=True, start=start)]
 
@@ -184,7 +184,7 @@ def test_places(folder: Path) -> None:
         lastwrite.read(str(folder), start="9999999999:0")
 
 
-def test_options_of_the_other_system_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_options_of_other_systems_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="RocketMQ"):
         lastwrite.read(str(folder), offset=3)
     with pytest.raises(InvalidConfig, match="for Pulsar"):
@@ -197,7 +197,7 @@ def test_options_of_the_other_system_are_refused(folder: Path, tmp_path: Path) -
         lastwrite.read(str(tmp_path), topic="absent", system="pulsar")
 
 
-def test_markers_aborted_and_open_transactions(tmp_path: Path) -> None:
+def test_markers_aborted_and_open_transactions_are_skipped(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     write_ledger(
         folder,
@@ -225,7 +225,7 @@ def test_markers_aborted_and_open_transactions(tmp_path: Path) -> None:
     assert [row["key"] for row in reading_of(folder)] == ["a", "b", "d"]
 
 
-def test_messages_in_chunks(tmp_path: Path) -> None:
+def test_chunks_are_joined_into_messages(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, TOPIC)
     parts = [
         chunk("u", 0, 2, b"one "),
@@ -240,7 +240,7 @@ def test_messages_in_chunks(tmp_path: Path) -> None:
     assert reading.summary()["incomplete_chunks"] == 1
 
 
-def test_no_more_groups_of_chunks_than_a_client_keeps() -> None:
+def test_number_of_incomplete_chunk_groups_is_limited() -> None:
     from lastwrite.pulsar.format.entry import decode_entry
 
     groups = ChunkGroups(1000)
@@ -256,7 +256,7 @@ def test_no_more_groups_of_chunks_than_a_client_keeps() -> None:
 # ---------------------------------------------------------------------- a newer horizon
 
 
-def test_a_round_of_the_engine_while_reading(folder: Path) -> None:
+def test_reader_moves_to_a_newer_compacted_ledger(folder: Path) -> None:
     """What lay below the new horizon is now in the newer ledger, and the reader goes there."""
     entries = [single(f"k{number % 50}", str(number), number) for number in range(400)]
     write_ledger(folder, 20, entries)
@@ -274,7 +274,7 @@ def test_a_round_of_the_engine_while_reading(folder: Path) -> None:
     assert len(got) < 402
 
 
-def test_a_pair_that_vanishes_while_it_is_opened(
+def test_reader_retries_if_the_compacted_ledger_vanishes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of the first looks is followed by a newer horizon, whose publication removes what was
@@ -297,7 +297,7 @@ def test_a_pair_that_vanishes_while_it_is_opened(
     assert reading.horizons[-1] == "12:0"
 
 
-def test_ledgers_that_come_and_go_while_reading(folder: Path) -> None:
+def test_reader_skips_deleted_ledgers_and_reads_new_ones(folder: Path) -> None:
     """What was trimmed is passed over, what was fetched meanwhile is read."""
     write_ledger(folder, 11, [single("t", str(number), number) for number in range(150)])
     reading = reading_of(folder)
@@ -314,7 +314,9 @@ def test_ledgers_that_come_and_go_while_reading(folder: Path) -> None:
     ]  # a read is one of 100
 
 
-def test_a_folder_that_never_rests_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reader_gives_up_on_a_folder_that_keeps_changing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*given: Any) -> Any:
         raise LedgerMoved
 
@@ -323,7 +325,7 @@ def test_a_folder_that_never_rests_is_said(folder: Path, monkeypatch: pytest.Mon
         list(reading_of(folder, read_compacted=True))
 
 
-def test_without_its_compacted_ledger_nothing_is_read_compacted(folder: Path) -> None:
+def test_missing_compacted_ledger_is_damage(folder: Path) -> None:
     next(folder.glob("*-ledger-13")).unlink()
     with pytest.raises(CorruptLog, match="the manifest names this object"):
         list(reading_of(folder, read_compacted=True))
@@ -335,7 +337,9 @@ def test_without_its_compacted_ledger_nothing_is_read_compacted(folder: Path) ->
 # ---------------------------------------------------------------------- dump
 
 
-def test_dump_has_everything(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dump_yields_every_message_with_its_position(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["dump", str(folder), "--json"]) == 0
     rows = rows_of(capfd)
     assert [row["message_id"] for row in rows] == [
@@ -372,14 +376,14 @@ def test_dump_has_everything(folder: Path, capfd: pytest.CaptureFixture[str]) ->
         (["--limit", "2"], ["10:0:-1", "10:1:-1:0"]),
     ],
 )
-def test_dump_finds(
+def test_dump_filters_messages(
     folder: Path, options: list[str], expected: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["dump", str(folder), "--json", *options]) == 0
     assert [row["message_id"] for row in rows_of(capfd)] == expected
 
 
-def test_dump_in_the_words_of_a_format(
+def test_dump_prints_messages_by_a_format(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert run(["dump", str(folder), "-Z", "-f", r"%t %p %o %k=%s {%h} %T\n"]) == 0
@@ -397,7 +401,9 @@ def test_dump_in_the_words_of_a_format(
     assert capfdbinary.readouterr().out == b"a;", "and nothing of what was compacted out"
 
 
-def test_dump_of_entries_blocks_and_files(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dump_prints_entries_blocks_and_files(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["dump", str(folder), "--batches", "--json"]) == 0
     assert [
         (row["ledger"], row["entry"], row["records"], row["compression"]) for row in rows_of(capfd)
@@ -422,7 +428,7 @@ def test_dump_of_entries_blocks_and_files(folder: Path, capfd: pytest.CaptureFix
     assert run(["dump", str(folder), "--unique-key", "x"]) == 2
 
 
-def test_damage_is_named_and_passed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_named_and_skipped(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = next(folder.glob("*-ledger-12"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -441,7 +447,9 @@ def test_damage_is_named_and_passed(folder: Path, capfd: pytest.CaptureFixture[s
 # ---------------------------------------------------------------------- inspect
 
 
-def test_inspect(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_inspect_counts_ledgers_and_messages(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["inspect", str(folder.parents[3]), "--json"]) == 0
     document = json.loads(capfd.readouterr().out)
     (topic,) = document["partitions"]
@@ -474,7 +482,7 @@ def test_inspect(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "13 compacted" in out and "compacted    up to 10:2 into ledger 13" in out
 
 
-def test_inspect_holds_the_compacted_ledger_against_its_manifest(folder: Path) -> None:
+def test_inspect_compares_the_compacted_ledger_with_its_manifest(folder: Path) -> None:
     write_compacted(folder, 14, [(Position(10, 2), single("x", "1"))], Position(10, 2), messages=7)
     (topic,) = lastwrite.inspect(str(folder)).to_dict()["partitions"]
     assert topic["status"] == "damaged"
@@ -484,7 +492,7 @@ def test_inspect_holds_the_compacted_ledger_against_its_manifest(folder: Path) -
 # ---------------------------------------------------------------------- latest
 
 
-def test_latest(folder: Path) -> None:
+def test_latest_gives_the_last_value_of_each_key(folder: Path) -> None:
     assert lastwrite.latest(str(folder)) == {"a": b"3", "c": b"4"}
     end = lastwrite.read(str(folder), start="latest").summary()["next"]
     assert lastwrite.latest(str(folder)).end_offsets == {-1: end}
@@ -501,7 +509,7 @@ def test_latest(folder: Path) -> None:
         lastwrite.latest(str(folder))
 
 
-def test_latest_of_partitions(tmp_path: Path) -> None:
+def test_latest_merges_partitions(tmp_path: Path) -> None:
     for number in range(2):
         write_ledger(
             topic_folder(tmp_path, f"{TOPIC}-partition-{number}"),

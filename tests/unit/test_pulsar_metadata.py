@@ -1,4 +1,4 @@
-"""What metadata stores say of ledgers, topics and cursors: messages, nodes, exported JSON."""
+"""Tests of ledger, topic and cursor metadata: messages, nodes and exported JSON."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ INFO = ManagedLedgerInfo(
 )
 
 
-def test_a_ledger_s_node() -> None:
+def test_ledger_node_round_trips() -> None:
     node = CLOSED.encode_node()
     assert node.startswith(b"BookieMetadataFormatVersion\t3\n")
     assert LedgerMetadata.decode_node(node) == CLOSED == LedgerMetadata.decode(CLOSED.encode())
@@ -106,7 +106,7 @@ def test_a_ledger_s_node() -> None:
         LedgerMetadata.decode_node(node + b"\0")
 
 
-def test_an_ordinary_ledger_is_no_compacted_one() -> None:
+def test_ordinary_ledger_is_not_a_compacted_one() -> None:
     plain = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.OPEN)
     assert plain.compacted_topic is None and not plain.is_closed and plain.custom == {}
 
@@ -141,7 +141,7 @@ ctime: 1700000000000
 """
 
 
-def test_a_ledger_s_node_as_text() -> None:
+def test_text_ledger_node_is_decoded() -> None:
     found = LedgerMetadata.decode_node(TEXT)
     assert (found.quorum, found.ensemble, found.length, found.last_entry, found.ack_quorum) == (
         2,
@@ -176,12 +176,12 @@ def test_a_ledger_s_node_as_text() -> None:
         (b"ctime: 1700000000000\n", b"ctime:"),
     ],
 )
-def test_text_that_is_none(old: bytes, new: bytes) -> None:
+def test_malformed_text_node_is_refused(old: bytes, new: bytes) -> None:
     with pytest.raises(CorruptLog):
         LedgerMetadata.decode_node(TEXT.replace(old, new, 1))
 
 
-def test_other_versions() -> None:
+def test_other_node_versions_are_refused() -> None:
     with pytest.raises(UnsupportedFormat, match="version 1"):
         LedgerMetadata.decode_node(b"BookieMetadataFormatVersion\t1\n2\n3\n")
     for text in (b"", b"BookieMetadataFormatVersion\tx\n", b"something else\n"):
@@ -190,7 +190,7 @@ def test_other_versions() -> None:
 
 
 @pytest.mark.parametrize("codec", list(PulsarCodec))
-def test_a_topic_s_node(codec: PulsarCodec) -> None:
+def test_topic_node_round_trips_in_each_codec(codec: PulsarCodec) -> None:
     node = wrapped(INFO.encode(), codec)
     assert ManagedLedgerInfo.decode_node(node) == INFO
     assert (node[:2] == b"\x47\x78") == (codec is not PulsarCodec.NONE)
@@ -203,7 +203,7 @@ def test_a_topic_s_node(codec: PulsarCodec) -> None:
             assert found == INFO.encode()  # nothing is missed of a zlib stream's flush
 
 
-def test_a_compressed_node_that_lies() -> None:
+def test_malformed_compressed_node_is_refused() -> None:
     for head in (b"", b"\xff\xff\xff\xff", b"\x00\x00\x10\x00", b"\x00\x00\x00\x02\x08\x01"):
         with pytest.raises(CorruptLog):
             unwrapped(b"\x47\x78" + head)
@@ -215,7 +215,7 @@ def test_a_compressed_node_that_lies() -> None:
         unwrapped(b"\x47\x78" + len(head).to_bytes(4, "big") + head + b"xx")
 
 
-def test_a_topic_s_ledgers() -> None:
+def test_topic_node_lists_its_ledgers() -> None:
     first, second, last = INFO.ledgers
     assert first.is_closed and not last.is_closed
     assert (
@@ -229,7 +229,7 @@ def test_a_topic_s_ledgers() -> None:
     assert OffloadContext().uuid is None
 
 
-def test_where_a_cursor_stands() -> None:
+def test_cursor_node_gives_the_horizon() -> None:
     found = PositionInfo.decode_node(EXAMPLES["P0"])
     assert (found.horizon, found.compacted_ledger) == (Position(10, 5), 77)
     assert found.encode() == EXAMPLES["P0"]
@@ -251,7 +251,7 @@ def test_where_a_cursor_stands() -> None:
 # ---------------------------------------------------------------- JSON
 
 
-def test_json_by_the_messages_names() -> None:
+def test_json_with_protobuf_names_is_decoded() -> None:
     document = {
         "ledgerInfo": [
             {
@@ -296,7 +296,7 @@ def test_json_by_the_messages_names() -> None:
     assert (found.horizon, found.compacted_ledger, found.last_confirmed) == (None, None, None)
 
 
-def test_json_of_info_internal() -> None:
+def test_json_of_info_internal_is_decoded() -> None:
     document = {
         "version": 3,
         "creationDate": "2026-11-21T18:00:00Z",
@@ -330,7 +330,7 @@ def test_json_of_info_internal() -> None:
     assert [one.is_closed for one in found.info.ledgers] == [True, False]
 
 
-def test_json_of_stats_internal() -> None:
+def test_json_of_stats_internal_is_decoded() -> None:
     document = {
         "entriesAddedCounter": 9,
         "numberOfEntries": 9,
@@ -399,6 +399,6 @@ def test_json_of_stats_internal() -> None:
         ('{"ledgerInfo": [], "cursors": 3}', CorruptLog),
     ],
 )
-def test_json_of_something_else(text: str, error: type[LogError]) -> None:
+def test_other_json_is_refused(text: str, error: type[LogError]) -> None:
     with pytest.raises(error):
         from_json(text)

@@ -1,4 +1,4 @@
-"""A topic folder that follows a live cluster."""
+"""Tests of a topic folder that follows a live cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def batch(*keys: str | None) -> bytes:
 RAW = [single("a", b"1"), batch("b", "c"), single("a", b"2")]
 
 
-def test_a_ledger_is_brought_once_and_makes_room_when_it_has_grown(tmp_path: Path) -> None:
+def test_ledger_is_fetched_once_and_replaced_after_it_has_grown(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(10, 2) is None
         path = mirror.fetch(10, metadata(), enumerate(RAW[:2]))
@@ -82,7 +82,7 @@ def test_a_ledger_is_brought_once_and_makes_room_when_it_has_grown(tmp_path: Pat
         assert not Path(longer).exists()
 
 
-def test_what_several_have_of_a_ledger_is_put_together_with_what_is_there(tmp_path: Path) -> None:
+def test_entries_of_several_copies_are_merged_with_the_existing_ones(tmp_path: Path) -> None:
     notes: list[CorruptLog] = []
 
     def entries(*numbers: int) -> list[tuple[int, bytes]]:
@@ -108,7 +108,7 @@ def test_what_several_have_of_a_ledger_is_put_together_with_what_is_there(tmp_pa
         )
 
 
-def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_fetch_leaves_no_files(tmp_path: Path) -> None:
     def failing() -> list[tuple[int, bytes]]:
         raise RemoteFailed("gone")
 
@@ -121,7 +121,7 @@ def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:
             pass
 
 
-def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
+def test_manifest_follows_the_cluster(tmp_path: Path) -> None:
     records = [
         encode_record(Position(10, 0), -1, RAW[0]),
         encode_record(Position(10, 1), -1, batch("b", None)),
@@ -161,7 +161,7 @@ def test_the_manifest_says_what_the_cluster_says(tmp_path: Path) -> None:
     assert topic.strays == ()
 
 
-def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
+def test_manifest_records_that_the_ledger_has_chunks(tmp_path: Path) -> None:
     chunks = [
         encode_entry(
             replace(
@@ -183,7 +183,7 @@ def test_that_a_message_lies_there_in_chunks_is_noted(tmp_path: Path) -> None:
             assert mirror.manifest is not None and mirror.manifest.parts is (number == 78)
 
 
-def test_an_empty_compacted_ledger(tmp_path: Path) -> None:
+def test_empty_compacted_ledger_is_fetched(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.fetch(77, COMPACTED, [])
         assert mirror.find(77, 0) is not None

@@ -1,4 +1,4 @@
-"""Names of topics, objects and files, and positions as offsets."""
+"""Tests of names of topics, objects and files, and of positions as offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ID = UUID("0123abcd-0000-4000-8000-00000000beef")
         ("a b", "persistent://public/default/a b"),
     ],
 )
-def test_topics(text: str, full: str) -> None:
+def test_topic_names_are_parsed(text: str, full: str) -> None:
     topic = TopicName.parse(text)
     assert topic.full == full == str(topic)
     assert TopicName.parse(topic.full) == topic == TopicName.of_managed_ledger(topic.managed_ledger)
@@ -52,7 +52,7 @@ def test_topics(text: str, full: str) -> None:
         ("-partition-1", "-partition-1", -1),
     ],
 )
-def test_partitions(local: str, base: str, partition: int) -> None:
+def test_partition_suffix_is_parsed(local: str, base: str, partition: int) -> None:
     topic = TopicName.parse(local)
     assert (topic.local, topic.partition, topic.is_partition) == (base, partition, partition >= 0)
     assert topic.full == f"persistent://public/default/{local}"
@@ -100,7 +100,7 @@ def test_local_names_are_encoded_as_java_does(local: str, encoded: str) -> None:
         "a\0b",
     ],
 )
-def test_what_is_no_topic(text: str) -> None:
+def test_invalid_topic_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig) as raised:
         TopicName.parse(text)
     assert raised.value.remedy
@@ -110,12 +110,12 @@ def test_what_is_no_topic(text: str) -> None:
     "name",
     ["t/n/x", "t/n/non-persistent/x", "t/c/n/persistent/x", "t/n/persistent/", "t/n/persistent/.."],
 )
-def test_what_is_no_managed_ledger(name: str) -> None:
+def test_invalid_managed_ledger_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfig):
         TopicName.of_managed_ledger(name)
 
 
-def test_object_names() -> None:
+def test_object_names_round_trip() -> None:
     name = object_name(ID, 10)
     assert name == "0123abcd-0000-4000-8000-00000000beef-ledger-10"
     assert parse_object_name(name) == (ID, 10)
@@ -131,14 +131,14 @@ def test_object_names() -> None:
     assert parse_streamed_name(str(ID)) == ID and parse_streamed_name(name) is None
 
 
-def test_map_file_names() -> None:
+def test_map_file_names_round_trip() -> None:
     assert parse_map_file_name(map_file_name(10, ID)) == (10, ID)
     assert (
         parse_map_file_name(object_name(ID, 10)) is None and parse_map_file_name(f"x-{ID}") is None
     )
 
 
-def test_entry_log_names() -> None:
+def test_entry_log_names_round_trip() -> None:
     assert (
         entry_log_name(255) == "ff.log"
         and parse_entry_log_name("ff.log") == 255
@@ -157,7 +157,7 @@ def test_entry_log_names() -> None:
         assert parse_entry_log_name(other) is None
 
 
-def test_positions_and_offsets() -> None:
+def test_positions_convert_to_offsets() -> None:
     assert Position(10, 5).offset == 42949672965 and Position.of(42949672965) == Position(10, 5)
     assert Position.parse("10:5") == Position(10, 5) and str(Position(10, 5)) == "10:5"
     assert Position.parse("10:-1").offset == Position(10, 0).offset - 1
@@ -171,12 +171,12 @@ def test_positions_and_offsets() -> None:
     "position",
     [Position(MAX_LEDGER + 1, 0), Position(0, 1 << 32), Position(-2, 0), Position(0, -2)],
 )
-def test_positions_that_are_no_offset(position: Position) -> None:
+def test_position_that_does_not_fit_in_an_offset_is_refused(position: Position) -> None:
     with pytest.raises(UnsupportedFormat):
         _ = position.offset
 
 
 @pytest.mark.parametrize("text", ["", "10", "10:", ":5", "a:b", "10:5:1", "-2:0", "10:5x", "٣:1"])
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_position_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         Position.parse(text)

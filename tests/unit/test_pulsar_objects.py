@@ -1,4 +1,4 @@
-"""A ledger written as a data object and its index, and read back by entries."""
+"""Tests of a ledger written as a data object with an index, and read by entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(
     first=st.integers(0, 13),
     count=st.integers(0, 13),
 )
-def test_what_was_written_is_read(
+def test_written_entries_are_read_back(
     tmp_path_factory: pytest.TempPathFactory,
     entries: list[bytes],
     block_bytes: int,
@@ -58,7 +58,7 @@ def test_what_was_written_is_read(
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
+def test_index_describes_the_written_blocks(tmp_path: Path, framed: bool) -> None:
     path = write(tmp_path, [b"a" * 40, b"b" * 40, b"c" * 500, b"d"], 256, framed)
     index = checked_index(path)
     assert [block.first_entry for block in index.blocks] == [0, 2, 3]
@@ -72,14 +72,14 @@ def test_the_index_says_what_was_written(tmp_path: Path, framed: bool) -> None:
     ]
 
 
-def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
+def test_empty_ledger_round_trips(tmp_path: Path) -> None:
     path = write(tmp_path, [])
     assert Path(path).stat().st_size == 0
     assert checked_index(path).metadata.last_entry == -1
     assert list(read_entries(path)) == []
 
 
-def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
+def test_abandoned_writer_leaves_no_files(tmp_path: Path) -> None:
     writer = OffloadWriter(str(tmp_path), 10)
     writer.append(0, b"x" * (2 << 20))
     assert len(find_staged(str(tmp_path))) == 1
@@ -87,7 +87,7 @@ def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_entries_must_rise(tmp_path: Path) -> None:
+def test_entry_ids_must_rise(tmp_path: Path) -> None:
     writer = OffloadWriter(str(tmp_path), 10)
     writer.append(3, b"")
     with pytest.raises(CorruptLog, match="entry 3 follows entry 3"):
@@ -95,7 +95,7 @@ def test_entries_must_rise(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> None:
+def test_truncated_object_and_damaged_block_are_named(tmp_path: Path) -> None:
     path = Path(write(tmp_path, [b"a" * 40, b"b" * 40], 200))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
@@ -108,12 +108,12 @@ def test_an_object_cut_short_and_a_damaged_block_are_named(tmp_path: Path) -> No
     assert caught.value.at == 180
 
 
-def test_an_object_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_object_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LogError):
         checked_index(str(tmp_path / "none"))
 
 
-def test_a_crash_between_any_two_steps_leaves_no_half_ledger(
+def test_crash_between_any_two_steps_leaves_no_partial_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "faults", files.FaultPoints(log=str(tmp_path / "faults")))

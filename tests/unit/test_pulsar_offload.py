@@ -1,4 +1,4 @@
-"""Offloaded ledgers: blocks, padding, indexes."""
+"""Tests of offloaded ledgers: blocks, padding and indexes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def entries_of(data: bytes) -> list[tuple[int, bytes]]:
     return [(entry, data[at : at + size]) for entry, at, size in walk_data(data)]
 
 
-def test_the_worked_object() -> None:
+def test_documented_object_round_trips() -> None:
     assert entries_of(EXAMPLES["O"]) == [(0, EXAMPLES["A"]), (1, EXAMPLES["C"])]
     data, blocks = encode_data([EXAMPLES["A"], EXAMPLES["C"]])
     assert data == EXAMPLES["O"] and blocks == [OffloadIndexEntry(0, 1, 0)]
 
 
-def test_the_worked_index() -> None:
+def test_documented_index_round_trips() -> None:
     index = IndexObject.decode(EXAMPLES["P"])
     assert (index.data_bytes, index.blocks) == (217, (OffloadIndexEntry(0, 1, 0),))
     meta = index.metadata
@@ -49,7 +49,7 @@ def test_the_worked_index() -> None:
 
 
 @pytest.mark.parametrize("block_bytes", [*range(228, 300, 5), 1000])
-def test_several_blocks(block_bytes: int) -> None:
+def test_entries_are_split_into_blocks(block_bytes: int) -> None:
     data, blocks = encode_data(ENTRIES, block_bytes)
     assert entries_of(data) == list(enumerate(ENTRIES))
     index = IndexObject(len(data), b"", tuple(blocks))
@@ -68,14 +68,14 @@ def test_several_blocks(block_bytes: int) -> None:
     assert index.block_of(-1) is None
 
 
-def test_no_entries_no_block() -> None:
+def test_empty_ledger_has_no_blocks() -> None:
     assert encode_data([]) == (b"", [])
     assert entries_of(b"") == []
     empty = IndexObject(0, b"", ())
     assert IndexObject.decode(empty.encode()) == empty and empty.block_of(0) is None
 
 
-def test_an_entry_that_fits_no_block() -> None:
+def test_entry_that_fits_in_no_block_is_refused() -> None:
     with pytest.raises(ValueError, match="88 bytes in blocks of 200"):
         encode_data(ENTRIES, 200)
 
@@ -103,13 +103,13 @@ def damaged(at: int, text: str) -> bytes:
         (damaged(240 + 20, "0000000000000009"), 260),
     ],
 )
-def test_damage(data: bytes, at: int) -> None:
+def test_damage_is_named_by_its_byte(data: bytes, at: int) -> None:
     with pytest.raises(CorruptLog) as raised:
         entries_of(data)
     assert raised.value.at == at
 
 
-def test_an_object_cut_anywhere_but_between_blocks() -> None:
+def test_object_truncated_inside_a_block_is_refused() -> None:
     data, blocks = encode_data(ENTRIES, 240)
     borders = {0, *(block.offset for block in blocks)}
     for cut in range(len(data)):
@@ -120,7 +120,7 @@ def test_an_object_cut_anywhere_but_between_blocks() -> None:
                 entries_of(data[:cut])
 
 
-def test_padding_may_be_cut_off_anywhere() -> None:
+def test_padding_may_be_cut_anywhere() -> None:
     for room in range(40):
         head = block_header(BLOCK_HEADER_BYTES + 13 + room, 5)
         padding = (PADDING * 10)[:room]
@@ -149,7 +149,7 @@ def test_padding_may_be_cut_off_anywhere() -> None:
         (54, "00000000000000d9"),
     ],
 )
-def test_an_index_that_lies(at: int, text: str) -> None:
+def test_malformed_index_is_refused(at: int, text: str) -> None:
     data = bytearray(EXAMPLES["P"])
     data[at : at + len(text) // 2] = bytes.fromhex(text)
     with pytest.raises(CorruptLog):
@@ -159,18 +159,18 @@ def test_an_index_that_lies(at: int, text: str) -> None:
             IndexObject.decode(EXAMPLES["P"][:cut])
 
 
-def test_blocks_of_an_index_rise() -> None:
+def test_blocks_of_an_index_must_rise() -> None:
     for second in (OffloadIndexEntry(0, 2, 300), OffloadIndexEntry(5, 2, 0)):
         with pytest.raises(CorruptLog, match="out of order"):
             IndexObject.decode(IndexObject(400, b"", (OffloadIndexEntry(0, 1, 0), second)).encode())
 
 
-def test_an_index_of_the_other_layout_says_so() -> None:
+def test_index_of_the_v2_layout_is_refused() -> None:
     with pytest.raises(UnsupportedFormat, match="V2"):
         IndexObject.decode(bytes.fromhex("3d1fb0bc") + bytes(56))
 
 
-def test_metadata_that_are_none() -> None:
+def test_missing_ledger_metadata_is_refused() -> None:
     with pytest.raises(CorruptLog, match="LedgerMetadata without"):
         _ = replace(IndexObject.decode(EXAMPLES["P"]), metadata_bytes=b"").metadata
     assert LedgerMetadata.decode(IndexObject.decode(EXAMPLES["P"]).metadata_bytes).is_closed
@@ -189,7 +189,9 @@ def test_metadata_that_are_none() -> None:
         (99, (0,)),
     ],
 )
-def test_metadata_that_contradict_the_blocks(last: int | None, firsts: tuple[int, ...]) -> None:
+def test_metadata_that_contradicts_the_blocks_is_refused(
+    last: int | None, firsts: tuple[int, ...]
+) -> None:
     metadata = LedgerMetadata(
         quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED
     )

@@ -1,4 +1,4 @@
-"""Protobuf's wire format: what is read, what is refused, what stays byte for byte."""
+"""Tests of Protobuf's wire format: what is decoded, what is refused, and what stays byte for byte."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Outer(ProtoMessage):
         (-(1 << 63), "80808080808080808001"),
     ],
 )
-def test_varints(number: int, text: str) -> None:
+def test_varints_round_trip(number: int, text: str) -> None:
     data = bytes.fromhex(text)
     assert put_varint(number) == data
     value, end = decode_varint(data, 0, len(data))
@@ -84,7 +84,7 @@ def test_varints(number: int, text: str) -> None:
             decode_varint(data, 0, cut)
 
 
-def test_varints_that_are_none() -> None:
+def test_invalid_varints_are_refused() -> None:
     with pytest.raises(CorruptLog, match="longer than 10"):
         decode_varint(b"\xff" * 10 + b"\x01", 0, 11)
     assert decode_varint(b"\xff" * 9 + b"\x7f", 0, 10) == (
@@ -95,7 +95,7 @@ def test_varints_that_are_none() -> None:
         put_varint(1 << 64)
 
 
-def test_fields_and_where_they_lie() -> None:
+def test_fields_are_found_with_their_positions() -> None:
     data = (
         put(1, 10)
         + put(2, b"k1")
@@ -130,18 +130,18 @@ def test_fields_and_where_they_lie() -> None:
         ("08" + "ff" * 10 + "01", CorruptLog),
     ],
 )
-def test_damage(text: str, error: type[CorruptLog]) -> None:
+def test_malformed_fields_are_refused(text: str, error: type[CorruptLog]) -> None:
     with pytest.raises(error):
         spans(bytes.fromhex(text))
 
 
-def test_damage_names_its_byte() -> None:
+def test_error_names_the_byte() -> None:
     with pytest.raises(CorruptLog) as raised:
         fields(b"??" + put(1, 1) + b"\x0f", 2)
     assert raised.value.at == 4
 
 
-def test_a_message() -> None:
+def test_message_round_trips() -> None:
     value = Outer(
         number=-5,
         small=-1,
@@ -158,7 +158,7 @@ def test_a_message() -> None:
     assert Outer(number=0).encode() == bytes.fromhex("0800")
 
 
-def test_what_a_message_does_not_know_it_keeps() -> None:
+def test_unknown_fields_are_kept() -> None:
     data = put(50, b"x") + put(1, b"not a number") + put(1, 3) + put(51, 7) + put(1, 4)
     found = Outer.decode(data)
     assert found.number == 4
@@ -173,24 +173,24 @@ def test_repeated_numbers_may_be_packed() -> None:
         Outer.decode(put(1, 0) + put(4, packed[:-1]))
 
 
-def test_32_bit_numbers_keep_the_low_half() -> None:
+def test_32_bit_numbers_keep_their_low_half() -> None:
     assert Outer.decode(put(1, 0) + put(2, (5 << 32) | 7)).small == 7
     assert Outer.decode(put(1, 0) + put(2, 0xFFFF_FFFF)).small == -1
     assert Outer.decode(put(1, 0) + put(8, -1)).size == 0xFFFF_FFFF
 
 
-def test_text_that_is_no_text() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     assert Inner.decode(put(1, b"\xff")).name == "�"
 
 
-def test_a_missing_field_names_itself() -> None:
+def test_missing_required_field_is_named() -> None:
     with pytest.raises(CorruptLog, match="Outer without number"):
         Outer.decode(b"")
     with pytest.raises(CorruptLog, match="Inner without name"):
         Outer.decode(put(1, 1) + put(6, b""))
 
 
-def test_a_table_that_contradicts_itself() -> None:
+def test_message_table_without_unique_field_numbers_is_refused() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Twice(ProtoMessage):
         one: Annotated[int | None, ProtoField(1, INT32)] = None
@@ -205,6 +205,6 @@ def test_a_table_that_contradicts_itself() -> None:
             protobuf._table(table)
 
 
-def test_the_tables_of_messages_are_sound() -> None:
+def test_tables_of_messages_have_unique_field_numbers() -> None:
     assert len(protobuf._table(entry.Metadata)) == 30 and 10 not in protobuf._table(entry.Metadata)
     assert sorted(protobuf._table(entry.SingleMetadata)) == list(range(1, 11))

@@ -1,5 +1,5 @@
-"""SequenceFiles of the file-system offloader: plain, compressed by record, compressed in blocks;
-and lies.
+"""Tests of the SequenceFiles of the file-system offloader: plain, compressed by record or by block,
+and malformed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CODECS = [None, DEFAULT_CODEC, GZIP_CODEC, DEFLATE_CODEC]
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("has_blocks", [False, True])
-def test_pairs_come_back(codec: str | None, has_blocks: bool) -> None:
+def test_pairs_round_trip(codec: str | None, has_blocks: bool) -> None:
     data = encode_sequence_file(PAIRS, SYNC, codec=codec, has_blocks=has_blocks, block_bytes=2000)
     assert [(pair.key, pair.value) for pair in walk_sequence_file(data)] == PAIRS
     header = decode_header(data)
@@ -57,7 +57,7 @@ def test_pairs_come_back(codec: str | None, has_blocks: bool) -> None:
             decode_header(data[:cut])
 
 
-def test_bytes_as_hadoop_has_them() -> None:
+def test_encoded_bytes_equal_hadoops() -> None:
     data = encode_sequence_file([(-1, b"ab")], SYNC, codec=None)
     assert data == (
         b"SEQ\x06\x21org.apache.hadoop.io.LongWritable\x22org.apache.hadoop.io.BytesWritable"
@@ -80,12 +80,12 @@ def test_bytes_as_hadoop_has_them() -> None:
         (-(1 << 63), "807fffffffffffffff"),
     ],
 )
-def test_hadoop_s_numbers(value: int, text: str) -> None:
+def test_hadoop_variable_length_numbers_round_trip(value: int, text: str) -> None:
     assert encode_vlong(value) == bytes.fromhex(text)
     assert _BufferReader(bytes.fromhex(text), 0, len(text) // 2).vlong("number") == value
 
 
-def test_metadata_of_the_file() -> None:
+def test_file_metadata_is_decoded() -> None:
     data = encode_sequence_file(PAIRS, SYNC, codec=None)
     at = decode_header(data).size_bytes - 20
     more = data[:at] + (1).to_bytes(4, "big") + b"\x01k\x02vv" + data[at + 4 :]
@@ -118,7 +118,7 @@ def test_version_5_has_no_metadata() -> None:
         ),
     ],
 )
-def test_what_is_no_sequence_file(data: bytes, error: type[LogError]) -> None:
+def test_file_that_is_not_a_sequence_file_is_refused(data: bytes, error: type[LogError]) -> None:
     with pytest.raises(error):
         list(walk_sequence_file(data))
 
@@ -143,7 +143,7 @@ def with_record(record: str, *, has_blocks: bool = False, codec: str | None = No
         ("ffffffff 0001", TruncatedLog),
     ],
 )
-def test_records_that_lie(record: str, error: type[LogError]) -> None:
+def test_malformed_record_is_refused(record: str, error: type[LogError]) -> None:
     with pytest.raises(error):
         list(walk_sequence_file(with_record(record)))
 
@@ -164,7 +164,7 @@ SYNC_MARK = "ffffffff000102030405060708090a0b0c0d0e0f"
         ("01 ff", TruncatedLog),
     ],
 )
-def test_blocks_that_lie(block: str, error: type[LogError]) -> None:
+def test_malformed_block_is_refused(block: str, error: type[LogError]) -> None:
     sound = with_record(
         SYNC_MARK + "01 01 08 08 0000000000000003 01 04 04 00000000", has_blocks=True
     )
@@ -175,14 +175,14 @@ def test_blocks_that_lie(block: str, error: type[LogError]) -> None:
         list(walk_sequence_file(with_record("00000001" + block, has_blocks=True)))
 
 
-def test_a_value_that_grows_beyond_the_limit() -> None:
+def test_value_that_decompresses_beyond_the_limit_is_refused() -> None:
     data = encode_sequence_file([(0, bytes(1 << 20))], SYNC)
     assert len(data) < 3000 and len(list(walk_sequence_file(data, 1 << 21))) == 1
     with pytest.raises(OutOfMemoryBudget):
         list(walk_sequence_file(data, 1 << 19))
 
 
-def test_zlib_data_that_are_none() -> None:
+def test_invalid_zlib_data_is_refused() -> None:
     whole = zlib.compress(b"\0\0\0\1a")
     for stored, error in ((b"no zlib", "broken zlib"), (whole[:-1], "stop early")):
         record = (

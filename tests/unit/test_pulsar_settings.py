@@ -1,4 +1,4 @@
-"""A broker.conf of Pulsar as settings, and what is wrong with one."""
+"""Tests of reading Pulsar's broker.conf, and of its errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastwrite.pulsar.rules.settings import PulsarConfig
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 
 
-def test_defaults() -> None:
+def test_empty_settings_give_the_defaults() -> None:
     config = PulsarConfig.from_names({})
     assert (config.retain_null_key, config.by_event_time, config.compaction_threshold_bytes) == (
         False,
@@ -20,7 +20,7 @@ def test_defaults() -> None:
     assert (config.ensemble_size, config.write_quorum, config.ack_quorum) == (2, 2, 2)
 
 
-def test_a_broker_conf_as_it_is() -> None:
+def test_broker_conf_is_read() -> None:
     config = PulsarConfig.from_names(
         {
             "topicCompactionRetainNullKey": " True ",
@@ -42,7 +42,7 @@ def test_a_broker_conf_as_it_is() -> None:
     assert config.by_event_time
 
 
-def test_the_topics_own_name_is_the_stronger_one() -> None:
+def test_topic_setting_takes_precedence_over_the_brokers() -> None:
     names = {"brokerServiceCompactionThresholdInBytes": 5, "compactionThreshold": "10M"}
     assert PulsarConfig.from_names(names).compaction_threshold_bytes == 10 << 20
 
@@ -59,6 +59,6 @@ def test_the_topics_own_name_is_the_stronger_one() -> None:
         ("managedLedgerDefaultAckQuorum", "3", "contradict each other"),
     ],
 )
-def test_what_is_refused(name: str, value: object, said: str) -> None:
+def test_unknown_or_invalid_setting_is_refused(name: str, value: object, said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         PulsarConfig.from_names({name: value})

@@ -1,4 +1,4 @@
-"""A topic folder of Pulsar as the engine's store sees it."""
+"""Tests of a Pulsar topic folder as the engine reads it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
         find_topics(str(tmp_path / "missing"))
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_kafka_folder_is_not_a_pulsar_archive(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     put_ledger(
@@ -140,7 +140,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the manifest
 
 
-def test_a_manifest_comes_back(tmp_path: Path) -> None:
+def test_manifest_round_trips(tmp_path: Path) -> None:
     assert read_manifest(str(tmp_path)) is None
     replace_manifest(str(tmp_path), MANIFEST_OF_13)
     assert read_manifest(str(tmp_path)) == MANIFEST_OF_13
@@ -155,9 +155,7 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
         ({"version": 2}, "of another release"),
     ],
 )
-def test_a_manifest_that_was_changed_is_refused(
-    tmp_path: Path, change: dict[str, object], said: str
-) -> None:
+def test_changed_manifest_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     replace_manifest(str(tmp_path), MANIFEST_OF_13)
     path = tmp_path / MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -166,7 +164,7 @@ def test_a_manifest_that_was_changed_is_refused(
     assert caught.value.path == str(path)
 
 
-def test_each_byte_of_a_manifest_counts() -> None:
+def test_every_byte_of_a_manifest_is_covered_by_its_checksum() -> None:
     encoded = MANIFEST_OF_13.encode()
     for at in range(len(encoded)):
         changed = bytearray(encoded)
@@ -189,12 +187,12 @@ def test_each_byte_of_a_manifest_counts() -> None:
         {"from_": Position(1 << 40, 0)},
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_refused(change: dict[str, object]) -> None:
+def test_inconsistent_manifest_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CorruptLog):
         CompactionManifest.decode(replace(MANIFEST_OF_13, **change).encode())  # type: ignore[arg-type]
 
 
-def test_a_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
+def test_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("k")])
     assert compact(folder).status is Status.CLEANED
@@ -209,7 +207,7 @@ def test_a_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- ledgers
 
 
-def test_of_two_objects_the_topics_metadata_tell_which_counts(tmp_path: Path) -> None:
+def test_topic_metadata_selects_one_of_two_objects(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("k")], uuid=UUID(int=1))
     put_ledger(folder, 10, [single("k"), single("l")], uuid=UUID(int=2))
@@ -225,7 +223,7 @@ def test_of_two_objects_the_topics_metadata_tell_which_counts(tmp_path: Path) ->
     assert positions(folder) == ["10:0", "10:1"]
 
 
-def test_a_ledger_that_is_missing(tmp_path: Path) -> None:
+def test_missing_ledger_is_damage_unless_compacted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     ledgers = [LedgerInfo(ledger=number, entries=1, closed_ms=1) for number in (10, 12, 15)]
     (folder / MANAGED_LEDGER).write_bytes(
@@ -257,7 +255,7 @@ def test_a_ledger_that_is_missing(tmp_path: Path) -> None:
     assert positions(folder) == ["10:0", "12:0", "15:0"]
 
 
-def test_metadata_as_json_are_as_good(tmp_path: Path) -> None:
+def test_json_metadata_is_accepted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a")])
     put_ledger(folder, 15, [single("c")])
@@ -270,7 +268,7 @@ def test_metadata_as_json_are_as_good(tmp_path: Path) -> None:
     assert compact(folder).status is Status.DAMAGED
 
 
-def test_what_contradicts_its_index(tmp_path: Path) -> None:
+def test_object_that_contradicts_its_index_is_damage(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     path = put_ledger(folder, 10, [single("a"), single("b")])
     whole, index = path.read_bytes(), path.with_name(path.name + INDEX_SUFFIX)
@@ -294,7 +292,7 @@ def test_what_contradicts_its_index(tmp_path: Path) -> None:
     assert compact(folder).status is Status.DAMAGED
 
 
-def test_a_folder_that_is_named_after_no_topic_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_topic_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
         list_topic(str(tmp_path))
 
@@ -308,7 +306,7 @@ def log_of(folder: Path, *ledgers: list[bytes]) -> PartitionLog:
     return topic_log.read_topic(str(folder))
 
 
-def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> None:
+def test_horizon_includes_markers_and_aborted_messages(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     log = log_of(
         folder,
@@ -337,7 +335,7 @@ def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> N
     assert compact(folder).reason == "no message beyond the horizon, 11:1"
 
 
-def test_nothing_is_compacted_beyond_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
+def test_round_stops_before_an_open_transaction(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a"), data("b", 1), single("a"), marker(COMMIT, 9)])
     assert compact(folder).status is Status.CLEANED
@@ -349,14 +347,14 @@ def test_nothing_is_compacted_beyond_a_transaction_that_is_not_decided(tmp_path:
     assert positions(folder) == ["10:1", "10:2", "12:0"]
 
 
-def test_a_topic_of_nothing_but_markers(tmp_path: Path) -> None:
+def test_topic_of_only_markers_is_not_compacted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [marker(SNAPSHOT), marker(COMMIT, 1)])
     assert compact(folder).reason == "there is no message"
     assert read_manifest(str(folder)) is None
 
 
-def test_a_compacted_ledger_may_be_empty(tmp_path: Path) -> None:
+def test_compacted_ledger_may_be_empty(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a"), single("a", b"")])
     for number, expected in ((11, []), (12, [])):
@@ -370,7 +368,7 @@ def test_a_compacted_ledger_may_be_empty(tmp_path: Path) -> None:
     assert manifest is not None and (manifest.messages, str(manifest.horizon)) == (1, "13:0")
 
 
-def test_a_topics_first_ledger_may_be_0(tmp_path: Path) -> None:
+def test_first_ledger_may_be_0(tmp_path: Path) -> None:
     """BookKeeper counts ledgers from 0, and entry 0:0 has offset 0: it is still a raw entry."""
     folder = topic_folder(tmp_path)
     raw = put_ledger(folder, 0, [single("a"), single("b"), single("a", b"w")])
@@ -399,7 +397,7 @@ def test_a_topics_first_ledger_may_be_0(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- what is left of rounds
 
 
-def test_a_compacted_ledger_whose_manifest_is_gone_is_kept_if_it_is_all_there_is(
+def test_compacted_ledger_without_a_manifest_is_kept_if_nothing_else_exists(
     tmp_path: Path,
 ) -> None:
     folder = topic_folder(tmp_path)
@@ -421,7 +419,7 @@ def test_a_compacted_ledger_whose_manifest_is_gone_is_kept_if_it_is_all_there_is
     assert not os.path.exists(stray.path) and positions(folder) == ["10:0", "10:1", "12:0"]
 
 
-def test_a_compacted_ledger_of_a_broker_is_taken_for_what_it_is(tmp_path: Path) -> None:
+def test_compacted_ledger_of_a_broker_is_recognised(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [single("a")])
     custom = {"component": b"compacted-ledger", "pulsar/compactedTopic": TOPIC.encode()}
@@ -433,7 +431,7 @@ def test_a_compacted_ledger_of_a_broker_is_taken_for_what_it_is(tmp_path: Path) 
 # ---------------------------------------------------------------------- surveys
 
 
-def test_a_survey_is_made_once_and_believed_as_long_as_its_object_is_the_same(
+def test_survey_is_reused_until_its_object_changes(
     tmp_path: Path,
 ) -> None:
     folder = topic_folder(tmp_path)
@@ -459,7 +457,7 @@ def test_a_survey_is_made_once_and_believed_as_long_as_its_object_is_the_same(
     assert survey.survey_of(other).entries == 1
 
 
-def test_what_a_survey_reads_is_counted(tmp_path: Path) -> None:
+def test_bytes_read_by_a_survey_are_counted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     path = put_ledger(folder, 10, [single("a", b"v" * 1000) for _ in range(20)])
     spent: list[int] = []

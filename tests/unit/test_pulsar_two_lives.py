@@ -1,5 +1,5 @@
-"""A topic that was deleted and created again, as a real offloader left it: ledger 51 is of the first
-life, 54 of the second.
+"""Tests of a recreated topic as a real offloader left it: ledger 51 is of the old topic, 54 of the
+new one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def lives(to: Path) -> list[str]:
     return found
 
 
-def test_with_the_ledger_list_only_the_second_life_counts(
-    source: str, ledgers: str, tmp_path: Path
-) -> None:
+def test_ledger_list_selects_the_recreated_topic(source: str, ledgers: str, tmp_path: Path) -> None:
     to = tmp_path / "archive"
     for _ in range(2):
         report = fetch(source, to, ledgers)
@@ -62,7 +60,7 @@ def test_with_the_ledger_list_only_the_second_life_counts(
     assert dict(lastwrite.latest(str(to), TOPIC)) == SECOND
 
 
-def test_without_the_ledger_list_the_ambiguity_is_named(
+def test_ambiguity_is_named_without_a_ledger_list(
     source: str, ledgers: str, tmp_path: Path
 ) -> None:
     to = tmp_path / "archive"

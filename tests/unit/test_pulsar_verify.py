@@ -1,4 +1,4 @@
-"""``verify`` of topic folders: what is whole, and each kind of damage by its words."""
+"""Tests of ``verify`` on topic folders: an intact folder, and the message for each kind of damage."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def verified(folder: Path) -> PartitionVerification:
     return found
 
 
-def test_what_is_whole(folder: Path) -> None:
+def test_intact_topic_is_verified(folder: Path) -> None:
     found = verified(folder)
     assert (str(found.status), found.problems, found.advice) == ("verified", [], [])
     assert (found.segments, found.batches, found.records) == (3, 4 + 21 + 4, 6 + 24 + 3)
@@ -171,7 +171,7 @@ def made_by_hand(folder: Path, key: bytes | None, value: bytes, is_ours: bool = 
 
 
 @pytest.mark.parametrize("words", list(DAMAGE))
-def test_damage_by_its_words(folder: Path, words: str) -> None:
+def test_each_kind_of_damage_has_its_message(folder: Path, words: str) -> None:
     DAMAGE[words](folder)
     report = lastwrite.verify(str(folder))
     assert report.exit_status == 3
@@ -179,7 +179,7 @@ def test_damage_by_its_words(folder: Path, words: str) -> None:
     json.dumps(report.to_dict())
 
 
-def test_what_a_broker_left_is_told_and_no_damage(folder: Path) -> None:
+def test_keyless_messages_of_a_broker_are_advice_and_not_damage(folder: Path) -> None:
     made_by_hand(folder, None, b"v", is_ours=False)
     found = verified(folder)
     assert (
@@ -188,12 +188,12 @@ def test_what_a_broker_left_is_told_and_no_damage(folder: Path) -> None:
     )
 
 
-def test_deletes_in_a_compacted_ledger_are_told(folder: Path) -> None:
+def test_tombstones_in_a_compacted_ledger_are_advice(folder: Path) -> None:
     made_by_hand(folder, b"k1", b"")
     assert [line for line in verified(folder).advice if line.endswith("it contains 1 tombstones")]
 
 
-def test_what_no_manifest_names_is_told(folder: Path) -> None:
+def test_compacted_ledger_without_a_manifest_is_advice(folder: Path) -> None:
     made_by_hand(folder, b"k1", b"v")
     found = verified(folder)
     assert str(found.status) == "verified"

@@ -1,4 +1,4 @@
-"""The range of a round, by example; the figures of the rule's own text where it gives any."""
+"""Tests of the range of a round, by example, with the figures of the rule's own description."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(
     )
 
 
-def test_the_worked_round() -> None:
+def test_documented_example_gives_its_range() -> None:
     sizes = [288, 288, 288, 288, 288, 288, 288, 164]
     first = log(
         [segment(4 * n, size) for n, size in enumerate(sizes)] + [segment(30, 0, first=None)], 30
@@ -57,14 +57,14 @@ def test_the_worked_round() -> None:
     assert cleanable_range(second, KafkaTopicConfig(min_cleanable_dirty_ratio=0.28), NOW).eligible
 
 
-def test_a_segment_that_holds_the_first_dirty_offset_counts_on_both_sides() -> None:
+def test_segment_with_the_first_dirty_offset_counts_as_clean_and_dirty() -> None:
     half_clean = log([segment(0, 360), segment(10, 292), segment(20)], 20, checkpoint=5)
     found = cleanable_range(half_clean, KafkaTopicConfig(), 9)
     assert (found.first_dirty, found.clean_bytes, found.cleanable_bytes) == (5, 360, 652)
     assert found.ratio == pytest.approx(0.644, abs=0.0005)
 
 
-def test_the_ratio_has_to_be_above_the_threshold() -> None:
+def test_ratio_must_exceed_the_threshold() -> None:
     half = log([segment(0, 100), segment(10, 100), segment(20, 7)], 25, checkpoint=10)
     assert cleanable_range(half, KafkaTopicConfig(), 9).ratio == 0.5
     assert not cleanable_range(half, KafkaTopicConfig(), 9).eligible
@@ -83,7 +83,7 @@ def test_the_ratio_has_to_be_above_the_threshold() -> None:
         (7, 7, 7, False),
     ],
 )
-def test_a_checkpoint_outside_the_log_is_corrected(
+def test_checkpoint_outside_the_log_is_corrected(
     checkpoint: int | None, log_start: int, first_dirty: int, corrected: bool
 ) -> None:
     found = cleanable_range(
@@ -105,7 +105,7 @@ def test_a_checkpoint_outside_the_log_is_corrected(
         (0, 0, Hold.HIGH_WATERMARK),
     ],
 )
-def test_whole_segments_below_the_high_watermark(
+def test_range_ends_with_complete_segments_below_the_high_watermark(
     high_watermark: int, first_uncleanable: int, held_by: Hold
 ) -> None:
     found = cleanable_range(
@@ -117,7 +117,7 @@ def test_whole_segments_below_the_high_watermark(
     assert found.eligible == (first_uncleanable > 0)
 
 
-def test_the_lag_holds_from_the_first_young_segment() -> None:
+def test_lag_ends_the_range_at_the_first_young_segment() -> None:
     config = KafkaTopicConfig(min_compaction_lag_ms=1000)
 
     def reach(*ages: int) -> tuple[int, Hold]:
@@ -136,7 +136,7 @@ def test_the_lag_holds_from_the_first_young_segment() -> None:
     assert found.first_uncleanable == 20  # a clean segment is not asked
 
 
-def test_a_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> None:
+def test_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> None:
     config = KafkaTopicConfig(min_compaction_lag_ms=1000)
     found = cleanable_range(
         log([segment(0), segment(10, largest=NOW), segment(20)], 25, checkpoint=15), config, NOW
@@ -146,7 +146,7 @@ def test_a_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> 
     assert found.reason is not None and "min.compaction.lag.ms, 1000" in found.reason
 
 
-def test_overdue_counts_closed_dirty_segments_by_their_first_batch() -> None:
+def test_overdue_time_counts_closed_dirty_segments_by_their_first_batch() -> None:
     config = KafkaTopicConfig(max_compaction_lag_ms=1000)
 
     def late(*firsts: int | None, checkpoint: int = 10) -> tuple[int, bool]:
@@ -168,7 +168,7 @@ def test_overdue_counts_closed_dirty_segments_by_their_first_batch() -> None:
     assert late(NOW, 1, checkpoint=25)[0] == 0
 
 
-def test_with_the_active_segment_the_log_is_cleaned_to_its_end() -> None:
+def test_include_active_extends_the_range_to_the_log_end() -> None:
     archive = log([segment(0), segment(10), segment(20)], 25)
     found = cleanable_range(archive, KafkaTopicConfig(), NOW, include_active=True)
     assert (found.first_uncleanable, found.cleanable_bytes, found.held_by) == (
@@ -217,13 +217,15 @@ def test_with_the_active_segment_the_log_is_cleaned_to_its_end() -> None:
         ),
     ],
 )
-def test_a_reason_has_the_figures(of: PartitionLog, config: KafkaTopicConfig, reason: str) -> None:
+def test_reason_contains_the_figures(
+    of: PartitionLog, config: KafkaTopicConfig, reason: str
+) -> None:
     found = cleanable_range(of, config, NOW)
     assert not found.eligible
     assert found.reason == reason
 
 
-def test_the_active_segment_of_an_archive_that_follows_may_be_several() -> None:
+def test_following_archive_may_have_several_active_segments() -> None:
     """No round touches them, unless it is told to, and retention of a log may."""
     segments = [segment(10 * n) for n in range(5)]
     closed = replace(log(segments, 50), is_closed=True)

@@ -1,6 +1,4 @@
-"""Producers and aborted transactions are read from what lies in a folder, whatever of it is missing
-or broken.
-"""
+"""Tests of reading producers and aborted transactions from a folder with missing or broken files."""
 
 from __future__ import annotations
 
@@ -84,13 +82,13 @@ def read(folder: Path) -> PartitionLog:
     return log_dir.read_partition(str(folder))
 
 
-def test_without_a_snapshot_the_log_is_walked(folder: Path) -> None:
+def test_log_is_walked_without_a_snapshot(folder: Path) -> None:
     log = read(folder)
     assert (log.producers, log.first_unstable_offset, log.last_stable_offset) == (END, 3, 3)
     assert read_history(log)[:3] == (END, (AbortedTransaction(7, 0, 2, 1),), ((7, 3),))
 
 
-def test_the_newest_snapshot_counts_and_what_lies_behind_it(folder: Path) -> None:
+def test_newest_snapshot_is_continued_with_the_log_after_it(folder: Path) -> None:
     # It knows a producer that left nothing in the log, and 7 otherwise than the batches below it
     # say.
     known = [ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1), ProducerEntry(7, 0, 0, 2, 0, 5, 3, 2)]
@@ -111,7 +109,7 @@ def test_the_newest_snapshot_counts_and_what_lies_behind_it(folder: Path) -> Non
     assert read(folder).producers == (), "one above the log's end"
 
 
-def test_snapshots_at_the_logs_start_or_below_do_not_count(folder: Path) -> None:
+def test_snapshots_at_or_below_the_log_start_are_ignored(folder: Path) -> None:
     snapshot(folder, 3, ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1))
     write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 3})
     log = read(folder)
@@ -120,13 +118,13 @@ def test_snapshots_at_the_logs_start_or_below_do_not_count(folder: Path) -> None
     assert read(folder).producers == (ProducerState(8, 0, -1, STAMP + 4), END[2])
 
 
-def test_what_was_opened_below_the_logs_start_holds_its_start(folder: Path) -> None:
+def test_transaction_opened_below_the_log_start_is_unstable_from_there(folder: Path) -> None:
     snapshot(folder, 5, ProducerEntry(7, 0, 0, 3, 0, STAMP, 3, 3))
     write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": 4})
     assert read(folder).first_unstable_offset == 4
 
 
-def test_a_broken_snapshot_is_passed_over_and_named(folder: Path) -> None:
+def test_broken_snapshot_is_skipped_and_named(folder: Path) -> None:
     snapshot(folder, 3, *[ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1)])
     for harm, at, words in ((b"\0\2", 0, "version 2"), (b"\0\1\0", 2, "crc")):
         broken = snapshot(folder, 5, ProducerEntry(2, 0, 0, 0, 0, STAMP, 3, -1))
@@ -139,7 +137,7 @@ def test_a_broken_snapshot_is_passed_over_and_named(folder: Path) -> None:
         assert words in log.problems[0].message
 
 
-def test_the_walk_ends_at_damage_and_at_a_torn_tail(folder: Path) -> None:
+def test_walk_ends_at_damage_and_at_a_torn_tail(folder: Path) -> None:
     active = folder / f"{5:020d}.log"
     active.write_bytes(active.read_bytes() + data(6, 9)[:-1])
     assert read(folder).producers == END
@@ -151,7 +149,7 @@ def test_the_walk_ends_at_damage_and_at_a_torn_tail(folder: Path) -> None:
     ].open_from == 1
 
 
-def test_a_marker_above_the_high_watermark_is_undecided_even_where_the_snapshot_knows_of_it(
+def test_marker_above_the_high_watermark_is_undecided_despite_the_snapshot(
     folder: Path,
 ) -> None:
     snapshot(
@@ -169,7 +167,7 @@ def test_a_marker_above_the_high_watermark_is_undecided_even_where_the_snapshot_
 
 
 @pytest.mark.parametrize("window_bytes", [61, 100, 256 << 10])
-def test_batches_larger_than_what_is_read_at_once(
+def test_batches_larger_than_the_window_are_read(
     folder: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producers, "_WINDOW_BYTES", max(window_bytes, 78))  # a marker has to fit
@@ -189,7 +187,7 @@ def test_batches_larger_than_what_is_read_at_once(
     )
 
 
-def test_markers_that_say_nothing_and_markers_in_disguise(folder: Path) -> None:
+def test_empty_and_compressed_markers_are_handled(folder: Path) -> None:
     emptied = encode_batch(
         [],
         base_offset=5,
@@ -218,7 +216,7 @@ def test_markers_that_say_nothing_and_markers_in_disguise(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"\0\0\0", b"\xff\xff\0\0"])
-def test_a_control_record_without_version_and_type_is_damage(
+def test_control_record_without_version_and_type_ends_the_walk(
     folder: Path, key: bytes | None
 ) -> None:
     """The walk ends there; the scan says where."""
@@ -230,7 +228,7 @@ def test_a_control_record_without_version_and_type_is_damage(
         assert read(folder).producers == END[:2]
 
 
-def test_old_formats_have_no_producers_and_are_stepped_over(folder: Path) -> None:
+def test_old_formats_have_no_producers_and_are_skipped(folder: Path) -> None:
     plain = bytes.fromhex(  # by Kafka's own classes
         "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
     )
@@ -241,7 +239,7 @@ def test_old_formats_have_no_producers_and_are_stepped_over(folder: Path) -> Non
     assert [producer.producer_id for producer in read(folder).producers] == [7, 8, 9]
 
 
-def test_a_segment_that_vanished_is_an_error(folder: Path) -> None:
+def test_vanished_segment_is_an_error(folder: Path) -> None:
     log = read(folder)
     os.unlink(log.segments[1].path)
     with pytest.raises(LogError, match=f"{3:020d}.log"):
@@ -260,7 +258,7 @@ def index(folder: Path, base: int, content: bytes) -> Path:
 FIRST, SECOND = ModelAborted(7, 0, 2, 1), ModelAborted(8, 1, 4, 3)
 
 
-def test_transaction_indexes_of_all_segments_come_together(folder: Path) -> None:
+def test_transaction_indexes_of_all_segments_are_merged(folder: Path) -> None:
     index(folder, 3, encode_aborted([SECOND]) + b"half of an entry")
     index(folder, 0, encode_aborted([FIRST]))
     index(folder, 5, b"")
@@ -278,7 +276,7 @@ def test_transaction_indexes_of_all_segments_come_together(folder: Path) -> None
         (b"\xff\xff" + encode_aborted([SECOND])[2:], 0, "of version -1"),
     ],
 )
-def test_a_transaction_index_that_lies_is_damage(
+def test_wrong_transaction_index_is_damage(
     folder: Path, content: bytes, at: int, words: str
 ) -> None:
     file = index(folder, 3, content)

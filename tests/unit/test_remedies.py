@@ -1,5 +1,7 @@
-"""Remedies that errors name are followed, and help: a case is a command that fails, words of its
-remedy, what the user does, and the command that then succeeds.
+"""Tests that the remedies which errors name help.
+
+A case is a command that fails, the text of its remedy, the user's step, and the command that then
+succeeds.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_the_remedy_helps(
+def test_remedy_helps(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -1,6 +1,4 @@
-"""Retention as a part of a compaction: after the round, of what the round left, in place, in a copy
-and in a plan.
-"""
+"""Tests of retention as part of a compaction: after the round, in place, in a copy and in a plan."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
 
 
 @pytest.mark.parametrize("layout", EXPIRING, ids=lambda layout: layout.name)
-def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expiring) -> None:
+def test_plan_compact_and_copy_report_and_do_the_same(tmp_path: Path, layout: Expiring) -> None:
     root = tmp_path / "root"
     write_expiring(root, layout)
     config = {**layout.config, "min.cleanable.dirty.ratio": "0"}
@@ -103,7 +101,7 @@ def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expir
     assert again.status is not Status.CLEANED
 
 
-def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
+def test_retention_uses_the_sizes_after_the_round(tmp_path: Path) -> None:
     """Of the seven records the round takes the three of segment 10: then the log has just what it
     may keep.
     """
@@ -132,7 +130,7 @@ def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
     assert rest.bytes_after == 0 and bases(root / NAME) == [30]
 
 
-def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
+def test_retention_uses_the_age_of_the_surviving_records(tmp_path: Path) -> None:
     """The youngest record of segment 0 is an older write of its key than that in 10: the rest of 0
     is old.
     """
@@ -158,7 +156,7 @@ def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
     ] == [10, 20]
 
 
-def test_segments_go_although_no_round_is_due(tmp_path: Path) -> None:
+def test_segments_expire_without_a_due_round(tmp_path: Path) -> None:
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
     write_checkpoint(root, "cleaner-offset-checkpoint", {NAME: 20})
     write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
@@ -172,7 +170,7 @@ def test_segments_go_although_no_round_is_due(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["delete", ""])
-def test_a_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> None:
+def test_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> None:
     root = write(tmp_path, {0: [("a", 0)], 10: [("a", 0)], 20: [("a", 0)]})
     before = contents(root / NAME)
     config = {"cleanup.policy": policy, "retention.ms": "1000", "retention.bytes": "-1"}
@@ -187,7 +185,7 @@ def test_a_policy_without_compact_has_no_round(tmp_path: Path, policy: str) -> N
     assert old.segments_deleted == (3 if policy else 0)
 
 
-def test_a_folder_of_which_nobody_knows_the_settings_is_only_compacted(tmp_path: Path) -> None:
+def test_folder_with_unknown_settings_is_only_compacted(tmp_path: Path) -> None:
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
     assert (
         plan(
@@ -197,7 +195,7 @@ def test_a_folder_of_which_nobody_knows_the_settings_is_only_compacted(tmp_path:
     )
 
 
-def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
+def test_damaged_partition_keeps_expired_segments(tmp_path: Path) -> None:
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: [("c", 0)]})
     write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
     file = root / NAME / f"{10:020d}.log"
@@ -208,7 +206,7 @@ def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
     assert contents(root / NAME) == before
 
 
-def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path) -> None:
+def test_unknown_retention_time_deletes_nothing(tmp_path: Path) -> None:
     """The metadata log knows the topic, not what its brokers have in their files."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     year_later = AT + 366 * 86_400_000
@@ -237,7 +235,7 @@ def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path) -> None:
     )
 
 
-def test_under_a_policy_that_nobody_states_nothing_goes_by_size_or_age(tmp_path: Path) -> None:
+def test_unknown_policy_deletes_nothing_by_size_or_age(tmp_path: Path) -> None:
     """The metadata log knows the topic; that the brokers' default is not compact nobody says."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     write_metadata(root, {"t": {"retention.ms": "1000", "retention.bytes": "0"}})
@@ -256,7 +254,7 @@ def test_under_a_policy_that_nobody_states_nothing_goes_by_size_or_age(tmp_path:
     assert [gone.rule for gone in plan(root, {}, now_ms=AT + 10_000).retention] == ["log start"]
 
 
-def test_a_brokers_age_takes_nothing_of_a_topic_of_which_nothing_is_known(tmp_path: Path) -> None:
+def test_retention_time_of_a_broker_does_not_apply_to_an_unknown_topic(tmp_path: Path) -> None:
     """It may have an age of its own."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     policy = {"cleanup.policy": "delete"}
@@ -270,7 +268,7 @@ def test_a_brokers_age_takes_nothing_of_a_topic_of_which_nothing_is_known(tmp_pa
     assert plan(root, {**policy, "retention.ms": "1"}, now_ms=AT + 10**12).segments_deleted == 2
 
 
-def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> None:
+def test_stale_checkpoint_entry_at_the_target_is_removed(tmp_path: Path) -> None:
     root = write(tmp_path / "root", {0: [("a", 0)], 10: [("b", 0)]})
     (tmp_path / "to").mkdir()
     write_checkpoint(tmp_path / "to", "log-start-offset-checkpoint", {NAME: 7, "u-0": 3})
@@ -279,7 +277,7 @@ def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> N
     shutil.rmtree(tmp_path / "to")
 
 
-def test_a_person_reads_which_segments_go_and_why(
+def test_text_output_lists_expired_segments_with_reasons(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = write(tmp_path, {10 * n: [("a", 0)] for n in range(13)} | {130: []})

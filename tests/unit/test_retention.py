@@ -1,4 +1,4 @@
-"""What retention takes, boundary by boundary."""
+"""Tests of the limits of retention, one by one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def taken(found: Retention) -> list[int]:
     return [gone.base_offset for gone in found.segments]
 
 
-def test_nothing_goes_and_nothing_moves() -> None:
+def test_nothing_expires_without_a_reason() -> None:
     found = expired(log([segment(0), segment(10)], 20, log_start=3), deleting(), NOW)
     assert (found.segments, found.rolls, found.first_base, found.log_start) == ((), False, 0, 3)
     assert found.stays == "it ends at offset 10, and the log starts at 3"
@@ -58,7 +58,7 @@ def test_nothing_goes_and_nothing_moves() -> None:
 @pytest.mark.parametrize(
     ("log_start", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10])]
 )
-def test_a_segment_below_the_log_start_goes_but_never_the_last(
+def test_segment_below_the_log_start_is_deleted_except_the_last(
     log_start: int, gone: list[int]
 ) -> None:
     whole = log([segment(0), segment(10), segment(20)], 30, log_start=log_start)
@@ -71,7 +71,7 @@ def test_a_segment_below_the_log_start_goes_but_never_the_last(
         assert found.first_base == (gone[-1] + 10 if gone else 0)
 
 
-def test_compact_alone_and_the_empty_policy_know_no_other_rule() -> None:
+def test_compact_only_and_empty_policies_have_no_other_rule() -> None:
     old = log([segment(0, age=10**9), segment(10, age=10**9)], 20)
     for policy in (("compact",), ()):
         config = KafkaTopicConfig(cleanup_policy=policy, retention_bytes=0, retention_ms=0)
@@ -98,7 +98,7 @@ def test_compact_alone_and_the_empty_policy_know_no_other_rule() -> None:
         (0, [0, 10, 20]),
     ],
 )
-def test_as_much_goes_as_leaves_at_least_the_limit(limit: int, gone: list[int]) -> None:
+def test_size_limit_keeps_at_least_its_bytes(limit: int, gone: list[int]) -> None:
     found = expired(
         log([segment(0), segment(10), segment(20)], 30), deleting(retention_bytes=limit), NOW
     )
@@ -107,7 +107,7 @@ def test_as_much_goes_as_leaves_at_least_the_limit(limit: int, gone: list[int]) 
     assert found.log_start == found.first_base == 10 * len(gone)
 
 
-def test_an_empty_segment_goes_where_the_log_has_just_the_limit() -> None:
+def test_empty_segment_is_deleted_if_the_log_has_exactly_the_limit() -> None:
     whole = log([segment(0, 0), segment(10), segment(20, 0)], 20)
     assert taken(expired(whole, deleting(retention_bytes=100), NOW)) == [0]
     assert taken(expired(whole, deleting(retention_bytes=101), NOW)) == []
@@ -119,12 +119,12 @@ def test_an_empty_segment_goes_where_the_log_has_just_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("age", "gone"), [(999, []), (1000, []), (1001, [0])])
-def test_equal_age_stays(age: int, gone: list[int]) -> None:
+def test_segment_of_exactly_the_retention_time_stays(age: int, gone: list[int]) -> None:
     whole = log([segment(0, age=age), segment(10)], 20)
     assert taken(expired(whole, deleting(retention_ms=1000), NOW)) == gone
 
 
-def test_a_time_of_zero_takes_all_that_is_older_than_now() -> None:
+def test_retention_time_of_zero_deletes_everything_older_than_now() -> None:
     assert taken(
         expired(log([segment(0, age=1), segment(10, age=0)], 20), deleting(retention_ms=0), NOW)
     ) == [0]
@@ -133,14 +133,14 @@ def test_a_time_of_zero_takes_all_that_is_older_than_now() -> None:
     assert (found.rolls, found.log_start, found.stays) == (True, 20, None)
 
 
-def test_a_record_from_the_future_keeps_what_lies_behind_it() -> None:
+def test_future_record_keeps_later_segments() -> None:
     whole = log([segment(0, age=50), segment(10, age=-1), segment(20, age=5000), segment(30)], 40)
     found = expired(whole, deleting(retention_ms=10), NOW)
     assert taken(found) == [0]
     assert found.stays == f"its largest timestamp, time {NOW + 1}, is 1 ms ahead of time {NOW}"
 
 
-def test_a_time_without_end_takes_nothing() -> None:
+def test_unlimited_retention_time_deletes_nothing() -> None:
     assert (
         taken(
             expired(log([segment(0, age=10**12), segment(10)], 20), deleting(retention_ms=-1), NOW)
@@ -155,7 +155,7 @@ def test_a_time_without_end_takes_nothing() -> None:
 @pytest.mark.parametrize(
     ("high_watermark", "gone"), [(9, []), (10, [0]), (19, [0]), (20, [0, 10]), (30, [0, 10, 20])]
 )
-def test_nothing_above_the_high_watermark_goes(high_watermark: int, gone: list[int]) -> None:
+def test_nothing_above_the_high_watermark_is_deleted(high_watermark: int, gone: list[int]) -> None:
     old = [segment(base, age=10**6) for base in (0, 10, 20)]
     whole = log(old, 30, high_watermark=high_watermark)
     for limits in ({"retention_ms": 0}, {"retention_bytes": 0}):
@@ -166,7 +166,7 @@ def test_nothing_above_the_high_watermark_goes(high_watermark: int, gone: list[i
     assert taken(expired(raised, deleting(), NOW)) == gone[:2]
 
 
-def test_the_last_segment_goes_whole_unless_it_is_empty() -> None:
+def test_last_segment_is_deleted_unless_it_is_empty() -> None:
     filled = expired(log([segment(5, age=9)], 12), deleting(retention_ms=0), NOW)
     assert (taken(filled), filled.rolls, filled.first_base, filled.log_start) == ([5], True, 12, 12)
     empty = expired(log([segment(5, 0, age=9)], 5), deleting(retention_ms=0), NOW)
@@ -174,7 +174,7 @@ def test_the_last_segment_goes_whole_unless_it_is_empty() -> None:
     assert empty.stays == "it is empty and the last one: a broker appends to it"
 
 
-def test_the_passes_follow_each_other_and_each_segment_names_its_rule() -> None:
+def test_rules_apply_in_order_and_each_segment_names_its_rule() -> None:
     whole = log(
         [segment(0, age=1), segment(10, age=1), segment(20, 50, age=9000), segment(30, 50)],
         40,

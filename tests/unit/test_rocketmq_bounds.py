@@ -1,7 +1,7 @@
-"""No kernel over RocketMQ's bytes loads a byte beyond those it was given, whatever they claim.
+"""Tests that no RocketMQ kernel reads beyond its input, whatever the input contains.
 
-The bytes lie right before a page that nobody may read; a load beyond ends the process, so it is one
-of its own.
+The input ends before an unreadable page, so that a read beyond it ends the process; it is a
+separate process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
     )  # told of eight bytes too many
 
 
-def test_no_kernel_reads_behind_the_bytes() -> None:
+def test_no_kernel_reads_beyond_its_input() -> None:
     done = subprocess.run(
         [sys.executable, "-m", __name__], capture_output=True, text=True, timeout=120, check=False
     )

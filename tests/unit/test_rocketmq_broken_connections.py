@@ -1,6 +1,4 @@
-"""``fetch`` of a live queue through connections that break after so many bytes, and from a broker
-that vanishes.
-"""
+"""Tests of fetching a live queue through broken connections, and from a broker that vanishes."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def records(archive: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("most", [6_000, 40_000])
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_all_comes_through_connections_that_break(
+def test_fetch_completes_through_broken_connections(
     tmp_path: Path, most: int, is_compacted: bool
 ) -> None:
     queue, archive = ServedQueue(is_compacted=is_compacted), tmp_path / "archive"
@@ -65,7 +63,7 @@ def test_all_comes_through_connections_that_break(
     assert (found.reason, len(records(archive))) == (None, len(queue.messages))
 
 
-def test_what_came_is_kept_where_a_message_does_not_come_whole(tmp_path: Path) -> None:
+def test_fetch_keeps_messages_before_an_incomplete_one(tmp_path: Path) -> None:
     queue, archive = ServedQueue(), tmp_path / "archive"
     fill(queue, *[1_500] * 20, 100_000, *[1_500] * 20)
     with broken(queue, [40_000, 9_000, 30_000]) as url:
@@ -79,7 +77,7 @@ def test_what_came_is_kept_where_a_message_does_not_come_whole(tmp_path: Path) -
     assert (again.reason, again.first_offset, len(records(archive))) == (None, 20, 41)
 
 
-def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_vanished_broker_ends_the_fetch_and_the_next_continues(tmp_path: Path) -> None:
     queue, archive = ServedQueue(), tmp_path / "archive"
     fill(queue, *[1_500] * 100)
     queue.is_silent = lambda asked: asked > 2
@@ -95,7 +93,7 @@ def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Pa
     assert len(records(archive)) == 100
 
 
-def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None:
+def test_first_fetch_of_a_compacted_queue_starts_again(tmp_path: Path) -> None:
     queue, archive = ServedQueue(is_compacted=True), tmp_path / "archive"
     fill(queue, *[1_500] * 100)
     queue.compact(50)
@@ -108,7 +106,7 @@ def test_a_first_fetch_of_a_compacted_queue_begins_again(tmp_path: Path) -> None
     assert len(records(archive)) == 99
 
 
-def test_no_part_is_kept_across_messages_that_expired_during_the_fetch(tmp_path: Path) -> None:
+def test_partial_fetch_is_discarded_if_messages_expired_during_it(tmp_path: Path) -> None:
     queue, archive = ServedQueue(), tmp_path / "archive"
     fill(queue, *[1_500] * 200)
 
@@ -127,7 +125,7 @@ def test_no_part_is_kept_across_messages_that_expired_during_the_fetch(tmp_path:
     assert len(records(archive)) == 130
 
 
-def test_after_one_queue_gave_up_the_others_do_soon_unless_messages_come() -> None:
+def test_abandoned_queue_shortens_the_patience_until_messages_arrive() -> None:
     patience = Patience(60)
     assert patience.now_s == 60
     patience.note_abandoned()

@@ -1,6 +1,4 @@
-"""The kernels of a compaction round over RocketMQ records, beside slow twins, and what the format
-refuses.
-"""
+"""Tests of the kernels of a round on RocketMQ records, against slow models, and of refused input."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def buffer_of(some: list[ModelMessage], behind: bytes = b"") -> np.ndarray:
 
 
 @given(some_messages(), st.binary(max_size=7))
-def test_a_record_is_a_batch_of_one(some: list[ModelMessage], behind: bytes) -> None:
+def test_record_is_a_batch_of_one(some: list[ModelMessage], behind: bytes) -> None:
     data = buffer_of(some, behind)
     form = RocketmqFormat()
     table, consumed, wanted, held = form.split(data, 0, len(data), 0)
@@ -75,7 +73,7 @@ def test_a_record_is_a_batch_of_one(some: list[ModelMessage], behind: bytes) -> 
 
 
 @given(some_messages())
-def test_the_walk_tells_keys_and_deletes(some: list[ModelMessage]) -> None:
+def test_walk_recognises_keys_and_tombstones(some: list[ModelMessage]) -> None:
     data = buffer_of(some)
     form = RocketmqFormat()
     table, *_ = form.split(data, 0, len(data), 0)
@@ -102,7 +100,9 @@ def test_the_walk_tells_keys_and_deletes(some: list[ModelMessage]) -> None:
 
 
 @given(some_messages(), st.data())
-def test_what_stays_is_copied_and_placed(some: list[ModelMessage], data: st.DataObject) -> None:
+def test_kept_records_are_copied_with_new_positions(
+    some: list[ModelMessage], data: st.DataObject
+) -> None:
     keep = data.draw(st.lists(st.booleans(), min_size=len(some), max_size=len(some)))
     bytes_in = buffer_of(some)
     form = RocketmqFormat()
@@ -128,7 +128,7 @@ def test_what_stays_is_copied_and_placed(some: list[ModelMessage], data: st.Data
     assert units.tobytes() == wanted_units
 
 
-def test_what_stays_is_proven_again_and_what_goes_is_not() -> None:
+def test_kept_record_is_verified_again_and_a_removed_one_is_not() -> None:
     data = buffer_of([message(n, f"k{n}", b"body" * 9, START_MS) for n in range(5)])
     at = data.tobytes().index(b"bodybody", len(data) // 5 * 2)
     data[at] ^= 1  # of the third, since the scan
@@ -154,7 +154,7 @@ def test_what_stays_is_proven_again_and_what_goes_is_not() -> None:
 @pytest.mark.parametrize(
     ("limit", "tables"), [(1 << 20, [4096, 4096, 808]), (4 << 20, [4096, 4904])]
 )
-def test_a_table_grows_where_chunks_have_more_records(limit: int, tables: list[int]) -> None:
+def test_table_grows_with_the_records_of_a_chunk(limit: int, tables: list[int]) -> None:
     one = message(0, "a", b"", START_MS)
     data = np.tile(np.frombuffer(one.content, np.uint8), (9000, 1))
     data[:, 20:28] = np.arange(9000, dtype=">i8").view(np.uint8).reshape(-1, 8)
@@ -170,7 +170,7 @@ def test_a_table_grows_where_chunks_have_more_records(limit: int, tables: list[i
     assert found == tables
 
 
-def test_offsets_have_to_rise() -> None:
+def test_queue_offsets_must_rise() -> None:
     data = buffer_of([message(n, "a", b"x", START_MS) for n in (3, 4, 4, 9)])
     form = RocketmqFormat()
     table, consumed, wanted, _ = form.split(data, 0, len(data), 3)
@@ -180,13 +180,13 @@ def test_offsets_have_to_rise() -> None:
 
 
 @pytest.mark.parametrize("behind", [b"\0" * 100, bytes.fromhex("000003e8cbd43194") + b"\0" * 92])
-def test_nothing_but_records_lies_before_the_end_that_the_index_names(behind: bytes) -> None:
+def test_bytes_before_the_end_must_be_records(behind: bytes) -> None:
     data = buffer_of([], behind)
     with pytest.raises(CorruptLog):
         RocketmqFormat().split(data, 0, len(data), 0)
 
 
-def test_a_body_that_does_not_decompress_is_damage() -> None:
+def test_undecompressable_body_is_damage() -> None:
     broken = message(0, "a", b"x" * 50, START_MS, compression="zlib").content
     at = broken.index(b"\x78\x5e") if b"\x78\x5e" in broken else broken.index(b"\x78")
     data = bytearray(broken)
@@ -200,7 +200,7 @@ def test_a_body_that_does_not_decompress_is_damage() -> None:
         list(form.opened(array, table))
 
 
-def test_a_body_may_not_grow_beyond_the_limit() -> None:
+def test_body_that_decompresses_beyond_the_limit_is_refused() -> None:
     data = buffer_of([message(0, "a", b"x" * 100_000, START_MS, compression="zstd")])
     form = RocketmqFormat(plain_limit=1000)
     table, *_ = form.split(data, 0, len(data), 0)
@@ -208,7 +208,7 @@ def test_a_body_may_not_grow_beyond_the_limit() -> None:
         list(form.opened(data, table))
 
 
-def test_a_unit_that_is_not_valid_is_none() -> None:
+def test_invalid_index_unit_is_found() -> None:
     some = [message(n, "a", b"body", START_MS + n) for n in range(3)]
     data = buffer_of(some)
     table = RocketmqFormat().split(data, 0, len(data), 0)[0]

@@ -1,4 +1,4 @@
-"""The daemon over RocketMQ stores, in this process; Kafka's is in ``test_cleaner``."""
+"""Tests of the daemon on RocketMQ stores, in this process; for Kafka see ``test_cleaner``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def cleaned(events: list[Event]) -> set[int]:
     return {event.report.partition for event in events if isinstance(event, RoundEnded)}
 
 
-def test_one_pass_cleans_each_queue_and_the_next_finds_nothing(store: Path) -> None:
+def test_pass_cleans_each_queue_and_the_next_finds_nothing(store: Path) -> None:
     status, events = clean(store)
     assert (status, cleaned(events)) == (0, {0, 1})
     assert clean(store) == (0, [])
 
 
-def test_the_cleaners_own_names_hold_for_stores(store: Path) -> None:
+def test_cleaner_settings_apply_to_stores(store: Path) -> None:
     status, events = clean(store, **{"log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, set())
     assert [event.text for event in events if isinstance(event, DaemonNote)] == [
@@ -51,7 +51,7 @@ def test_the_cleaners_own_names_hold_for_stores(store: Path) -> None:
     assert cleaned(clean(store, **tuned)[1]) == {0, 1}
 
 
-def test_a_store_whose_broker_was_killed_is_left_alone(store: Path) -> None:
+def test_store_of_a_killed_broker_is_skipped(store: Path) -> None:
     (store / "abort").touch()
     status, events = clean(store)
     assert (
@@ -60,7 +60,7 @@ def test_a_store_whose_broker_was_killed_is_left_alone(store: Path) -> None:
     assert cleaned(clean(store, unclean="true")[1]) == {0, 1}
 
 
-def test_a_damaged_queue_is_set_aside_and_released(store: Path) -> None:
+def test_damaged_queue_is_quarantined_and_released(store: Path) -> None:
     first = min((store / "compaction" / "compactionLog" / "ctopic" / "0").iterdir())
     content = bytearray(first.read_bytes())
     content[4] ^= 1  # the magic

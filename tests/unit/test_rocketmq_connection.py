@@ -1,7 +1,7 @@
-"""A conversation with somebody who does not speak RocketMQ: it ends in time, and in words that
-help.
+"""Tests of connections to peers that do not use RocketMQ's protocol: they end in time, with a
+helpful error.
 
-What a real broker answers is in ``tests/system/test_rocketmq_client.py``.
+For a real broker see ``tests/system/test_rocketmq_client.py``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_silence_ends_with_the_timeout() -> None:
         ask(address, 0.2)
 
 
-def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
+def test_slow_trickle_ends_with_the_timeout() -> None:
     def trickle(connection: socket.socket) -> None:
         connection.sendall(struct.pack(">i", 1000))
         for _ in range(20):
@@ -66,14 +66,14 @@ def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
         ask(address, 0.3)
 
 
-def test_hanging_up_is_said() -> None:
+def test_closed_connection_is_reported() -> None:
     with listening(lambda connection: None) as address, pytest.raises(RemoteFailed) as caught:
         ask(address)
     assert caught.value.path == address
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, (64 << 20) + 1])
-def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
+def test_impossible_frame_length_is_refused_at_once(length: int) -> None:
     def contradiction(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(struct.pack(">i", length))
@@ -86,7 +86,7 @@ def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
         ask(address)
 
 
-def test_another_protocol_is_told() -> None:
+def test_other_protocol_is_reported() -> None:
     def web(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -96,7 +96,7 @@ def test_another_protocol_is_told() -> None:
     assert caught.value.remedy is not None and "RocketMQ" in caught.value.remedy
 
 
-def test_what_is_not_our_answer_is_passed_over() -> None:
+def test_unrelated_responses_are_skipped() -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(
@@ -110,7 +110,7 @@ def test_what_is_not_our_answer_is_passed_over() -> None:
         assert ask(address).fields == {"ours": "1"}
 
 
-def test_nobody_there_is_said() -> None:
+def test_refused_connection_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(RemoteFailed, match="asking for the route of t: connection refused"):
@@ -126,11 +126,11 @@ def test_nobody_there_is_said() -> None:
         (" h.x:65535 ", ("h.x", 65535)),
     ],
 )
-def test_addresses(text: str, expected: tuple[str, int]) -> None:
+def test_addresses_are_parsed(text: str, expected: tuple[str, int]) -> None:
     assert parse_address(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:１"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig, match="HOST:PORT"):
         parse_address(text)

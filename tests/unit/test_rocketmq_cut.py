@@ -1,4 +1,4 @@
-"""A cut of the commit log: where it may be, what goes with it, and back."""
+"""Tests of a cut of the commit log: its position, the files that it changes, and its undo."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def served(root: Path) -> Files:
 
 
 @pytest.mark.parametrize("count", [1, 13, 40, 41, 77, 119])
-def test_a_cut_leaves_the_store_of_a_broker_that_came_so_far(tmp_path: Path, count: int) -> None:
+def test_cut_leaves_the_store_that_a_broker_had_at_that_point(tmp_path: Path, count: int) -> None:
     whole, fewer = some(120), some(count)
     root = stored(tmp_path / "store", whole)
     before = everything(root)
@@ -114,7 +114,7 @@ def test_a_cut_leaves_the_store_of_a_broker_that_came_so_far(tmp_path: Path, cou
     assert everything(root) == before
 
 
-def test_the_end_of_the_last_whole_record_before_damage_is_a_place(tmp_path: Path) -> None:
+def test_cut_is_possible_at_the_end_of_the_last_record_before_damage(tmp_path: Path) -> None:
     whole = some(60)
     root = stored(tmp_path / "store", whole)
     size = whole.sizes.commit_log
@@ -139,7 +139,7 @@ def test_the_end_of_the_last_whole_record_before_damage_is_a_place(tmp_path: Pat
     )
 
 
-def test_a_place_inside_a_record_is_refused_and_the_nearest_are_named(tmp_path: Path) -> None:
+def test_cut_inside_a_record_is_refused_with_the_nearest_positions(tmp_path: Path) -> None:
     whole = some(20)
     root = stored(tmp_path / "store", whole)
     before = everything(root)
@@ -164,7 +164,7 @@ def test_a_place_inside_a_record_is_refused_and_the_nearest_are_named(tmp_path: 
     assert everything(root) == before
 
 
-def test_a_topic_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_topic_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     """Its files would change in the tree that is kept, too."""
     whole = some(60)
     root = stored(tmp_path / "store", whole)
@@ -176,7 +176,7 @@ def test_a_topic_behind_a_link_is_refused(tmp_path: Path) -> None:
     assert everything(root) == before and everything(tmp_path / "elsewhere") == there
 
 
-def test_who_holds_the_store_and_a_killed_broker_are_in_the_way(tmp_path: Path) -> None:
+def test_locked_store_and_killed_broker_are_refused(tmp_path: Path) -> None:
     whole = some(20)
     root = stored(tmp_path / "store", whole)
     at = whole.addresses[9]
@@ -190,7 +190,7 @@ def test_who_holds_the_store_and_a_killed_broker_are_in_the_way(tmp_path: Path) 
         lastwrite.cut(str(root), at=whole.addresses[5], unclean=True)
 
 
-def test_what_knows_of_offsets_that_go_is_brought_back(tmp_path: Path) -> None:
+def test_offsets_beyond_the_cut_are_lowered(tmp_path: Path) -> None:
     whole, fewer = some(120), some(40)
     root = stored(tmp_path / "store", whole)
     highest, end = whole.highest[COMPACTED, 0], fewer.highest[COMPACTED, 0]
@@ -244,7 +244,7 @@ def timer_files(broker: Broker, file_units: int = 10) -> list[Files]:
 
 
 @pytest.mark.parametrize("count", [1, 5, 10, 11, 20, 29])
-def test_the_timer_goes_back_to_the_cut(tmp_path: Path, count: int) -> None:
+def test_timer_is_set_back_to_the_cut(tmp_path: Path, count: int) -> None:
     broker = Broker()
     states = timer_files(broker)
     root = stored(tmp_path / "store", broker)
@@ -280,7 +280,7 @@ def test_the_timer_goes_back_to_the_cut(tmp_path: Path, count: int) -> None:
     assert everything(root) == before
 
 
-def test_a_timer_that_has_not_come_so_far_is_left_alone(tmp_path: Path) -> None:
+def test_timer_before_the_cut_is_unchanged(tmp_path: Path) -> None:
     broker = Broker()
     states = timer_files(broker)
     root = stored(tmp_path / "store", broker)
@@ -292,7 +292,7 @@ def test_a_timer_that_has_not_come_so_far_is_left_alone(tmp_path: Path) -> None:
     assert {name: data for name, data in served(root).items() if name in mine} == mine
 
 
-def test_light_groups_and_delayed_messages_go_back_to_the_cut(tmp_path: Path) -> None:
+def test_light_groups_and_delayed_messages_are_set_back_to_the_cut(tmp_path: Path) -> None:
     broker = Broker()
     for n in range(20):
         named = {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(n)}
@@ -318,7 +318,7 @@ def test_light_groups_and_delayed_messages_go_back_to_the_cut(tmp_path: Path) ->
     assert everything(root) == before
 
 
-def test_everything_in_a_store_is_accounted_for(tmp_path: Path) -> None:
+def test_every_file_of_a_store_is_corrected_moved_or_listed(tmp_path: Path) -> None:
     """Corrected, set aside, or named as unchanged, with the reason."""
     whole = some(40)
     root = stored(tmp_path / "store", whole)
@@ -337,7 +337,7 @@ def test_everything_in_a_store_is_accounted_for(tmp_path: Path) -> None:
     assert str(root / "index") not in {one.path for one in made.untouched}
 
 
-def test_an_undo_does_not_lose_what_was_written_since(tmp_path: Path) -> None:
+def test_undo_refuses_to_lose_records_written_since(tmp_path: Path) -> None:
     whole = some(60)
     root = stored(tmp_path / "store", whole)
     at = whole.addresses[30]
@@ -352,7 +352,7 @@ def test_an_undo_does_not_lose_what_was_written_since(tmp_path: Path) -> None:
     assert everything(root) == before
 
 
-def test_offsets_that_a_group_has_written_since_stay(tmp_path: Path) -> None:
+def test_undo_keeps_offsets_committed_since(tmp_path: Path) -> None:
     whole = some(60)
     root = stored(tmp_path / "store", whole)
     path = root / "config" / "consumerOffset.json"
@@ -367,7 +367,7 @@ def test_offsets_that_a_group_has_written_since_stay(tmp_path: Path) -> None:
     assert not list(root.rglob("*before-cut*"))
 
 
-def test_lowered_offsets_leave_all_else_as_it_is_written() -> None:
+def test_lowered_offsets_keep_the_rest_of_the_file() -> None:
     text = '{\n\t"offsetTable":{\n\t\t"%RETRY%g@g":{0:5,1:6},\n\t\t"tö\\"pic@g":{"0":7 , 3 : 9}\n\t},"x":{"a@b":1}}'
     out, told = lower_consumer_offsets(
         text.encode(), {("%RETRY%g", 1): 4, ('tö\\"pic', 3): 0, ("other", 0): 1}
@@ -376,7 +376,7 @@ def test_lowered_offsets_leave_all_else_as_it_is_written() -> None:
     assert told == [("%RETRY%g", "g", 1, 6, 4), ('tö\\"pic', "g", 3, 9, 0)]
 
 
-def test_a_disk_that_refuses_leaves_the_store_as_it_was(
+def test_disk_error_leaves_the_store_unchanged_or_undoable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = some(40)
@@ -406,7 +406,7 @@ def test_a_disk_that_refuses_leaves_the_store_as_it_was(
     assert point > 30
 
 
-def test_a_stopped_cut_keeps_everyone_out(tmp_path: Path) -> None:
+def test_interrupted_cut_locks_the_store_until_its_undo(tmp_path: Path) -> None:
     whole = some(40)
     root = stored(tmp_path / "store", whole)
     (root / "commitlog" / CUT_GUARD).write_bytes(b"old")

@@ -1,4 +1,4 @@
-"""Dispatch where things are not as they should be: damage, gaps, stale bytes, holders, settings."""
+"""Tests of ``dispatch`` with damage, gaps, stale bytes, locked stores and unusual settings."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_damage_before_the_end_stops_all_queues_there(tmp_path: Path, harm: byte
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_a_torn_last_record_ends_the_log(tmp_path: Path) -> None:
+def test_torn_last_record_ends_the_log(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     patch(root, broker, broker.addresses[-1] + 4, bytes(4))
@@ -104,7 +104,7 @@ def test_a_torn_last_record_ends_the_log(tmp_path: Path) -> None:
     assert read_dispatched(root) == copy(broker, 39).dispatched()
 
 
-def test_stale_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
+def test_stale_bytes_after_the_end_are_not_records(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     end = broker.addresses[-1] + len(broker.log_bytes(-1))
@@ -114,7 +114,7 @@ def test_stale_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_a_message_that_looks_like_a_record_is_not_taken_for_one(
+def test_body_that_contains_a_record_is_not_dispatched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its body is a record with the very address at which it lies."""
@@ -133,7 +133,7 @@ def test_a_message_that_looks_like_a_record_is_not_taken_for_one(
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_offsets_that_are_left_out_stop_the_dispatch_there(tmp_path: Path) -> None:
+def test_skipped_queue_offsets_stop_the_dispatch(tmp_path: Path) -> None:
     broker = some(20)
     gap = send(broker, "plain", 0, 15)
     send(broker, "plain", 1, 10)
@@ -144,7 +144,7 @@ def test_offsets_that_are_left_out_stop_the_dispatch_there(tmp_path: Path) -> No
     assert read_dispatched(root) == copy(broker, 20).dispatched()
 
 
-def test_one_queue_that_is_lost_among_others_needs_the_whole_log(tmp_path: Path) -> None:
+def test_single_lost_queue_is_rebuilt_with_whole_log(tmp_path: Path) -> None:
     broker = some()
     send(
         broker, BATCHED, 0, 0
@@ -160,7 +160,7 @@ def test_one_queue_that_is_lost_among_others_needs_the_whole_log(tmp_path: Path)
     assert not report.index_entries
 
 
-def test_a_new_message_in_a_queue_that_was_lost_tells_of_the_loss(tmp_path: Path) -> None:
+def test_new_message_in_a_lost_queue_reveals_the_loss(tmp_path: Path) -> None:
     broker = some()
     send(broker, BATCHED, 0, 0)
     root = write_store(tmp_path / "store", broker)
@@ -175,7 +175,7 @@ def test_a_new_message_in_a_queue_that_was_lost_tells_of_the_loss(tmp_path: Path
 
 
 @pytest.mark.parametrize("at", [4, 8, 28])
-def test_units_beyond_damage_stay_because_nothing_else_leads_there(tmp_path: Path, at: int) -> None:
+def test_units_beyond_damage_are_kept(tmp_path: Path, at: int) -> None:
     """Each queue has all its units. To cut them off at the damage would hide the whole records
     beyond it.
     """
@@ -197,7 +197,7 @@ def test_units_beyond_damage_stay_because_nothing_else_leads_there(tmp_path: Pat
     assert "nothing was changed" in str(report.problems[0].remedy)
 
 
-def test_what_a_log_lost_at_its_end_is_damage(tmp_path: Path) -> None:
+def test_log_that_lost_its_end_after_a_clean_shutdown_is_damage(tmp_path: Path) -> None:
     """Its broker was stopped in order, so no power cut took it: the units stay unless somebody
     gives them up.
     """
@@ -221,7 +221,7 @@ def test_what_a_log_lost_at_its_end_is_damage(tmp_path: Path) -> None:
     assert "physical offset 0, but it had more" in report.problems[0].message
 
 
-def test_a_checkpoint_proves_that_the_log_had_more(tmp_path: Path) -> None:
+def test_checkpoint_reveals_a_lost_log_end(tmp_path: Path) -> None:
     broker = some(10)
     root = write_store(tmp_path / "store", broker)
     end = broker.addresses[-1] + len(broker.log_bytes(-1))
@@ -235,7 +235,7 @@ def test_a_checkpoint_proves_that_the_log_had_more(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_in_the_middle_without_a_record_is_named(tmp_path: Path) -> None:
+def test_file_without_a_record_in_the_middle_is_named(tmp_path: Path) -> None:
     broker = some(60)
     root = write_store(tmp_path / "store", broker)
     path = root / "commitlog" / f"{4096:020d}"
@@ -252,7 +252,7 @@ def test_a_file_in_the_middle_without_a_record_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_log_whose_last_page_is_full_has_nothing_new(tmp_path: Path) -> None:
+def test_log_with_a_full_last_page_needs_no_dispatch(tmp_path: Path) -> None:
     """A file system tells holes from data by the page: the newest record may end where what was
     written ends.
     """
@@ -275,7 +275,7 @@ def test_a_log_whose_last_page_is_full_has_nothing_new(tmp_path: Path) -> None:
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_units_of_records_that_a_killed_broker_lost_are_cut_off(tmp_path: Path) -> None:
+def test_units_of_records_lost_by_a_killed_broker_are_removed(tmp_path: Path) -> None:
     broker, fewer = some(40), copy(some(40), 21)
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
@@ -292,7 +292,7 @@ def test_units_of_records_that_a_killed_broker_lost_are_cut_off(tmp_path: Path) 
     )
 
 
-def test_a_record_too_large_for_a_compaction_log_is_told(tmp_path: Path) -> None:
+def test_record_too_large_for_a_compaction_log_is_reported(tmp_path: Path) -> None:
     broker = Broker()
     send(broker, COMPACTED, 0, 0, body=b"v" * 3000)
     send(broker, COMPACTED, 0, 1)
@@ -303,7 +303,7 @@ def test_a_record_too_large_for_a_compaction_log_is_told(tmp_path: Path) -> None
     assert [problem.kind for problem in report.problems] == ["unsupported"]
 
 
-def test_a_topic_that_no_folder_can_have_is_left_out(tmp_path: Path) -> None:
+def test_topic_without_a_valid_folder_name_is_skipped(tmp_path: Path) -> None:
     broker = some(4)
     send(broker, "../../evil", 0, 0)
     send(broker, "plain", -1, 0)
@@ -314,7 +314,7 @@ def test_a_topic_that_no_folder_can_have_is_left_out(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
+def test_obstacles_to_a_dispatch_are_named(tmp_path: Path) -> None:
     broker = some(4)
     root = write_store(tmp_path / "store", broker)
     (root / "compaction" / "compactionLog" / "%RETRY%g" / "0").mkdir(
@@ -329,7 +329,7 @@ def test_who_is_in_the_way_is_named(tmp_path: Path) -> None:
     assert read_dispatched(root) == broker.dispatched()
 
 
-def test_a_disk_that_refuses_leaves_each_tree_old_or_new(
+def test_disk_error_leaves_each_tree_old_or_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = some(8, COMPACTED)
@@ -367,7 +367,7 @@ def test_a_disk_that_refuses_leaves_each_tree_old_or_new(
     assert point > 30
 
 
-def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
+def test_impossible_dispatch_is_refused(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     with pytest.raises(NotALog):
@@ -400,7 +400,7 @@ def test_what_cannot_be_gone_on_with_is_refused(tmp_path: Path) -> None:
     assert read_dispatched(root) == before
 
 
-def test_light_queues_are_built_unless_the_setting_says_no(tmp_path: Path) -> None:
+def test_light_queues_are_built_unless_disabled(tmp_path: Path) -> None:
     broker = Broker()
     named = {"INNER_MULTI_DISPATCH": "%LMQ%room,notes", "INNER_MULTI_QUEUE_OFFSET": "0,0"}
     send(broker, "plain", 1, 0, **named)
@@ -422,7 +422,7 @@ def test_light_queues_are_built_unless_the_setting_says_no(tmp_path: Path) -> No
     assert not report.problems and read_dispatched(root) == broker.dispatched()
 
 
-def test_a_light_queue_without_a_number_is_named_and_all_else_built(tmp_path: Path) -> None:
+def test_light_queue_without_an_offset_is_named_and_skipped(tmp_path: Path) -> None:
     broker = Broker()
     send(broker, "plain", 0, 0)
     bad = {"INNER_MULTI_DISPATCH": "notes,%LMQ%room", "INNER_MULTI_QUEUE_OFFSET": ",0"}
@@ -454,7 +454,7 @@ def all_problems(root: Path) -> list[Problem]:
     return [*report.problems, *(one for queue in report.partitions for one in queue.problems)]
 
 
-def test_the_remedy_for_a_queue_that_was_lost_alone_helps(tmp_path: Path) -> None:
+def test_remedy_for_a_single_lost_queue_works(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
@@ -467,7 +467,7 @@ def test_the_remedy_for_a_queue_that_was_lost_alone_helps(tmp_path: Path) -> Non
     assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
 
 
-def test_the_remedy_for_units_that_are_missing_at_a_queues_end_helps(tmp_path: Path) -> None:
+def test_remedy_for_missing_units_at_a_queue_end_works(tmp_path: Path) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
@@ -480,7 +480,7 @@ def test_the_remedy_for_units_that_are_missing_at_a_queues_end_helps(tmp_path: P
 
 
 @pytest.mark.parametrize("harm", ["entry", "slot", "short"])
-def test_the_remedy_for_an_old_index_file_helps(tmp_path: Path, harm: str) -> None:
+def test_remedy_for_a_damaged_index_file_works(tmp_path: Path, harm: str) -> None:
     broker = some()
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
@@ -499,7 +499,7 @@ def test_the_remedy_for_an_old_index_file_helps(tmp_path: Path, harm: str) -> No
     assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
 
 
-def test_the_queue_whose_files_have_another_size_is_named_wherever_it_stands(
+def test_queue_with_files_of_another_size_is_named(
     tmp_path: Path,
 ) -> None:
     broker = Broker()
@@ -518,7 +518,7 @@ def test_the_queue_whose_files_have_another_size_is_named_wherever_it_stands(
     dispatch(root, broker)
 
 
-def test_a_light_queue_that_no_folder_can_hold_is_named_with_its_record(tmp_path: Path) -> None:
+def test_light_queue_without_a_valid_folder_name_is_named_with_its_record(tmp_path: Path) -> None:
     broker = Broker()
     send(broker, "plain", 0, 0)
     odd = {"INNER_MULTI_DISPATCH": "%LMQ%" + "x" * 251, "INNER_MULTI_QUEUE_OFFSET": "0"}

@@ -1,4 +1,4 @@
-"""Rows of a dump of a RocketMQ store: their fields, how a message is found, and what damage leaves."""
+"""Tests of the rows of a dump of a RocketMQ store: their fields, lookups and behaviour on damage."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def writer(tmp_path: Path) -> StoreWriter:
 # ---------------------------------------------------------------------- every record, every field
 
 
-def test_every_record_with_every_field(writer: StoreWriter) -> None:
+def test_dump_yields_every_record_with_every_field(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root)
     assert addresses(rows) == [message.physical_offset for message in writer.sent]
     assert all(list(row) == FIELDS for row in rows)
@@ -153,7 +153,7 @@ def test_every_record_with_every_field(writer: StoreWriter) -> None:
     assert not heard
 
 
-def test_the_same_from_a_folder_and_from_files(writer: StoreWriter) -> None:
+def test_dump_of_a_folder_and_of_files_are_the_same(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     assert dumped(writer.root / "commitlog")[0] == rows
     files = sorted((writer.root / "commitlog").iterdir())
@@ -165,7 +165,7 @@ def test_the_same_from_a_folder_and_from_files(writer: StoreWriter) -> None:
     ]
 
 
-def test_magic_v2_and_old_properties_and_what_properties_hide(tmp_path: Path) -> None:
+def test_unusual_magics_and_properties_are_shown(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path)
     writer.send("t" * 200, b"x", {"KEYS": "a"}, magic=MAGIC_V2)
     writer.send("t", b"x", {"KEYS": "a", "TAGS": "b"}, closed=False)
@@ -180,7 +180,7 @@ def test_magic_v2_and_old_properties_and_what_properties_hide(tmp_path: Path) ->
     assert old["properties_raw"] == coded(b"KEYS\x01\xff\x02TAGS\x01b")
 
 
-def test_inner_batches(tmp_path: Path) -> None:
+def test_members_of_inner_batches_are_dumped(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path)
     pairs = [properties.build({"KEYS": f"k{n}"}) for n in range(3)]
     writer.send("b", inner=[(n, b"body %d" % n, pairs[n]) for n in range(3)])
@@ -213,7 +213,7 @@ def test_inner_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 37, 38, 1000])
-def test_by_queue_offset_through_the_consume_queue(writer: StoreWriter, offset: int) -> None:
+def test_offset_is_found_through_the_consume_queue(writer: StoreWriter, offset: int) -> None:
     wanted = [
         message.physical_offset
         for message in sent_to(writer, "orders", 1)
@@ -228,7 +228,7 @@ def test_by_queue_offset_through_the_consume_queue(writer: StoreWriter, offset: 
     )
 
 
-def test_a_whole_topic_queue_by_queue(writer: StoreWriter) -> None:
+def test_topic_is_dumped_queue_by_queue(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, topic="orders")
     wanted = [
         message.physical_offset for queue in (0, 1) for message in sent_to(writer, "orders", queue)
@@ -236,7 +236,7 @@ def test_a_whole_topic_queue_by_queue(writer: StoreWriter) -> None:
     assert addresses(rows) == wanted
 
 
-def test_without_consume_queues_they_are_rebuilt(writer: StoreWriter) -> None:
+def test_missing_consume_queue_is_rebuilt_in_memory(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, topic="orders")
     shutil.rmtree(writer.root / "consumequeue" / "orders" / "1")
     again, heard = dumped(writer.root, topic="orders")
@@ -249,7 +249,7 @@ def test_without_consume_queues_they_are_rebuilt(writer: StoreWriter) -> None:
 
 @pytest.mark.parametrize("at", [0, 7, 8, 11, 12])
 @pytest.mark.parametrize("unit", [0, 5, 19, 37])
-def test_a_consume_queue_that_lies(writer: StoreWriter, unit: int, at: int) -> None:
+def test_wrong_consume_queue_unit_is_corrected(writer: StoreWriter, unit: int, at: int) -> None:
     wanted = [message.physical_offset for message in sent_to(writer, "orders", 1)]
     path = writer.root / "consumequeue" / "orders" / "1" / f"{unit * 20 // 200 * 200:020}"
     data = bytearray(path.read_bytes())
@@ -264,14 +264,16 @@ def test_a_consume_queue_that_lies(writer: StoreWriter, unit: int, at: int) -> N
 
 
 @pytest.mark.parametrize("lost", [0, 200, 400, 600])
-def test_a_file_of_the_consume_queue_is_lost(writer: StoreWriter, lost: int) -> None:
+def test_missing_consume_queue_file_is_replaced_by_the_commit_log(
+    writer: StoreWriter, lost: int
+) -> None:
     (writer.root / "consumequeue" / "orders" / "1" / f"{lost:020}").unlink()
     rows, heard = dumped(writer.root, topic="orders", partition=1)
     assert addresses(rows) == [message.physical_offset for message in sent_to(writer, "orders", 1)]
     assert heard
 
 
-def test_messages_that_were_not_dispatched(writer: StoreWriter) -> None:
+def test_undispatched_messages_are_found_in_the_commit_log(writer: StoreWriter) -> None:
     path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
     path.write_bytes(path.read_bytes()[:20].ljust(200, b"\0"))
     rows, heard = dumped(writer.root, topic="orders", partition=1, offset=30)
@@ -280,7 +282,7 @@ def test_messages_that_were_not_dispatched(writer: StoreWriter) -> None:
     assert heard.any("ends before offset 31")
 
 
-def test_fillers_and_what_has_expired(tmp_path: Path) -> None:
+def test_fillers_and_expired_units_are_skipped(tmp_path: Path) -> None:
     writer = shop(tmp_path)
     writer.write(first_file=3)
     start = 3 * writer.log_bytes
@@ -302,7 +304,7 @@ def test_fillers_and_what_has_expired(tmp_path: Path) -> None:
     assert dumped(tmp_path, topic="orders", partition=0, index=True)[0][0]["queue_offset"] == first
 
 
-def test_multi_dispatch(tmp_path: Path) -> None:
+def test_message_is_found_in_each_light_queue(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path)
     pairs = {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "4,9"}
     message = writer.send("parent", b"x", pairs)
@@ -316,7 +318,7 @@ def test_multi_dispatch(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- by address and id
 
 
-def test_by_address_and_message_id(writer: StoreWriter) -> None:
+def test_message_is_found_by_address_and_message_id(writer: StoreWriter) -> None:
     for message in writer.sent[::13]:
         rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset)
         assert (
@@ -328,7 +330,7 @@ def test_by_address_and_message_id(writer: StoreWriter) -> None:
         assert again == rows
 
 
-def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> None:
+def test_address_inside_or_outside_a_record_is_explained(writer: StoreWriter) -> None:
     message = writer.sent[50]
     rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset + 17)
     assert addresses(rows) == [message.physical_offset] and heard.any(
@@ -340,7 +342,7 @@ def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> No
     assert rows == [] and heard.any("no file")
 
 
-def test_an_id_that_is_a_unique_key(writer: StoreWriter) -> None:
+def test_message_id_may_be_a_unique_key(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, message_id=f"{77:032X}")
     assert addresses(rows) == [writer.sent[77].physical_offset] and heard.any(
         "taken for a unique key"
@@ -365,13 +367,15 @@ def of_key(writer: StoreWriter, topic: str | None, key: str) -> list[int]:
 
 @pytest.mark.parametrize("topic", ["orders", "invoices", None])
 @pytest.mark.parametrize("key", [*(f"key-{n}" for n in range(11)), "extra"])
-def test_by_key_through_the_index_files(writer: StoreWriter, topic: str | None, key: str) -> None:
+def test_key_is_found_through_the_index_files(
+    writer: StoreWriter, topic: str | None, key: str
+) -> None:
     rows, heard = dumped(writer.root, topic=topic, key=key.encode())
     assert addresses(rows) == of_key(writer, topic, key)
     assert {row["found_by"] for row in rows} <= {"index file"} and not heard
 
 
-def test_by_key_without_the_index_or_with_a_part_of_it(writer: StoreWriter) -> None:
+def test_key_is_found_with_missing_index_files(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, topic="orders", key=b"key-3")
     files = sorted((writer.root / "index").iterdir())
     for lost in files:
@@ -387,7 +391,7 @@ def test_by_key_without_the_index_or_with_a_part_of_it(writer: StoreWriter) -> N
 
 
 @pytest.mark.parametrize("at", [40, 44, 60, 68 + 20, 68 + 24 + 7, 68 + 36 + 3, 32, 36, 39])
-def test_an_index_that_lies(writer: StoreWriter, at: int) -> None:
+def test_wrong_index_file_does_not_change_the_result(writer: StoreWriter, at: int) -> None:
     wanted = {key: of_key(writer, "orders", key) for key in ("key-1", "key-2", "key-8")}
     path = sorted((writer.root / "index").iterdir())[0]
     whole = path.read_bytes()
@@ -401,12 +405,12 @@ def test_an_index_that_lies(writer: StoreWriter, at: int) -> None:
             assert found == where, (at, bit, key)
 
 
-def test_a_key_that_is_nowhere(writer: StoreWriter) -> None:
+def test_missing_key_is_reported(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, topic="orders", key=b"nobody")
     assert rows == [] and heard.any("no such message")
 
 
-def test_by_unique_key(writer: StoreWriter) -> None:
+def test_message_is_found_by_its_unique_key(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, unique_key=f"{31:032X}")
     assert addresses(rows) == [writer.sent[31].physical_offset] and not heard
     assert dumped(writer.root, unique_key="key-1")[0] == []
@@ -418,7 +422,7 @@ def test_by_unique_key(writer: StoreWriter) -> None:
 @pytest.mark.parametrize(
     "wanted", [0, BORN, BORN + 1, BORN + 2, BORN + 555, BORN + 1191, BORN + 1192, 1 << 50]
 )
-def test_by_time(writer: StoreWriter, wanted: int) -> None:
+def test_dump_starts_at_a_time(writer: StoreWriter, wanted: int) -> None:
     rows, heard = dumped(writer.root, time_ms=wanted)
     assert addresses(rows) == [m.physical_offset for m in writer.sent if m.store_time_ms >= wanted]
     rows, heard = dumped(writer.root, time_ms=wanted, topic="orders", partition=1)
@@ -431,7 +435,7 @@ def test_by_time(writer: StoreWriter, wanted: int) -> None:
     assert addresses(rows) == in_queue and heard
 
 
-def test_in_the_words_of_a_format(
+def test_dump_prints_messages_by_a_format(
     writer: StoreWriter, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     words = r"%t %p %o %T %k %s %S\n"
@@ -445,7 +449,7 @@ def test_in_the_words_of_a_format(
     assert expected.count(b"\n") > 5 and capfdbinary.readouterr().out == expected
 
 
-def test_the_last_of_each_queue(writer: StoreWriter) -> None:
+def test_last_yields_the_last_messages_of_each_queue(writer: StoreWriter) -> None:
     last = [
         each.physical_offset for queue in (0, 1) for each in sent_to(writer, "orders", queue)[-2:]
     ]
@@ -461,7 +465,7 @@ def test_the_last_of_each_queue(writer: StoreWriter) -> None:
 # ---------------------------------------------------------------------- compaction logs
 
 
-def test_a_compaction_log(writer: StoreWriter) -> None:
+def test_compaction_log_is_dumped(writer: StoreWriter) -> None:
     writer.write_compaction("orders", 0)
     wanted = [message.queue_offset for message in sent_to(writer, "orders", 0)]
     rows, heard = dumped(writer.root, topic="orders", compacted=True)
@@ -489,7 +493,7 @@ def test_a_compaction_log(writer: StoreWriter) -> None:
     assert len(dumped(writer.root, compacted=True, index=True)[0]) == len(rows)
 
 
-def test_a_compaction_index_that_lies_or_is_gone(writer: StoreWriter) -> None:
+def test_wrong_or_missing_compaction_index_is_rebuilt_in_memory(writer: StoreWriter) -> None:
     writer.write_compaction("orders", 0)
     rows, _ = dumped(writer.root, compacted=True)
     path = sorted((writer.root / "compaction" / "compactionCq" / "orders" / "0").iterdir())[0]
@@ -504,7 +508,7 @@ def test_a_compaction_index_that_lies_or_is_gone(writer: StoreWriter) -> None:
     assert addresses(dumped(writer.root, compacted=True)[0]) == addresses(rows)
 
 
-def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
+def test_expired_message_is_found_in_the_compaction_log(tmp_path: Path) -> None:
     writer = shop(tmp_path)
     writer.write(first_file=4)
     writer.write_compaction("orders", 0)
@@ -527,7 +531,7 @@ def test_what_expired_is_found_in_the_compaction_log(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- indexes and small files
 
 
-def test_index_entries(writer: StoreWriter) -> None:
+def test_index_option_yields_index_entries(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root, index=True)
     units = [row for row in rows if row["index"] == "consumequeue"]
     assert len(units) == sum(
@@ -543,7 +547,7 @@ def test_index_entries(writer: StoreWriter) -> None:
     assert len(dumped(writer.root / "index")[0]) == len(keys)
 
 
-def test_small_files(writer: StoreWriter) -> None:
+def test_small_files_are_dumped(writer: StoreWriter) -> None:
     (writer.root / "abort").write_text("4711")
     writer.write_compaction("orders", 0, position=17)
     rows = {
@@ -584,7 +588,7 @@ def test_small_files(writer: StoreWriter) -> None:
 # damage
 
 
-def test_several_commit_log_folders(tmp_path: Path) -> None:
+def test_several_commit_log_folders_are_dumped(tmp_path: Path) -> None:
     writer = shop(tmp_path / "store")
     writer.write()
     rows, _ = dumped(writer.root)
@@ -604,7 +608,7 @@ def test_several_commit_log_folders(tmp_path: Path) -> None:
     assert 0 < len(alone) < len(rows) and "the file is missing" in error.problem
 
 
-def test_a_file_made_ahead_and_stale_bytes(writer: StoreWriter) -> None:
+def test_preallocated_file_and_stale_bytes_are_ignored(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     (writer.root / "commitlog" / f"{7 * 4000:020}").write_bytes(bytes(4000))
     assert dumped(writer.root) == (rows, [])
@@ -619,7 +623,7 @@ def test_a_file_made_ahead_and_stale_bytes(writer: StoreWriter) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 100])
-def test_a_torn_tail(writer: StoreWriter, cut: int) -> None:
+def test_torn_tail_is_reported(writer: StoreWriter, cut: int) -> None:
     rows, _ = dumped(writer.root)
     last = writer.root / "commitlog" / f"{6 * 4000:020}"
     data = bytearray(last.read_bytes())
@@ -634,7 +638,7 @@ def test_a_torn_tail(writer: StoreWriter, cut: int) -> None:
     assert len(again) == len(rows) or heard.any("torn tail")
 
 
-def test_damage_hides_no_record_behind_it(writer: StoreWriter) -> None:
+def test_records_after_damage_are_dumped(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     path = writer.root / "commitlog" / f"{4000:020}"
     inside = [row for row in rows if row["file"] == str(path)]
@@ -650,7 +654,7 @@ def test_damage_hides_no_record_behind_it(writer: StoreWriter) -> None:
     )
 
 
-def test_a_body_whose_checksum_does_not_hold_is_shown_and_named(writer: StoreWriter) -> None:
+def test_body_with_a_wrong_checksum_is_shown_and_named(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     bad = rows[3]
     path = Path(bad["file"])
@@ -665,7 +669,7 @@ def test_a_body_whose_checksum_does_not_hold_is_shown_and_named(writer: StoreWri
     )
 
 
-def test_every_byte_of_a_record_may_lie(tmp_path: Path) -> None:
+def test_any_wrong_byte_of_a_record_hides_only_that_record(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path)
     for n in range(4):
         writer.send("t", b"body %d" % n, {"KEYS": f"k{n}"})
@@ -688,7 +692,7 @@ def test_every_byte_of_a_record_may_lie(tmp_path: Path) -> None:
             assert kept[0] == 0 and kept[-1] == writer.sent[3].physical_offset, (at, value)
 
 
-def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
+def test_missing_middle_file_is_named(writer: StoreWriter) -> None:
     rows, _ = dumped(writer.root)
     (writer.root / "commitlog" / f"{8000:020}").unlink()
     again, error, _ = damaged(writer.root)
@@ -700,7 +704,7 @@ def test_a_log_without_files_in_the_middle(writer: StoreWriter) -> None:
 # ---------------------------------------------------------------------- wrong use, and who holds it
 
 
-def test_wrong_use(writer: StoreWriter, tmp_path: Path) -> None:
+def test_incompatible_options_are_refused(writer: StoreWriter, tmp_path: Path) -> None:
     for options in (
         {"key": b"a", "commit_log_offset": 1},
         {"index": True, "key": b"a"},
@@ -718,7 +722,7 @@ def test_wrong_use(writer: StoreWriter, tmp_path: Path) -> None:
         dumped(tmp_path / "empty", system="rabbit")
 
 
-def test_a_store_that_is_held(writer: StoreWriter) -> None:
+def test_locked_store_is_refused(writer: StoreWriter) -> None:
     with lock.hold(str(writer.root), [TopicPartition("orders", 0)]), pytest.raises(LogHeld):
         dumped(writer.root)
 
@@ -726,7 +730,9 @@ def test_a_store_that_is_held(writer: StoreWriter) -> None:
 # ---------------------------------------------------------------------- at the command line
 
 
-def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dump_command_prints_json_and_text(
+    writer: StoreWriter, capfd: pytest.CaptureFixture[str]
+) -> None:
     status = run(
         [
             "dump",
@@ -774,7 +780,7 @@ def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[s
     assert "--commit-log-offset" in capfd.readouterr().out
 
 
-def test_blank_records_that_lie(writer: StoreWriter) -> None:
+def test_wrong_blank_record_is_named(writer: StoreWriter) -> None:
     path = writer.root / "commitlog" / f"{0:020}"
     data = bytearray(path.read_bytes())
     at = data.index(encode_blank(4000 - data.index(bytes.fromhex("cbd43194")) + 4))
@@ -784,7 +790,7 @@ def test_blank_records_that_lie(writer: StoreWriter) -> None:
     assert len(rows) == len(writer.sent) and error.at == at and "77 bytes are left" in error.problem
 
 
-def test_a_topics_file_names_queues(writer: StoreWriter) -> None:
+def test_topics_file_gives_the_number_of_queues(writer: StoreWriter) -> None:
     assert (
         sides.decode_topics((writer.root / "config" / "topics.json").read_bytes())[
             "orders"
@@ -793,7 +799,7 @@ def test_a_topics_file_names_queues(writer: StoreWriter) -> None:
     )
 
 
-def test_checksums_of_whole_records(tmp_path: Path) -> None:
+def test_record_checksum_is_verified(tmp_path: Path) -> None:
     message = record.make_message("t", b"body", {"KEYS": "k"}, flag=7)
     data = encode_message(message, record_crc=True)
     folder = tmp_path / "commitlog"
@@ -814,7 +820,9 @@ def test_checksums_of_whole_records(tmp_path: Path) -> None:
 GOLDEN = Path(__file__).with_name("golden")
 
 
-def test_golden_outputs(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_equals_the_golden_files(
+    writer: StoreWriter, capfd: pytest.CaptureFixture[str]
+) -> None:
     """What programs read, byte for byte; a change here is a change of the contract."""
     writer.write_compaction("orders", 0, position=20)
     for name, arguments in {
@@ -832,7 +840,7 @@ def test_golden_outputs(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) 
         assert said == path.read_text(encoding="utf-8"), name
 
 
-def test_a_queue_or_topic_that_is_not_there(writer: StoreWriter) -> None:
+def test_missing_queue_or_topic_is_named(writer: StoreWriter) -> None:
     for options, said in (
         ({"topic": "orders", "partition": 9}, "orders has no queue 9 — there are: 0-"),
         (
@@ -847,7 +855,7 @@ def test_a_queue_or_topic_that_is_not_there(writer: StoreWriter) -> None:
         assert said in str(caught.value)
 
 
-def test_small_files_as_a_broker_writes_them(tmp_path: Path) -> None:
+def test_small_files_of_a_broker_are_decoded(tmp_path: Path) -> None:
     """Numbers stand as names without quotation marks; light queues have one offset each."""
     writer = StoreWriter(tmp_path)
     writer.send("parent", b"x")
@@ -881,7 +889,7 @@ def test_small_files_as_a_broker_writes_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["timerwheel", "timerlog", "timerlog/00000000000000000000", "odd"])
-def test_what_is_not_read_of_a_store_is_named_as_its_own(tmp_path: Path, name: str) -> None:
+def test_unsupported_file_of_a_store_is_named(tmp_path: Path, name: str) -> None:
     writer = StoreWriter(tmp_path)
     writer.send("parent", b"x")
     writer.write()
@@ -893,7 +901,7 @@ def test_what_is_not_read_of_a_store_is_named_as_its_own(tmp_path: Path, name: s
             command(str(tmp_path / name))
 
 
-def test_damaged_json_is_named_by_its_own_byte(tmp_path: Path) -> None:
+def test_damaged_json_is_named_by_its_byte(tmp_path: Path) -> None:
     """Quotation marks that names lack, and letters of several bytes, do not move the place."""
     path = tmp_path / "store" / "config" / "delayOffset.json"
     path.parent.mkdir(parents=True)

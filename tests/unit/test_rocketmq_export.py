@@ -1,4 +1,4 @@
-"""``dump --to``: all messages as Parquet and as JSON lines, the same that ``dump`` prints."""
+"""Tests of ``dump --to``: the messages of ``dump`` as Parquet and JSON lines."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def same(row: Row, of_dump: Row) -> None:
             assert value == wanted, name
 
 
-def test_parquet(writer: StoreWriter, tmp_path: Path) -> None:
+def test_export_writes_parquet(writer: StoreWriter, tmp_path: Path) -> None:
     report = lastwrite.export(str(writer.root), str(tmp_path / "out"))
     rows, wanted = parquet_rows(tmp_path / "out"), dumped(writer.root)
     assert report.messages == len(rows) == len(wanted) and report.exit_status == 0
@@ -69,7 +69,7 @@ def test_parquet(writer: StoreWriter, tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in (tmp_path / "out").iterdir()) == report.bytes
 
 
-def test_json_lines_of_a_topic(writer: StoreWriter, tmp_path: Path) -> None:
+def test_export_writes_json_lines_of_a_topic(writer: StoreWriter, tmp_path: Path) -> None:
     lastwrite.export(
         str(writer.root), str(tmp_path / "out"), format="json", topic="orders", partition=1
     )
@@ -96,7 +96,7 @@ def test_damage_is_reported_and_the_rest_is_written(writer: StoreWriter, tmp_pat
     assert [row["physical_offset"] for row in rows if row["problem"]] == [body.physical_offset]
 
 
-def test_nothing_is_written_over(writer: StoreWriter, tmp_path: Path) -> None:
+def test_export_overwrites_nothing(writer: StoreWriter, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     with pytest.raises(InvalidConfig):
@@ -108,7 +108,7 @@ def test_nothing_is_written_over(writer: StoreWriter, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
-def test_at_the_command_line(
+def test_dump_to_command_prints_a_summary(
     writer: StoreWriter, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["dump", str(writer.root), "--to", str(tmp_path / "out"), "--format", "json"]) == 0
@@ -118,7 +118,7 @@ def test_at_the_command_line(
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_on_spark(writer: StoreWriter, tmp_path: Path) -> None:
+def test_export_on_spark_equals_dump(writer: StoreWriter, tmp_path: Path) -> None:
     from lastwrite.spark.session import spark_session
 
     with spark_session("local[2]", {}) as spark:

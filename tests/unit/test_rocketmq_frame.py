@@ -1,6 +1,4 @@
-"""Frames of the remoting protocol: what we write a broker reads (tests/system), and nothing that
-lies gets through.
-"""
+"""Tests of remoting frames: round trips and malformed input. For a real broker see tests/system."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ NUMBERS = st.integers(-(2**31), 2**31 - 1)
         remark=st.none() | st.text(),
     )
 )
-def test_a_frame_says_what_was_put_in(command: Command) -> None:
+def test_frame_round_trips(command: Command) -> None:
     frame = encode_command(command)
     assert PREFIX.unpack_from(frame) == (len(frame) - PREFIX.size,)
     assert decode_command(frame[PREFIX.size :]) == command
 
 
-def test_a_frame_as_a_broker_writes_it() -> None:
+def test_frame_of_a_broker_is_decoded() -> None:
     header = (
         b'{"code":0,"extFields":{"offset":"7"},"flag":1,"language":"JAVA","opaque":3,"version":501}'
     )
@@ -41,14 +39,14 @@ def test_a_frame_as_a_broker_writes_it() -> None:
     assert found.is_answer
 
 
-def test_a_header_cut_short_is_told() -> None:
+def test_truncated_frame_is_refused() -> None:
     frame = encode_command(Command(11, {"topic": "orders"}))[PREFIX.size :]
     for cut in range(len(frame)):
         with pytest.raises(TruncatedLog):
             decode_command(frame[:cut])
 
 
-def test_the_binary_form_is_not_taken_for_json() -> None:
+def test_binary_header_is_unsupported() -> None:
     with pytest.raises(UnsupportedFormat, match="form 1"):
         decode_command(b"\x01\x00\x00\x02{}")
 
@@ -67,13 +65,13 @@ def test_the_binary_form_is_not_taken_for_json() -> None:
         b"[" * 9999,
     ],
 )
-def test_a_header_of_another_shape_is_refused(header: bytes) -> None:
+def test_header_of_another_shape_is_refused(header: bytes) -> None:
     with pytest.raises(CorruptLog):
         decode_command(len(header).to_bytes(4, "big") + header)
 
 
 @given(st.binary(max_size=100))
-def test_whatever_comes_is_a_command_or_an_error_of_ours(frame: bytes) -> None:
+def test_random_frame_is_decoded_or_raises_a_log_error(frame: bytes) -> None:
     try:
         decode_command(frame)
     except LogError:

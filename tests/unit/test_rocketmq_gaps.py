@@ -1,4 +1,6 @@
-"""``fetch --accept-gap`` of RocketMQ: lost messages are noted in the archive, and commands name it."""
+"""Tests of ``fetch --accept-gap`` on RocketMQ: the archive records lost messages, and commands name
+the gap.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def test_tables_name_the_gap(
     assert said(capfd, "table", str(archive), "--verify", to, *more).count(GAP) == 1
 
 
-def test_last_writes_have_the_gap_as_a_note_and_a_warning(archive: Path) -> None:
+def test_latest_and_table_warn_of_the_gap(archive: Path) -> None:
     with pytest.warns(RecordsLost, match=GAP):
         found = lastwrite.latest(str(archive), TOPIC)
     assert (dict(found), [GAP in each.message for each in found.notes]) == ({"k": b"newer"}, [True])
@@ -105,7 +107,7 @@ def test_serve_names_the_gap_once(archive: Path, tmp_path: Path) -> None:
     assert [GAP in line for line in lines].count(True) == 1
 
 
-def test_rounds_name_the_gap_and_keep_it_while_messages_of_before_are_there(archive: Path) -> None:
+def test_round_names_the_gap_and_keeps_it(archive: Path) -> None:
     events: list[Event] = []
     assert lastwrite.clean([str(archive)], {}, once=True, spark=INLINE, tell=events.append) == 0
     named = [event.text for event in events if isinstance(event, DaemonNote) and GAP in event.text]
@@ -123,7 +125,7 @@ def compacted(tmp_path: Path) -> Iterator[tuple[ServedQueue, str, Path]]:
         yield queue, f"rocketmq://{address}", archive
 
 
-def test_deletes_that_the_commit_log_still_has_come_and_the_rest_is_the_gap(
+def test_tombstones_are_fetched_from_the_commit_log_and_the_rest_is_a_gap(
     compacted: tuple[ServedQueue, str, Path],
 ) -> None:
     queue, url, archive = compacted
@@ -143,7 +145,7 @@ def test_deletes_that_the_commit_log_still_has_come_and_the_rest_is_the_gap(
     assert table == {"a": b"new", "b": b"old", "d": b"new"}
 
 
-def test_a_gap_with_nothing_behind_it_is_noted(tmp_path: Path) -> None:
+def test_gap_at_the_end_of_the_queue_is_recorded(tmp_path: Path) -> None:
     archive, queue = tmp_path / "archive", ServedQueue()
     with serving(queue) as address:
         queue.add("k", b"old", 4)

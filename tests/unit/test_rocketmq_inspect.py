@@ -1,4 +1,4 @@
-"""What ``inspect`` says of a RocketMQ store, its folders and its files, whole and damaged."""
+"""Tests of ``inspect`` on a RocketMQ store, its folders and its files, intact and damaged."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def writer(tmp_path: Path) -> StoreWriter:
     return writer
 
 
-def test_a_whole_store(writer: StoreWriter) -> None:
+def test_intact_store_is_described(writer: StoreWriter) -> None:
     report = inspected(writer.root)
     assert problems(report, None) == [] and report.exit_status == 0
     assert report.what == "store" and report.stopped_in_order is True
@@ -125,7 +125,7 @@ def test_a_whole_store(writer: StoreWriter) -> None:
     assert totals["records"] == 120 and totals["compacted_records"] == len(real)
 
 
-def test_narrowed(writer: StoreWriter) -> None:
+def test_topic_and_queue_narrow_the_report(writer: StoreWriter) -> None:
     report = inspected(writer.root, topic="orders", partition=1)
     assert [(one.topic, one.partition) for one in report.partitions] == [("orders", 1)]
     assert report.commit_log is not None and report.commit_log.contents.records == 120
@@ -152,7 +152,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_one_file_of_every_kind(writer: StoreWriter, name: str) -> None:
+def test_single_file_of_every_kind_is_inspected(writer: StoreWriter, name: str) -> None:
     (writer.root / "abort").write_text("12")
     report = inspected(writer.root / name)
     assert (report.what, report.files[0].entries) == KINDS[name] and report.exit_status == 0
@@ -164,7 +164,7 @@ def test_one_file_of_every_kind(writer: StoreWriter, name: str) -> None:
         assert again.files[0].entries == KINDS[name][1]
 
 
-def test_a_batch_queue_and_an_extension(tmp_path: Path) -> None:
+def test_batch_queue_and_extension_are_inspected(tmp_path: Path) -> None:
     from lastwrite.rocketmq.format.units import encode_extension
 
     writer = StoreWriter(tmp_path)
@@ -199,7 +199,7 @@ def test_a_batch_queue_and_an_extension(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- what a crash leaves
 
 
-def test_a_store_whose_broker_was_killed(writer: StoreWriter) -> None:
+def test_store_of_a_killed_broker_is_described(writer: StoreWriter) -> None:
     (writer.root / "abort").write_text("4711")
     path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
     path.write_bytes(bytes(200))
@@ -215,7 +215,7 @@ def test_a_store_whose_broker_was_killed(writer: StoreWriter) -> None:
     assert index is not None and index.lacking == 7
 
 
-def test_consume_queues_that_are_gone(writer: StoreWriter) -> None:
+def test_missing_consume_queues_are_reported(writer: StoreWriter) -> None:
     shutil.rmtree(writer.root / "consumequeue")
     report = inspected(writer.root)
     assert problems(report) == []
@@ -236,7 +236,7 @@ def flip(path: Path, at: int, bit: int = 0) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_damage_of_every_part_is_named_with_its_file(writer: StoreWriter) -> None:
+def test_damage_in_every_part_is_named_with_its_file(writer: StoreWriter) -> None:
     root = writer.root
     bad_body, bad_magic = writer.sent[30], writer.sent[60]
     flip(
@@ -270,7 +270,7 @@ def test_damage_of_every_part_is_named_with_its_file(writer: StoreWriter) -> Non
     assert log is not None and log.contents.records == 119  # but for the one without a magic
 
 
-def test_units_that_lead_nowhere(writer: StoreWriter) -> None:
+def test_units_without_a_record_are_damage(writer: StoreWriter) -> None:
     path = sorted((writer.root / "consumequeue" / "orders" / "1").iterdir())[-1]
     data = bytearray(path.read_bytes())
     count = len(data.rstrip(b"\0")) // 20 + 1
@@ -281,7 +281,7 @@ def test_units_that_lead_nowhere(writer: StoreWriter) -> None:
     assert any("units have no record" in message for message in problems(inspected(writer.root)))
 
 
-def test_what_a_broker_does_not_load(writer: StoreWriter) -> None:
+def test_files_that_a_broker_does_not_load_are_named(writer: StoreWriter) -> None:
     folder = writer.root / "compaction" / "compactionLog" / "orders" / "0"
     (folder / f"{0:020}.delete").write_bytes(bytes(5060))
     (folder / "compacting").mkdir()
@@ -293,7 +293,7 @@ def test_what_a_broker_does_not_load(writer: StoreWriter) -> None:
     assert "it has no index file of the same name" in said
 
 
-def test_a_pair_without_a_unit_and_a_name_between(writer: StoreWriter) -> None:
+def test_file_pair_without_a_unit_and_odd_file_name_are_damage(writer: StoreWriter) -> None:
     for part in ("compactionLog", "compactionCq"):
         folder = writer.root / "compaction" / part / "orders" / "0"
         size = (folder / f"{0:020}").stat().st_size
@@ -305,7 +305,7 @@ def test_a_pair_without_a_unit_and_a_name_between(writer: StoreWriter) -> None:
     )
 
 
-def test_stale_records_behind_the_last_unit(writer: StoreWriter) -> None:
+def test_unindexed_records_after_the_last_unit_are_counted(writer: StoreWriter) -> None:
     folder = writer.root / "compaction" / "compactionCq" / "orders" / "0"
     last = sorted(folder.iterdir())[-1]
     data = bytearray(last.read_bytes())
@@ -317,7 +317,7 @@ def test_stale_records_behind_the_last_unit(writer: StoreWriter) -> None:
     assert found is not None and found.unindexed == 2 and problems(report) == []
 
 
-def test_file_sizes_are_those_of_the_files(tmp_path: Path) -> None:
+def test_file_sizes_are_derived_from_the_files(tmp_path: Path) -> None:
     writer = shop(
         tmp_path,
         log_bytes=2048,
@@ -340,7 +340,7 @@ def test_file_sizes_are_those_of_the_files(tmp_path: Path) -> None:
     assert any("in a log of files of 2048" in message for message in problems(inspected(tmp_path)))
 
 
-def test_old_brokers_are_known_by_their_properties(tmp_path: Path) -> None:
+def test_old_brokers_are_recognised_by_their_properties(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path)
     for n in range(3):
         writer.send("t", b"x", {"KEYS": f"{n}"}, closed=n == 1)
@@ -363,7 +363,7 @@ def test_old_brokers_are_known_by_their_properties(tmp_path: Path) -> None:
         "compaction/position-checkpoint",
     ],
 )
-def test_no_byte_can_break_it(writer: StoreWriter, name: str) -> None:
+def test_any_wrong_byte_is_survived(writer: StoreWriter, name: str) -> None:
     path = writer.root / name
     whole = path.read_bytes()
     for at in range(0, len(whole), max(len(whole) // PLACES, 1)):
@@ -376,7 +376,9 @@ def test_no_byte_can_break_it(writer: StoreWriter, name: str) -> None:
         inspected(writer.root)
 
 
-def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) -> None:
+def test_inspect_command_prints_text_and_json(
+    writer: StoreWriter, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert run(["inspect", str(writer.root)]) == 0
     out = capfd.readouterr().out
     for said in (
@@ -400,7 +402,7 @@ def test_at_the_command_line(writer: StoreWriter, capfd: pytest.CaptureFixture[s
     assert "damaged: " in capfd.readouterr().out
 
 
-def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> None:
+def test_record_with_the_address_of_another_is_advice(writer: StoreWriter) -> None:
     folder = writer.root / "compaction" / "compactionLog" / "orders" / "0"
     first = next(m for m in writer.sent if (m.topic, m.queue_id) == ("orders", 0))
     path = folder / f"{0:020}"
@@ -413,7 +415,7 @@ def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> N
     )
 
 
-def test_whether_a_round_is_due(writer: StoreWriter) -> None:
+def test_inspect_states_whether_a_round_is_due(writer: StoreWriter) -> None:
     (writer.root / "compaction" / "position-checkpoint").unlink()
     found = queue(inspected(writer.root), "orders", 0).compaction
     assert (
@@ -429,7 +431,7 @@ def test_whether_a_round_is_due(writer: StoreWriter) -> None:
         inspected(writer.root, config={"min.compaction.lack.ms": 1})
 
 
-def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
+def test_index_files_are_compared_with_the_keys(writer: StoreWriter) -> None:
     path = writer.root / "index" / "20231114221320003"
     whole = path.read_bytes()
     flip(path, 40 + 28 + 20 * 9 + 3)  # the hash of an entry
@@ -451,7 +453,7 @@ def test_index_files_are_held_against_the_keys(writer: StoreWriter) -> None:
     )
 
 
-def test_tags_in_the_index_are_no_lie(tmp_path: Path) -> None:
+def test_tags_in_the_index_are_not_damage(tmp_path: Path) -> None:
     """5.5.0 enters the tag under ``T#TAG``."""
     from dataclasses import replace
 
@@ -481,7 +483,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return root
 
 
-def test_tags_codes_of_real_queues_are_those_of_the_tags(real: Path) -> None:
+def test_wrong_tags_code_of_a_real_queue_is_damage(real: Path) -> None:
     path = next(iter(sorted((real / "consumequeue" / "ptopic" / "0").iterdir())))
     unit = consume_queue_units(path.read_bytes())[0]
     assert 0 < unit["size"] < 1 << 31
@@ -496,7 +498,7 @@ def test_tags_codes_of_real_queues_are_those_of_the_tags(real: Path) -> None:
     assert lastwrite.verify(str(real), spark=INLINE).exit_status == 3
 
 
-def test_the_time_of_delivery_is_no_tags_code(tmp_path: Path) -> None:
+def test_delivery_time_in_place_of_a_tags_code_is_accepted(tmp_path: Path) -> None:
     """5.5.0 wrote a delayed message, whose unit has its time of delivery."""
     root = tmp_path / "real"
     shutil.copytree(CORPUS / "5.5.0", root)
@@ -506,7 +508,7 @@ def test_the_time_of_delivery_is_no_tags_code(tmp_path: Path) -> None:
     assert problems(inspected(root)) == []
 
 
-def test_tags_codes_of_a_compaction_index(tmp_path: Path) -> None:
+def test_wrong_tags_code_in_a_compaction_index_is_damage(tmp_path: Path) -> None:
     root = tmp_path / "real"
     shutil.copytree(CORPUS / "5.5.0", root)
     path = min((root / "compaction" / "compactionCq" / "ctopic" / "0").iterdir())
@@ -514,7 +516,7 @@ def test_tags_codes_of_a_compaction_index(tmp_path: Path) -> None:
     assert [" has the tags code " in said for said in problems(inspected(root))] == [True]
 
 
-def test_times_and_slots_of_a_real_index_file(real: Path) -> None:
+def test_wrong_times_and_slots_of_a_real_index_file_are_damage(real: Path) -> None:
     path = min((real / "index").iterdir())
     whole = path.read_bytes()
     index = IndexFile.of(whole)

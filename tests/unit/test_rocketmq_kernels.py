@@ -1,5 +1,5 @@
-"""The compiled kernels beside their slow twins: same bytes in, same rows out; and no lie reads out
-of bounds.
+"""Tests of the compiled kernels against slow models, and that malformed input causes no read out of
+bounds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_against_twin(data: bytes, check_crc: bool = True) -> None:
         assert wanted > len(data) - consumed
 
 
-def test_the_worked_examples() -> None:
+def test_documented_examples_are_split() -> None:
     data = b"".join(EXAMPLES) + encode_blank(77)
     check_against_twin(data)
     table, consumed, code, at, wanted = split(data)
@@ -67,12 +67,12 @@ def test_the_worked_examples() -> None:
     st.binary(max_size=12)
     | st.sampled_from([bytes(20), encode_blank(8), encode_blank(2**31 - 1) + b"x"]),
 )
-def test_split_sees_what_the_twin_sees(found: list[RocketmqMessage], behind: bytes) -> None:
+def test_split_equals_the_slow_model(found: list[RocketmqMessage], behind: bytes) -> None:
     check_against_twin(log_of(found) + behind)
 
 
 @given(logs, st.data())
-def test_split_of_damaged_bytes_sees_what_the_twin_sees(
+def test_split_of_damaged_bytes_equals_the_slow_model(
     found: list[RocketmqMessage], data: st.DataObject
 ) -> None:
     raw = bytearray(log_of(found))
@@ -85,13 +85,13 @@ def test_split_of_damaged_bytes_sees_what_the_twin_sees(
 
 
 @given(st.binary(max_size=300))
-def test_split_of_any_bytes(data: bytes) -> None:
+def test_split_of_random_bytes_equals_the_slow_model(data: bytes) -> None:
     check_against_twin(data)
     check_against_twin(EXAMPLE_V1[:4] + EXAMPLE_V1[4:8] + data)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_split_of_every_cut_wants_more(example: bytes) -> None:
+def test_split_of_a_truncated_record_requests_more_bytes(example: bytes) -> None:
     for cut in range(1, len(example)):
         table, consumed, code, at, wanted = split(example[:cut])
         assert (len(table), consumed, code, at) == (0, 0, kernels.NEED_MORE, 0)
@@ -99,13 +99,13 @@ def test_split_of_every_cut_wants_more(example: bytes) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_byte_of_a_record_wrong(example: bytes) -> None:
+def test_any_wrong_byte_of_a_record_is_handled_like_the_slow_model(example: bytes) -> None:
     for at in range(len(example)):
         for value in (0, 0x7F, 0x80, 0xFF, example[at] ^ 1):
             check_against_twin(example[:at] + bytes([value]) + example[at + 1 :] + EXAMPLE_V1)
 
 
-def test_a_full_table_stops_where_the_next_call_begins() -> None:
+def test_full_table_stops_before_the_next_record() -> None:
     data = array(EXAMPLE_V1 * 5)
     table = np.zeros(2, kernels.MESSAGE)
     at, seen = 0, []
@@ -116,7 +116,7 @@ def test_a_full_table_stops_where_the_next_call_begins() -> None:
     assert seen == [125 * n for n in range(5)]
 
 
-def test_a_wrong_body_is_seen_only_when_asked() -> None:
+def test_wrong_body_is_found_only_with_crc_checks() -> None:
     wrong = EXAMPLE_V1.replace(b"hello", b"hellO")
     assert split(wrong)[2] == kernels.BAD_CRC
     assert split(wrong, check_crc=False)[2] == kernels.OK
@@ -133,7 +133,7 @@ TEXTS = st.lists(
 
 
 @given(TEXTS)
-def test_hashes_of_any_bytes_are_those_of_java(raw: bytes) -> None:
+def test_string_hash_of_any_bytes_equals_javas(raw: bytes) -> None:
     data = array(raw + b"x")
     value = kernels._hash_on(data.ctypes.data, 0, len(raw), np.int64(0))
     assert (value ^ 1 << 31) - (1 << 31) == string_hash(decode(raw))
@@ -155,7 +155,7 @@ def test_hashes_of_any_bytes_are_those_of_java(raw: bytes) -> None:
         max_size=6,
     ).map(b"".join)
 )
-def test_blank_as_the_twin_sees_it(raw: bytes) -> None:
+def test_blank_check_equals_the_slow_model(raw: bytes) -> None:
     data = array(raw + b"x")
     assert kernels.is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
 
@@ -176,7 +176,7 @@ def slow_index(found: list[RocketmqMessage], tags: bool) -> list[tuple[int, int,
 
 
 @given(logs, st.integers(1, 12), st.booleans())
-def test_index_keys_are_those_of_the_twin(
+def test_index_keys_equal_the_slow_model(
     found: list[RocketmqMessage], room: int, tags: bool
 ) -> None:
     data = log_of(found)
@@ -229,7 +229,7 @@ def slow_index_file(slots: int, capacity: int, rows: list[tuple[int, int, int]])
     st.integers(1, 9),
     st.integers(2, 25),
 )
-def test_an_index_file_is_built_as_entry_by_entry(
+def test_index_file_equals_one_built_entry_by_entry(
     rows: list[tuple[int, int, int]], slots: int, capacity: int
 ) -> None:
     out = index_file.new_index_file(slots, capacity)
@@ -238,7 +238,7 @@ def test_an_index_file_is_built_as_entry_by_entry(
     assert out.tobytes() == slow_index_file(slots, capacity, rows)
 
 
-def test_long_properties_are_searched_in_words() -> None:
+def test_long_properties_are_searched() -> None:
     for length in range(60):
         message = make_message(
             "t", b"b", {"p": "x" * (length + 1), "KEYS": "k" * length or "k", "TAGS": "T"}

@@ -1,5 +1,6 @@
-"""RocketMQ stores that lack files of their logs, or that a broker wrote in another layout: every
-command names what it does not find or does not read. Brokers of 5.5.0 wrote the stores.
+"""Tests of stores that lack files or that a broker wrote in another layout.
+
+Every command names what is missing or unsupported. Brokers of 5.5.0 wrote the stores.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def test_dump_names_a_missing_middle_file(gap: Path) -> None:
         assert "the file is missing, and the log continues at 24576: 8192 bytes" in error.problem
 
 
-def test_dump_names_the_messages_of_a_queue_that_are_missing(gap: Path) -> None:
+def test_dump_names_the_missing_messages_of_a_queue(gap: Path) -> None:
     rows, error = dumped(gap, topic="plain", partition=0)
     assert offsets(rows) == [*range(26), *range(33, 39)] and error is not None
     rows, error = dumped(gap, topic="plain", partition=0, offset=30, limit=1)
@@ -93,7 +94,7 @@ def test_export_inspect_and_verify_name_a_missing_middle_file(gap: Path, tmp_pat
 
 
 @pytest.mark.parametrize("command", ["dump", "dump --to", "inspect", "verify", "dispatch"])
-def test_the_command_line_ends_with_3(
+def test_command_exits_with_3_for_a_missing_file(
     gap: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *options = command.split()
@@ -103,7 +104,7 @@ def test_the_command_line_ends_with_3(
     assert "16384" in shown.out + shown.err and "missing" in shown.out + shown.err
 
 
-def test_a_missing_file_of_a_consume_queue_is_damage(tmp_path: Path) -> None:
+def test_missing_consume_queue_file_is_damage(tmp_path: Path) -> None:
     root = store("r8-middle-file-gone", tmp_path)
     queue = root / "consumequeue" / "plain" / "1"
     (queue / f"{400:020}").unlink()
@@ -113,7 +114,7 @@ def test_a_missing_file_of_a_consume_queue_is_damage(tmp_path: Path) -> None:
     assert error is not None and error.path == str(queue / f"{400:020}")
 
 
-def test_a_commit_log_without_its_last_files_is_damage(gap: Path) -> None:
+def test_commit_log_without_its_last_files_is_damage(gap: Path) -> None:
     for start in (40960, 32768, 24576):
         (gap / "commitlog" / f"{start:020}").unlink()
         assert dumped(gap)[1] is not None
@@ -122,7 +123,7 @@ def test_a_commit_log_without_its_last_files_is_damage(gap: Path) -> None:
         assert any(f"the commit log ends at {end}" in message for message in problems)
 
 
-def test_no_commit_log_beside_queues_is_damage(gap: Path) -> None:
+def test_missing_commit_log_beside_queues_is_damage(gap: Path) -> None:
     elsewhere = gap.with_name("elsewhere")
     shutil.move(gap / "commitlog", elsewhere)
     rows, error = dumped(gap)
@@ -137,7 +138,7 @@ def test_no_commit_log_beside_queues_is_damage(gap: Path) -> None:
     assert [p.path for p in report.store.problems] == [str(elsewhere / GONE)]  # type: ignore[union-attr]
 
 
-def test_positions_of_groups_without_any_record_are_damage(tmp_path: Path) -> None:
+def test_group_offsets_without_records_are_damage(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": {}}))
@@ -149,7 +150,7 @@ def test_positions_of_groups_without_any_record_are_damage(tmp_path: Path) -> No
     assert report.exit_status == 3 and "consumer groups have offsets" in str(report.problems)
 
 
-def test_the_last_line_says_how_much_was_checked(
+def test_last_line_of_verify_states_how_much_was_checked(
     dledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", str(dledger)]) == 0
@@ -161,7 +162,7 @@ def test_the_last_line_says_how_much_was_checked(
 # ---------------------------------------------------------------------- DLedger
 
 
-def test_a_dledger_store_is_read_whole(dledger: Path, tmp_path: Path) -> None:
+def test_dledger_store_is_read_completely(dledger: Path, tmp_path: Path) -> None:
     rows, error = dumped(dledger)
     assert error is None and len(rows) == 80
     sizes = [row["size"] for row in rows]
@@ -222,7 +223,7 @@ def test_queues_in_rocksdb_are_named_and_not_written(rocksdb: Path) -> None:
     assert sorted(rocksdb.rglob("*")) == before
 
 
-def test_a_dledger_store_is_not_changed(dledger: Path) -> None:
+def test_dledger_store_is_not_changed(dledger: Path) -> None:
     before = sorted(dledger.rglob("*"))
     with pytest.raises(UnsupportedFormat, match="DLedger"):
         lastwrite.dispatch(str(dledger), spark=INLINE)

@@ -1,4 +1,4 @@
-"""Which queues of a live cluster are meant, and who asks; what real brokers answer is in
+"""Tests of selecting queues of a live cluster, and of credentials. For real brokers see
 ``tests/system/test_rocketmq_live.py``.
 """
 
@@ -32,7 +32,7 @@ from tests.unit.test_rocketmq_connection import listening
         ("rocketmq://a:9876;[::1]:9877/broker-a", "a:9876;[::1]:9877", "broker-a"),
     ],
 )
-def test_a_url_names_name_servers_and_maybe_a_broker(
+def test_url_names_name_servers_and_optionally_a_broker(
     url: str, servers: str, broker: str | None
 ) -> None:
     assert cluster_of(url) == (servers, broker)
@@ -44,7 +44,7 @@ def test_other_urls_are_refused(url: str) -> None:
         cluster_of(url)
 
 
-def test_a_signature_covers_values_by_name_and_the_body() -> None:
+def test_signature_covers_fields_by_name_and_the_body() -> None:
     access = RequestCredentials(
         RocketmqClientConfig(access_key="me", secret_key="s", security_token="t")
     )
@@ -55,7 +55,7 @@ def test_a_signature_covers_values_by_name_and_the_body() -> None:
     assert RequestCredentials().signed({"a": "1"}, b"") == {"a": "1"}
 
 
-def test_one_key_alone_is_refused() -> None:
+def test_access_key_without_a_secret_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="go together"):
         RocketmqClientConfig(access_key="me")
 
@@ -77,7 +77,7 @@ class TwoBrokers:
         return {"searchBcqByCacheEnable": "false", "compactionMappedFileSize": "5060"}
 
 
-def test_of_a_topic_on_two_brokers_one_is_named() -> None:
+def test_topic_on_two_brokers_needs_a_broker_name() -> None:
     client = cast("RocketmqClient", TwoBrokers())
     with pytest.raises(InvalidConfig, match=r"rocketmq://h:1/a, and for each another --to"):
         sources_of(client, cluster_of("rocketmq://h:1"), None, None, ())
@@ -85,7 +85,7 @@ def test_of_a_topic_on_two_brokers_one_is_named() -> None:
     assert source.queue == MessageQueue("t", "b", 0)
 
 
-def test_a_silent_name_server_ends_in_time(tmp_path: Path) -> None:
+def test_silent_name_server_ends_with_the_timeout(tmp_path: Path) -> None:
     settings = {"request.timeout.ms": 200, "default.api.timeout.ms": 100}
     with (
         listening(lambda connection: time.sleep(1)) as address,

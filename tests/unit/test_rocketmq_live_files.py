@@ -1,4 +1,4 @@
-"""Reading a RocketMQ store that a broker has open: up to where, and what moves meanwhile."""
+"""Tests of reading a RocketMQ store that a broker has open: its end, and changes during the read."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_every_command_reads_beside_a_broker(root: Path) -> None:
     assert lastwrite.latest(str(root), "t") == TABLE
 
 
-def test_only_what_writes_is_refused_and_a_copy(root: Path, tmp_path: Path) -> None:
+def test_commands_that_write_or_copy_are_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(LogHeld, match="holds the store"):
         lastwrite.compact(str(root), config=CONFIG, spark=INLINE)
     with pytest.raises(LogHeld, match=r"no copy of it can be made.*snapshot of the file system"):
@@ -148,7 +148,7 @@ def test_only_what_writes_is_refused_and_a_copy(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("torn", [b"", b"\0\0\0\x80", b"\0\0\0\x80\xda\xa3\x20\xa7" + b"\1" * 90])
-def test_what_no_unit_leads_to_is_not_looked_at(root: Path, torn: bytes) -> None:
+def test_record_without_a_unit_is_ignored(root: Path, torn: bytes) -> None:
     """A record is written before its unit: it may be half there, or whole."""
     log = paths_of(root, "t", 0, 2)[0]
     end = lastwrite.plan(str(root), spark=INLINE).partitions[0].bytes_before
@@ -163,7 +163,7 @@ def test_what_no_unit_leads_to_is_not_looked_at(root: Path, torn: bytes) -> None
         assert lastwrite.latest(str(root), "t").end_offsets == {0: 7}
 
 
-def test_damage_of_what_a_unit_leads_to_is_damage_beside_a_broker_too(root: Path) -> None:
+def test_damaged_record_with_a_unit_is_damage_beside_a_broker(root: Path) -> None:
     with paths_of(root, "t", 0, 2)[0].open("r+b") as file:
         file.seek(90)
         byte = file.read(1)
@@ -176,7 +176,7 @@ def test_damage_of_what_a_unit_leads_to_is_damage_beside_a_broker_too(root: Path
 
 
 @pytest.mark.parametrize("move", [appended, exchanged, rolled])
-def test_what_moves_before_it_is_read_does_no_harm(
+def test_change_before_a_read_is_tolerated(
     root: Path, monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], None]
 ) -> None:
     in_the_middle(monkeypatch, move)
@@ -195,7 +195,7 @@ def test_what_moves_before_it_is_read_does_no_harm(
     ],
     ids=["inspect", "latest", "read"],
 )
-def test_what_moves_every_time_is_given_up(
+def test_read_gives_up_on_a_store_that_keeps_changing(
     root: Path, monkeypatch: pytest.MonkeyPatch, look: Callable[[str], object]
 ) -> None:
     def moves(root: Path) -> None:
@@ -230,14 +230,14 @@ def check_dump(root: str) -> None:
 
 
 @pytest.mark.parametrize("check", [check_plan, check_verify, check_explain, check_dump])
-def test_what_was_exchanged_is_read_again(
+def test_exchanged_files_are_read_again(
     root: Path, monkeypatch: pytest.MonkeyPatch, check: Callable[[str], None]
 ) -> None:
     in_the_middle(monkeypatch, exchanged)
     check(str(root))
 
 
-def test_a_file_alone_is_read_up_to_its_index(root: Path) -> None:
+def test_single_file_is_read_up_to_its_index(root: Path) -> None:
     log, index = paths_of(root, "t", 0, 2)
     whole = encode_message(make_message("t", b"8", {"KEYS": "e"}, queue_offset=7))
     with log.open("r+b") as file:
@@ -251,7 +251,7 @@ def test_a_file_alone_is_read_up_to_its_index(root: Path) -> None:
 
 
 @pytest.mark.parametrize("move", [appended, rolled])
-def test_a_dataframe_ends_where_its_queue_ended(root: Path, move: Callable[[Path], None]) -> None:
+def test_dataframe_ends_where_its_queue_ended(root: Path, move: Callable[[Path], None]) -> None:
     pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
     (log,) = ROWS.logs_of(str(root), "t")
     units = row_units(ROWS, log, ["offset"], is_committed=True)
@@ -263,7 +263,7 @@ def test_a_dataframe_ends_where_its_queue_ended(root: Path, move: Callable[[Path
         list(read_rows(units[0]))
 
 
-def test_a_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:
+def test_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:
     queue = compacted.CompactedQueue(str(root), NAME)
     appended(root)
     read = [int(offset) for block in queue.blocks() for offset in block.table["queue_offset"]]
@@ -272,7 +272,7 @@ def test_a_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:
     assert queue.end_offset == 8
 
 
-def test_a_copy_is_held_against_what_its_store_was(root: Path, tmp_path: Path) -> None:
+def test_copy_is_compared_with_the_earlier_state_of_its_store(root: Path, tmp_path: Path) -> None:
     """Of a snapshot: what was written since is not in it."""
     snapshot, to = tmp_path / "snapshot", tmp_path / "to"
     shutil.copytree(root, snapshot)
@@ -315,7 +315,7 @@ def under_way(root: Path, state: str) -> None:
         "old ones are not deleted",
     ],
 )
-def test_an_exchange_under_way_is_waited_for(
+def test_read_waits_for_an_exchange_under_way(
     root: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     under_way(root, state)
@@ -348,14 +348,14 @@ def test_an_exchange_under_way_is_waited_for(
     assert pairs.positions.of(NAME) == 4 and not pairs.logs.problems
 
 
-def test_a_run_that_writes_its_new_files_is_not_waited_for(root: Path) -> None:
+def test_read_does_not_wait_for_a_round_that_writes_new_files(root: Path) -> None:
     for folder in folders(root):
         (folder / "compacting").mkdir()
         (folder / "compacting" / f"{0:020d}").write_bytes(b"half")
     look_at_all(root)
 
 
-def test_what_is_left_of_an_exchange_is_told_when_it_does_not_go(
+def test_leftover_of_an_exchange_is_reported_as_damage(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker leaves an old file there that a reader of its own held, and does not start then."""
@@ -369,7 +369,7 @@ def test_what_is_left_of_an_exchange_is_told_when_it_does_not_go(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_log_files_whose_index_is_not_there_yet_are_left_out(root: Path, count: int) -> None:
+def test_log_files_without_an_index_yet_are_skipped(root: Path, count: int) -> None:
     for number in range(3, 3 + count):
         paths_of(root, "t", 0, number)[0].write_bytes(bytes(LOG_BYTES))
     look_at_all(root)
@@ -381,14 +381,14 @@ def test_log_files_whose_index_is_not_there_yet_are_left_out(root: Path, count: 
     assert planned.status is Status.DAMAGED and "without its index" in str(planned.reason)
 
 
-def test_a_new_pair_without_a_record_is_no_damage(root: Path) -> None:
+def test_new_file_pair_without_a_record_is_not_damage(root: Path) -> None:
     log, index = paths_of(root, "t", 0, 3)
     log.write_bytes(encode_message(make_message("t", b"8", {"KEYS": "e"})).ljust(LOG_BYTES, b"\0"))
     index.write_bytes(bytes(INDEX_BYTES))
     look_at_all(root)
 
 
-def test_a_small_file_that_is_being_written_is_read_again(tmp_path: Path) -> None:
+def test_small_file_under_replacement_is_read_again(tmp_path: Path) -> None:
     writer = StoreWriter(tmp_path / "store")
     writer.send("t", b"1", {"KEYS": "a"})
     path = writer.write() / "config" / "consumerOffset.json"
@@ -436,7 +436,7 @@ def bound_of(writer: StoreWriter) -> int | None:
     return live_files.up_to_dispatched(root, lambda: reading.read_commit_log(root)).bound
 
 
-def test_the_commit_log_is_read_up_to_what_is_dispatched(writer: StoreWriter) -> None:
+def test_commit_log_is_read_up_to_the_dispatched_end(writer: StoreWriter) -> None:
     root, said = str(writer.root), list[str]()
     assert bound_of(writer) == len(writer.log)
     report = lastwrite.inspect(root)
@@ -466,7 +466,7 @@ def test_the_commit_log_is_read_up_to_what_is_dispatched(writer: StoreWriter) ->
     assert export.messages == 40 and not export.problems
 
 
-def test_a_broker_that_stopped_leaves_what_it_had_not_dispatched(writer: StoreWriter) -> None:
+def test_stopped_broker_leaves_undispatched_records_readable(writer: StoreWriter) -> None:
     with other_process("print('held', flush=True)", writer.root):
         pass
     (writer.root / "lock").unlink()  # nobody holds what is not there
@@ -476,7 +476,7 @@ def test_a_broker_that_stopped_leaves_what_it_had_not_dispatched(writer: StoreWr
     assert report.commit_log is not None and report.commit_log.contents.records == 41
 
 
-def test_units_that_lead_nowhere_tell_no_bound(writer: StoreWriter) -> None:
+def test_units_without_a_record_do_not_extend_the_dispatched_end(writer: StoreWriter) -> None:
     [path] = list((writer.root / "consumequeue" / "orders" / "1").glob(f"{200:020d}"))
     data = bytearray(path.read_bytes())
     data[-20:] = (1 << 40).to_bytes(8, "big") + (99).to_bytes(4, "big") + bytes(8)
@@ -487,7 +487,7 @@ def test_units_that_lead_nowhere_tell_no_bound(writer: StoreWriter) -> None:
     assert list(lastwrite.dump(str(writer.root))) == []
 
 
-def test_a_hole_below_the_bound_is_damage(writer: StoreWriter) -> None:
+def test_hole_below_the_dispatched_end_is_damage(writer: StoreWriter) -> None:
     at = writer.sent[30].physical_offset
     path = writer.root / "commitlog" / f"{at - at % writer.log_bytes:020d}"
     with path.open("r+b") as file:
@@ -498,7 +498,7 @@ def test_a_hole_below_the_bound_is_damage(writer: StoreWriter) -> None:
         list(lastwrite.dump(str(writer.root)))
 
 
-def test_an_index_that_lags_by_the_last_message_is_no_damage(writer: StoreWriter) -> None:
+def test_index_without_the_last_message_is_not_damage(writer: StoreWriter) -> None:
     """Of the last message one key is entered, the other is about to be."""
     path = sorted((writer.root / "index").iterdir())[-1]
     data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""The lock of a RocketMQ store, beside a broker's first byte; and what ``abort`` says."""
+"""Tests of the lock of a RocketMQ store, beside a broker's first byte, and of the file ``abort``."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_store_that_a_broker_serves_is_refused_to_who_writes(root: Path) -> None:
+def test_store_served_by_a_broker_is_refused_to_writers(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
             lock.reject_if_held(str(root), names)  # to read
@@ -112,7 +112,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", IN_PLACE)
-def test_every_command_blames_a_live_broker_on_its_lock(store: Path, command: str) -> None:
+def test_every_command_names_a_live_brokers_lock(store: Path, command: str) -> None:
     with other_process(_BROKER, store) as broker, pytest.raises(LogHeld) as told:
         COMMANDS[command](str(store))
     said = f"{store}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
@@ -120,7 +120,7 @@ def test_every_command_blames_a_live_broker_on_its_lock(store: Path, command: st
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_blames_a_killed_broker_on_abort(store: Path, command: str) -> None:
+def test_every_command_names_abort_after_a_kill(store: Path, command: str) -> None:
     with pytest.raises(LogHeld) as told:
         COMMANDS[command](str(store))
     assert str(told.value).startswith(
@@ -128,7 +128,7 @@ def test_every_command_blames_a_killed_broker_on_abort(store: Path, command: str
     )
 
 
-def test_the_daemon_says_it_in_the_same_words(store: Path) -> None:
+def test_daemon_uses_the_same_messages(store: Path) -> None:
     said: list[str] = []
     for script in (_BROKER, _OPENED):
         with other_process(script, store):
@@ -140,7 +140,7 @@ def test_the_daemon_says_it_in_the_same_words(store: Path) -> None:
     assert killed.startswith(f"{store}/abort: the store's broker (process 4711) was killed")
 
 
-def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(root: Path) -> None:
+def test_round_blocks_a_broker_but_not_rounds_on_other_queues(root: Path) -> None:
     with other_process(_RUN, root) as run:
         refused = subprocess.run(
             [sys.executable, "-c", _BROKER, str(root)], capture_output=True, text=True, check=False
@@ -162,7 +162,7 @@ def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(
     assert (root / "lock").read_bytes() == b"lock"
 
 
-def test_two_runs_of_one_process_take_turns(root: Path) -> None:
+def test_two_rounds_of_one_process_take_turns(root: Path) -> None:
     inside, order = threading.Event(), []
 
     def other() -> None:
@@ -179,7 +179,7 @@ def test_two_runs_of_one_process_take_turns(root: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETLEASE"), reason="only Linux says who has a file open")
-def test_a_broker_that_is_starting_is_seen_by_the_file_that_it_has_open(
+def test_starting_broker_is_recognised_by_its_open_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locking, "_OPEN_S", 0.1)
@@ -206,7 +206,7 @@ def test_a_broker_that_is_starting_is_seen_by_the_file_that_it_has_open(
         opening.communicate()
 
 
-def test_another_run_that_has_the_file_open_is_no_broker(root: Path) -> None:
+def test_other_round_with_the_file_open_is_not_a_broker(root: Path) -> None:
     with (
         other_process(_RUN, root),
         lock.hold(str(root), [T1]),
@@ -216,7 +216,7 @@ def test_another_run_that_has_the_file_open_is_no_broker(root: Path) -> None:
         pass
 
 
-def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path) -> None:
+def test_unclean_store_is_refused_without_the_option(root: Path) -> None:
     lock.reject_unclean(str(root), goes_on=False)
     (root / "abort").touch()
     with pytest.raises(LogHeld, match="killed.*--unclean"):
@@ -230,14 +230,14 @@ def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path
         lock.reject_unclean(str(root), goes_on=False)
 
 
-def test_a_lock_file_that_is_missing_is_made_for_a_run_and_not_for_a_look(tmp_path: Path) -> None:
+def test_lock_file_is_created_only_for_a_round(tmp_path: Path) -> None:
     lock.reject_if_held(str(tmp_path))
     assert not os.listdir(tmp_path)
     with lock.hold(str(tmp_path), [T0]):
         assert os.listdir(tmp_path) == ["lock"]
 
 
-def test_a_queues_byte_is_no_brokers_and_no_turn() -> None:
+def test_lock_byte_of_a_queue_differs_from_the_reserved_bytes() -> None:
     bytes_ = {lock.PLACE.byte_of(TopicPartition("t", n)) for n in range(500)}
     assert len(bytes_) == 500 and min(bytes_) > 1 and max(bytes_) < 2**63 - 1
 
@@ -258,7 +258,7 @@ def compacted_store(folder: Path) -> Path:
     return folder
 
 
-def test_a_link_does_not_bypass_the_brokers_lock(tmp_path: Path) -> None:
+def test_symbolic_link_does_not_bypass_the_brokers_lock(tmp_path: Path) -> None:
     """By whatever name: what is held is the store in which the files are."""
     store = compacted_store(tmp_path / "store")
     before = read_files(store)
@@ -293,7 +293,7 @@ def test_a_link_does_not_bypass_the_brokers_lock(tmp_path: Path) -> None:
     assert (beside / "compaction").is_symlink()
 
 
-def test_a_store_with_a_part_of_another_ones_is_refused(tmp_path: Path) -> None:
+def test_store_with_a_part_of_another_store_is_refused(tmp_path: Path) -> None:
     store, other = compacted_store(tmp_path / "store"), compacted_store(tmp_path / "other")
     shutil.rmtree(other / "compaction")
     (other / "compaction").symlink_to(store / "compaction")
@@ -304,7 +304,7 @@ def test_a_store_with_a_part_of_another_ones_is_refused(tmp_path: Path) -> None:
     assert read_files(store) == before
 
 
-def test_a_tree_on_another_disk_is_the_stores_own(tmp_path: Path) -> None:
+def test_tree_on_another_disk_belongs_to_the_store(tmp_path: Path) -> None:
     store = compacted_store(tmp_path / "store")
     (tmp_path / "disk2").mkdir()
     (store / "compaction").rename(tmp_path / "disk2" / "compaction")

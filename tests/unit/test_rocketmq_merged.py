@@ -1,4 +1,4 @@
-"""What came from a broker and what a store has, in one order."""
+"""Tests of merging messages from a broker with those of a store, in one order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def records(parts: list[list[int]], mark: int) -> list[Records]:
 
 
 @given(STREAMS, STREAMS)
-def test_both_come_in_the_order_of_offsets_and_what_was_pulled_first(
+def test_messages_are_merged_by_offset_with_pulled_ones_first(
     pulled: list[list[int]], own: list[list[int]]
 ) -> None:
     found = [

@@ -1,4 +1,4 @@
-"""Names, sizes, hashes and properties, with the values that the real classes gave."""
+"""Tests of names, sizes, hashes and properties, with values of the real classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.format import java_hash, names, properties
 
 
-def test_file_names() -> None:
+def test_file_names_round_trip() -> None:
     assert names.file_name(0) == "00000000000000000000"
     assert names.file_name(104857460) == "00000000000104857460"
     assert names.parse_file_name(names.file_name(2**63 - 1)) == 2**63 - 1
@@ -27,7 +27,7 @@ def test_file_names() -> None:
         names.file_name(-1)
 
 
-def test_queue_and_index_names() -> None:
+def test_queue_and_index_names_are_parsed() -> None:
     assert [
         names.parse_queue_name(name)
         for name in ("0", "17", "-1", "01", "x", "99999999999", "2147483648")
@@ -53,17 +53,19 @@ def test_queue_and_index_names() -> None:
         (1_024, 1_000, (5_060, 1_012)),
     ],
 )
-def test_log_sizes(queue_size: int, log_size: int, sizes: tuple[int, int]) -> None:
+def test_log_sizes_are_rounded_as_by_a_broker(
+    queue_size: int, log_size: int, sizes: tuple[int, int]
+) -> None:
     assert names.log_sizes(log_size, queue_size) == sizes
 
 
-def test_log_sizes_that_no_broker_could_use() -> None:
+def test_log_sizes_unusable_by_a_broker_are_refused() -> None:
     for log_size, queue_size in ((1000, 45), (1000, 0), (1000, -46), (2**40, 1024)):
         with pytest.raises(InvalidConfig):
             names.log_sizes(log_size, queue_size)
 
 
-def test_hashes_of_section_17_and_20() -> None:
+def test_string_hashes_equal_javas() -> None:
     assert java_hash.string_hash("order-1") == -1207111310
     assert java_hash.string_hash("order-2") == -1207111309
     assert java_hash.string_hash("key1") == 3288498
@@ -73,7 +75,7 @@ def test_hashes_of_section_17_and_20() -> None:
     assert java_hash.string_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
 
 
-def test_an_index_hash_is_not_negative() -> None:
+def test_index_hash_is_not_negative() -> None:
     assert java_hash.index_hash("ctopic", "order-1") >= 0
     assert abs(java_hash.string_hash("a#b")) == java_hash.index_hash("a", "b")
 
@@ -96,7 +98,7 @@ def test_an_index_hash_is_not_negative() -> None:
         (b"\xf4\x90\x80\x80", "\ufffd" * 4),
     ],
 )
-def test_broken_text_as_java_reads_it(raw: bytes, text: str) -> None:
+def test_broken_text_is_decoded_as_java_decodes_it(raw: bytes, text: str) -> None:
     assert java_hash.decode(raw) == text
     assert java_hash.decode(b"a" + raw + b"b") == (
         "a" + text + "b" if raw[-1:] != b"\xff" else "a\ufffdb"
@@ -104,12 +106,12 @@ def test_broken_text_as_java_reads_it(raw: bytes, text: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_whole_text_is_read_as_it_is(text: str) -> None:
+def test_valid_text_is_decoded_unchanged(text: str) -> None:
     assert java_hash.decode(text.encode()) == text
     assert java_hash._decode_broken(text.encode()) == text
 
 
-def test_blank_keys() -> None:
+def test_blank_keys_are_recognised() -> None:
     for text in (
         None,
         "",
@@ -134,14 +136,14 @@ def test_blank_keys() -> None:
         (b"k\x01\xff\x02", {"k": "\ufffd"}),
     ],
 )
-def test_properties(raw: bytes, parsed: dict[str, str]) -> None:
+def test_properties_are_parsed(raw: bytes, parsed: dict[str, str]) -> None:
     assert properties.parse(raw) == parsed
 
 
 @given(
     st.dictionaries(st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=5)), st.booleans()
 )
-def test_properties_that_are_built_are_parsed(pairs: dict[str, str], closed: bool) -> None:
+def test_built_properties_are_parsed_back(pairs: dict[str, str], closed: bool) -> None:
     try:
         raw = properties.build(pairs, closed=closed)
     except (ValueError, UnicodeEncodeError):
@@ -149,7 +151,7 @@ def test_properties_that_are_built_are_parsed(pairs: dict[str, str], closed: boo
     assert properties.parse(raw) == pairs
 
 
-def test_properties_that_would_not_come_back_are_refused() -> None:
+def test_properties_that_do_not_round_trip_are_refused() -> None:
     for pair in (("", "a"), ("a", ""), ("a\x01", "b"), ("a", "b\x02"), ("a\x02", "b")):
         with pytest.raises(ValueError):
             properties.build([pair])

@@ -1,4 +1,4 @@
-"""Messages on their way: properties, bodies, deletes, members of a batch."""
+"""Tests of messages to be sent: properties, bodies, tombstones and members of a batch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COMPRESSED = [Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
 
 
 @given(st.binary(min_size=1, max_size=300), st.sampled_from(COMPRESSED))
-def test_a_compressed_body_reads_back(body: bytes, compression: Compression) -> None:
+def test_compressed_body_round_trips(body: bytes, compression: Compression) -> None:
     stored, flag = OutgoingMessage(
         "k", body, compression=compression, compress_from=1
     ).encode_body()
     assert body_of(make_message("t", stored, sys_flag=flag), 1 << 20) == body
 
 
-def test_small_bodies_go_as_they_are() -> None:
+def test_small_body_is_not_compressed() -> None:
     assert OutgoingMessage("k", b"x" * 4095).encode_body() == (b"x" * 4095, 0)
     assert OutgoingMessage("k", b"x" * 4096).encode_body()[1] & 1
     assert OutgoingMessage("k", b"x" * 4096, compression=Compression.NONE).encode_body() == (
@@ -39,13 +39,13 @@ def test_small_bodies_go_as_they_are() -> None:
     )
 
 
-def test_a_delete_is_empty_only_when_it_is_decompressed() -> None:
+def test_tombstone_is_empty_after_decompression() -> None:
     stored, flag = OutgoingMessage("k", None).encode_body()
     assert stored
     assert body_of(make_message("t", stored, sys_flag=flag), 100) == b""
 
 
-def test_properties_have_key_tag_and_a_key_of_their_own() -> None:
+def test_properties_contain_key_tag_and_a_unique_key() -> None:
     flat = OutgoingMessage("a b", b"x", "T", {"p": "v"}).encode_properties("U" * 32)
     assert properties.parse(flat.encode()) == {
         "KEYS": "a b",
@@ -67,17 +67,17 @@ def test_properties_have_key_tag_and_a_key_of_their_own() -> None:
         OutgoingMessage("k", b"x", None, {"n": "v" * 33_000}),
     ],
 )
-def test_properties_that_would_not_be_read_back_are_refused(message: OutgoingMessage) -> None:
+def test_properties_that_do_not_round_trip_are_refused(message: OutgoingMessage) -> None:
     with pytest.raises(InvalidConfig):
         message.encode_properties("U")
 
 
-def test_a_body_of_no_bytes_is_refused() -> None:
+def test_empty_body_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="no bytes"):
         OutgoingMessage("k", b"").encode_body()
 
 
-def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
+def test_batch_members_are_encoded_like_an_inner_batch() -> None:
     body = b"".join(
         encode_batch_member(OutgoingMessage(key, data), "U")
         for key, data in (("a", b"1"), ("b", None))
@@ -100,7 +100,9 @@ def test_members_of_a_batch_lie_as_in_an_inner_batch() -> None:
         ),
     ],
 )
-def test_messages_from_json(given_message: dict[str, object], expected: OutgoingMessage) -> None:
+def test_json_messages_are_parsed(
+    given_message: dict[str, object], expected: OutgoingMessage
+) -> None:
     assert parse_message(given_message) == expected
 
 
@@ -115,6 +117,6 @@ def test_messages_from_json(given_message: dict[str, object], expected: Outgoing
         {"key": "k", "properties": {"a": 1}},
     ],
 )
-def test_what_is_no_message(given_message: dict[str, object]) -> None:
+def test_invalid_json_message_is_refused(given_message: dict[str, object]) -> None:
     with pytest.raises(InvalidConfig):
         parse_message(given_message)

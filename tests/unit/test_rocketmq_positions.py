@@ -1,4 +1,4 @@
-"""Positions of queues: the file, its backup, what a broker makes of both."""
+"""Tests of the positions of queues: the file, its backup, and which of them a broker uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u_1
 FILE, BACKUP = "position-checkpoint", "position-checkpoint.bak"
 
 
-def test_the_file_is_believed_and_else_its_backup(tmp_path: Path) -> None:
+def test_backup_is_used_if_the_file_is_missing(tmp_path: Path) -> None:
     assert read_positions(str(tmp_path)).of(T0) == UNKNOWN
     (tmp_path / BACKUP).write_bytes(encode_positions({"t_0": 3}))
     assert read_positions(str(tmp_path)).of(T0) == 3
@@ -34,7 +34,7 @@ def test_the_file_is_believed_and_else_its_backup(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"{", b"[]", b'{"queueOffsetMap":{"t_0":"x"}}', b"\xff" * 9, b"[" * 100_000]
 )
-def test_a_damaged_file_is_said_and_its_backup_stands_in(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_is_reported_and_its_backup_used(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
     found = read_positions(str(tmp_path))
     assert not found.offsets and isinstance(found.problem, CorruptLog)
@@ -46,7 +46,7 @@ def test_a_damaged_file_is_said_and_its_backup_stands_in(tmp_path: Path, content
     assert not read_positions(str(tmp_path)).offsets
 
 
-def test_a_file_beyond_all_measure_is_not_read(tmp_path: Path) -> None:
+def test_oversized_file_is_not_read(tmp_path: Path) -> None:
     with open(tmp_path / FILE, "wb") as file:
         file.truncate(1 << 40)
     found = read_positions(str(tmp_path))
@@ -57,7 +57,7 @@ def test_a_file_beyond_all_measure_is_not_read(tmp_path: Path) -> None:
     )
 
 
-def test_other_queues_entries_stay_and_the_file_is_the_brokers(tmp_path: Path) -> None:
+def test_entries_of_other_queues_are_kept(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b'{\n\t"queueOffsetMap":{"no queue":1,\n"t_0" : 3}, "other":[]}')
     offsets = read_positions(str(tmp_path)).changed({T0: 9})
     replace_positions(str(tmp_path), offsets)
@@ -70,7 +70,7 @@ def test_other_queues_entries_stay_and_the_file_is_the_brokers(tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, BACKUP]
 
 
-def test_a_new_tree_has_the_old_file_as_its_backup(tmp_path: Path) -> None:
+def test_new_tree_has_the_old_file_as_its_backup(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()

@@ -1,5 +1,6 @@
-"""Publications that may not go ahead, copies, what they take along, and the order that a loss of
-power needs. Killed ones: ``tests/system/test_crash_rocketmq_publish.py``."""
+"""Tests of publications: refusals, copies, and the order of syncs. Killed ones:
+``tests/system/test_crash_rocketmq_publish.py``.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def without_staged(root: Path) -> dict[str, bytes | None]:
 # ---------------------------------------------------------------------- what it leaves
 
 
-def test_what_stays_is_the_same_file(root: Path) -> None:
+def test_unchanged_files_are_hard_linked(root: Path) -> None:
     stays = [
         *Path(publish.queue_folders(str(root), U0)[0]).iterdir(),
         Path(publish.queue_folders(str(root), T0)[1], SECOND),
@@ -68,7 +69,9 @@ def test_what_stays_is_the_same_file(root: Path) -> None:
     assert not publish.leftovers(str(root))
 
 
-def test_without_links_what_stays_is_copied(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_copied_without_link_support(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -77,7 +80,7 @@ def test_without_links_what_stays_is_copied(root: Path, monkeypatch: pytest.Monk
     assert load_like_broker(root) == (LAYOUT.new, LAYOUT.new_positions)
 
 
-def test_rights_are_those_that_were_there(root: Path) -> None:
+def test_publication_keeps_file_modes(root: Path) -> None:
     log, _ = publish.queue_folders(str(root), T0)
     os.chmod(log, 0o750)
     for path in Path(log).iterdir():
@@ -90,7 +93,7 @@ def test_rights_are_those_that_were_there(root: Path) -> None:
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give a file away"
 )
-def test_the_owner_is_who_it_was(root: Path) -> None:
+def test_publication_keeps_the_owner(root: Path) -> None:
     for path in [root / "compaction", *(root / "compaction").rglob("*")]:
         os.chown(path, 1234, 1235)
     compact(root, LAYOUT)
@@ -101,7 +104,7 @@ def test_the_owner_is_who_it_was(root: Path) -> None:
     assert found == {(1234, 1235)}
 
 
-def test_links_inside_the_tree_stay_links(root: Path) -> None:
+def test_symbolic_links_in_the_tree_are_kept(root: Path) -> None:
     (root / "far").mkdir()
     (root / "compaction" / "compactionLog" / "away").symlink_to(root / "far")
     compact(root, LAYOUT)
@@ -135,7 +138,7 @@ def without_index(root: Path) -> None:
         (without_index, LogError, "lack each other|vanished"),
     ],
 )
-def test_a_queue_that_a_broker_left_unfinished_stays_as_it_is_and_the_others_change(
+def test_unfinished_queue_is_left_unchanged_and_the_others_are_published(
     root: Path, harm: Callable[[Path], None], kind: type[LogError], words: str
 ) -> None:
     harm(root)
@@ -162,7 +165,7 @@ def made(root: Path, place: int, offsets: list[int], name: str | None = None) ->
     return Pair(name or file_name(place * LOG_BYTES), *paths)
 
 
-def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
+def test_inconsistent_change_is_refused_before_the_store_changes(root: Path) -> None:
     old = without_staged(root)
 
     def change(*pairs: Pair, gone: tuple[str, ...] = ()) -> QueueChange:
@@ -194,7 +197,7 @@ def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
     assert contents(root) == old
 
 
-def test_a_queue_that_changed_since_it_was_read_is_left_alone(root: Path) -> None:
+def test_queue_changed_since_it_was_read_is_left_unchanged(root: Path) -> None:
     folder = publish.queue_folders(str(root), T0)[0]
     path = os.path.join(folder, FIRST)
     seen = os.stat(path)
@@ -217,7 +220,7 @@ def test_a_queue_that_changed_since_it_was_read_is_left_alone(root: Path) -> Non
     assert contents(root) == old
 
 
-def test_a_queue_outside_the_tree_is_refused(root: Path, tmp_path: Path) -> None:
+def test_queue_outside_the_tree_is_refused(root: Path, tmp_path: Path) -> None:
     log, _ = publish.queue_folders(str(root), T0)
     os.rename(log, tmp_path / "away")
     os.symlink(tmp_path / "away", log)
@@ -227,7 +230,7 @@ def test_a_queue_outside_the_tree_is_refused(root: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EBUSY])
-def test_a_file_system_that_cannot_exchange_says_so_before_a_round(
+def test_file_system_without_exchange_is_reported_before_a_round(
     root: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(one: bytes, other: bytes) -> int:
@@ -242,7 +245,7 @@ def test_a_file_system_that_cannot_exchange_says_so_before_a_round(
     assert contents(root) == old
 
 
-def test_the_tree_is_never_removed_where_it_may_be_all_there_is(root: Path) -> None:
+def test_only_remaining_tree_is_never_removed(root: Path) -> None:
     (root / "compaction").rename(root / "compaction.lastwrite")
     old = contents(root)
     with (
@@ -253,7 +256,7 @@ def test_the_tree_is_never_removed_where_it_may_be_all_there_is(root: Path) -> N
     assert contents(root) == old
 
 
-def test_a_store_without_a_tree_gets_one(tmp_path: Path) -> None:
+def test_store_without_a_tree_gets_one(tmp_path: Path) -> None:
     root = tmp_path / "store"
     (root / "config").mkdir(parents=True)
     with lock.hold(str(root), [T0]):
@@ -267,7 +270,7 @@ def test_a_store_without_a_tree_gets_one(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- copies
 
 
-def test_a_copy_has_no_counts_of_delayed_messages_that_it_does_not_have(tmp_path: Path) -> None:
+def test_copy_omits_the_counts_of_delayed_messages(tmp_path: Path) -> None:
     """A broker on the copy would pass over as many new delayed messages as there were."""
     source, target = tmp_path / "store", tmp_path / "copy"
     (source / "config").mkdir(parents=True)
@@ -284,9 +287,7 @@ def test_a_copy_has_no_counts_of_delayed_messages_that_it_does_not_have(tmp_path
     ]
 
 
-def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(
-    root: Path, tmp_path: Path
-) -> None:
+def test_copy_has_the_new_queue_and_the_original_is_unchanged(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     old = contents(root)
     wave = [
@@ -329,7 +330,7 @@ def _moved(target: Path, name: TopicPartition, pair: Pair) -> Pair:
     return Pair(pair.name, *paths)
 
 
-def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -> None:
+def test_copy_to_a_locked_store_is_refused(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     target.mkdir()
     (target / "lock").touch()
@@ -345,7 +346,7 @@ def test_a_copy_to_where_somebody_works_is_refused(root: Path, tmp_path: Path) -
         broker.communicate("\n")
 
 
-def test_a_tree_in_place_of_a_removed_one_is_proven_anew(
+def test_replaced_tree_is_tested_for_exchange_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = set()
@@ -362,7 +363,7 @@ def test_a_tree_in_place_of_a_removed_one_is_proven_anew(
 # ---------------------------------------------------------------------- what a loss of power needs
 
 
-def test_all_is_on_disk_before_the_exchange_and_the_exchange_before_anything_goes(
+def test_all_files_are_synced_before_the_exchange_and_deleted_after_it(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[tuple[str, str]] = []
@@ -398,5 +399,5 @@ def test_all_is_on_disk_before_the_exchange_and_the_exchange_before_anything_goe
     assert any(operation == "unlink" for operation, _ in done[exchanged:])
 
 
-def test_the_trees_sizes_are_a_brokers() -> None:
+def test_file_sizes_of_the_tree_are_a_brokers() -> None:
     assert (LOG_BYTES, INDEX_BYTES) == (6072, 1012)

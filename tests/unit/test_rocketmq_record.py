@@ -1,4 +1,4 @@
-"""Records: worked examples, round trips, and every cut."""
+"""Tests of records: worked examples, round trips and truncations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def decoded(raw: bytes) -> RocketmqMessage:
     return decode_message(raw, 0, len(raw))
 
 
-def test_v1_as_worked_out_by_hand() -> None:
+def test_v1_example_is_decoded() -> None:
     message = decoded(EXAMPLE_V1)
     assert (message.magic, message.queue_id, message.flag, message.sys_flag) == (MAGIC_V1, 0, 0, 0)
     assert (message.queue_offset, message.physical_offset) == (7, 0)
@@ -76,13 +76,13 @@ def test_v1_as_worked_out_by_hand() -> None:
     assert body_of(message) == b"hello"
 
 
-def test_a_record_of_493_leaves_out_the_last_byte_of_the_properties() -> None:
+def test_record_of_493_omits_the_last_byte_of_its_properties() -> None:
     assert len(EXAMPLE_V1_OLD) == 124
     assert decoded(EXAMPLE_V1_OLD).properties == decoded(EXAMPLE_V1).properties
     assert encode_message(decoded(EXAMPLE_V1_OLD)) == EXAMPLE_V1_OLD
 
 
-def test_v2_ipv6_hosts_and_a_zlib_body() -> None:
+def test_v2_example_with_ipv6_hosts_and_zlib_is_decoded() -> None:
     message = decoded(EXAMPLE_V2)
     assert message.sys_flag == 0x331 and message.magic == MAGIC_V1
     assert (
@@ -97,14 +97,14 @@ def test_v2_ipv6_hosts_and_a_zlib_body() -> None:
     )
 
 
-def test_v3_two_bytes_of_topic_length_and_a_delete() -> None:
+def test_v3_example_with_a_long_topic_and_no_body_is_decoded() -> None:
     message = decoded(EXAMPLE_V3)
     assert (message.magic, message.topic, message.keys) == (MAGIC_V2, "ctopic", "order-1")
     assert (message.body, message.body_crc, message.size) == (b"", 0, 111)
     assert body_of(message) == b""
 
 
-def test_a_record_with_its_own_checksum() -> None:
+def test_record_checksum_is_verified() -> None:
     message = decoded(EXAMPLE_RECORD_CRC)
     assert properties.record_crc_holds(EXAMPLE_RECORD_CRC) is True
     assert properties.record_crc(EXAMPLE_RECORD_CRC) == 1536002737
@@ -116,7 +116,7 @@ def test_a_record_with_its_own_checksum() -> None:
     assert properties.record_crc_holds(EXAMPLE_V1) is None
 
 
-def test_an_inner_batch_of_three() -> None:
+def test_inner_batch_of_three_is_split() -> None:
     message = decoded(EXAMPLE_INNER)
     assert message.is_inner_batch and message.size == 282 and message.body_crc_holds
     found = split_inner(message)
@@ -131,7 +131,7 @@ def test_an_inner_batch_of_three() -> None:
     assert body == message.body
 
 
-def test_what_is_no_inner_batch_stays_alone() -> None:
+def test_single_message_is_not_split() -> None:
     message = decoded(EXAMPLE_V1)
     assert split_inner(message) == [message]
 
@@ -139,7 +139,7 @@ def test_what_is_no_inner_batch_stays_alone() -> None:
 @pytest.mark.parametrize(
     "example", [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER]
 )
-def test_examples_whole_then_with_bytes_behind_then_cut_at_every_byte(example: bytes) -> None:
+def test_examples_round_trip_and_truncations_are_refused(example: bytes) -> None:
     message = decoded(example)
     assert encode_message(message) == example
     assert decode_message(b"\xff" + example + b"\xff", 1, len(example) + 2) == message
@@ -152,7 +152,7 @@ def test_examples_whole_then_with_bytes_behind_then_cut_at_every_byte(example: b
 
 
 @given(messages())
-def test_what_is_encoded_is_decoded(message: RocketmqMessage) -> None:
+def test_encoded_message_round_trips(message: RocketmqMessage) -> None:
     raw = encode_message(message)
     assert len(raw) == message.size
     assert decode_message(b"12" + raw, 2, len(raw) + 2) == message
@@ -160,9 +160,7 @@ def test_what_is_encoded_is_decoded(message: RocketmqMessage) -> None:
 
 
 @given(messages(), st.data())
-def test_no_damage_reads_past_the_end_or_ends_in_another_error(
-    message: RocketmqMessage, data: st.DataObject
-) -> None:
+def test_damage_raises_only_log_errors(message: RocketmqMessage, data: st.DataObject) -> None:
     raw = bytearray(encode_message(message))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -181,7 +179,7 @@ def test_no_damage_reads_past_the_end_or_ends_in_another_error(
 
 @pytest.mark.parametrize("claim", [-1, -(2**31), 2**31 - 1, 6, 91])
 @pytest.mark.parametrize("at", [0, 84, 93, 100])
-def test_lengths_that_lie_are_damage(at: int, claim: int) -> None:
+def test_impossible_length_is_damage(at: int, claim: int) -> None:
     raw = bytearray(EXAMPLE_V1)
     if at == 93:  # topic length, one byte
         raw[at : at + 1] = (claim & 0xFF).to_bytes(1, "big")
@@ -195,7 +193,7 @@ def test_lengths_that_lie_are_damage(at: int, claim: int) -> None:
         decoded(bytes(raw))
 
 
-def test_what_is_no_record() -> None:
+def test_bytes_that_are_not_a_record_are_refused() -> None:
     with pytest.raises(CorruptLog, match="size is 0"):
         decoded(bytes(200))
     with pytest.raises(CorruptLog, match="blank record"):
@@ -206,7 +204,7 @@ def test_what_is_no_record() -> None:
         decoded((90).to_bytes(4, "big") + EXAMPLE_V1[4:])
 
 
-def test_blank() -> None:
+def test_blank_record_round_trips() -> None:
     assert encode_blank(1000) == bytes.fromhex("000003e8 cbd43194")
     assert decode_blank(encode_blank(1000), 0, 8) == 1000
     assert decode_blank(encode_blank(1000), 0, 7) is None
@@ -225,7 +223,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize(("kind", "body"), BODIES.items())
-def test_bodies_of_the_real_classes(kind: int, body: str) -> None:
+def test_bodies_of_the_real_classes_are_decompressed(kind: int, body: str) -> None:
     message = make_message("t", bytes.fromhex(body), sys_flag=COMPRESSED | kind)
     assert body_of(message) == b"a" * 64
     assert body_of(message, 64) == b"a" * 64
@@ -236,7 +234,7 @@ def test_bodies_of_the_real_classes(kind: int, body: str) -> None:
             body_of(replace(message, body=message.body[:cut]))
 
 
-def test_bodies_that_inflate_to_nothing_are_deletes() -> None:
+def test_body_that_decompresses_to_nothing_is_a_tombstone() -> None:
     assert body_of(make_message("t", zlib.compress(b""), sys_flag=COMPRESSED)) == b""
     assert (
         body_of(make_message("t", b"", sys_flag=COMPRESSED | 0x700)) == b""
@@ -245,13 +243,13 @@ def test_bodies_that_inflate_to_nothing_are_deletes() -> None:
     assert body_of(make_message("t", zstd, sys_flag=COMPRESSED | COMPRESSION_ZSTD)) == b""
 
 
-def test_zlib_is_read_to_its_own_end() -> None:
+def test_zlib_body_is_read_to_its_own_end() -> None:
     assert (
         body_of(make_message("t", zlib.compress(b"abc") + b"rest", sys_flag=COMPRESSED)) == b"abc"
     )
 
 
-def test_compression_types() -> None:
+def test_compression_types_are_decoded() -> None:
     assert compression_of(0x700) is Compression.NONE
     assert compression_of(COMPRESSED) is Compression.ZLIB
     assert compression_of(COMPRESSED | 0x300) is Compression.ZLIB
@@ -261,7 +259,7 @@ def test_compression_types() -> None:
         compression_of(COMPRESSED | 0x400)
 
 
-def test_a_small_body_that_would_fill_the_memory_does_not() -> None:
+def test_decompression_of_a_body_stops_at_the_limit() -> None:
     bomb = zlib.compress(bytes(50_000_000), 9)
     with pytest.raises(OutOfMemoryBudget):
         body_of(make_message("t", bomb, sys_flag=COMPRESSED), 1 << 16)
@@ -279,7 +277,7 @@ def inner(body: bytes, count: str = "1") -> RocketmqMessage:
         max_size=5,
     )
 )
-def test_inner_batches(items: list[tuple[int, bytes, bytes]]) -> None:
+def test_inner_batches_round_trip(items: list[tuple[int, bytes, bytes]]) -> None:
     body = encode_inner(items)
     found = split_inner(inner(body, str(len(items))))
     assert [(item.flag, item.body, item.properties_bytes) for item in found] == items
@@ -303,18 +301,18 @@ def test_inner_batches(items: list[tuple[int, bytes, bytes]]) -> None:
         struct.pack(">iiiiih", 22, 0, 0, 0, 0, 0) + b"\0",
     ],
 )
-def test_inner_batches_that_lie_are_damage(body: bytes) -> None:
+def test_malformed_inner_batch_is_damage(body: bytes) -> None:
     with pytest.raises(CorruptLog):
         split_inner(inner(body))
 
 
-def test_an_inner_batch_of_another_number_is_damage() -> None:
+def test_inner_batch_with_a_wrong_count_is_damage() -> None:
     for count in ("2", "0", "x", "9" * 40):
         with pytest.raises(CorruptLog):
             split_inner(inner(struct.pack(">iiiiih", 22, 0, 0, 0, 0, 0), count))
 
 
-def test_message_ids() -> None:
+def test_message_ids_round_trip() -> None:
     for host in (Host(bytes([10, 1, 2, 3]), 10911), Host(bytes(range(16)), 1)):
         assert parse_message_id(offset_message_id(host, 12345)) == (host, 12345)
     for text in (
@@ -329,7 +327,7 @@ def test_message_ids() -> None:
             parse_message_id(text)
 
 
-def test_what_does_not_fit_is_not_encoded() -> None:
+def test_message_that_does_not_fit_is_not_encoded() -> None:
     with pytest.raises(ValueError):
         encode_message(make_message("t" * 128))
     assert len(encode_message(make_message("t" * 128, magic=MAGIC_V2))) == 92 + 128
@@ -341,6 +339,6 @@ def test_what_does_not_fit_is_not_encoded() -> None:
         encode_message(replace(make_message("t"), magic=5))
 
 
-def test_checksum_of_a_body_has_no_top_bit() -> None:
+def test_body_checksum_has_no_top_bit() -> None:
     assert body_crc(b"") == 0
     assert all(body_crc(bytes([n])) == zlib.crc32(bytes([n])) % (1 << 31) for n in range(256))

@@ -1,4 +1,4 @@
-"""Routes: brokers, queues, and the queue that a key goes to."""
+"""Tests of routes: brokers, queues, and the queue of a key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queues(count: int) -> list[MessageQueue]:
     return [MessageQueue("t", "a", number) for number in range(count)]
 
 
-def test_queues_are_counted_by_broker_and_number() -> None:
+def test_queues_are_listed_by_broker_and_number() -> None:
     route = decode_route("t", json.dumps(TWO_BROKERS).encode())
     assert route.readable == (
         MessageQueue("t", "a", 0),
@@ -53,7 +53,7 @@ def test_queues_are_counted_by_broker_and_number() -> None:
     assert route.readers_of("b") == ["10.0.0.2:10911", "10.0.0.3:10911"]
 
 
-def test_the_name_servers_own_order_wins() -> None:
+def test_order_of_the_name_server_takes_precedence() -> None:
     route = decode_route("t", json.dumps({**TWO_BROKERS, "orderTopicConf": "b:1;a:2"}).encode())
     assert route.writable == (
         MessageQueue("t", "b", 0),
@@ -62,7 +62,7 @@ def test_the_name_servers_own_order_wins() -> None:
     )
 
 
-def test_numbers_as_names_of_old_name_servers() -> None:
+def test_unquoted_numbers_of_old_name_servers_are_decoded() -> None:
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"x:1",1:"{2:y"},"brokerName":"a"}],"note":"{3: 4}"}'
     assert decode_json(body) == {
         "brokerDatas": [{"brokerAddrs": {"0": "x:1", "1": "{2:y"}, "brokerName": "a"}],
@@ -85,13 +85,13 @@ def test_numbers_as_names_of_old_name_servers() -> None:
         {"orderTopicConf": "a:999999999"},
     ],
 )
-def test_a_route_that_cannot_be_is_refused(route: object) -> None:
+def test_invalid_route_is_refused(route: object) -> None:
     with pytest.raises(CorruptLog):
         decoded(route)
 
 
 @given(st.binary(max_size=80))
-def test_whatever_comes_is_a_route_or_an_error_of_ours(body: bytes) -> None:
+def test_random_bytes_are_a_route_or_raise_a_log_error(body: bytes) -> None:
     try:
         decode_route("t", body)
     except LogError:
@@ -99,12 +99,12 @@ def test_whatever_comes_is_a_route_or_an_error_of_ours(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("key", "queue"), [("order-1", 6), ("order-2", 5), ("key1", 2)])
-def test_a_key_goes_where_the_stock_client_sends_it(key: str, queue: int) -> None:
+def test_key_has_the_queue_that_the_stock_client_chooses(key: str, queue: int) -> None:
     assert queue_of(key, queues(8)).queue == queue  # docs/formats/rocketmq-compaction.md, "Routing"
 
 
 @given(st.text(), st.integers(1, 20))
-def test_the_queue_is_javas_remainder_without_its_sign(key: str, count: int) -> None:
+def test_queue_is_the_absolute_value_of_javas_remainder(key: str, count: int) -> None:
     value = string_hash(key)
     java = (
         abs(value) % count if value >= 0 else -(-value % count)

@@ -1,4 +1,4 @@
-"""RocketMQ's settings by name, their defaults, and what is wrong with one."""
+"""Tests of RocketMQ's settings: names, defaults and errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
 
-def test_defaults() -> None:
+def test_empty_settings_give_the_defaults() -> None:
     config = RocketmqConfig.from_names({})
     assert (config.min_cleanable_dirty_ratio, config.delete_retention_ms) == (0.5, 86_400_000)
     assert (config.keyless_messages, config.unclean, config.compacts) == ("drop", False, True)
 
 
-def test_text_and_values() -> None:
+def test_settings_are_parsed_from_text_and_values() -> None:
     config = RocketmqConfig.from_names(
         {
             "delete.retention.ms": "0",
@@ -47,11 +47,11 @@ def test_text_and_values() -> None:
         ("min.cleanable.dirty.ratio", "2", "at most 1"),
     ],
 )
-def test_what_is_refused(name: str, value: object, said: str) -> None:
+def test_unknown_or_invalid_setting_is_refused(name: str, value: object, said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         RocketmqConfig.from_names({name: value})
 
 
-def test_lags_go_together() -> None:
+def test_min_lag_above_max_lag_is_refused() -> None:
     with pytest.raises(InvalidConfig, match=r"more than max\.compaction\.lag\.ms"):
         RocketmqConfig.from_names({"min.compaction.lag.ms": 8, "max.compaction.lag.ms": 7})

@@ -1,6 +1,4 @@
-"""What the engine sees of a RocketMQ store: where queues lie, how far records go, and what it
-refuses.
-"""
+"""Tests of reading a RocketMQ store for the engine: finding queues, their end, and refusals."""
 
 from __future__ import annotations
 
@@ -82,16 +80,16 @@ def test_queues_are_found_by_number(root: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["compaction", "compaction/compactionLog", "compaction/compactionLog/ctopic"]
 )
-def test_a_folder_above_queues_names_them_all(root: Path, place: str) -> None:
+def test_folder_above_queues_selects_them_all(root: Path, place: str) -> None:
     assert len(queues.find_queues(str(root / place))) == 3
 
 
 @pytest.mark.parametrize("place", [LOG, INDEX, f"{LOG}/{FIRST}", f"{INDEX}/{SECOND}"])
-def test_a_queue_or_its_file_names_it(root: Path, place: str) -> None:
+def test_queue_folder_or_file_selects_the_queue(root: Path, place: str) -> None:
     assert queues.find_queues(str(root / place)) == [folder(root)]
 
 
-def test_what_is_not_there(root: Path, tmp_path: Path) -> None:
+def test_missing_or_uncompacted_topic_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no compacted topic 'other' — there are: "):
         queues.find_queues(str(root), "other")
     with pytest.raises(NotALog, match="has no queue 9 — there are: "):
@@ -106,7 +104,7 @@ def test_what_is_not_there(root: Path, tmp_path: Path) -> None:
         queues.find_queues(str(tmp_path / "nothing"))
 
 
-def test_the_system_is_known_by_its_files(root: Path, tmp_path: Path) -> None:
+def test_system_is_recognised_by_its_files(root: Path, tmp_path: Path) -> None:
     for place in ("", "compaction", LOG, f"{LOG}/{FIRST}"):
         assert system_at(str(root / place)).name == "rocketmq"
     (tmp_path / "orders-0").mkdir()
@@ -124,7 +122,7 @@ def test_the_system_is_known_by_its_files(root: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- one queue
 
 
-def test_segments_end_where_records_do(root: Path) -> None:
+def test_segments_end_where_their_records_end(root: Path) -> None:
     queue, log = queue_of(), queues.read_queue(folder(root))
     assert not log.problems
     assert [(s.base_offset, s.size_bytes, s.file_bytes) for s in log.segments] == [
@@ -149,7 +147,7 @@ def test_segments_end_where_records_do(root: Path) -> None:
     ]
 
 
-def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
+def test_empty_active_file_begins_at_the_log_end(tmp_path: Path) -> None:
     queue = queue_of()
     queue.pairs.append(ModelPair(queue.pairs[-1].start + LOG_BYTES))
     queue.position = 9
@@ -163,7 +161,7 @@ def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
     assert clean(tmp_path)[0].status is Status.CLEANED
 
 
-def test_a_closed_pair_without_a_record_goes(tmp_path: Path) -> None:
+def test_closed_file_pair_without_a_record_is_removed(tmp_path: Path) -> None:
     """A record that fits no file leaves such a pair, marked as closed, and a broker serves nothing
     before it.
     """
@@ -220,7 +218,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_queue_is_left_as_it_is(root: Path, what: str) -> None:
+def test_damaged_queue_is_left_unchanged(root: Path, what: str) -> None:
     DAMAGE[what](root)
     before = {place: content for place, content in read_files(root).items() if "/0/" in place}
     told = clean(root)
@@ -233,7 +231,7 @@ def test_a_damaged_queue_is_left_as_it_is(root: Path, what: str) -> None:
     } == before
 
 
-def test_a_false_address_in_a_record_is_put_right(root: Path) -> None:
+def test_wrong_address_in_a_record_is_corrected(root: Path) -> None:
     """Clients see it, nobody else."""
     patch(root / LOG / FIRST, 28, struct.pack(">q", 12345))
     assert clean(root)[0].status is Status.CLEANED
@@ -245,7 +243,7 @@ def test_a_false_address_in_a_record_is_put_right(root: Path) -> None:
     )
 
 
-def test_what_a_broken_run_left_behind_does_not_matter(root: Path) -> None:
+def test_leftovers_of_a_failed_round_are_removed(root: Path) -> None:
     (root / LOG / "compacting").mkdir()
     (root / LOG / "compacting" / FIRST).write_bytes(b"x")
     assert clean(root)[0].status is Status.CLEANED
@@ -265,7 +263,7 @@ def rolling(root: Path) -> Path:
     return root
 
 
-def test_a_roll_that_a_kill_stopped_is_no_damage(root: Path, rolling: Path) -> None:
+def test_file_of_an_interrupted_roll_is_not_damage(root: Path, rolling: Path) -> None:
     """A broker's start removes the file, which never held a record."""
     name, added = TopicPartition(TOPIC, 0), NEXT
     log = queues.read_queue(folder(rolling))
@@ -283,9 +281,7 @@ def test_a_roll_that_a_kill_stopped_is_no_damage(root: Path, rolling: Path) -> N
 @pytest.mark.parametrize(
     "what", ["its broker stopped in order", "a record in it", "no unit before it", "two of them"]
 )
-def test_a_log_file_without_its_index_is_damage_where_no_roll_explains_it(
-    rolling: Path, what: str
-) -> None:
+def test_other_log_file_without_an_index_is_damage(rolling: Path, what: str) -> None:
     last = rolling / LOG / NEXT
     if what == "its broker stopped in order":
         (rolling / "abort").unlink()
@@ -306,7 +302,7 @@ def test_a_log_file_without_its_index_is_damage_where_no_roll_explains_it(
 # ---------------------------------------------------------------------- what is asked
 
 
-def test_a_broker_that_was_killed(root: Path) -> None:
+def test_store_of_a_killed_broker_needs_the_unclean_option(root: Path) -> None:
     (root / "abort").write_bytes(b"1234")
     before = read_files(root)
     with pytest.raises(LogHeld, match="was killed"):
@@ -317,7 +313,7 @@ def test_a_broker_that_was_killed(root: Path) -> None:
     assert {told.status for told in report.partitions} == {Status.CLEANED}
 
 
-def test_the_ratio_decides(root: Path) -> None:
+def test_dirty_ratio_decides_whether_a_round_is_due(root: Path) -> None:
     queue = queue_of()
     queue.position = queue.pairs[-2].messages[0].offset - 1
     write_store(root, [queue])
@@ -336,25 +332,25 @@ def test_the_ratio_decides(root: Path) -> None:
     assert told.partitions[0].status is Status.CLEANED
 
 
-def test_scans_are_not_kept_beside_a_queue(root: Path) -> None:
+def test_keep_scans_is_refused_for_a_store(root: Path) -> None:
     with pytest.raises(InvalidConfig, match="allows no other files"):
         compact(root, {}, START_MS, keep_scans=True)
 
 
-def test_a_broker_never_compacts_the_active_file(root: Path) -> None:
+def test_like_broker_refuses_include_active(root: Path) -> None:
     before = read_files(root)
     told = clean(root, like_broker=True, include_active=True)[0]
     assert (told.status, read_files(root)) == (Status.FAILED, before)
 
 
-def test_one_file_alone_is_the_active_one(tmp_path: Path) -> None:
+def test_single_file_is_the_active_one(tmp_path: Path) -> None:
     write_store(tmp_path, [queue_of(4)])
     told = clean(tmp_path)[0]
     assert told.status is Status.SKIPPED
     assert "the active segment begins at offset 3" in str(told.reason)
 
 
-def test_units_are_where_the_model_puts_them(root: Path) -> None:
+def test_model_writes_index_units_in_the_documented_layout(root: Path) -> None:
     """The layout of the tests' own model against the table of the format."""
     first = BATCH_UNIT.unpack_from((root / INDEX / FIRST).read_bytes(), 0)
     assert first == (0, message(3, "k0", b"body 0", START_MS).size, 0, START_MS, 3, 1, -1, 0)
@@ -379,7 +375,7 @@ def undecodable(offset: int, key: str, store_ms: int) -> ModelMessage:
     return ModelMessage(offset, key, b"no zlib at all", store_ms, 0, encode_message(made))
 
 
-def test_a_body_that_does_not_decompress_stays_if_told_so(tmp_path: Path) -> None:
+def test_undecompressable_body_is_kept_if_configured(tmp_path: Path) -> None:
     """It is a write: older ones of its key go, and it goes with the next. Beside it the round is
     any other.
     """
@@ -436,7 +432,7 @@ def emptied(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def test_a_closed_file_without_a_record_and_without_an_end_is_damage(root: Path) -> None:
+def test_closed_file_without_a_record_and_an_end_is_damage(root: Path) -> None:
     """Before, the next round removed it, as one that a failed append leaves."""
     for place in (LOG, INDEX):
         emptied(root / place / SECOND)
@@ -449,7 +445,7 @@ def test_a_closed_file_without_a_record_and_without_an_end_is_damage(root: Path)
     }
 
 
-def test_a_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
+def test_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
     queue = queue_of(position=40)
     root = tmp_path / "store"
     write_store(root, [queue])
@@ -484,7 +480,7 @@ def dispatched_store(tmp_path: Path) -> tuple[Path, Broker]:
     return root, broker
 
 
-def test_what_the_commit_log_has_and_the_compaction_log_lost_is_named(
+def test_records_lost_from_the_compaction_log_are_named(
     dispatched_store: tuple[Path, Broker],
 ) -> None:
     root, broker = dispatched_store
@@ -521,7 +517,7 @@ def test_what_the_commit_log_has_and_the_compaction_log_lost_is_named(
         assert not queues.read_queue(place).problems
 
 
-def test_a_missing_middle_pair_is_named(dispatched_store: tuple[Path, Broker]) -> None:
+def test_missing_middle_file_pair_is_named(dispatched_store: tuple[Path, Broker]) -> None:
     """By the commit log, which has its messages."""
     root, broker = dispatched_store
     place = queues.folder_of(str(root), TopicPartition(COMPACTED, 0))
@@ -541,7 +537,7 @@ def test_a_missing_middle_pair_is_named(dispatched_store: tuple[Path, Broker]) -
     assert not queues.read_queue(place).problems
 
 
-def test_a_gap_in_what_no_round_has_compared_is_damage(tmp_path: Path) -> None:
+def test_gap_above_the_position_is_damage(tmp_path: Path) -> None:
     """Below the position emptied pairs are gone, and their names with them."""
     size, index = 46 * 8 * 6, 46 * 8
     pairs = [
@@ -556,7 +552,7 @@ def test_a_gap_in_what_no_round_has_compared_is_damage(tmp_path: Path) -> None:
         assert [Path(p.path).name for p in log.problems] == [f"{size * n:020d}" for n in wanted]
 
 
-def test_no_remedy_costs_a_message(root: Path) -> None:
+def test_remedies_lose_no_message(root: Path) -> None:
     """Before, the first said to remove what may be all there is, and others to remove a queue that
     only we have.
     """
@@ -576,7 +572,7 @@ def test_no_remedy_costs_a_message(root: Path) -> None:
     assert str(problem.remedy) == "leave it there, and run lastwrite cut STORE --undo"
 
 
-def test_no_remedy_of_rocketmq_says_to_remove() -> None:
+def test_remedies_never_say_to_remove_a_file() -> None:
     """What is in the way is moved out of the store and kept: nobody knows whether it is all there
     is.
     """

@@ -1,4 +1,4 @@
-"""Units, index files and side files, with worked bytes."""
+"""Tests of index units, index files and side files, with bytes worked out by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unit(
     return units.BATCH_UNIT.pack(physical, size, 0, time, base, number, -1, 0)
 
 
-def test_units_of_the_worked_record() -> None:
+def test_documented_units_have_the_expected_bytes() -> None:
     assert units.CONSUME_QUEUE_UNIT.pack(0, 125, 2598919) == bytes.fromhex(
         "0000000000000000 0000007d 000000000027a807"
     )
@@ -38,7 +38,7 @@ def test_units_of_the_worked_record() -> None:
     assert units.FILLER == bytes.fromhex("0000000000000000 7fffffff 0000000000000000")
 
 
-def test_valid_units_end_at_an_end_unit_at_zeros_or_where_the_bytes_end() -> None:
+def test_valid_units_end_at_an_end_unit_zeros_or_the_end_of_the_bytes() -> None:
     good = [unit(100 * n, base=n) for n in range(5)]
     for behind in (b"", units.END_UNIT, bytes(46), bytes(50), b"\0" * 45):
         assert units.valid_count(units.batch_units(b"".join(good) + behind)) == 5
@@ -59,7 +59,7 @@ def test_valid_units_end_at_an_end_unit_at_zeros_or_where_the_bytes_end() -> Non
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), max_size=30), st.integers(0, 260))
-def test_a_search_finds_what_a_walk_finds(shape: list[tuple[int, int]], wanted: int) -> None:
+def test_offset_search_equals_a_linear_search(shape: list[tuple[int, int]], wanted: int) -> None:
     rows, base = [], 3
     for number, gap in shape:
         base += gap
@@ -72,7 +72,7 @@ def test_a_search_finds_what_a_walk_finds(shape: list[tuple[int, int]], wanted: 
     )
 
 
-def test_extension_units() -> None:
+def test_extension_units_round_trip() -> None:
     raw = units.encode_extension(-77, START, b"\x01\x02")
     assert len(raw) == 22
     assert units.decode_extension(raw + b"\xff", 0, len(raw) + 1) == (22, -77, START, b"\x01\x02")
@@ -103,7 +103,7 @@ def entries(keys: list[str], start: int = 0) -> tuple[np.ndarray, np.ndarray, np
     return hashes, places, times
 
 
-def test_index_size_of_the_defaults() -> None:
+def test_default_index_file_has_the_documented_size() -> None:
     assert (
         index_file.index_bytes(index_file.DEFAULT_SLOTS, index_file.DEFAULT_ENTRIES) == 420_000_040
     )
@@ -112,9 +112,7 @@ def test_index_size_of_the_defaults() -> None:
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.integers(1, 7), st.integers(2, 40))
-def test_an_index_file_finds_what_a_dictionary_finds(
-    keys: list[str], slots: int, capacity: int
-) -> None:
+def test_index_file_lookup_equals_a_dictionary(keys: list[str], slots: int, capacity: int) -> None:
     out = index_file.new_index_file(slots, capacity)
     hashes, places, times = entries(keys)
     done = index_file.build(out, slots, hashes, places, times)
@@ -136,7 +134,7 @@ def test_an_index_file_finds_what_a_dictionary_finds(
 
 
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=30), st.integers(0, 30))
-def test_keys_entered_in_two_calls_give_the_same_bytes(keys: list[str], cut: int) -> None:
+def test_index_file_built_in_two_calls_has_the_same_bytes(keys: list[str], cut: int) -> None:
     hashes, places, times = entries(keys)
     one, two = index_file.new_index_file(5, 50), index_file.new_index_file(5, 50)
     index_file.build(one, 5, hashes, places, times)
@@ -148,7 +146,7 @@ def test_keys_entered_in_two_calls_give_the_same_bytes(keys: list[str], cut: int
 @pytest.mark.parametrize(
     ("slots", "capacity"), [(100, 1000), (5000, 20_000), (7, 28), (3, 50), (1, 2), (64, 99)]
 )
-def test_the_number_of_slots_is_found_again(slots: int, capacity: int) -> None:
+def test_number_of_slots_is_derived_from_an_index_file(slots: int, capacity: int) -> None:
     out = index_file.new_index_file(slots, capacity)
     assert index_file.find_slots(out) is None
     assert index_file.IndexFile.of(out).addresses("t", "a") == []
@@ -158,7 +156,7 @@ def test_the_number_of_slots_is_found_again(slots: int, capacity: int) -> None:
     assert index_file.IndexFile.of(out).addresses("t", keys[0]) == [4096]
 
 
-def test_a_new_index_file_goes_on_from_the_one_before() -> None:
+def test_new_index_file_continues_after_the_previous_one() -> None:
     out = index_file.new_index_file(3, 9, last_physical_offset=777, last_store_time_ms=START)
     assert index_file.decode_index_header(out) == (START, START, 777, 777, 0, 1)
     hashes, places, times = entries(["a", "b"], 800)
@@ -169,7 +167,7 @@ def test_a_new_index_file_goes_on_from_the_one_before() -> None:
     assert opened.header.first_store_time_ms == START + 5000
 
 
-def test_an_index_file_that_lies_neither_crashes_nor_goes_round() -> None:
+def test_malformed_index_file_neither_crashes_nor_loops() -> None:
     out = index_file.new_index_file(1, 9)
     index_file.build(out, 1, *entries(list("aaaa")))
     data = bytearray(out.tobytes())
@@ -197,7 +195,7 @@ def test_an_index_file_that_lies_neither_crashes_nor_goes_round() -> None:
 
 
 @given(st.binary(min_size=40, max_size=400))
-def test_any_bytes_as_an_index_file(data: bytes) -> None:
+def test_random_bytes_as_an_index_file_raise_only_log_errors(data: bytes) -> None:
     try:
         index_file.IndexFile.of(data).addresses("t", "a")
     except CorruptLog:
@@ -207,7 +205,7 @@ def test_any_bytes_as_an_index_file(data: bytes) -> None:
 # ---- side files
 
 
-def test_checkpoint() -> None:
+def test_checkpoint_round_trips() -> None:
     checkpoint = sides.Checkpoint(START, START - 5000, START + 1, 4, 5, 6)
     raw = sides.encode_checkpoint(checkpoint)
     assert len(raw) == 4096 and sides.decode_checkpoint(raw) == checkpoint
@@ -217,7 +215,7 @@ def test_checkpoint() -> None:
         sides.decode_checkpoint(raw[:47])
 
 
-def test_abort() -> None:
+def test_abort_file_contains_the_process_id() -> None:
     assert sides.decode_abort(b"") is None
     assert sides.decode_abort(b"4711") == 4711
     assert sides.decode_abort(b"what?") is None
@@ -232,7 +230,7 @@ TOPICS = b"""{"dataVersion": {"counter": 3, "stateVersion": 0, "timestamp": 1700
    "old": {"perm": 6, "readQueueNums": 1, "writeQueueNums": 1}}}"""
 
 
-def test_topics() -> None:
+def test_topics_file_is_decoded() -> None:
     found = sides.decode_topics(TOPICS)
     assert list(found) == ["ctopic", "btopic", "old"]
     assert found["ctopic"].is_compacted and not found["ctopic"].has_batch_queues
@@ -262,12 +260,12 @@ def test_topics() -> None:
         b'{"topicConfigTable":{"a":{"attributes":[1]}}}',
     ],
 )
-def test_topics_that_are_damaged(text: bytes) -> None:
+def test_damaged_topics_file_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptLog):
         sides.decode_topics(text)
 
 
-def test_numbers_without_quotation_marks_as_names() -> None:
+def test_unquoted_numbers_as_json_names_are_decoded() -> None:
     text = b'{"offsetTable":{"t{1:2}@g":{0:5,1:6\n},"u@g":{"0":7}},"dataVersion":{"counter":1}}'
     assert sides.decode_consumer_offsets(text) == {
         ("t{1:2}", "g"): {0: 5, 1: 6},
@@ -275,7 +273,7 @@ def test_numbers_without_quotation_marks_as_names() -> None:
     }
 
 
-def test_positions_byte_for_byte() -> None:
+def test_positions_are_encoded_as_by_a_broker() -> None:
     expected = b'{\n\t"empty":false,\n\t"queueOffsetMap":{\n\t\t"ctopic_0":83\n\t}\n}'
     assert sides.encode_positions({sides.position_name("ctopic", 0): 83}) == expected
     assert sides.decode_positions(expected) == {"ctopic_0": 83}
@@ -291,7 +289,7 @@ def test_positions_byte_for_byte() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=8), st.integers(-1, 2**63 - 1), max_size=40))
-def test_positions_that_are_encoded_are_decoded(positions: dict[str, int]) -> None:
+def test_positions_round_trip(positions: dict[str, int]) -> None:
     try:
         raw = sides.encode_positions(positions)
     except UnicodeEncodeError:
@@ -300,7 +298,7 @@ def test_positions_that_are_encoded_are_decoded(positions: dict[str, int]) -> No
     assert list(json.loads(raw)["queueOffsetMap"]) == sides.java_order(positions)
 
 
-def test_the_order_of_a_java_map() -> None:
+def test_position_order_equals_a_java_maps() -> None:
     # As java.util.concurrent.ConcurrentHashMap of Java 17 prints it; it has doubled once, and
     # turned some round.
     expected = (
@@ -315,7 +313,7 @@ def test_the_order_of_a_java_map() -> None:
 
 
 @given(st.binary(max_size=80) | st.text('{}[]":,019 \\\\ant', max_size=60).map(str.encode))
-def test_any_bytes_as_json(data: bytes) -> None:
+def test_random_bytes_as_json_raise_only_log_errors(data: bytes) -> None:
     for decode in (sides.decode_topics, sides.decode_consumer_offsets, sides.decode_positions):
         try:
             decode(data)
@@ -327,7 +325,7 @@ def test_any_bytes_as_json(data: bytes) -> None:
     st.lists(st.sampled_from("abcdefgh"), max_size=9),
     st.lists(st.tuples(st.integers(0, 199), st.integers(0, 255))),
 )
-def test_a_damaged_index_file_neither_crashes_nor_goes_round(
+def test_damaged_index_file_neither_crashes_nor_loops(
     keys: list[str], damage: list[tuple[int, int]]
 ) -> None:
     out = index_file.new_index_file(5, 10)

@@ -1,5 +1,7 @@
-"""``verify`` of a RocketMQ store: damage of every kind is named with file, byte and remedy; every
-broken promise is found; what real brokers wrote, and what one compacted, is as it should be.
+"""Tests of ``verify`` on RocketMQ stores.
+
+Damage of every kind is named with file, byte and remedy, and every broken promise is found. Stores
+that real brokers wrote or compacted pass.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def before(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------- against what it was
 
 
-def test_a_true_compaction(tmp_path: Path, before: Path) -> None:
+def test_correct_compaction_is_verified(tmp_path: Path, before: Path) -> None:
     """Written by hand; and the engine makes the same of it."""
     after = write(tmp_path / "after", kept(*SURVIVORS))
     report = verify(after, before)
@@ -120,7 +122,7 @@ def test_a_true_compaction(tmp_path: Path, before: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", SURVIVORS)
-def test_every_lost_record_is_missed(tmp_path: Path, before: Path, lost: int) -> None:
+def test_each_lost_record_is_found(tmp_path: Path, before: Path, lost: int) -> None:
     after = write(tmp_path / "after", kept(*(n for n in SURVIVORS if n != lost)))
     report = verify(after, before)
     promise = "lost_delete" if lost == 10 else "lost_tail" if lost > POSITION else "lost"
@@ -130,7 +132,7 @@ def test_every_lost_record_is_missed(tmp_path: Path, before: Path, lost: int) ->
     assert all(path and Path(path).exists() for path in paths)
 
 
-def test_what_is_new_changed_or_back(tmp_path: Path, before: Path) -> None:
+def test_added_changed_and_revived_records_are_found(tmp_path: Path, before: Path) -> None:
     def without(offset: int) -> list[int]:
         return [n for n in SURVIVORS if n != offset]
 
@@ -155,7 +157,7 @@ def test_what_is_new_changed_or_back(tmp_path: Path, before: Path) -> None:
         assert found(verify(write(tmp_path / name, pairs), before)) == expected, name
 
 
-def test_a_delete_stays_its_time(tmp_path: Path, before: Path) -> None:
+def test_tombstone_must_stay_until_its_horizon(tmp_path: Path, before: Path) -> None:
     after = write(tmp_path / "after", kept(*SURVIVORS))
     assert verify(after, before, now_ms=T + 800 + RETENTION_MS).exit_status == 0
     early = verify(after, before, now_ms=T + 799 + RETENTION_MS)
@@ -165,7 +167,7 @@ def test_a_delete_stays_its_time(tmp_path: Path, before: Path) -> None:
     assert found(verify(after, before, config={})) == [("lost_delete", 5), ("lost_delete", 8)]
 
 
-def test_nothing_goes_that_no_round_has_compared(tmp_path: Path, before: Path) -> None:
+def test_record_above_the_position_must_stay(tmp_path: Path, before: Path) -> None:
     after = write(tmp_path / "after", kept(*SURVIVORS), position=4)
     assert {("lost_tail", 5), ("lost_tail", 8)} <= set(found(verify(after, before)))
     # a12 has the key of a4, and lies above the position: a4 was not to go for it
@@ -174,7 +176,7 @@ def test_nothing_goes_that_no_round_has_compared(tmp_path: Path, before: Path) -
     assert found(verify(write(tmp_path / "all", kept(3, 7, 9, 10, 12, 13), 13), before)) == []
 
 
-def test_as_the_broker_compacts(tmp_path: Path, before: Path) -> None:
+def test_compaction_by_a_broker_is_verified(tmp_path: Path, before: Path) -> None:
     queue = queue_of(BEFORE)
     assert compact_like_broker(queue)
     write_store(tmp_path / "after", [queue])
@@ -183,7 +185,7 @@ def test_as_the_broker_compacts(tmp_path: Path, before: Path) -> None:
     assert verify(tmp_path / "after", before, **at_once).exit_status == 0
 
 
-def test_records_without_a_key(tmp_path: Path) -> None:
+def test_keyless_records_follow_the_setting(tmp_path: Path) -> None:
     pairs = [[m(0, "a"), m(1, None), m(2, " \t")], [m(3, "b")]]
     before = write(tmp_path / "before", pairs, -1)
     after = write(tmp_path / "after", [[m(0, "a")], [m(3, "b")]], 2)
@@ -198,7 +200,7 @@ def test_records_without_a_key(tmp_path: Path) -> None:
         verify(after, before, drop_keyless=True)
 
 
-def test_queues_meet_by_name(tmp_path: Path) -> None:
+def test_queues_are_matched_by_name(tmp_path: Path) -> None:
     roots = [tmp_path / "before", tmp_path / "after"]
     for root, numbers in zip(roots, ((0, 1, 2), (0, 2)), strict=True):
         queues = [replace(queue_of(kept(*SURVIVORS), POSITION), number=n) for n in numbers]
@@ -225,7 +227,7 @@ def test_queues_meet_by_name(tmp_path: Path) -> None:
     assert verify(after, before, partition=2).exit_status == 0
 
 
-def test_the_pieces_make_no_difference(
+def test_piece_sizes_do_not_change_the_result(
     tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roots = [
@@ -253,7 +255,7 @@ def test_the_pieces_make_no_difference(
 
 
 @pytest.mark.parametrize("name", ["4.9.3", "5.5.0", "5.5.0-ipv6", "5.5.0-compacted"])
-def test_what_brokers_wrote_is_whole(tmp_path: Path, name: str) -> None:
+def test_stores_of_real_brokers_are_verified(tmp_path: Path, name: str) -> None:
     root = shutil.copytree(CORPUS / name, tmp_path / "store")
     report = verify(root)
     assert report.problems == [] and report.exit_status == 0
@@ -261,7 +263,7 @@ def test_what_brokers_wrote_is_whole(tmp_path: Path, name: str) -> None:
     assert all(one.status is VerifyStatus.VERIFIED and one.records for one in report.partitions)
 
 
-def test_what_a_broker_compacted_kept_every_last_write() -> None:
+def test_compaction_by_a_real_broker_keeps_every_last_write() -> None:
     report = verify(
         CORPUS / "5.5.0-compacted", CORPUS / "5.5.0", config={"delete.retention.ms": 0}, now_ms=None
     )
@@ -272,7 +274,7 @@ def test_what_a_broker_compacted_kept_every_last_write() -> None:
         assert told.superseded == told.records_before - told.records_after
 
 
-def test_what_we_make_of_it(tmp_path: Path) -> None:
+def test_own_compaction_of_a_real_store_is_verified(tmp_path: Path) -> None:
     root = shutil.copytree(CORPUS / "5.5.0", tmp_path / "store")
     compact(root, {}, 1_795_300_000_000)
     report = verify(root, CORPUS / "5.5.0", config={}, now_ms=1_795_300_000_000)
@@ -318,7 +320,7 @@ def damage(report: VerifyReport) -> list[Problem]:
     return [problem for problem in report.problems if isinstance(problem, Problem)]
 
 
-def test_a_whole_store(writer: StoreWriter) -> None:
+def test_intact_store_is_verified(writer: StoreWriter) -> None:
     report = verify(writer.root)
     assert report.exit_status == 0 and report.problems == []
     by_name = {str(one.name): one for one in report.partitions}
@@ -343,7 +345,7 @@ UNIT_FIELDS = {
 
 
 @pytest.mark.parametrize("name", UNIT_FIELDS)
-def test_a_byte_of_a_unit(writer: StoreWriter, name: str) -> None:
+def test_wrong_field_of_a_unit_is_named(writer: StoreWriter, name: str) -> None:
     at, size = UNIT_FIELDS[name]
     place = 46 * 2 + at
     was = int.from_bytes((writer.root / INDEX / FIRST).read_bytes()[place : place + size], "big")
@@ -368,7 +370,7 @@ RECORD_DAMAGE: dict[str, tuple[int, bytes, int, str]] = {
 
 
 @pytest.mark.parametrize("name", RECORD_DAMAGE)
-def test_a_byte_of_a_record(writer: StoreWriter, name: str) -> None:
+def test_wrong_byte_of_a_record_is_named(writer: StoreWriter, name: str) -> None:
     at, data, named, words = RECORD_DAMAGE[name]
     begin, struck = record_with_body(writer.root)
     at = struck.body_at if at < 0 else at
@@ -384,7 +386,7 @@ def test_a_byte_of_a_record(writer: StoreWriter, name: str) -> None:
     ]
 
 
-def test_a_body_that_does_not_decompress(tmp_path: Path) -> None:
+def test_undecompressable_body_is_damage_unless_configured(tmp_path: Path) -> None:
     pairs = [[m(0, "a"), m(1, "b", b"x" * 50, compression="lz4")], [m(2, "a")]]
     root = write(tmp_path / "store", pairs, -1)
     path = root / "compaction" / "compactionLog" / "ctopic" / "0" / FIRST
@@ -408,14 +410,14 @@ def test_a_body_that_does_not_decompress(tmp_path: Path) -> None:
     assert told is not None and (told.records_before, told.violation_count) == (3, 0)
 
 
-def test_offsets_that_do_not_rise(tmp_path: Path) -> None:
+def test_offsets_that_do_not_rise_are_damage(tmp_path: Path) -> None:
     """Records in another order, and their units with them."""
     root = write(tmp_path / "store", [[m(0, "a"), m(2, "c"), m(1, "b")], [m(3, "d")]], -1)
     report = verify(root)
     assert report.exit_status == 3 and damage(report)[0].position == 46 * 2
 
 
-def test_the_first_byte_of_each_file(tmp_path: Path) -> None:
+def test_wrong_first_byte_of_a_file_is_damage(tmp_path: Path) -> None:
     """Where no whole record follows, a walk alone would take it for the end of what was written."""
     root = write(tmp_path / "store", BEFORE, -1)
     for path in sorted(root.rglob("compactionLog/*/*/*")):
@@ -479,7 +481,7 @@ FILE_DAMAGE: dict[str, tuple[Act, str, int | None]] = {
 
 
 @pytest.mark.parametrize("name", FILE_DAMAGE)
-def test_damage_of_a_file(writer: StoreWriter, name: str) -> None:
+def test_damaged_file_is_named_with_a_remedy(writer: StoreWriter, name: str) -> None:
     act, path, position = FILE_DAMAGE[name]
     act(writer.root)
     report = verify(writer.root)
@@ -489,7 +491,7 @@ def test_damage_of_a_file(writer: StoreWriter, name: str) -> None:
     assert position is None or position in {one.position for one in hits}
 
 
-def test_a_part_of_a_store(writer: StoreWriter) -> None:
+def test_part_of_a_store_is_verified_alone(writer: StoreWriter) -> None:
     poke(writer.root, f"commitlog/{FIRST}", 88, b"?")
     assert verify(writer.root / "compaction").exit_status == 0
     assert verify(writer.root / "commitlog").exit_status == 3
@@ -504,6 +506,6 @@ def test_a_part_of_a_store(writer: StoreWriter) -> None:
         verify(writer.root, writer.root)  # nothing was compacted there
 
 
-def test_a_store_that_is_held(writer: StoreWriter) -> None:
+def test_locked_store_is_refused(writer: StoreWriter) -> None:
     with lock.hold(str(writer.root), [TopicPartition("orders", 0)]), pytest.raises(LogHeld):
         lastwrite.verify(str(writer.root), spark=INLINE)

@@ -1,5 +1,5 @@
-"""A compaction log laid out anew: a worked example that a real broker ran, and what a
-record may be.
+"""Tests of writing a compaction log: an example that a real broker loaded, and the limits of a
+record.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def units_of(pair: Pair) -> np.ndarray:  # type: ignore[type-arg]
     return units[: valid_count(units)]
 
 
-def test_the_worked_example(tmp_path: Path) -> None:
+def test_documented_example_gives_its_files(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     records = [record(offset, f"k{offset % 7}") for offset in range(100)]
     assert append(writer, records[:30]) + append(writer, records[30:]) == 100
@@ -72,7 +72,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     assert not any(Path(pairs[-1].index_path).read_bytes()[16 * BATCH_UNIT.size :])
 
 
-def test_records_change_in_their_address_alone(tmp_path: Path) -> None:
+def test_records_change_only_in_their_address(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     records = [record(offset, "k", None) for offset in range(40)]
     append(writer, records)
@@ -98,14 +98,14 @@ def test_records_change_in_their_address_alone(tmp_path: Path) -> None:
     assert found == [raw[:28] + bytes(8) + raw[36:] for raw in records]
 
 
-def test_what_is_not_above_all_before_is_passed_over(tmp_path: Path) -> None:
+def test_record_at_or_below_an_earlier_offset_is_skipped(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     assert append(writer, [record(offset, "k") for offset in (3, 5)]) == 2
     assert append(writer, [record(offset, "k") for offset in (4, 5, 6)]) == 1
     assert (writer.records, writer.end_offset) == (3, 7)
 
 
-def test_a_record_that_fits_no_file_is_refused(tmp_path: Path) -> None:
+def test_record_that_fits_in_no_file_is_refused(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     assert append(writer, [record(0, "k", LOG_BYTES - 8)]) == 1
     with pytest.raises(InvalidConfig, match="fits no file"):
@@ -119,7 +119,7 @@ def test_a_record_that_fits_no_file_is_refused(tmp_path: Path) -> None:
     st.lists(st.integers(100, 700), min_size=1, max_size=60),
     st.sampled_from([(5060, 1024), (1000, 200), (9000, 460)]),
 )
-def test_files_are_what_a_broker_loads(
+def test_written_files_can_be_loaded_by_a_broker(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]
 ) -> None:
     """docs/formats/rocketmq-compaction.md: sizes, names, order, room."""

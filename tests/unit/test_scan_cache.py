@@ -1,5 +1,5 @@
-"""What is kept of scans: when it spares reading, when it must not be believed, and that its trouble
-is nobody's.
+"""Tests of stored scans: when they save reading, when they must be ignored, and that their errors
+stop no round.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def second_round(root: Path, before: Callable[[Path], None] = lambda root: None)
 # ---------------------------------------------------------------------- what it spares
 
 
-def test_a_clean_segment_is_not_read_again(tmp_path: Path) -> None:
+def test_clean_segment_is_not_read_again(tmp_path: Path) -> None:
     root = tmp_path / "log"
     make_log(root)
     first = round_of(root)
@@ -139,7 +139,7 @@ def test_a_clean_segment_is_not_read_again(tmp_path: Path) -> None:
     assert second.bytes_read == size(root, 3 * EACH)
 
 
-def test_a_segment_that_was_rewritten_is_kept_as_it_is_now(tmp_path: Path) -> None:
+def test_scan_of_a_rewritten_segment_is_replaced(tmp_path: Path) -> None:
     root = tmp_path / "log"
     second_round(root)
     assert len(records_of(read_segments(root / NAME))) == 4 * EACH - 1
@@ -153,7 +153,7 @@ def test_a_segment_that_was_rewritten_is_kept_as_it_is_now(tmp_path: Path) -> No
     assert len(records_of(read_segments(root / NAME))) == 5 * EACH - 2
 
 
-def test_a_segment_that_a_swap_linked_stays_kept(tmp_path: Path) -> None:
+def test_scan_of_a_linked_segment_is_kept(tmp_path: Path) -> None:
     """Between two that are rewritten: the swap gives it a second name for a while, which its
     inode's time tells.
     """
@@ -172,7 +172,7 @@ def test_a_segment_that_a_swap_linked_stays_kept(tmp_path: Path) -> None:
     assert report.bytes_read == size(root, 4 * EACH)
 
 
-def test_a_piece_with_a_tombstone_is_read_again_and_the_others_are_not(tmp_path: Path) -> None:
+def test_only_pieces_with_a_tombstone_are_read_again(tmp_path: Path) -> None:
     root = tmp_path / "log"
     add(root, 0, fresh(0))
     gone = encode_batch([Record(EACH, NOW_MS - 9, b"gone", None)])
@@ -188,7 +188,7 @@ def test_a_piece_with_a_tombstone_is_read_again_and_the_others_are_not(tmp_path:
     assert size(root, 2 * EACH + 1) < report.bytes_read < size(root, EACH, 2 * EACH + 1)
 
 
-def test_without_the_switch_nothing_is_kept_and_what_was_goes_with_its_segment(
+def test_round_without_the_option_stores_nothing_and_removes_stale_scans(
     tmp_path: Path,
 ) -> None:
     root = tmp_path / "log"
@@ -203,7 +203,7 @@ def test_without_the_switch_nothing_is_kept_and_what_was_goes_with_its_segment(
     assert 0 not in left and left <= {EACH, 2 * EACH}
 
 
-def test_whole_keys_and_copies_use_and_leave_nothing(tmp_path: Path) -> None:
+def test_exact_rounds_and_copies_use_and_store_no_scans(tmp_path: Path) -> None:
     root = tmp_path / "log"
     make_log(root)
     round_of(root, exact=True)
@@ -214,7 +214,7 @@ def test_whole_keys_and_copies_use_and_leave_nothing(tmp_path: Path) -> None:
     assert round_of(root, exact=True).bytes_read == size(root, 0, EACH, 2 * EACH, 3 * EACH)
 
 
-def test_the_secret_is_its_owners_alone(tmp_path: Path) -> None:
+def test_secret_is_readable_only_by_its_owner(tmp_path: Path) -> None:
     root = tmp_path / "log"
     make_log(root)
     round_of(root)
@@ -226,7 +226,7 @@ def test_the_secret_is_its_owners_alone(tmp_path: Path) -> None:
     assert secret.read_bytes() == drawn
 
 
-def test_a_lost_checkpoint_makes_all_dirty_and_what_is_kept_stays_good(tmp_path: Path) -> None:
+def test_lost_checkpoint_keeps_the_stored_scans_valid(tmp_path: Path) -> None:
     def forget(root: Path) -> None:
         (root / "cleaner-offset-checkpoint").unlink()
 
@@ -252,7 +252,7 @@ def believed(root: Path, base: int) -> object:
     return found.pieces if all(scan.is_true(log_path) for scan in scans) else None
 
 
-def test_no_changed_byte_and_no_shortened_file_is_believed(tmp_path: Path) -> None:
+def test_changed_or_truncated_scan_file_is_ignored(tmp_path: Path) -> None:
     root = tmp_path / "log"
     make_log(root)
     round_of(root)
@@ -345,7 +345,9 @@ HARMS = {
 
 
 @pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
-def test_what_is_odd_is_scanned_and_kept_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_invalid_scan_is_replaced_by_a_new_one(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     root = tmp_path / "log"
     report = second_round(root, harm)
     assert report.bytes_read > size(root, 3 * EACH)
@@ -353,7 +355,7 @@ def test_what_is_odd_is_scanned_and_kept_anew(tmp_path: Path, harm: Callable[[Pa
     assert bases and all(believed(root, base) is not None for base in bases)
 
 
-def test_an_edit_that_sets_the_time_back_is_seen(tmp_path: Path) -> None:
+def test_edit_with_a_restored_modification_time_is_detected(tmp_path: Path) -> None:
     """Other keys in records of the same size, under a true checksum: the inode's own time tells."""
 
     def edit(root: Path) -> None:
@@ -370,7 +372,7 @@ def test_an_edit_that_sets_the_time_back_is_seen(tmp_path: Path) -> None:
     second_round(tmp_path / "log", edit)
 
 
-def test_damage_behind_a_time_set_back_is_seen(tmp_path: Path) -> None:
+def test_damage_with_a_restored_modification_time_is_detected(tmp_path: Path) -> None:
     def harm(root: Path) -> None:
         log = root / NAME / f"{EACH:020d}.log"
         seen = log.stat()
@@ -382,7 +384,7 @@ def test_damage_behind_a_time_set_back_is_seen(tmp_path: Path) -> None:
     assert second_round(tmp_path / "log", harm).status is Status.DAMAGED
 
 
-def test_a_file_of_an_older_generation_is_not_believed(tmp_path: Path) -> None:
+def test_scan_of_an_older_generation_is_ignored(tmp_path: Path) -> None:
     """The segment was rewritten since; size and modification time may well be the same."""
     root = tmp_path / "log"
     make_log(root)
@@ -400,7 +402,7 @@ def test_a_file_of_an_older_generation_is_not_believed(tmp_path: Path) -> None:
     assert log_files(root) == log_files(wanted)
 
 
-def test_tables_that_contradict_themselves_are_refused() -> None:
+def test_malformed_scan_header_is_refused() -> None:
     with pytest.raises(CorruptLog):
         layout.decode_header(b"short", "x")
     with pytest.raises(CorruptLog):
@@ -431,7 +433,7 @@ def kept_operations(root: Path, log: Path) -> list[int]:
     ]
 
 
-def test_killed_anywhere_while_it_keeps_the_log_is_whole_and_the_next_round_goes_on(
+def test_kill_while_storing_scans_leaves_the_log_intact(
     tmp_path: Path,
 ) -> None:
     log_that_is_due(tmp_path / "first")
@@ -453,7 +455,7 @@ def test_killed_anywhere_while_it_keeps_the_log_is_whole_and_the_next_round_goes
         assert not list((root / NAME).glob("*.tmp"))
 
 
-def test_a_disk_that_is_full_only_leaves_less_kept(tmp_path: Path) -> None:
+def test_full_disk_only_reduces_the_stored_scans(tmp_path: Path) -> None:
     log_that_is_due(tmp_path / "first")
     points = kept_operations(tmp_path / "first", tmp_path / "operations")
     for point in points:

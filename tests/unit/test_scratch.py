@@ -1,4 +1,4 @@
-"""Scratch files: in memory as far as it was set aside, in the folder beyond."""
+"""Tests of scratch files: in memory up to the allowance, then in the folder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(path: str, position: int, count: int) -> list[int]:
     return found.tolist()
 
 
-def test_blocks_beyond_what_memory_may_hold_go_to_the_folder(folders: tuple[str, str]) -> None:
+def test_blocks_beyond_the_memory_allowance_go_to_the_folder(folders: tuple[str, str]) -> None:
     disk, memory = folders
     with ScratchWriter(disk, "entries") as writer:
         writer.allow(memory, 100)
@@ -51,7 +51,7 @@ def test_blocks_beyond_what_memory_may_hold_go_to_the_folder(folders: tuple[str,
         assert read(*place, 10) == [i] * 5 + [-i] * 5
 
 
-def test_without_an_allowance_no_file_is_made_in_memory(folders: tuple[str, str]) -> None:
+def test_without_an_allowance_no_file_is_in_memory(folders: tuple[str, str]) -> None:
     disk, memory = folders
     with ScratchWriter(disk, "entries") as writer:
         writer.allow(memory, 0)
@@ -60,7 +60,7 @@ def test_without_an_allowance_no_file_is_made_in_memory(folders: tuple[str, str]
     assert len(list(Path(disk).iterdir())) == 1
 
 
-def test_memory_that_the_system_does_not_have_is_done_without(
+def test_refused_memory_file_falls_back_to_the_folder(
     folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, memory = folders
@@ -89,14 +89,14 @@ def test_memory_that_the_system_does_not_have_is_done_without(
         assert read(*place, 5) == list(range(i, i + 5))
 
 
-def test_a_parent_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="no scratch folder could be made") as caught:
         ScratchFolders(str(tmp_path / "nowhere"))
     assert caught.value.path == str(tmp_path / "nowhere")
     assert "spark.lastwrite.scratch" in str(caught.value.remedy)
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_vanished_folder_is_named(tmp_path: Path) -> None:
     with (
         ScratchWriter(str(tmp_path / "gone"), "entries") as writer,
         pytest.raises(LogError, match="scratch file"),
@@ -104,7 +104,7 @@ def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
         writer.append(np.arange(3))
 
 
-def test_what_a_wave_left_goes_before_the_next_is_scanned(
+def test_scratch_files_of_a_wave_are_deleted_before_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, _, records = LOGS["many small records"]
@@ -129,7 +129,7 @@ def test_what_a_wave_left_goes_before_the_next_is_scanned(
     assert 0 < 4 * held[0] == held[1]
 
 
-def test_a_task_that_does_all_leaves_nothing_in_the_folders_of_its_run(
+def test_single_task_leaves_no_scratch_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "memory"
@@ -156,7 +156,7 @@ def test_a_task_that_does_all_leaves_nothing_in_the_folders_of_its_run(
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("scratch_bytes", [0, 1 * MIB, 4 * MIB, 64 * MIB])
-def test_where_scratch_files_lie_changes_no_result(
+def test_place_of_scratch_files_does_not_change_the_result(
     scratch_bytes: int, exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch, count, records = LOGS["many small records"]

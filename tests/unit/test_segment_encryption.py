@@ -1,4 +1,4 @@
-"""Encrypted segments: whatever was changed, or is not to be had, is said; nothing secret is."""
+"""Tests of encrypted segments: changes and missing keys are reported, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def change(path: Path, **fields: str) -> None:
     ("kind", "offset", "step"),
     [("encrypted", 204, 1), ("encrypted-plain", 204, 1), ("encrypted", 276, 11)],
 )
-def test_no_byte_can_be_changed(kind: str, offset: int, step: int, tmp_path: Path) -> None:
+def test_every_changed_byte_is_detected(kind: str, offset: int, step: int, tmp_path: Path) -> None:
     path = manifest_of(kind, offset, tmp_path)
     log = path.with_suffix(".log")
     whole, both = log.read_bytes(), keys(one=ONE, two=TWO)
@@ -71,7 +71,7 @@ def test_no_byte_can_be_changed(kind: str, offset: int, step: int, tmp_path: Pat
         assert error.value.path == str(path)
 
 
-def test_a_key_pair_that_was_not_given(tmp_path: Path) -> None:
+def test_missing_key_pair_is_named(tmp_path: Path) -> None:
     path = manifest_of("encrypted", 0, tmp_path)
     with pytest.raises(InvalidConfig, match="key pair 'one'") as error:
         read(path, keys(two=TWO))
@@ -80,7 +80,7 @@ def test_a_key_pair_that_was_not_given(tmp_path: Path) -> None:
     assert "encryption.key.pairs.one.private.key.file" in str(error.value.remedy)
 
 
-def test_files_that_hold_another_key_or_none(tmp_path: Path) -> None:
+def test_file_with_another_key_or_none_is_refused(tmp_path: Path) -> None:
     path = manifest_of("encrypted", 0, tmp_path)
     with pytest.raises(InvalidConfig, match=r"two\.pem does not open the data key") as error:
         read(path, keys(one=TWO))
@@ -99,7 +99,7 @@ def test_files_that_hold_another_key_or_none(tmp_path: Path) -> None:
     assert read(path, keys(one=other)) == read(path, keys(one=ONE))
 
 
-def test_a_manifest_that_was_changed(tmp_path: Path) -> None:
+def test_changed_manifest_is_refused(tmp_path: Path) -> None:
     path, one = manifest_of("encrypted", 0, tmp_path), keys(one=ONE)
     whole = path.read_bytes()
     change(path, aad=base64.b64encode(bytes(32)).decode())
@@ -120,7 +120,9 @@ def test_a_manifest_that_was_changed(tmp_path: Path) -> None:
         read(path, one)
 
 
-def test_side_files_are_held_to_their_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_side_files_are_verified_by_their_tags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(address, "_settings", keys(one=ONE))
     path = manifest_of("encrypted", 0, tmp_path)
     place = decode_manifest(path.read_bytes(), str(path)).segment_indexes.producer_snapshot
@@ -138,9 +140,7 @@ def test_side_files_are_held_to_their_tags(tmp_path: Path, monkeypatch: pytest.M
         read_small(part)
 
 
-def test_without_the_package_it_is_said_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = manifest_of("encrypted", 0, tmp_path)
     key = Path(shutil.copy(ONE, tmp_path / "key.pem"))  # which nobody has read
     monkeypatch.setitem(sys.modules, "Crypto.PublicKey", None)
@@ -149,7 +149,7 @@ def test_without_the_package_it_is_said_how_to_get_it(
     assert error.value.remedy == "pip install 'lastwrite[tiers]'"
 
 
-def test_the_setting_travels_as_files_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_setting_is_passed_as_files_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHUNKS)
     found = store_settings({"storage.encryptionKeys": f" one:keys/one.pem, two:{TWO}"})
     assert found == keys(one=ONE, two=TWO)
@@ -162,7 +162,7 @@ def test_the_setting_travels_as_files_and_ids(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(error.value, LogError)
 
 
-def test_a_data_key_is_unwrapped_once(tmp_path: Path) -> None:
+def test_data_key_is_unwrapped_once(tmp_path: Path) -> None:
     path = manifest_of("encrypted", 0, tmp_path)
     for _ in range(2):
         read(path, keys(one=ONE))

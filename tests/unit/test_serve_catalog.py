@@ -1,4 +1,4 @@
-"""Partitions that several connections ask for at once, and partitions that disappear."""
+"""Tests of partitions requested by several connections at once, and of partitions that disappear."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Counted(ServedPartition):
         return super().listed()
 
 
-def test_who_waits_for_it_to_be_read_does_not_read_it_again(tmp_path: Path) -> None:
+def test_concurrent_requests_share_one_listing(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder)
     partition = Counted(TopicPartition("t", 0), str(folder), Files(1 << 20))
@@ -79,7 +79,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_partition_whose_folder_is_gone_is_gone_for_all_requests(tmp_path: Path) -> None:
+def test_deleted_partition_disappears_for_all_requests(tmp_path: Path) -> None:
     told: list[str] = []
     catalog = _served(tmp_path, told, 0, 1)
     topic = catalog.topic("t")
@@ -105,7 +105,7 @@ def test_a_partition_whose_folder_is_gone_is_gone_for_all_requests(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_renamed_topic_is_served_under_its_new_name(tmp_path: Path) -> None:
+def test_renamed_topic_is_served_under_its_new_name(tmp_path: Path) -> None:
     told: list[str] = []
     catalog = _served(tmp_path, told, 0)
     assert catalog.names() == ["t"]

@@ -1,5 +1,7 @@
-"""What consoles ask ``serve`` about the cluster: features, the quorum, quotas, resources,
-transactions; and that changes are refused as read-only.
+"""Tests of requests to ``serve`` about the cluster: features, quorum, quotas, settings and
+transactions.
+
+Requests for changes are refused as read-only.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raw]:
 
 
 @pytest.mark.parametrize(("version", "transactions"), [(3, None), (4, (0, 2))])
-def test_features(raw: Raw, version: int, transactions: tuple[int, int] | None) -> None:
+def test_api_versions_response_lists_features(
+    raw: Raw, version: int, transactions: tuple[int, int] | None
+) -> None:
     answer = raw.ask("api_versions", version, client_software_name="a", client_software_version="1")
     supported = {
         each.name: (each.min_version, each.max_version) for each in answer.supported_features
@@ -60,7 +64,7 @@ def test_features(raw: Raw, version: int, transactions: tuple[int, int] | None) 
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_quorum(raw: Raw, version: int) -> None:
+def test_quorum_is_described(raw: Raw, version: int) -> None:
     name = "describe_quorum"
     topics = tuple(
         part(
@@ -80,7 +84,7 @@ def test_quorum(raw: Raw, version: int) -> None:
     assert other.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_resources_with_settings(raw: Raw) -> None:
+def test_resources_with_settings_are_listed(raw: Raw) -> None:
     answer = raw.ask("list_config_resources", 1, resource_types=())
     found = {(each.resource_type, each.resource_name) for each in answer.config_resources}
     assert {(TOPIC, "keyless"), (BROKER, "1"), (LOGGER, "1")} < found
@@ -112,12 +116,14 @@ def _settings(raw: Raw, kind: int, name: str, has_synonyms: bool = True) -> Any:
         (BROKER, "x", Code.INVALID_REQUEST, 0),
     ],
 )
-def test_count_of_settings(raw: Raw, kind: int, name: str, error: Code, count: int) -> None:
+def test_describe_configs_returns_all_settings(
+    raw: Raw, kind: int, name: str, error: Code, count: int
+) -> None:
     answer = _settings(raw, kind, name)
     assert (answer.error_code, len(answer.configs)) == (error, count)
 
 
-def test_sources_and_synonyms_of_settings(raw: Raw) -> None:
+def test_settings_have_sources_and_synonyms(raw: Raw) -> None:
     def found(kind: int, resource: str, setting: str, has_synonyms: bool = True) -> Any:
         configs = _settings(raw, kind, resource, has_synonyms).configs
         (each,) = (each for each in configs if each.name == setting)
@@ -133,7 +139,7 @@ def test_sources_and_synonyms_of_settings(raw: Raw) -> None:
     assert found(TOPIC, "keyless", "cleanup.policy", False) == ("compact", 1, False, [])
 
 
-def test_a_group_that_never_had_members_has_no_protocol(raw: Raw) -> None:
+def test_group_without_members_has_no_protocol(raw: Raw) -> None:
     place = {"name": "keyless", "partitions": [{"committed_offset": 1}]}
     body = {"group_id": "alone", "generation_id_or_member_epoch": -1, "topics": [place]}
     raw.say("offset_commit", 8, WrongRequest("offset_commit", 8, body).message)
@@ -144,7 +150,7 @@ def test_a_group_that_never_had_members_has_no_protocol(raw: Raw) -> None:
     assert (found.group_state, found.protocol_type) == ("Empty", "")
 
 
-def test_users_with_credentials() -> None:
+def test_scram_credentials_are_tracked_by_user() -> None:
     state = ClusterState()
     for name, mechanism in (("alice", 1), ("alice", 2), ("bob", 1)):
         state.apply(11, {"name": name, "mechanism": mechanism, "iterations": 4096})
@@ -153,7 +159,7 @@ def test_users_with_credentials() -> None:
     assert state.scram == {"alice": {2: 4096}}
 
 
-def test_no_quotas_and_no_transactions(raw: Raw) -> None:
+def test_log_without_quotas_and_transactions_lists_none(raw: Raw) -> None:
     answer = raw.ask("describe_client_quotas", 1, components=(), strict=False)
     assert (answer.error_code, answer.entries) == (Code.NONE, ())
     for version in (0, 1, 2):
@@ -163,7 +169,7 @@ def test_no_quotas_and_no_transactions(raw: Raw) -> None:
     assert answer.transaction_states[0].error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_transactions_of_a_stopped_broker(tmp_path: Path) -> None:
+def test_transactions_of_a_stopped_broker_are_listed(tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(CORPUS / "internal-topics", root)
     state = str(tmp_path / "state")
@@ -221,7 +227,7 @@ def test_changes_are_refused_as_read_only(raw: Raw, api: str) -> None:
             assert READ_ONLY in repr(answer), version
 
 
-def test_which_quotas_match() -> None:
+def test_quota_filters_match_entities() -> None:
     state = ClusterState()
     entities = (("user", None),), (("user", "alice"),), (("client-id", "a"), ("user", "alice"))
     for entity in entities:

@@ -1,4 +1,6 @@
-"""Positions of ``serve`` over kills: the short form of ``python -m tests.commits``."""
+"""Tests of the offsets that ``serve`` stores, across kills: the short form of ``python -m
+tests.commits``.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ _HERE = GroupPartition("a", "t", 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_was_answered_outlives_a_kill(seed: int, tmp_path: Path) -> None:
+def test_acknowledged_commit_survives_a_kill(seed: int, tmp_path: Path) -> None:
     assert live(tmp_path / "state", seed) > 0
 
 
-def test_a_server_starts_on_what_a_kill_tore_off(tmp_path: Path) -> None:
+def test_server_starts_after_a_torn_commit(tmp_path: Path) -> None:
     """Found by the long form: the torn end was cut, and then taken for somebody else's change."""
     store = Offsets(str(tmp_path))
     store.commit([(_HERE, Commit(7))], 1)
@@ -39,7 +41,7 @@ def test_a_server_starts_on_what_a_kill_tore_off(tmp_path: Path) -> None:
         store.close()
 
 
-def test_what_was_deleted_here_does_not_come_back_from_the_archive(tmp_path: Path) -> None:
+def test_offset_deleted_on_the_server_is_not_restored_from_the_archive(tmp_path: Path) -> None:
     store = Offsets(str(tmp_path))
     store.start_from([(_HERE, Commit(3))], 1)
     store.commit([(_HERE, None)], 2)
@@ -60,7 +62,7 @@ def _continued(state: Path, source: GroupPositions) -> Offsets:
     return store
 
 
-def test_a_position_of_a_stopped_broker_is_where_the_group_goes_on(tmp_path: Path) -> None:
+def test_offset_of_a_stopped_broker_is_continued(tmp_path: Path) -> None:
     elsewhere = GroupPartition("a", "not served", 0)
     broker = _of_broker((_HERE, Commit(3, at_ms=10)), (elsewhere, Commit(3, at_ms=10)))
     store = _continued(tmp_path, broker)
@@ -69,7 +71,7 @@ def test_a_position_of_a_stopped_broker_is_where_the_group_goes_on(tmp_path: Pat
     store.close()
 
 
-def test_the_later_commit_counts_after_restarts_too(tmp_path: Path) -> None:
+def test_later_commit_counts_after_a_restart(tmp_path: Path) -> None:
     broker = _of_broker((_HERE, Commit(3, at_ms=10)))
     store = _continued(tmp_path, broker)
     store.commit([(_HERE, Commit(7))], 20)
@@ -83,7 +85,7 @@ def test_the_later_commit_counts_after_restarts_too(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_position_deleted_here_does_not_come_back_from_the_broker(tmp_path: Path) -> None:
+def test_offset_deleted_on_the_server_is_not_restored_from_the_broker(tmp_path: Path) -> None:
     broker = _of_broker((_HERE, Commit(3, at_ms=10)))
     store = _continued(tmp_path, broker)
     store.commit([(_HERE, None)], 20)
@@ -93,7 +95,7 @@ def test_a_position_deleted_here_does_not_come_back_from_the_broker(tmp_path: Pa
     store.close()
 
 
-def test_a_group_has_the_protocol_that_it_had_at_the_stopped_broker(tmp_path: Path) -> None:
+def test_group_keeps_the_protocol_of_the_stopped_broker(tmp_path: Path) -> None:
     kinds = positions_in(str(CORPUS / "internal-topics"), OffsetRetention(0, LONG_MAX)).kinds
     assert kinds == {
         "classic": GroupKind("consumer"),
@@ -107,20 +109,20 @@ def test_a_group_has_the_protocol_that_it_had_at_the_stopped_broker(tmp_path: Pa
     store.close()
 
 
-def test_an_expired_position_is_left_out(tmp_path: Path) -> None:
+def test_expired_offset_is_ignored(tmp_path: Path) -> None:
     store = _continued(tmp_path, _of_broker((_HERE, Commit(3, at_ms=10)), expired={_HERE}))
     assert store.of(_HERE) is None
     store.close()
 
 
-def test_a_position_that_cannot_be_read_is_no_missing_one(tmp_path: Path) -> None:
+def test_unreadable_offset_is_not_a_missing_one(tmp_path: Path) -> None:
     unread = UnreadPosition(source="x.log", offset=4, group="a", reason="cut")
     store = _continued(tmp_path, _of_broker(unread=(unread,)))
     assert store.is_unread(_HERE) and not store.is_unread(GroupPartition("b", "t", 0))
     store.close()
 
 
-def test_positions_expire_as_the_table_says() -> None:
+def test_offsets_expire_as_the_table_states() -> None:
     """A broker gives the same table in tests/system/test_serve.py."""
     now_ms = 100 * DAY_MS
     states = GroupStates()

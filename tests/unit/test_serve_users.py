@@ -1,4 +1,4 @@
-"""The file of users: what it may say, what it never says, and what proves a password."""
+"""Tests of the users file: its contents, secrets, and the verification of passwords."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def users() -> Users:
     return Users({NAME: User.of(PASSWORD)}, rules)
 
 
-def test_the_file_says_all_but_the_password(users: Users) -> None:
+def test_users_file_round_trips_without_the_password(users: Users) -> None:
     text = encode_users(users)
     assert decode_users(text) == users
     assert PASSWORD not in text and PASSWORD not in repr(users) and "hash=" not in repr(users)
@@ -76,7 +76,7 @@ def test_the_file_says_all_but_the_password(users: Users) -> None:
         lambda d: d["acls"][0].update(colour="red"),
     ],
 )
-def test_a_file_that_is_not_as_it_should_be(users: Users, change: Any) -> None:
+def test_malformed_users_file_is_refused(users: Users, change: Any) -> None:
     document = json.loads(encode_users(users))
     change(document)
     with pytest.raises(InvalidConfig) as caught:
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_as_it_should_be(users: Users, change: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", '{"users": {"a": 1}'])
-def test_a_file_that_is_no_json(text: str) -> None:
+def test_file_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfig):
         decode_users(text)
 
@@ -100,7 +100,7 @@ def _piped(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(line))
 
 
-def test_the_command_writes_an_entry(
+def test_users_command_writes_an_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "users.json"
@@ -127,7 +127,9 @@ def test_the_command_writes_an_entry(
     assert read_users(str(path)) == Users()
 
 
-def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_command_refuses_incomplete_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "users.json")
     for words, given in {
         "cannot be read": {},
@@ -155,7 +157,7 @@ def config(mechanism: str, password: str = PASSWORD, user: str = NAME) -> KafkaC
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_our_client_shows_our_server_who_it_is(users: Users, mechanism: str) -> None:
+def test_client_authenticates_with_each_mechanism(users: Users, mechanism: str) -> None:
     who: list[str | None] = []
 
     def talk(settings: KafkaClientConfig) -> None:
@@ -180,7 +182,7 @@ def test_our_client_shows_our_server_who_it_is(users: Users, mechanism: str) -> 
         assert "guess" not in str(caught.value) and "nobody" not in str(caught.value)
 
 
-def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rfc_example_gives_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     salt = scram.decode_base64("W22ZaJ0SNY7soEsUEjb6gQ==")
     client_key, server_key = scram.keys_of("sha256", b"pencil", salt, 4096)
     import hashlib
@@ -219,7 +221,7 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
         [b"n,,n=user,r=abc", b"\xff,p=AAAA"],
     ],
 )
-def test_what_is_no_scram(tokens: list[bytes]) -> None:
+def test_malformed_scram_token_is_refused(tokens: list[bytes]) -> None:
     proof = ScramExchange("SCRAM-SHA-256", dict)
     with pytest.raises(AuthenticationFailed):
         for token in tokens:
@@ -227,7 +229,7 @@ def test_what_is_no_scram(tokens: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"a\0b", b"\0user\0wrong", b"x\0user\0pw", b"\0\xff\0pw"])
-def test_what_is_no_plain(token: bytes) -> None:
+def test_malformed_plain_token_is_refused(token: bytes) -> None:
     known = {"user": User(plain=SlowHash.of("pw"))}
     with pytest.raises(AuthenticationFailed):
         PlainExchange(lambda: known).authenticate(token)
@@ -237,7 +239,7 @@ def test_what_is_no_plain(token: bytes) -> None:
 # ---------------------------------------------------------------------- rights
 
 
-def test_rights_are_those_of_kafkas_authorizer() -> None:
+def test_rights_equal_those_of_kafkas_authorizer() -> None:
     rights = AclTable(
         [
             AclEntry("User:a", Operation.READ, ResourceType.TOPIC, "one"),
@@ -271,7 +273,7 @@ def test_rights_are_those_of_kafkas_authorizer() -> None:
     assert may("c", describe, "x") and not may("c", read, "x")
 
 
-def test_a_certificates_name_is_written_as_java_writes_it() -> None:
+def test_certificate_name_is_formatted_as_by_java() -> None:
     subject = (
         (("countryName", "DE"),),
         (("organizationName", "Acme, Inc."),),
@@ -281,7 +283,7 @@ def test_a_certificates_name_is_written_as_java_writes_it() -> None:
     assert name_of({}) == "" == name_of(None)
 
 
-def test_a_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "users.json"
     told: list[str] = []
     path.write_text('{"acls": []}')

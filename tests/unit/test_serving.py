@@ -1,5 +1,5 @@
-"""``read`` and ``latest`` at their edges: what is refused, what is said, files that move, queues
-that share a key.
+"""Tests of ``read`` and ``latest`` on RocketMQ at the edges: refusals, damage, moving files and
+shared keys.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def store(tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------- read
 
 
-def test_the_command_line(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_read_command_prints_json_and_text(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         run(["read", str(store), "--topic", "prices", "--queue", "0", "--offset", "3", "--json"])
         == 0
@@ -96,7 +96,7 @@ def test_the_command_line(store: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert '"a" = "old"' in said.out and "FOUND: 1 messages, next offset 3" in said.err
 
 
-def test_the_fields_are_those_of_dump(store: Path) -> None:
+def test_rows_have_the_fields_of_dump(store: Path) -> None:
     row = next(lastwrite.read(str(store), topic="prices", queue=0))
     assert {
         "topic",
@@ -123,18 +123,18 @@ def test_the_fields_are_those_of_dump(store: Path) -> None:
     } <= set(row)
 
 
-def test_one_pull(store: Path) -> None:
+def test_one_pull_reads_one_response(store: Path) -> None:
     reading = lastwrite.read(str(store), topic="prices", queue=0, offset=0, one_pull=True)
     assert [row["queue_offset"] for row in reading] == [2, 3]  # a pull does not leave its file
     assert (reading.status, reading.next_offset, reading.code) == (PullStatus.FOUND, 4, 0)
 
 
-def test_a_path_names_topic_and_queue(store: Path) -> None:
+def test_queue_folder_selects_topic_and_queue(store: Path) -> None:
     folder = store / "compaction" / "compactionLog" / "prices" / "0"
     assert [row["queue_offset"] for row in lastwrite.read(str(folder))] == [2, 3, 7, 9]
 
 
-def test_queues_that_a_broker_has_no_messages_of(store: Path) -> None:
+def test_queue_without_messages_gives_the_brokers_status(store: Path) -> None:
     reading = lastwrite.read(str(store), topic="fresh", queue=1, offset=5)
     assert not list(reading)
     assert (reading.status, reading.next_offset, reading.code) == (
@@ -151,7 +151,7 @@ def test_queues_that_a_broker_has_no_messages_of(store: Path) -> None:
     )
 
 
-def test_what_is_refused(store: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_and_paths_are_refused(store: Path, tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no topic nothing"):
         lastwrite.read(str(store), topic="nothing", queue=0)
     with pytest.raises(InvalidConfig, match="not compacted"):
@@ -169,7 +169,7 @@ def test_what_is_refused(store: Path, tmp_path: Path) -> None:
         lastwrite.read(str(tmp_path / "nowhere"), topic="prices")
 
 
-def test_an_emptied_pair_ends_a_consumers_way(store: Path) -> None:
+def test_emptied_file_pair_ends_a_consumers_read(store: Path) -> None:
     """As a broker answers; what lies behind is read all the same by who reads the table."""
     write_queue(store, "prices", 0, [FILES[0], [], FILES[1]])
     reading = lastwrite.read(str(store), topic="prices")
@@ -178,7 +178,7 @@ def test_an_emptied_pair_ends_a_consumers_way(store: Path) -> None:
     assert lastwrite.latest(str(store), topic="prices") == {"a": b"1", "b": b"2"}
 
 
-def test_a_body_that_does_not_decompress_is_given_and_told(store: Path) -> None:
+def test_undecompressable_body_is_returned_with_its_problem(store: Path) -> None:
     log, _ = paths_of(store, "prices", 0, 0)
     data = bytearray(log.read_bytes())
     data[39] |= 1  # sysFlag: compressed
@@ -192,7 +192,7 @@ def test_a_body_that_does_not_decompress_is_given_and_told(store: Path) -> None:
     assert "zlib" in rows[0]["problem"]
 
 
-def test_bodies_are_served_without_their_checksum_and_told(store: Path) -> None:
+def test_body_with_a_wrong_checksum_is_returned_with_its_problem(store: Path) -> None:
     log, _ = paths_of(store, "prices", 0, 1)
     data = bytearray(log.read_bytes())
     data[88] ^= 1
@@ -210,7 +210,7 @@ def test_bodies_are_served_without_their_checksum_and_told(store: Path) -> None:
 # ---------------------------------------------------------------------- files that move
 
 
-def test_files_may_move_while_they_are_read(tmp_path: Path) -> None:
+def test_files_may_be_replaced_during_a_read(tmp_path: Path) -> None:
     many = [[Sent(100 * n + m, f"k{m}", b"%d" % n) for m in range(5)] for n in range(4)]
     write_queue(tmp_path, "t", 0, many)
     queue = CompactedQueue(str(tmp_path), TopicPartition("t", 0))
@@ -229,7 +229,7 @@ def test_files_may_move_while_they_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_tree_that_is_exchanged(tmp_path: Path) -> None:
+def test_exchanged_tree_is_read_on(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     write_queue(old, "t", 0, [[Sent(n, "k", b"old") for n in range(5)], [Sent(9, "k", b"last")]])
     write_queue(new, "t", 0, [[Sent(4, "k", b"new")], [Sent(9, "k", b"last")]])
@@ -244,7 +244,7 @@ def test_a_tree_that_is_exchanged(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- latest
 
 
-def test_a_key_in_two_queues(tmp_path: Path) -> None:
+def test_later_message_of_two_queues_counts(tmp_path: Path) -> None:
     queues = [
         [
             Sent(0, "a", b"0", time_ms=TIME_MS + 5),
@@ -262,13 +262,13 @@ def test_a_key_in_two_queues(tmp_path: Path) -> None:
     assert lastwrite.latest(str(tmp_path), topic="t") == {"a": b"0", "c": b"1"} == folded(queues)
 
 
-def test_a_table_beyond_its_limit(store: Path) -> None:
+def test_table_beyond_its_memory_limit_is_refused(store: Path) -> None:
     with pytest.raises(OutOfMemoryBudget, match="take table()"):
         lastwrite.latest(str(store), topic="prices", limit_bytes=300)
     assert lastwrite.latest(str(store), topic="prices", limit_bytes=1000) == {"a": b"1", "b": b"2"}
 
 
-def test_a_table_needs_one_topic(store: Path) -> None:
+def test_latest_selects_a_single_topic(store: Path) -> None:
     assert lastwrite.latest(str(store)) == {"a": b"1", "b": b"2"}  # it has one
     queue = store / "compaction" / "compactionLog" / "prices" / "0"  # and that one queue
     assert lastwrite.latest(str(queue)) == {"a": b"1", "b": b"2"}
@@ -283,7 +283,7 @@ def test_a_table_needs_one_topic(store: Path) -> None:
     assert lastwrite.latest(str(store), topic="prices").end_offsets == {0: 10}
 
 
-def test_one_partition_of_several_is_no_table(tmp_path: Path) -> None:
+def test_latest_refuses_one_partition_of_several(tmp_path: Path) -> None:
     for number in range(2):
         with TopicWriter(str(tmp_path), TopicPartition("orders", number)) as writer:
             writer.append(b"%d" % number, b"value", 1_700_000_000_000)
@@ -292,7 +292,7 @@ def test_one_partition_of_several_is_no_table(tmp_path: Path) -> None:
         lastwrite.latest(str(tmp_path / "orders-0"))
 
 
-def test_an_inner_batch_is_opened(tmp_path: Path) -> None:
+def test_inner_batch_is_split(tmp_path: Path) -> None:
     members = [
         (0, b"1", b"KEYS\x01a\x02"),
         (0, b"2", b"KEYS\x01b\x02"),
@@ -318,7 +318,7 @@ def test_an_inner_batch_is_opened(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "topic", ["client-zstd", "transactional", "idempotent", "broker-gzip", "keyless", "empty"]
 )
-def test_the_table_of_a_kafka_topic(topic: str) -> None:
+def test_latest_of_a_kafka_topic_equals_a_model(topic: str) -> None:
     rows = list(lastwrite.dump(str(CORPUS), topic=topic))
     model: dict[bytes, bytes | None] = {}
     open_rows: dict[int, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Settings by upstream's names: types, ranges, precedence, and slips in names."""
+"""Tests of settings by upstream's names: types, ranges, precedence and typing errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.policy import LONG_MAX
 
 
-def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
+def test_defaults_equal_kafkas_except_for_the_policy() -> None:
     config = KafkaTopicConfig.from_names({})
     assert config == KafkaTopicConfig()
     assert config.cleanup_policy == ("compact",)
@@ -77,7 +77,7 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         ({"log.cleaner.threads": "3"}, "segment_bytes", 2**30),
     ],
 )
-def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: object) -> None:
+def test_name_sets_its_field(names: dict[str, object], field: str, expected: object) -> None:
     assert getattr(KafkaTopicConfig.from_names(names), field) == expected
 
 
@@ -128,25 +128,27 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ),
     ],
 )
-def test_a_slip_is_told(names: dict[str, object], sentence: str) -> None:
+def test_typing_error_is_reported_with_a_suggestion(
+    names: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(InvalidConfig) as caught:
         KafkaTopicConfig.from_names(names)
     assert sentence in str(caught.value)
 
 
-def test_names_go_out_and_in_again() -> None:
+def test_names_round_trip() -> None:
     config = KafkaTopicConfig(
         cleanup_policy=("compact", "delete"), segment_bytes=300, min_cleanable_dirty_ratio=0.25
     )
     assert KafkaTopicConfig.from_names(config.to_names()) == config
 
 
-def test_fields_are_checked_without_names_too() -> None:
+def test_fields_are_validated_without_names() -> None:
     with pytest.raises(InvalidConfig, match=r"segment.bytes is 3"):
         KafkaTopicConfig(segment_bytes=3)
 
 
-def test_properties_text() -> None:
+def test_properties_text_is_decoded() -> None:
     text = (
         "# a comment\n"
         "  ! another\n"
@@ -176,6 +178,6 @@ def test_properties_text() -> None:
     assert decode_properties("") == {}
 
 
-def test_a_broken_escape_in_properties_names_its_line() -> None:
+def test_broken_escape_in_properties_names_its_line() -> None:
     with pytest.raises(InvalidConfig, match="line 2 "):
         decode_properties("a=1\nb=\\u12g4\n")

@@ -1,4 +1,4 @@
-"""Shares of a rewrite: whole segments where these are equal enough, else cut ones."""
+"""Tests of dividing a rewrite: complete segments if their sizes allow it, else parts."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def parts(segments: list[list[int]], workers: int, size: int = 32 * MIB) -> list
     return made
 
 
-def test_segments_that_make_equal_shares_stay_whole() -> None:
+def test_segments_of_equal_shares_are_not_divided() -> None:
     assert parts([[100] * 8, [105] * 8], 2) == [[800], [840]]
     assert parts([[40] * 4, [60] * 4, [100] * 4], 2) == [[160], [240], [400]]
 
 
-def test_one_large_segment_is_cut_for_each_worker() -> None:
+def test_large_segment_is_divided_among_the_workers() -> None:
     assert parts([[100] * 8], 2) == [[400, 400]]
     assert parts([[100] * 8, [10]], 2) == [[400, 400], [10]]
 
 
-def test_a_share_that_ends_in_the_first_bytes_of_a_part_takes_a_little_more() -> None:
+def test_small_remainder_of_a_part_is_added_to_the_share() -> None:
     """It was not cut at all then, so that one of two worked for 1.77 s and one for 1.26."""
     assert parts([[31] * 10, [43] * 10], 2, 5 * MIB) == [[310], [344, 86]]
 
@@ -61,7 +61,7 @@ def test_a_share_that_ends_in_the_first_bytes_of_a_part_takes_a_little_more() ->
     segments=st.lists(st.lists(st.integers(MIB, 128 * MIB), min_size=1, max_size=8), max_size=9),
     workers=st.integers(1, 9),
 )
-def test_what_is_cut_would_have_kept_others_waiting(
+def test_only_segments_that_would_delay_others_are_divided(
     segments: list[list[int]], workers: int
 ) -> None:
     made = parts(segments, workers)

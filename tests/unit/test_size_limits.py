@@ -1,5 +1,5 @@
-"""What a message announces of its own sizes is believed only as far as its bytes go: kio's reader
-would ask for a hundred gigabytes, and the process would end.
+"""Tests that sizes announced by a message are limited by its bytes, so that no message exhausts the
+memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wanted_topics(version: int) -> object:
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_what_was_written_holds_and_nothing_that_is_cut(version: int) -> None:
+def test_valid_message_passes_and_a_truncated_one_is_refused(version: int) -> None:
     message = wanted_topics(version)
     data = encoded(message)
     assert bytes(checked(type(message), data, 0)) == data
@@ -53,7 +53,7 @@ def test_what_was_written_holds_and_nothing_that_is_cut(version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, 8, 9, 12])
 @pytest.mark.parametrize("count", [1 << 20, (1 << 31) - 1])
-def test_a_list_of_more_than_there_is(version: int, count: int) -> None:
+def test_list_longer_than_its_message_is_refused(version: int, count: int) -> None:
     kind = type(wanted_topics(version))
     is_flexible = version >= 9
     claim = bytes([0xFF, 0xFF, 0xFF, 0xFF, 0x0F]) if is_flexible else struct.pack(">i", count)
@@ -61,7 +61,7 @@ def test_a_list_of_more_than_there_is(version: int, count: int) -> None:
         checked(kind, claim + bytes(40), 0)
 
 
-def test_a_lying_broker_does_not_end_us() -> None:
+def test_false_size_in_a_response_is_refused() -> None:
     answer = b"\0" + struct.pack(">i", 0) + bytes([0xFF, 0xFF, 0xFF, 0xFF, 0x07]) + bytes(100)
     with pytest.raises(CorruptLog, match="a list of"):
         decode("metadata", 12, answer)
@@ -90,7 +90,7 @@ def _outcome(name: str, version: int, body: bytes) -> str:
         return repr(error)
 
 
-def test_unknown_tagged_fields_in_an_answer_are_ignored() -> None:
+def test_unknown_tagged_fields_in_a_response_are_ignored() -> None:
     body = struct.pack(">ihqh", 0, 0, 7, 1)
     tags = b"\x02\x64\x01a\x65\x00"
     assert decode("init_producer_id", 4, tags + body + tags) == decode(

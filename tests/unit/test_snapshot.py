@@ -1,4 +1,4 @@
-"""Producer snapshots against Kafka's bytes."""
+"""Tests of producer snapshots against Kafka's bytes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ TWO = (
 )
 
 
-def test_kafkas_bytes() -> None:
+def test_snapshot_equals_kafkas_bytes() -> None:
     assert decode_snapshot(TWO_BYTES) == TWO
     assert encode_snapshot(TWO) == TWO_BYTES
 
 
-def test_the_empty_state() -> None:
+def test_empty_snapshot_round_trips() -> None:
     empty = encode_snapshot(())
     assert len(empty) == 10
     assert decode_snapshot(empty) == ()
 
 
-def test_cut_at_every_byte() -> None:
+def test_truncated_snapshot_is_refused() -> None:
     for cut in range(len(TWO_BYTES)):
         with pytest.raises(TruncatedLog):
             decode_snapshot(TWO_BYTES[:cut])
 
 
-def test_nothing_may_follow() -> None:
+def test_trailing_bytes_are_refused() -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_snapshot(TWO_BYTES + b"\0")
     assert caught.value.at == 102
@@ -52,7 +52,7 @@ def test_every_flipped_bit_is_found() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_noise_ends_in_our_errors(noise: bytes) -> None:
+def test_noise_raises_only_log_errors(noise: bytes) -> None:
     for data in (noise, b"\0\1" + noise):
         with pytest.raises(LogError) as caught:
             decode_snapshot(data)
@@ -63,5 +63,5 @@ i16, i32, i64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
 
 
 @given(st.lists(st.builds(ProducerEntry, i64, i16, i32, i64, i32, i64, i32, i64), max_size=5))
-def test_snapshots_come_back(producers: list[ProducerEntry]) -> None:
+def test_snapshots_round_trip(producers: list[ProducerEntry]) -> None:
     assert decode_snapshot(encode_snapshot(producers)) == tuple(producers)

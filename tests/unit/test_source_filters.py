@@ -1,4 +1,4 @@
-"""Filters that Spark pushes into the source: what is read is no less than what they let through."""
+"""Tests of filters that Spark pushes into the source: rows read include every matching row."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def told(name: str, column: str, value: Any) -> Any:
     ],
     ids=str,
 )
-def test_what_filters_say(filters: list[tuple[str, str, Any]], expected: RowFilter) -> None:
+def test_filters_are_translated_to_ranges(
+    filters: list[tuple[str, str, Any]], expected: RowFilter
+) -> None:
     assert narrowed_by([told(*each) for each in filters]) == expected
     assert narrowed_by([datasource.Not(told(*each)) for each in filters]) == RowFilter()
 
@@ -135,7 +137,7 @@ def time_of(offset: int) -> datetime:
     ids=["topic", "no topic", "partition", "offset", "key", "keys", "time", "several"],
 )
 @pytest.mark.parametrize("view", ["log", "compacted"])
-def test_no_row_is_lost_and_few_are_read(
+def test_filter_loses_no_row_and_reads_few(
     root: Root, filters: list[tuple[str, str, Any]], holds: Any, most: int, view: str
 ) -> None:
     asked = {"subscribePattern": ".*", "view": view}
@@ -147,7 +149,7 @@ def test_no_row_is_lost_and_few_are_read(
     assert len(found) <= most
 
 
-def test_a_class_takes_filters_only_where_they_are_asked_for(root: Root) -> None:
+def test_filters_are_pushed_only_if_enabled(root: Root) -> None:
     source = DefaultSource({"path": str(root.path), "subscribe": "t"})
     reader = source.reader(SCHEMA)
     assert type(reader).pushFilters is datasource.DataSourceReader.pushFilters

@@ -1,4 +1,4 @@
-"""The options of ``format("lastwrite")``: what the Kafka source takes, and what it refuses."""
+"""Tests of the options of ``format("lastwrite")``: those of the Kafka source, and those refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.source.options import EARLIEST, LATEST, Bound, parse
 A0 = TopicPartition("a", 0)
 
 
-def test_a_job_of_the_kafka_source_moves_by_a_path() -> None:
+def test_options_of_a_kafka_source_job_are_accepted_with_a_path() -> None:
     options = parse(
         {
             "path": "/data",
@@ -38,7 +38,7 @@ def test_a_job_of_the_kafka_source_moves_by_a_path() -> None:
     assert not options.wants(TopicPartition("c", 0))
 
 
-def test_what_is_wanted_by_pattern_and_by_partition() -> None:
+def test_pattern_and_partition_select_topics() -> None:
     by_pattern = parse({"path": "/d", "subscribePattern": "a.*"})
     assert by_pattern.wants(TopicPartition("ab", 1))
     assert by_pattern.wants(TopicPartition("ba", 1))  # found anywhere, as Kafka's consumer does
@@ -49,7 +49,7 @@ def test_what_is_wanted_by_pattern_and_by_partition() -> None:
     assert parse({"path": "/d"}).wants(TopicPartition("any", 0))
 
 
-def test_timestamps_come_before_offsets() -> None:
+def test_timestamps_take_precedence_over_offsets() -> None:
     options = parse({"path": "/d", "startingTimestamp": "5", "startingOffsets": '{"a":{"0":1}}'})
     assert options.start == Bound(5, is_time=True)
     options = parse(
@@ -59,7 +59,7 @@ def test_timestamps_come_before_offsets() -> None:
     assert parse({"path": "/d"}).end == Bound(LATEST)
 
 
-def test_where_a_bucket_is_comes_by_its_declared_name() -> None:
+def test_storage_option_is_accepted_in_any_case() -> None:
     options = parse(
         {"path": "s3://b/x", "storage.pathstyle": "false", "storage.endpoint": "http://h"}
     )
@@ -89,13 +89,13 @@ def test_where_a_bucket_is_comes_by_its_declared_name() -> None:
     ],
     ids=str,
 )
-def test_what_is_refused(wrong: dict[str, str]) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InvalidConfig):
         parse({"path": "/d", **wrong})
 
 
 @pytest.mark.parametrize("paths", ["[]", "/e", "[1]"])
-def test_paths_are_a_list(paths: str) -> None:
+def test_paths_option_is_a_json_list(paths: str) -> None:
     assert parse({"paths": '["/d", "/e"]'}).paths == ("/d", "/e")
     with pytest.raises(InvalidConfig):
         parse({"paths": paths})
@@ -110,14 +110,14 @@ def test_paths_are_a_list(paths: str) -> None:
         (COMMAND_NAMES, "--value-format avro needs a schema: give --value-schema"),
     ],
 )
-def test_an_error_names_options_as_its_reader_knows_them(names: dict[str, str], said: str) -> None:
+def test_error_names_options_in_the_callers_spelling(names: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidConfig) as told:
         DecodingConfig.of({"value_format": "avro"})
     error = in_words_of(told.value, names)
     assert f"{error.problem}: {error.remedy}" == said
 
 
-def test_the_source_speaks_of_its_own_options() -> None:
+def test_error_names_the_sources_own_options() -> None:
     with pytest.raises(InvalidConfig, match="onBad"):
         parse({"path": "/d", "subscribe": "a", "onBad": "aside"})
 
@@ -149,7 +149,7 @@ def test_the_source_speaks_of_its_own_options() -> None:
     ],
     ids=str,
 )
-def test_the_kafka_sources_words(wrong: dict[str, str], said: str) -> None:
+def test_kafka_source_errors_have_its_wording(wrong: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidConfig, match=said):
         parse({"path": "/d", **wrong})
 
@@ -162,18 +162,18 @@ def test_the_kafka_sources_words(wrong: dict[str, str], said: str) -> None:
         ("endingTimestamp", "timestamp"),
     ],
 )
-def test_a_stream_refuses_an_end(name: str, what: str) -> None:
+def test_stream_refuses_an_end(name: str, what: str) -> None:
     with pytest.raises(InvalidConfig, match=f"ending {what} not valid in streaming queries"):
         parse({"path": "/d", name: "1"}, is_stream=True)
 
 
-def test_blanks_around_topics_and_equal_bounds_are_taken() -> None:
+def test_blank_topics_and_equal_bounds_are_accepted() -> None:
     assert parse({"path": "/d", "subscribe": "a, ,b,"}).topics == ("a", "b")
     same = {"startingOffsets": '{"a":{"0":9}}', "endingOffsets": '{"a":{"0":9}}'}
     assert parse({"path": "/d", **same}).start == Bound(each={A0: 9})
 
 
-def test_an_error_shows_no_frames_of_the_package() -> None:
+def test_error_shows_no_frames_of_the_package() -> None:
     reader = pytest.importorskip("lastwrite.source.reader", reason="it needs PySpark")
     source = reader.DefaultSource({"path": "/nowhere", "subscribe": " "})
     with pytest.raises(InvalidConfig) as told:

@@ -1,5 +1,5 @@
-"""Pages of Spark's become a sentence with its own remedy; memory is blamed only where the system
-says so.
+"""Tests of turning Spark's errors into one sentence with a remedy. Memory is named only if the
+system reports it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LOST = STAGE + (
 )
 
 
-def test_the_last_line_of_the_last_trace() -> None:
+def test_last_line_of_the_last_trace_is_found() -> None:
     assert last_trace_line(TRACE.format(raised="ValueError: bad\nthing")) == "ValueError: bad"
     assert last_trace_line("no trace") is None
     assert last_trace_line("Traceback (most recent call last):\n  File") is None
@@ -77,7 +77,7 @@ def test_the_last_line_of_the_last_trace() -> None:
         ("ValueError: bad", LogError, "report it"),
     ],
 )
-def test_what_a_worker_raised(raised: str, kind: type[LogError], remedy: str) -> None:
+def test_worker_exception_has_a_remedy(raised: str, kind: type[LogError], remedy: str) -> None:
     error = spark_error("scan", RuntimeError(TRACE.format(raised=raised)))
     assert type(error) is kind
     assert error.problem == f"Spark could not finish the stage scan: a worker raised {raised}"
@@ -109,13 +109,13 @@ def test_what_a_worker_raised(raised: str, kind: type[LogError], remedy: str) ->
         ("", "no reason — nothing"),
     ],
 )
-def test_what_spark_lost(text: str, said: str) -> None:
+def test_lost_worker_is_explained(text: str, said: str) -> None:
     error = spark_error("rewrite", RuntimeError(text))
     assert said in str(error)
     assert "memory" not in str(error)
 
 
-def test_memory_is_blamed_where_the_system_says_so() -> None:
+def test_memory_is_named_only_if_the_system_reports_a_kill() -> None:
     limit = "the limit of this control group, 300 MiB (/x/memory.max)"
     assert f"killed a worker for memory: it reached {limit} — " in str(
         spark_error("scan", RuntimeError(CRASHED.format(4)), None, limit)
@@ -137,7 +137,9 @@ def test_memory_is_blamed_where_the_system_says_so() -> None:
         ({"spark.dynamicAllocation.minExecutors": "3"}, 3),
     ],
 )
-def test_how_many_executors_are_waited_for(settings: dict[str, str], wanted: int) -> None:
+def test_expected_number_of_executors_follows_the_settings(
+    settings: dict[str, str], wanted: int
+) -> None:
     assert wanted_executors(settings.get) == wanted
 
 
@@ -146,7 +148,7 @@ def answers(error: Exception) -> list[SegmentOutput | FailedUnit[int]]:
     return [FailedUnit(1, error), SegmentOutput(0, 0, 0, error=error)]
 
 
-def test_what_workers_do_not_see(tmp_path: Path) -> None:
+def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
     log = tmp_path / "0.log"
     log.touch()
     new = tmp_path / "0.log.1.cleaned"
@@ -170,7 +172,7 @@ def test_what_workers_do_not_see(tmp_path: Path) -> None:
             assert seen_from_here(answer).error is error
 
 
-def test_what_a_worker_is_refused() -> None:
+def test_refused_write_of_a_worker_is_explained() -> None:
     refused = to_log_error(OSError(errno.EROFS, "Read-only"), "/x/new", "create a new segment")
     for answer in answers(refused):
         assert (
@@ -179,12 +181,12 @@ def test_what_a_worker_is_refused() -> None:
         )
 
 
-def test_a_message_that_begins_on_the_next_line() -> None:
+def test_message_on_the_next_line_is_found() -> None:
     text = "It failed.\n: org.apache.spark.SparkException: Task: org.apache.spark.SparkException: \n\nBad data in x"
     assert "SparkException: Bad data in x" in str(spark_error("scan", RuntimeError(text)))
 
 
-def test_a_jvm_that_went_between_two_stages_is_an_error_in_words(tmp_path: Path) -> None:
+def test_jvm_that_died_between_stages_is_explained(tmp_path: Path) -> None:
     def gone() -> None:
         raise ConnectionError("refused")
 

@@ -1,4 +1,4 @@
-"""Offsets that lie far apart: no index entry may hold more than 31 bits above its segment's base."""
+"""Tests of offsets far apart: no index entry may exceed its segment's base by more than 31 bits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / NAME
 
 
-def test_the_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
+def test_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
     write_segment(folder, 0, [batch(0, b"a"), batch(1, b"b"), batch(SPAN, b"a")], interval_bytes=1)
     write_segment(folder, 2**31, [])
     compact(folder.parent, {}, NOW)
@@ -41,7 +41,7 @@ def test_the_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
     check_indexes(folder, 0)
 
 
-def test_what_lies_further_begins_a_further_segment(folder: Path) -> None:
+def test_offset_that_does_not_fit_begins_another_segment(folder: Path) -> None:
     """A segment that already holds offsets too far from its base comes out as several
     (KAFKA-20036).
     """
@@ -81,7 +81,7 @@ def test_segments_too_far_apart_are_not_merged(folder: Path) -> None:
     check_indexes(folder, 0)
 
 
-def test_a_gap_at_a_segments_end_is_no_reason_to_stop(folder: Path) -> None:
+def test_gap_at_a_segment_end_does_not_stop_the_round(folder: Path) -> None:
     write_segment(folder, 10, [batch(10, b"a"), batch(12, b"b")], interval_bytes=1)
     write_segment(folder, 5000, [], interval_bytes=1)
     write_segment(folder, 2**31 + 9, [batch(2**31 + 9, b"a")], interval_bytes=1)
@@ -95,7 +95,7 @@ def test_a_gap_at_a_segments_end_is_no_reason_to_stop(folder: Path) -> None:
     ]
 
 
-def test_a_transaction_index_is_cut_where_its_segment_is(folder: Path) -> None:
+def test_transaction_index_is_split_with_its_segment(folder: Path) -> None:
     """The ABORT marker lies in the further segment, so its entry does."""
     from lastwrite.kafka.format.batch import ControlType
     from tests.support.kafka.logs import read_aborted

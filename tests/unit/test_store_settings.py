@@ -1,4 +1,4 @@
-"""How buckets are named and reached; ``tests/conformance/test_stores.py`` asks real ones."""
+"""Tests of naming and reaching buckets; ``tests/conformance/test_stores.py`` uses real ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import is_address, join, store_at
 
 
-def test_settings_are_read_beside_those_of_a_system() -> None:
+def test_storage_settings_are_read_beside_other_settings() -> None:
     given = {
         "cleanup.policy": "compact",
         "storage.endpoint": "http://127.0.0.1:9000/",
@@ -49,7 +49,7 @@ def test_settings_are_read_beside_those_of_a_system() -> None:
         ("storage.pathStyle", "yes", "true or false"),
     ],
 )
-def test_a_wrong_setting_is_named(name: str, value: str, said: str) -> None:
+def test_wrong_setting_is_named(name: str, value: str, said: str) -> None:
     with pytest.raises(InvalidConfig) as caught:
         store_settings({name: value})
     assert said in str(caught.value)
@@ -57,7 +57,7 @@ def test_a_wrong_setting_is_named(name: str, value: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("table", [KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig])
-def test_every_system_lets_them_stand_beside_its_own(table: type[SettingsTable]) -> None:
+def test_every_system_accepts_storage_settings(table: type[SettingsTable]) -> None:
     table.from_names(dict.fromkeys(STORE_NAMES, "x"))
     with pytest.raises(InvalidConfig, match=r"storage\.region"):
         table.from_names({"storage.regoin": "x"})
@@ -75,14 +75,14 @@ def test_every_system_lets_them_stand_beside_its_own(table: type[SettingsTable])
         ("s3:/bucket", False),
     ],
 )
-def test_an_address_is_told_from_a_path(path: str, is_one: bool) -> None:
+def test_address_is_distinguished_from_a_path(path: str, is_one: bool) -> None:
     assert is_address(path) is is_one
 
 
 @pytest.mark.parametrize(
     "name", ["compact", "plan", "inspect", "verify", "explain", "dump", "fetch"]
 )
-def test_a_command_reaches_buckets_as_its_settings_say(
+def test_command_uses_its_storage_settings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(address, "_settings", StoreSettings())
@@ -97,7 +97,7 @@ def test_a_command_reaches_buckets_as_its_settings_say(
 _MORE = {"fetch": {"to": "/nowhere"}, "explain": {"key": b"k"}}
 
 
-def test_a_folder_is_a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store, key = store_at("some/folder")
     assert (store.address, key) == (str(tmp_path / "some" / "folder"), "")
@@ -110,12 +110,12 @@ def test_names_are_joined() -> None:
 
 
 @pytest.mark.parametrize("name", ["s3://", "s3:///key"])
-def test_an_address_without_a_bucket_is_refused(name: str) -> None:
+def test_address_without_a_bucket_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfig, match="names no bucket"):
         store_at(name)
 
 
-def test_a_bucket_has_one_store_in_a_process_by_the_settings_that_hold(
+def test_bucket_has_one_store_per_process_and_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("obstore")
@@ -144,7 +144,7 @@ def test_a_bucket_has_one_store_in_a_process_by_the_settings_that_hold(
         ),
     ],
 )
-def test_an_environment_that_names_nobody_is_said_at_once(
+def test_missing_credentials_are_reported_at_once(
     bucket: str, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("obstore")
@@ -155,7 +155,7 @@ def test_an_environment_that_names_nobody_is_said_at_once(
     assert said in str(caught.value.remedy)
 
 
-def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(EnvironmentUnfit) as caught:
         store_at("s3://bucket/without", StoreSettings(retries=1))
@@ -163,7 +163,7 @@ def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("share", [LEAST_SHARE_BYTES, 64 << 20, 512 << 20])
-def test_what_is_read_ahead_keeps_to_a_workers_share(share: int) -> None:
+def test_read_ahead_stays_within_a_workers_share(share: int) -> None:
     fixed = plan_memory(None, 1)
     limits = type(fixed)(share, share).limits()
     assert 3 * limits.ahead_bytes <= share // 8

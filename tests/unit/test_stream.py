@@ -1,4 +1,4 @@
-"""A stream of the source, asked as Spark asks it, without Spark."""
+"""Tests of the streaming source, called as Spark calls it, without Spark."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def shown(*ends: int) -> dict[str, dict[str, int]]:
     return {"t": {str(n): end for n, end in enumerate(ends)}}
 
 
-def test_from_the_begin_as_it_grows(root: Root) -> None:
+def test_stream_from_the_earliest_offset_follows_the_log(root: Root) -> None:
     root.add("t-0", 40)
     reader = asked(root.path, startingOffsets="earliest")
     start = reader.initialOffset()
@@ -115,7 +115,7 @@ def test_from_the_begin_as_it_grows(root: Root) -> None:
     ]
 
 
-def test_a_micro_batch_takes_as_much_as_was_asked_for(root: Root) -> None:
+def test_micro_batch_respects_its_maximum(root: Root) -> None:
     root.add("t-0", 90)
     root.add("t-1", 10)
     reader = asked(root.path, startingOffsets="earliest", maxOffsetsPerTrigger="20")
@@ -130,14 +130,14 @@ def test_a_micro_batch_takes_as_much_as_was_asked_for(root: Root) -> None:
     assert reader.latestOffset(shown(0, 0), ALL) == shown(90, 10)
 
 
-def test_shares_are_those_of_spark() -> None:
+def test_partition_shares_equal_sparks() -> None:
     a, b, c = (TopicPartition("t", n) for n in range(3))
     end = {a: 1000, b: 1, c: 50}
     assert limited({a: 0, b: 0, c: 50}, end, {}, 10) == {a: 9, b: 1, c: 50}
     assert limited({}, end, {a: 990, b: 0, c: 50}, 5) == {a: 994, b: 1, c: 50}
 
 
-def test_less_than_the_least_waits(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_below_the_minimum_waits(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(stream.time, "monotonic", lambda: now[0])
     root.add("t-0", 10)
@@ -157,7 +157,7 @@ def test_less_than_the_least_waits(root: Root, monkeypatch: pytest.MonkeyPatch) 
     assert reader.latestOffset(shown(25), limit) == shown(40)
 
 
-def test_what_is_available_now_is_decided_once(root: Root) -> None:
+def test_available_now_fixes_its_end_once(root: Root) -> None:
     root.add("t-0", 40)
     reader = asked(root.path, startingOffsets="earliest")
     reader.prepareForTriggerAvailableNow()
@@ -166,7 +166,7 @@ def test_what_is_available_now_is_decided_once(root: Root) -> None:
     assert reader.latestOffset(shown(40), ALL) == shown(40)
 
 
-def test_from_the_end_is_written_down_before_a_row_comes(root: Root) -> None:
+def test_latest_start_is_decided_before_the_first_row(root: Root) -> None:
     root.add("t-0", 40)
     reader = asked(root.path)
     start = reader.initialOffset()
@@ -195,7 +195,7 @@ def test_from_the_end_is_written_down_before_a_row_comes(root: Root) -> None:
         ({}, shown(40), "t-0 is new, and begins at 5 and not at 0"),
     ],
 )
-def test_what_is_gone_is_no_short_read(root: Root, start: Any, end: Any, words: str) -> None:
+def test_deleted_offsets_are_data_loss(root: Root, start: Any, end: Any, words: str) -> None:
     root.add("t-0", 40)
     write_checkpoint(root.path, "log-start-offset-checkpoint", {"t-0": 5})
     with pytest.raises(CommitConflict, match=words):
@@ -205,7 +205,7 @@ def test_what_is_gone_is_no_short_read(root: Root, start: Any, end: Any, words: 
 
 
 @pytest.mark.spark
-def test_a_range_is_the_same_after_a_cleaner(root: Root, tmp_path: Path) -> None:
+def test_range_may_have_fewer_records_after_a_cleaner(root: Root, tmp_path: Path) -> None:
     """As Spark's Kafka source: fewer records of the same offsets, and no error."""
     root.add("t-0", 40)
     root.add("t-0", 10)
@@ -229,7 +229,7 @@ def test_a_range_is_the_same_after_a_cleaner(root: Root, tmp_path: Path) -> None
     ]
 
 
-def test_only_as_much_is_read_as_the_range_needs(root: Root) -> None:
+def test_read_covers_only_the_requested_range(root: Root) -> None:
     root.add("t-0", 1000)
     (piece,) = asked(root.path).partitions(shown(500), shown(505))
     assert 0 < piece.unit.piece.bytes < 2000
@@ -239,7 +239,7 @@ def test_only_as_much_is_read_as_the_range_needs(root: Root) -> None:
     assert len(more) >= 4
 
 
-def test_a_log_that_is_held_is_waited_for(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_log_is_retried(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     root.add("t-0", 10)
     reader = asked(root.path, startingOffsets="earliest")
     now, held = [0.5], [True]
@@ -262,7 +262,7 @@ def test_a_log_that_is_held_is_waited_for(root: Root, monkeypatch: pytest.Monkey
         reader.latestOffset(shown(10), ALL)
 
 
-def test_options_of_a_stream(tmp_path: Path) -> None:
+def test_stream_options_are_parsed_or_refused(tmp_path: Path) -> None:
     for name, value in {
         "endingOffsets": "latest",
         "view": "compacted",
@@ -279,7 +279,7 @@ def test_options_of_a_stream(tmp_path: Path) -> None:
         decode_offsets({"t": {"x": 1}})
 
 
-def test_a_topic_that_vanished(root: Root) -> None:
+def test_vanished_topic_is_an_error(root: Root) -> None:
     root.add("t-0", 10)
     root.add("u-0", 10)
     reader = asked(root.path)
@@ -330,7 +330,7 @@ def recreated(request: pytest.FixtureRequest, root: Root, tmp_path: Path) -> Rec
     return RecreatedTopic(root, (lambda: root.path) if in_place else make_archive)
 
 
-def test_a_topic_created_again_under_its_name_is_data_loss(recreated: RecreatedTopic) -> None:
+def test_recreated_topic_is_data_loss(recreated: RecreatedTopic) -> None:
     start = recreated.checkpoint
     reader = recreated.open()
     end = reader.latestOffset(start, ALL)
@@ -347,7 +347,7 @@ def test_a_topic_created_again_under_its_name_is_data_loss(recreated: RecreatedT
     assert read(lenient, end, lenient.latestOffset(end, ALL)) == []
 
 
-def test_a_topic_created_again_is_read_whole_in_small_batches(recreated: RecreatedTopic) -> None:
+def test_recreated_topic_is_read_completely_in_small_batches(recreated: RecreatedTopic) -> None:
     reader = recreated.open(failOnDataLoss="false", maxOffsetsPerTrigger="20")
     start, seen = recreated.checkpoint, []
     with pytest.warns(UserWarning, match="deleted and created again"):
@@ -357,7 +357,7 @@ def test_a_topic_created_again_is_read_whole_in_small_batches(recreated: Recreat
     assert seen == [(0, at) for at in range(55)]
 
 
-def test_a_planned_batch_of_a_topic_created_again_is_data_loss(recreated: RecreatedTopic) -> None:
+def test_planned_batch_of_a_recreated_topic_is_data_loss(recreated: RecreatedTopic) -> None:
     """The offsets of the batch were written down before the topic was deleted."""
     first, planned = shown(10) | recreated.ids, recreated.checkpoint
     with pytest.raises(CommitConflict, match="deleted and created again"):
@@ -369,7 +369,7 @@ def test_a_planned_batch_of_a_topic_created_again_is_data_loss(recreated: Recrea
         assert read(reader, planned, later) == [(0, at) for at in range(55)]
 
 
-def test_a_checkpoint_without_topic_ids_is_accepted(recreated: RecreatedTopic) -> None:
+def test_checkpoint_without_topic_ids_is_accepted(recreated: RecreatedTopic) -> None:
     reader = recreated.open()
     end = reader.latestOffset(shown(40), ALL)
     assert decode_identities(end) != {}

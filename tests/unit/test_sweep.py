@@ -1,4 +1,4 @@
-"""``sweep``, the command: which partitions, what it says, how it exits."""
+"""Tests of the command ``sweep``: its partitions, output and exit status."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*.log"))
 
 
-def test_all_partitions_below_an_address_are_swept(archive: Path) -> None:
+def test_sweep_covers_all_partitions_below_an_address(archive: Path) -> None:
     dry = lastwrite.sweep(str(archive), dry_run=True)
     assert len(names(archive)) == 9
     report = lastwrite.sweep(str(archive))
@@ -67,14 +67,16 @@ def test_all_partitions_below_an_address_are_swept(archive: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["kafka", "kafka/orders", "kafka/orders/1"])
-def test_an_address_between_names_what_is_below_it(archive: Path, part: str) -> None:
+def test_address_inside_an_archive_selects_the_partitions_below_it(
+    archive: Path, part: str
+) -> None:
     report = lastwrite.sweep(str(archive / part))
     assert all(each.address.startswith(str(archive / part)) for each in report.partitions)
     assert names(archive / part) == ["second.log"] * len(report.partitions)
     assert len(names(archive / PLACES[2])) == 3
 
 
-def test_a_damaged_partition_is_named_and_the_others_are_swept(
+def test_damaged_partition_is_named_and_the_others_are_swept(
     archive: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     manifest = archive / PLACES[0] / "manifest.json"
@@ -87,7 +89,7 @@ def test_a_damaged_partition_is_named_and_the_others_are_swept(
     assert "not swept" in capfd.readouterr().out
 
 
-def test_what_is_younger_stays_and_a_time_has_a_unit(
+def test_older_than_keeps_younger_objects_and_needs_a_unit(
     archive: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["sweep", str(archive), "--older-than", "3d"]) == 0
@@ -96,7 +98,7 @@ def test_what_is_younger_stays_and_a_time_has_a_unit(
     assert run(["sweep", str(archive), "--older-than", "3"]) == 2
 
 
-def test_where_no_archive_lies_is_said(tmp_path: Path) -> None:
+def test_address_without_an_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no archive lies there"):
         lastwrite.sweep(str(tmp_path))
 
@@ -104,7 +106,7 @@ def test_where_no_archive_lies_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("archive_name", ["kafka", "pulsar/rocketmq", "a/kafka/pulsar"])
 @pytest.mark.parametrize("topic", ["orders", "kafka", "pulsar"])
 @pytest.mark.parametrize("part", ["", "kafka", "kafka/{}", "kafka/{}/0"])
-def test_an_archive_or_a_topic_may_be_called_as_a_system_is(
+def test_archive_or_topic_may_have_the_name_of_a_system(
     tmp_path: Path, archive_name: str, topic: str, part: str
 ) -> None:
     at = tmp_path / archive_name / "kafka" / topic / "0"

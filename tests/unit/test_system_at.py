@@ -1,4 +1,4 @@
-"""Which system a path holds."""
+"""Tests of recognising the system of a path."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STORE = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
 ROOT = Path(__file__).resolve().parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
 
-def test_a_path_says_whose_it_is() -> None:
+def test_path_determines_the_system() -> None:
     assert system_at(str(STORE)).name == "rocketmq"
     assert system_at(str(ROOT)).name == "kafka"
     assert system_at(str(STORE), "kafka").name == "kafka"
 
 
-def test_a_copied_commit_log_is_known_under_any_name(tmp_path: Path) -> None:
+def test_copied_commit_log_is_recognised_under_any_name(tmp_path: Path) -> None:
     copy = tmp_path / "00000.bak"
     shutil.copy(STORE / "commitlog" / "00000000000000016384", copy)
     assert system_at(str(copy)).name == "rocketmq"
@@ -36,7 +36,7 @@ def test_a_copied_commit_log_is_known_under_any_name(tmp_path: Path) -> None:
     )
 
 
-def test_what_only_looks_a_little_like_one_is_not(tmp_path: Path) -> None:
+def test_similar_file_is_not_recognised_as_a_commit_log(tmp_path: Path) -> None:
     content = bytearray((STORE / "commitlog" / "00000000000000016384").read_bytes())
     content[4] ^= 1  # the magic
     for name, data in (("cut.bak", content[:7]), ("other.bak", content), ("empty.bak", b"")):
@@ -62,7 +62,7 @@ LIVE = "persistent://public/default/orders"
     ],
     ids=" ".join,
 )
-def test_a_command_that_reads_files_says_to_fetch_a_live_topic_first(
+def test_command_on_files_names_fetch_for_a_live_topic(
     command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, LIVE]) == 2
@@ -74,17 +74,17 @@ def test_a_command_that_reads_files_says_to_fetch_a_live_topic_first(
 @pytest.mark.parametrize(
     "name", ["inspect", "settings", "release", "explain", "dump", "read", "verify", "latest"]
 )
-def test_so_do_the_functions(name: str) -> None:
+def test_functions_name_fetch_for_a_live_topic(name: str) -> None:
     with pytest.raises(InvalidConfig, match="fetch it first"):
         list(getattr(lastwrite, name)(LIVE))
 
 
-def test_what_is_not_persistent_can_nobody_fetch() -> None:
+def test_non_persistent_topic_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="is not persistent"):
         lastwrite.inspect(f"non-{LIVE}")
 
 
-def test_a_folder_of_copied_commit_log_files_is_known_under_any_names(tmp_path: Path) -> None:
+def test_folder_of_copied_commit_logs_is_recognised_under_any_names(tmp_path: Path) -> None:
     """Each record says where it lies: so the files are in their order again."""
     folder = tmp_path / "copies"
     folder.mkdir()

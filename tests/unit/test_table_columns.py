@@ -1,4 +1,4 @@
-"""Columns of tables of decoded values, when schemas change between runs."""
+"""Tests of the columns of decoded values when schemas change between runs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Topic:
         return found
 
 
-def test_two_columns_that_iceberg_calls_alike_are_refused_by_name(tmp_path: Path) -> None:
+def test_two_columns_with_the_same_iceberg_name_are_refused(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"k", b'{"a.b": 1, "a": {"b": 2}}', T)])
     inner = {"type": "object", "properties": {"b": {"type": "integer"}}}
@@ -96,7 +96,7 @@ def test_two_columns_that_iceberg_calls_alike_are_refused_by_name(tmp_path: Path
 
 
 @each_format
-def test_another_scale_of_a_decimal_is_named(tmp_path: Path, format: str) -> None:
+def test_changed_decimal_scale_is_named(tmp_path: Path, format: str) -> None:
     def price(scale: int) -> list[Any]:
         kind = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale}
         return [{"name": "price", "type": kind}]
@@ -167,7 +167,7 @@ def renamed_topic(folder: Path, format: str) -> Topic:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_iceberg_renames_a_column_that_has_an_alias(tmp_path: Path, vectors: bool) -> None:
+def test_iceberg_renames_a_column_with_an_alias(tmp_path: Path, vectors: bool) -> None:
     topic = renamed_topic(tmp_path, "iceberg")
     assert topic.run(vectors=vectors).how == "updated"
     right = {f"k{n}": new("x") for n in range(10)} | {"k0": new("y")}
@@ -183,7 +183,7 @@ def test_iceberg_renames_a_column_that_has_an_alias(tmp_path: Path, vectors: boo
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
-def test_a_rename_that_the_format_cannot_is_refused(tmp_path: Path, format: str) -> None:
+def test_rename_is_refused_by_formats_that_cannot_rename(tmp_path: Path, format: str) -> None:
     topic = renamed_topic(tmp_path, format)
     with pytest.raises(InvalidConfig, match=r"renames the column first to value\.given.*--anew"):
         topic.run()
@@ -224,7 +224,7 @@ def by(branch: str) -> dict[str, Any]:
     ],
     ids=["in front", "other order", "other namespace", "one branch"],
 )
-def test_a_union_whose_branches_change_places_is_refused(
+def test_union_whose_branches_change_order_is_refused(
     tmp_path: Path, format: str, later: tuple[str, ...]
 ) -> None:
     topic = Topic(tmp_path, format)
@@ -240,7 +240,7 @@ def test_a_union_whose_branches_change_places_is_refused(
 
 
 @each_format
-def test_a_union_may_get_branches_at_its_end(tmp_path: Path, format: str) -> None:
+def test_union_accepts_branches_at_its_end(tmp_path: Path, format: str) -> None:
     topic = Topic(tmp_path, format)
     topic.schema(paid("a.Card", "a.Cash"))
     topic.write(k=by("a.Card"), l=by("a.Cash"))
@@ -263,7 +263,7 @@ def test_a_union_may_get_branches_at_its_end(tmp_path: Path, format: str) -> Non
         topic.run()
 
 
-def test_one_type_that_becomes_a_union_is_refused(tmp_path: Path) -> None:
+def test_single_type_that_becomes_a_union_is_refused(tmp_path: Path) -> None:
     topic = Topic(tmp_path, "delta")
     topic.schema(paid("a.Card"))
     topic.write(k={"paid": {"number": "1"}})
@@ -277,7 +277,7 @@ def test_one_type_that_becomes_a_union_is_refused(tmp_path: Path) -> None:
     assert topic.run(anew=True).rows == 1
 
 
-def test_a_branch_that_is_renamed_with_an_alias_stays_its_column(tmp_path: Path) -> None:
+def test_branch_renamed_with_an_alias_keeps_its_column(tmp_path: Path) -> None:
     topic = Topic(tmp_path, "delta")
     topic.schema(paid("a.Card", "a.Cash"))
     topic.write(k=by("a.Card"))

@@ -1,4 +1,4 @@
-"""What every format of tables owes, of those that rewrite: a head, a commit, and what is named."""
+"""Tests of the table formats: head, commit, conflicts and named damage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def existing(root: Path) -> set[str]:
 
 
 @each_format
-def test_a_table_is_made_and_changed(format: Format, tmp_path: Path) -> None:
+def test_table_is_created_and_changed(format: Format, tmp_path: Path) -> None:
     table: TableFormat = format(str(tmp_path / "t"))
     assert table.head() is None
     made = become(table, None, ROWS, 4)
@@ -62,7 +62,7 @@ def test_a_table_is_made_and_changed(format: Format, tmp_path: Path) -> None:
 
 
 @each_format
-def test_a_head_that_was_passed_is_no_head(format: Format, tmp_path: Path) -> None:
+def test_commit_on_an_outdated_head_is_refused(format: Format, tmp_path: Path) -> None:
     table = format(str(tmp_path))
     made = become(table, None, ROWS, 4)
     now = become(table, made, ROWS | {b"a": b"other"}, 5, touched=(1,))
@@ -74,7 +74,7 @@ def test_a_head_that_was_passed_is_no_head(format: Format, tmp_path: Path) -> No
 
 
 @each_format
-def test_of_writers_at_once_one_wins(format: Format, tmp_path: Path) -> None:
+def test_one_of_several_concurrent_writers_wins(format: Format, tmp_path: Path) -> None:
     head = become(format(str(tmp_path)), None, ROWS, 4)
     won: list[int] = []
 
@@ -121,7 +121,9 @@ class Deaf:
 
 @each_format
 @pytest.mark.parametrize("said", ["lost on its way", "no answer", "an odd answer"])
-def test_an_answer_that_is_lost_is_asked_for(format: Format, said: str, tmp_path: Path) -> None:
+def test_lost_response_to_a_commit_is_resolved_by_reading(
+    format: Format, said: str, tmp_path: Path
+) -> None:
     table = format(str(tmp_path))
     head = become(table, None, ROWS, 4)
     for place in range(2):
@@ -131,7 +133,7 @@ def test_an_answer_that_is_lost_is_asked_for(format: Format, said: str, tmp_path
         assert rows_of(format(str(tmp_path)).head()) == changed
 
 
-def test_a_lost_answer_that_another_writer_has_built_upon(tmp_path: Path) -> None:
+def test_lost_response_is_resolved_after_a_later_commit(tmp_path: Path) -> None:
     table = ParquetTable(str(tmp_path))
     head = become(table, None, ROWS, 4)
 
@@ -148,7 +150,7 @@ def test_a_lost_answer_that_another_writer_has_built_upon(tmp_path: Path) -> Non
 
 
 @each_format
-def test_what_is_forgotten_is_named_no_more(format: Format, tmp_path: Path) -> None:
+def test_unreferenced_files_are_no_longer_needed(format: Format, tmp_path: Path) -> None:
     table = format(str(tmp_path))
     head = become(table, None, ROWS, 0)
     for offset in range(1, 24):
@@ -176,7 +178,7 @@ def test_columns_are_added(format: Format, tmp_path: Path) -> None:
     assert head.schema == more and table.head() == head
 
 
-def test_what_delta_cannot_have_is_refused(tmp_path: Path) -> None:
+def test_schema_that_delta_cannot_represent_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path))
     with pytest.raises(InvalidConfig, match="no column named 'a b'"):
         table.file_schema(None, pa.schema([("a b", pa.int32())]))
@@ -186,7 +188,7 @@ def test_what_delta_cannot_have_is_refused(tmp_path: Path) -> None:
     assert table.head() == head and Loaded(str(tmp_path)).to_pyarrow_table().num_rows == 4
 
 
-def test_others_may_rewrite_a_delta_table_but_not_change_it(tmp_path: Path) -> None:
+def test_other_writers_may_optimise_a_delta_table_but_not_change_it(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path))
     head = become(table, None, ROWS | {b"e": b"5"}, 4)
     other = Loaded(str(tmp_path))
@@ -203,12 +205,12 @@ def test_others_may_rewrite_a_delta_table_but_not_change_it(tmp_path: Path) -> N
         table.head()
 
 
-def test_transactions_of_delta_have_the_offsets(tmp_path: Path) -> None:
+def test_delta_transactions_record_the_offsets(tmp_path: Path) -> None:
     become(DeltaTable(str(tmp_path)), None, ROWS, 4)
     assert Loaded(str(tmp_path)).transaction_version("lastwrite:an-id:orders-0") == 4
 
 
-def test_what_is_damaged_is_named(tmp_path: Path) -> None:
+def test_damage_is_named(tmp_path: Path) -> None:
     table = ParquetTable(str(tmp_path))
     head = become(table, None, ROWS, 4)
     (tmp_path / head.token).rename(tmp_path / "aside")

@@ -1,4 +1,6 @@
-"""Tables that outgrow their buckets: more of them, the same rows, the memory setting kept."""
+"""Tests of tables that outgrow their buckets: more buckets, the same rows, within the memory
+setting.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def delete(log: GrowingLog, model: dict[bytes, bytes], numbers: range) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_table_that_grows_gets_more_buckets(format: str, tmp_path: Path) -> None:
+def test_growing_table_gets_more_buckets(format: str, tmp_path: Path) -> None:
     log, to, model = GrowingLog(tmp_path), tmp_path / format, dict[bytes, bytes]()
     notes = Notes()
     plain = format.removesuffix(VECTORS)
@@ -83,7 +85,7 @@ def test_a_table_that_grows_gets_more_buckets(format: str, tmp_path: Path) -> No
     assert bring_up().buckets == 16 and len(notes.said) == 1
 
 
-def test_buckets_that_were_asked_for_stay(tmp_path: Path) -> None:
+def test_requested_number_of_buckets_is_kept(tmp_path: Path) -> None:
     log, model = GrowingLog(tmp_path), dict[bytes, bytes]()
     for first, end in ((0, 1_000), (1_000, 40_000)):
         append(log, model, first, end, VALUE)
@@ -94,7 +96,7 @@ def test_buckets_that_were_asked_for_stay(tmp_path: Path) -> None:
         assert made.buckets == 2 and made.rows == len(model)
 
 
-def test_offsets_that_are_no_records_are_not_counted(tmp_path: Path) -> None:
+def test_offsets_without_records_do_not_count(tmp_path: Path) -> None:
     """A compacted log has few records over many offsets: they are as large as in any other."""
     log, model = GrowingLog(tmp_path), dict[bytes, bytes]()
     for first in range(0, 30_000, 1_000):
@@ -110,12 +112,12 @@ def test_offsets_that_are_no_records_are_not_counted(tmp_path: Path) -> None:
     ("buckets", "table_mib", "after"),
     [(1, 1, 1), (1, 2, 1), (1, 3, 8), (4, 8, 4), (4, 9, 32), (64, 1, 64), (1, 1000, 2048)],
 )
-def test_they_quadruple_or_stay(buckets: int, table_mib: int, after: int) -> None:
+def test_bucket_count_quadruples_or_stays(buckets: int, table_mib: int, after: int) -> None:
     assert buckets_after(buckets, table_mib << 20, 1 << 20) == after
 
 
 @pytest.mark.parametrize("format", ["iceberg", "delta", "parquet"])
-def test_a_log_that_is_well_compressed_gets_buckets_by_its_rows(
+def test_number_of_buckets_follows_the_rows_of_a_compressed_log(
     tmp_path: Path, format: str
 ) -> None:
     """A bucket is held in memory as rows, whatever their batches took on the disk."""

@@ -1,5 +1,5 @@
-"""One place has one table: what a run finds there, what others did to it, and what a remedy
-does.
+"""Tests that one path has one table: existing tables, changes by other programs, and the effect of
+remedies.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 @each_format
-def test_a_run_without_a_format_updates_the_table_that_is_there(
+def test_run_without_a_format_updates_the_existing_table(
     log: GrowingLog, tmp_path: Path, format: str
 ) -> None:
     to = tmp_path / "table"
@@ -87,7 +87,7 @@ def test_a_run_without_a_format_updates_the_table_that_is_there(
 
 
 @each_format
-def test_another_format_in_the_same_folder_is_refused(
+def test_other_format_in_the_same_folder_is_refused(
     log: GrowingLog, tmp_path: Path, format: str
 ) -> None:
     to = tmp_path / "table"
@@ -102,9 +102,7 @@ def test_another_format_in_the_same_folder_is_refused(
     assert made(log, to, format=format).how == "unchanged", "the remedy"
 
 
-def test_two_formats_that_an_earlier_version_put_into_a_folder_are_named(
-    log: GrowingLog, tmp_path: Path
-) -> None:
+def test_two_formats_in_one_folder_are_named(log: GrowingLog, tmp_path: Path) -> None:
     to, other = tmp_path / "table", tmp_path / "other"
     made(log, to, format="delta")
     made(log, other, format="parquet")
@@ -117,7 +115,7 @@ def test_two_formats_that_an_earlier_version_put_into_a_folder_are_named(
 
 
 @each_format
-def test_a_second_topic_in_the_folder_is_refused(
+def test_second_topic_in_the_folder_is_refused(
     log: GrowingLog, tmp_path: Path, format: str
 ) -> None:
     to = tmp_path / "table"
@@ -133,7 +131,7 @@ def test_a_second_topic_in_the_folder_is_refused(
     assert made(other, tmp_path / "another", format=format).how == "made", "the remedy"
 
 
-def test_one_catalog_keeps_two_topics_apart_by_name_but_not_in_one_place(
+def test_catalog_separates_topics_by_name_but_not_in_one_path(
     log: GrowingLog, tmp_path: Path
 ) -> None:
     catalog = f"sqlite:///{tmp_path}/shared.db"
@@ -152,7 +150,7 @@ def test_one_catalog_keeps_two_topics_apart_by_name_but_not_in_one_place(
     assert made(log, place, catalog=catalog).how == "unchanged"
 
 
-def test_a_copy_of_an_iceberg_table_is_no_table(log: GrowingLog, tmp_path: Path) -> None:
+def test_copy_of_an_iceberg_table_is_refused(log: GrowingLog, tmp_path: Path) -> None:
     to, copy = tmp_path / "table", tmp_path / "copy"
     made(log, to)
     shutil.copytree(to, copy)
@@ -164,9 +162,7 @@ def test_a_copy_of_an_iceberg_table_is_no_table(log: GrowingLog, tmp_path: Path)
 
 
 @each_format
-def test_a_folder_with_other_files_gets_no_table(
-    log: GrowingLog, tmp_path: Path, format: str
-) -> None:
+def test_folder_with_other_files_is_refused(log: GrowingLog, tmp_path: Path, format: str) -> None:
     to = tmp_path / "lake"
     to.mkdir()
     (to / ".DS_Store").touch()
@@ -182,9 +178,7 @@ def test_a_folder_with_other_files_gets_no_table(
         made(log, tmp_path, format=format)
 
 
-def test_a_table_that_lastwrite_did_not_make_is_not_replaced(
-    log: GrowingLog, tmp_path: Path
-) -> None:
+def test_table_of_another_program_is_not_replaced(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "mine"
     write_deltalake(str(to), pa.table({"mine": [1, 2]}))
     for options in ({}, {"anew": True}, {"format": "delta", "anew": True}):
@@ -193,7 +187,7 @@ def test_a_table_that_lastwrite_did_not_make_is_not_replaced(
     assert DeltaTable(str(to)).to_pyarrow_table().num_rows == 2
 
 
-def test_what_a_dead_first_run_left_is_gone_on_with(log: GrowingLog, tmp_path: Path) -> None:
+def test_unfinished_first_run_is_continued(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     made(log, to)
     (to / "catalog.db").unlink()  # the run died before the catalog had the table
@@ -201,7 +195,7 @@ def test_what_a_dead_first_run_left_is_gone_on_with(log: GrowingLog, tmp_path: P
     assert dict(readings("iceberg", to))["pyiceberg"] == ROWS
 
 
-def test_old_files_of_a_table_within_are_not_removed(log: GrowingLog, tmp_path: Path) -> None:
+def test_old_files_of_a_nested_table_are_kept(log: GrowingLog, tmp_path: Path) -> None:
     """An earlier version allowed a table inside another one."""
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
     made(log, inner, format="parquet")
@@ -218,7 +212,7 @@ def test_old_files_of_a_table_within_are_not_removed(log: GrowingLog, tmp_path: 
 # ---------------------------------------------------------------------- before the scan
 
 
-def test_the_place_is_checked_before_the_log_is_read(
+def test_path_is_checked_before_the_log_is_read(
     log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def scanned(*_: object, **__: object) -> None:
@@ -241,7 +235,7 @@ def test_the_place_is_checked_before_the_log_is_read(
 # ---------------------------------------------------------------------- stored settings
 
 
-def test_the_settings_of_the_last_run_are_the_defaults_of_the_next(
+def test_settings_of_the_last_run_are_the_next_defaults(
     log: GrowingLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -322,7 +316,7 @@ ON_ICEBERG: dict[str, Write] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("write", ON_ICEBERG)
-def test_iceberg_what_another_program_changed_is_made_anew(
+def test_iceberg_table_changed_by_another_program_needs_a_rebuild(
     log: GrowingLog, tmp_path: Path, write: str
 ) -> None:
     to = tmp_path / "table"
@@ -348,7 +342,7 @@ def assert_right(log: GrowingLog, to: Path, format: str, rows: dict[bytes, bytes
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_iceberg_a_table_that_is_rolled_back_goes_on(log: GrowingLog, tmp_path: Path) -> None:
+def test_iceberg_table_that_is_rolled_back_is_updated(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     ours = made(log, to).head
     iceberg_table(to).delete("_offset = 1")
@@ -403,7 +397,7 @@ ON_DELTA: dict[str, Write] = {
 
 
 @pytest.mark.parametrize("write", ON_DELTA)
-def test_delta_what_another_program_changed_is_made_anew(
+def test_delta_table_changed_by_another_program_needs_a_rebuild(
     log: GrowingLog, tmp_path: Path, write: str
 ) -> None:
     to = tmp_path / "table"
@@ -419,9 +413,7 @@ def test_delta_what_another_program_changed_is_made_anew(
     assert_right(log, to, "delta", {b"a": b"new", b"c": b"3", b"d": b"4"})
 
 
-def test_delta_a_table_that_is_restored_to_our_version_goes_on(
-    log: GrowingLog, tmp_path: Path
-) -> None:
+def test_delta_table_restored_to_our_version_is_updated(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     ours = made(log, to, format="delta").head
     DeltaTable(str(to)).delete("_offset = 1")
@@ -434,9 +426,7 @@ def test_delta_a_table_that_is_restored_to_our_version_goes_on(
 
 
 @each_format
-def test_a_file_of_rows_that_is_gone_is_made_anew(
-    log: GrowingLog, tmp_path: Path, format: str
-) -> None:
+def test_missing_data_file_needs_a_rebuild(log: GrowingLog, tmp_path: Path, format: str) -> None:
     to = tmp_path / "table"
     made(log, to, format=format)
     (file,) = [path for path in to.rglob("*.parquet") if path.name.startswith("0000")]
@@ -449,7 +439,9 @@ def test_a_file_of_rows_that_is_gone_is_made_anew(
 
 
 @pytest.mark.parametrize("damage", ["manifest gone", "manifest", "current"])
-def test_parquet_damage_is_made_anew(log: GrowingLog, tmp_path: Path, damage: str) -> None:
+def test_damaged_parquet_table_needs_a_rebuild(
+    log: GrowingLog, tmp_path: Path, damage: str
+) -> None:
     to = tmp_path / "table"
     made(log, to, format="parquet")
     (manifest,) = (to / "_lastwrite").glob("manifest-*.json")
@@ -465,7 +457,7 @@ def test_parquet_damage_is_made_anew(log: GrowingLog, tmp_path: Path, damage: st
 
 
 @each_format
-def test_a_state_of_another_version_is_made_anew(
+def test_state_of_another_version_needs_a_rebuild(
     log: GrowingLog, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = tmp_path / "table"
@@ -478,9 +470,7 @@ def test_a_state_of_another_version_is_made_anew(
     assert_right(log, to, format, ROWS)
 
 
-def test_delta_a_log_that_cannot_be_read_names_another_folder(
-    log: GrowingLog, tmp_path: Path
-) -> None:
+def test_unreadable_delta_log_needs_another_folder(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     made(log, to, format="delta")
     (to / "_delta_log" / f"{0:020}.json").write_text("{")
@@ -490,9 +480,7 @@ def test_delta_a_log_that_cannot_be_read_names_another_folder(
     assert made(log, tmp_path / "another", format="delta").how == "made"
 
 
-def test_delta_a_table_that_was_upgraded_names_another_folder(
-    log: GrowingLog, tmp_path: Path
-) -> None:
+def test_upgraded_delta_table_needs_another_folder(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     made(log, to, format="delta")
     DeltaTable(str(to)).alter.add_constraint({"positive": "_offset >= 0"})
@@ -502,7 +490,7 @@ def test_delta_a_table_that_was_upgraded_names_another_folder(
     assert made(log, tmp_path / "another", format="delta").how == "made"
 
 
-def test_delta_a_table_that_is_append_only_goes_on_without_that(
+def test_append_only_delta_table_is_refused_until_the_property_is_unset(
     log: GrowingLog, tmp_path: Path
 ) -> None:
     to = tmp_path / "table"

@@ -1,4 +1,6 @@
-"""``verify_table`` finds each way in which a table may not be its topic, and names the key."""
+"""Tests that ``verify_table`` finds each difference between a table and its topic, and names the
+key.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def tamper(log: GrowingLog, change: Any) -> None:
             return
 
 
-def test_what_is_right_is_proven(log: GrowingLog) -> None:
+def test_correct_table_is_proven(log: GrowingLog) -> None:
     found = proof(log)
     assert found.is_proven and (found.rows, found.proven, found.records) == (19, 19, 22)
     assert found.has_values and not found.unproven
@@ -86,7 +88,9 @@ def of_k2(**values: Any) -> Any:
         ("twice", "k2", lambda rows: [*rows, *[row for row in rows if row["key"] == b"k2"]]),
     ],
 )
-def test_what_is_not_is_named(log: GrowingLog, kind: str, key: str, change: Any) -> None:
+def test_each_difference_is_named_with_its_key(
+    log: GrowingLog, kind: str, key: str, change: Any
+) -> None:
     tamper(log, change)
     found = proof(log)
     assert not found.is_proven and found.counts == {kind: 1}
@@ -96,7 +100,7 @@ def test_what_is_not_is_named(log: GrowingLog, kind: str, key: str, change: Any)
     assert proof(log, limit=0).differences == []
 
 
-def test_what_a_round_took_later_is_left_open(log: GrowingLog) -> None:
+def test_rows_superseded_by_a_later_round_are_unproven(log: GrowingLog) -> None:
     log.append([(b"k3", b"later", 3000), (b"k4", None, 3001)])
     log.roll()
     lastwrite.compact(str(log.root), topic="t", config=CLEAN, spark=Inline())
@@ -104,7 +108,7 @@ def test_what_a_round_took_later_is_left_open(log: GrowingLog) -> None:
     assert found.is_proven and (found.proven, found.unproven) == (17, 2)
 
 
-def test_a_log_that_has_not_all_of_it(log: GrowingLog, tmp_path: Path) -> None:
+def test_log_without_the_tables_offsets_is_refused(log: GrowingLog, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     GrowingLog(tmp_path / "other").append([(b"a", b"1", 5)])
     with pytest.raises(
@@ -115,7 +119,7 @@ def test_a_log_that_has_not_all_of_it(log: GrowingLog, tmp_path: Path) -> None:
         verify_table(str(log.root), str(tmp_path / "nowhere"), format="parquet")
 
 
-def test_a_table_of_iceberg_is_found_by_its_place(log: GrowingLog, tmp_path: Path) -> None:
+def test_iceberg_table_is_found_by_its_path(log: GrowingLog, tmp_path: Path) -> None:
     """Also in a catalog with tables of other topics."""
     catalog = f"sqlite:///{tmp_path}/catalog.db"
     for place, given in (("here", None), ("a", catalog), ("b", catalog)):

@@ -1,4 +1,4 @@
-"""Checkpoints and the other small text files."""
+"""Tests of checkpoints and the other small text files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDERS = b"0\n2\norders 0 4711\norders 1 12\n"
 TOPIC_ID = "3Db5QLSqSZieL3rJBUUegA"
 
 
-def test_offset_checkpoint() -> None:
+def test_offset_checkpoint_round_trips() -> None:
     offsets = {TopicPartition("orders", 0): 4711, TopicPartition("orders", 1): 12}
     assert decode_offset_checkpoint(ORDERS) == offsets
     assert encode_offset_checkpoint(offsets) == ORDERS
@@ -67,14 +67,14 @@ def test_offset_checkpoint() -> None:
         (b"0\n1\n\n", CorruptLog, 4),
     ],
 )
-def test_broken_offset_checkpoints(text: bytes, error: type[LogError], at: int) -> None:
+def test_broken_offset_checkpoint_is_refused(text: bytes, error: type[LogError], at: int) -> None:
     with pytest.raises(error) as caught:
         decode_offset_checkpoint(text)
     assert type(caught.value) is error and caught.value.at == at
 
 
 @given(st.binary(max_size=60) | st.text("0123 -ab\n", max_size=30).map(str.encode))
-def test_noise_ends_in_our_errors(noise: bytes) -> None:
+def test_noise_raises_only_log_errors(noise: bytes) -> None:
     for decode in (decode_offset_checkpoint, decode_leader_epochs, decode_partition_metadata):
         try:
             decode(noise)
@@ -89,11 +89,11 @@ partitions = st.builds(
 
 
 @given(st.dictionaries(partitions, st.integers(0, 2**63 - 1)))
-def test_offset_checkpoints_come_back(offsets: dict[TopicPartition, int]) -> None:
+def test_random_offset_checkpoints_round_trip(offsets: dict[TopicPartition, int]) -> None:
     assert decode_offset_checkpoint(encode_offset_checkpoint(offsets)) == offsets
 
 
-def test_negative_offsets_are_not_written() -> None:
+def test_negative_offsets_are_not_encoded() -> None:
     with pytest.raises(ValueError):
         encode_offset_checkpoint({TopicPartition("a", 0): -1})
     with pytest.raises(ValueError):
@@ -101,7 +101,7 @@ def test_negative_offsets_are_not_written() -> None:
     assert encode_offset_checkpoint({TopicPartition("-a-", 0): 1}) == b"0\n1\n-a- 0 1\n"
 
 
-def test_leader_epochs() -> None:
+def test_leader_epochs_round_trip() -> None:
     epochs = (LeaderEpoch(0, 0), LeaderEpoch(3, 917))
     assert decode_leader_epochs(b"0\n2\n0 0\n3 917\n") == epochs
     assert encode_leader_epochs(epochs) == b"0\n2\n0 0\n3 917\n"
@@ -129,14 +129,14 @@ def test_leader_epochs() -> None:
         (99, [(5, 99)]),
     ],
 )
-def test_a_log_that_starts_later_has_fewer_epochs(log_start: int, after: Any) -> None:
+def test_later_log_start_removes_leader_epochs(log_start: int, after: Any) -> None:
     epochs = [LeaderEpoch(0, 0), LeaderEpoch(2, 9), LeaderEpoch(5, 20)]
     assert leader_epochs_from(epochs, log_start) == tuple(LeaderEpoch(*e) for e in after)
     assert leader_epochs_from([LeaderEpoch(3, 7)], 6) == (LeaderEpoch(3, 7),)
     assert leader_epochs_from([], log_start) == ()
 
 
-def test_partition_metadata() -> None:
+def test_partition_metadata_round_trips() -> None:
     text = b"version: 0\ntopic_id: " + TOPIC_ID.encode()
     assert decode_partition_metadata(text) == TOPIC_ID
     assert decode_partition_metadata(text + b"\n") == TOPIC_ID
@@ -163,7 +163,7 @@ def test_partition_metadata() -> None:
         encode_partition_metadata("A" * 22)
 
 
-def test_clean_shutdown() -> None:
+def test_clean_shutdown_file_round_trips() -> None:
     assert encode_clean_shutdown(7) == b'{"version":0,"brokerEpoch":7}'
     assert decode_clean_shutdown(encode_clean_shutdown(7)) == 7
     for text in (

@@ -1,4 +1,4 @@
-"""The throttle keeps its rate over threads and processes, and changes and stops at once."""
+"""Tests of the rate limit across threads and processes, and of its changes and stops."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def spend(path: str, bytes_: int, times: int, rate: float) -> None:
         pacer.spend(bytes_)
 
 
-def test_the_rate_holds_over_processes(tmp_path: Path) -> None:
+def test_rate_holds_across_processes(tmp_path: Path) -> None:
     throttle = make_throttle(str(tmp_path), 2_000_000, 3)
     runs = [
         subprocess.Popen(
@@ -92,7 +92,7 @@ def test_the_rate_holds_over_processes(tmp_path: Path) -> None:
     assert 1.15 <= time.monotonic() - begin
 
 
-def test_the_rate_holds_over_threads_and_small_pieces(tmp_path: Path) -> None:
+def test_rate_holds_across_threads_and_small_pieces(tmp_path: Path) -> None:
     throttle = make_throttle(str(tmp_path), 100_000, 2)
     begin = time.monotonic()
     threads = [
@@ -105,14 +105,14 @@ def test_the_rate_holds_over_threads_and_small_pieces(tmp_path: Path) -> None:
     assert 0.75 <= time.monotonic() - begin
 
 
-def test_the_rate_is_no_slower_than_stated(tmp_path: Path, clock: Clock) -> None:
+def test_rate_is_not_slower_than_configured(tmp_path: Path, clock: Clock) -> None:
     throttle = make_throttle(str(tmp_path), 100_000, 2)
     begin = clock.now
     spend(throttle.path, 100, 800, 100_000.0)
     assert 0.75 <= clock.now - begin <= 0.8
 
 
-def test_a_new_rate_acts_on_those_who_sleep(tmp_path: Path, clock: Clock) -> None:
+def test_new_rate_applies_to_sleeping_callers(tmp_path: Path, clock: Clock) -> None:
     pacer = pacer_of(make_throttle(str(tmp_path), 10, 1))
     begin = clock.now
     clock.at[begin + 0.2] = lambda: pacer.set_rate(math.inf)
@@ -121,7 +121,7 @@ def test_a_new_rate_acts_on_those_who_sleep(tmp_path: Path, clock: Clock) -> Non
     assert pacer.bytes_per_second == math.inf
 
 
-def test_a_stop_ends_sleep_and_work(tmp_path: Path, clock: Clock) -> None:
+def test_stop_ends_sleep_and_work(tmp_path: Path, clock: Clock) -> None:
     pacer = pacer_of(make_throttle(str(tmp_path), 10, 1))
     begin = clock.now
     clock.at[begin + 0.2] = pacer.stop
@@ -132,7 +132,7 @@ def test_a_stop_ends_sleep_and_work(tmp_path: Path, clock: Clock) -> None:
         pacer.spend(0)
 
 
-def test_without_a_shared_file_each_worker_keeps_its_part(clock: Clock) -> None:
+def test_each_worker_has_its_share_without_a_shared_file(clock: Clock) -> None:
     pacer_of.cache_clear()  # without a file one pacer serves all throttles of a rate
     throttle = make_throttle("", 200_000, 4)
     assert throttle.bytes_per_second == 50_000
@@ -142,7 +142,7 @@ def test_without_a_shared_file_each_worker_keeps_its_part(clock: Clock) -> None:
     assert 0.48 <= clock.now - begin <= 0.5
 
 
-def test_idle_time_is_not_saved_up(tmp_path: Path, clock: Clock) -> None:
+def test_idle_time_is_not_accumulated(tmp_path: Path, clock: Clock) -> None:
     pacer = pacer_of(make_throttle(str(tmp_path), 100_000, 1))
     clock.sleep(0.8)
     begin = clock.now
@@ -152,7 +152,7 @@ def test_idle_time_is_not_saved_up(tmp_path: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_reading_and_writing_are_counted_apart(
+def test_reads_and_writes_are_limited_separately_and_together(
     tmp_path: Path, has_file: bool, clock: Clock
 ) -> None:
     """And together, where that has a rate."""
@@ -179,7 +179,7 @@ def test_reading_and_writing_are_counted_apart(
 
 
 @pytest.mark.parametrize("slow", ["reading", "writing"])
-def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str, clock: Clock) -> None:
+def test_engine_respects_both_rates(tmp_path: Path, slow: str, clock: Clock) -> None:
     with TopicWriter(str(tmp_path), TopicPartition("t", 0), segment_bytes=20_000) as writer:
         for n in range(2000):
             writer.append(b"key-%d" % (n % 1000), b"%060d" % n, 1_000_000 + n)
@@ -200,12 +200,12 @@ def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str, clock: Clock)
     assert counted / 200_000 - 0.31 <= clock.now - begin <= counted / 200_000 + 0.01
 
 
-def test_without_a_throttle_nobody_waits(tmp_path: Path) -> None:
+def test_unlimited_rate_never_waits(tmp_path: Path) -> None:
     spender(())(1 << 50)
     pacer_of(make_throttle(str(tmp_path), math.inf, 1)).spend(1 << 50)
 
 
-def test_settings() -> None:
+def test_throttle_settings_are_parsed_or_refused() -> None:
     assert CleanerConfig.from_names({}) == CleanerConfig()
     found = CleanerConfig.from_names(
         {

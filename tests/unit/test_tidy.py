@@ -1,7 +1,7 @@
-"""Habits as numbers that only fall: each limit is today's count.
+"""Tests of code habits as numbers that only fall.
 
-A count above its limit fails and lists the places. A count far below it fails as well: lower the
-limit.
+A count above its limit fails and lists the places. A count far below its limit fails as well: lower
+the limit.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ COUNTED = dict(
 
 
 @pytest.mark.parametrize("habit", LIMITS)
-def test_a_limit_holds_and_is_not_far_above_the_count(habit: str) -> None:
+def test_limit_holds_and_is_close_to_the_count(habit: str) -> None:
     found: tuple[list[str], list[str]] = ([], [])
     for path, where in COUNTED[habit]():
         found[not path.is_relative_to(PACKAGE)].append(where)
@@ -314,6 +314,6 @@ def test_a_limit_holds_and_is_not_far_above_the_count(habit: str) -> None:
         assert len(places) >= limit - little, f"{room}: only {len(places)} {habit}: lower {limit}"
 
 
-def test_a_circle_is_found() -> None:
+def test_import_cycle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"e", "a"}}
     assert strongly_connected(graph) == [{"b", "c"}]

@@ -1,4 +1,6 @@
-"""``--to`` is a folder apart from what is read: else nothing is done, and the exit status is 2."""
+"""Tests that ``--to`` must be a folder apart from the input: otherwise nothing is done, and the
+exit status is 2.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def place(tmp_path: Path) -> Path:
         ("pulsar/a/b/persistent/t", "pulsar-link", "which is read, lies in --to"),
     ],
 )
-def test_compact_refuses_to_mix(
+def test_compact_refuses_a_target_inside_its_input(
     place: Path, path: str, to: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = contents(place)
@@ -67,7 +69,7 @@ def test_compact_refuses_to_mix(
     assert contents(place) == before
 
 
-def test_a_folder_beside_is_fine(place: Path) -> None:
+def test_target_beside_the_input_is_accepted(place: Path) -> None:
     for path in ("kafka", "kafka/t-0", "rocketmq", "pulsar"):
         report = lastwrite.compact(
             str(place / path),
@@ -88,7 +90,7 @@ def test_a_folder_beside_is_fine(place: Path) -> None:
         ("dump", "rocketmq-link", "--to", "rocketmq/commitlog/out", "--format", "json"),
     ],
 )
-def test_what_is_written_elsewhere_is_not_written_into_it(
+def test_commands_refuse_a_target_inside_their_input(
     place: Path, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(CORPUS / "pulsar" / "offloaded", place / "objects")
@@ -101,7 +103,7 @@ def test_what_is_written_elsewhere_is_not_written_into_it(
     assert contents(place) == before
 
 
-def test_a_copy_for_which_the_disk_is_too_small_leaves_nothing_of_it(
+def test_failed_copy_on_a_full_disk_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     origin, to = CORPUS / "kafka-4.4.0" / "stopped", tmp_path / "to"
@@ -140,9 +142,7 @@ class Interrupted(NoProgress):
 
 
 @pytest.mark.parametrize("path", ["kafka", "rocketmq", "pulsar"])
-def test_an_interrupted_copy_says_what_stays_and_the_same_command_completes_it(
-    place: Path, path: str
-) -> None:
+def test_interrupted_copy_is_completed_by_the_same_command(place: Path, path: str) -> None:
     if path == "kafka":
         shutil.rmtree(place / path)
         shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped", place / path)
@@ -179,7 +179,7 @@ class FullDisk(FaultPoints):
 
 @pytest.mark.parametrize("to", [False, True], ids=["in place", "copy"])
 @pytest.mark.parametrize("path", ["kafka", "rocketmq", "pulsar"])
-def test_a_full_disk_leaves_nothing_half_written(
+def test_full_disk_leaves_no_partial_files(
     place: Path, path: str, to: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No working name stays, save what Kafka's next run goes on from; of a copy it is said."""
@@ -218,7 +218,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     assert failed > 3
 
 
-def test_a_full_disk_while_fetching_is_told(
+def test_full_disk_during_a_fetch_is_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive, point, told = place / "archive", 0, 0

@@ -1,4 +1,4 @@
-"""Whose word holds for a topic's setting: the rules alone, without a file."""
+"""Tests of the precedence of a topic's settings: the rules alone, without a file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
         ),
     ],
 )
-def test_the_policy(
+def test_cleanup_policy_comes_from_the_expected_source(
     lines: tuple[str, ...],
     known: TopicMetadata | None,
     config: dict[str, object],
@@ -147,7 +147,7 @@ def test_other_settings_fall_back_one_by_one() -> None:
     ]
 
 
-def test_what_was_stated_and_does_not_hold_is_told() -> None:
+def test_overruled_settings_are_reported() -> None:
     known = TopicMetadata(topic={"retention.ms": "1", **DELETE, "segment.bytes": "2000"})
     config = {**COMPACT, "retention.ms": "5", "segment.bytes": 2000, "log.retention.hours": 1}
     told = {each.name: each for each in resolve("clicks", (), known, config).outvoted}
@@ -165,7 +165,7 @@ def test_what_was_stated_and_does_not_hold_is_told() -> None:
     assert (silent.value, silent.source) == ("delete", "default")
 
 
-def test_retention_goes_by_nothing_that_was_guessed() -> None:
+def test_retention_uses_only_known_settings() -> None:
     stated = {"retention.ms": 1, "retention.bytes": 2}
 
     def limits(known: TopicMetadata | None, config: dict[str, object]) -> tuple[int, int]:
@@ -184,7 +184,7 @@ def test_retention_goes_by_nothing_that_was_guessed() -> None:
     assert limits(None, {**DELETE, **stated}) == (1, 2)
 
 
-def test_most_specific_and_then_latest() -> None:
+def test_most_specific_then_latest_override_wins() -> None:
     lines = overriding(
         "orders:a=1", "*:a=2", "orders-*:b=3", "o*:b=4", "orders:a=5", "orders:c=x:y=z"
     )
@@ -193,7 +193,7 @@ def test_most_specific_and_then_latest() -> None:
     assert overrides_of("Orders", lines) == {"a": "2"}
 
 
-def test_a_file_of_overrides() -> None:
+def test_overrides_file_is_decoded() -> None:
     text = "# of the archive\n\n  orders:cleanup.policy=compact,delete \n\t# more\nlog-*:retention.ms=5\n"
     assert decode_overrides_file(text) == (
         Override("orders", "cleanup.policy", "compact,delete"),
@@ -217,6 +217,6 @@ def test_a_file_of_overrides() -> None:
         (":a=b", "TOPIC:NAME=VALUE"),
     ],
 )
-def test_wrong_overrides(line: str, message: str) -> None:
+def test_wrong_override_is_refused(line: str, message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         check_overrides(overriding(line))

@@ -1,4 +1,4 @@
-"""Transactions followed piece by piece, beside a walk over the whole log at once."""
+"""Tests of following transactions piece by piece, against a walk over the complete log."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def follow(pieces: list[tuple[BatchTable, np.ndarray]], entries: list[AbortedTra
 
 
 @given(steps, st.lists(st.integers(1, 60), max_size=6))
-def test_pieces_say_together_what_the_log_says(history: list[Step], cuts: list[int]) -> None:
+def test_pieces_together_equal_the_complete_log(history: list[Step], cuts: list[int]) -> None:
     entries, dead, spent, aborting = truth(history)
     pieces = tables(history, cuts)
     merged = follow(pieces, entries)
@@ -107,9 +107,7 @@ def test_pieces_say_together_what_the_log_says(history: list[Step], cuts: list[i
 
 
 @given(steps, st.lists(st.integers(1, 60), max_size=6), st.data())
-def test_an_index_that_lies_is_found(
-    history: list[Step], cuts: list[int], data: st.DataObject
-) -> None:
+def test_wrong_index_is_found(history: list[Step], cuts: list[int], data: st.DataObject) -> None:
     entries, *_ = truth(history)
     if not entries:
         return
@@ -118,7 +116,7 @@ def test_an_index_that_lies_is_found(
     assert merged.contradiction == entries[gone].last_offset
 
 
-def test_many_producers_in_one_piece() -> None:
+def test_piece_with_many_producers_is_followed() -> None:
     history = [("data", pid) for pid in range(1000)] + [("abort", pid) for pid in range(1000)]
     entries, _, _, aborting = truth(history)
     assert follow(tables(history, []), entries).aborting == aborting

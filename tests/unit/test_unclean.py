@@ -1,4 +1,4 @@
-"""What a killed broker left, without Kafka's loader; with it:
+"""Tests of the log of a killed broker without Kafka's loader. With it:
 ``tests/conformance/test_crash_states.py``.
 """
 
@@ -83,7 +83,7 @@ def kinds(log: PartitionLog) -> set[ProblemKind]:
         (["meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown"], False),
     ],
 )
-def test_only_the_root_of_a_broker_tells_of_a_kill(
+def test_only_a_brokers_root_reveals_a_kill(
     tmp_path: Path, files: list[str], was_killed: bool
 ) -> None:
     for file in files:
@@ -91,7 +91,7 @@ def test_only_the_root_of_a_broker_tells_of_a_kill(
     assert unclean_shutdown.was_killed(str(tmp_path)) is was_killed
 
 
-def test_the_same_torn_tail_is_damage_where_nobody_was_killed(folder: Path) -> None:
+def test_torn_tail_is_damage_after_a_clean_shutdown(folder: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
     log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED}
@@ -101,7 +101,7 @@ def test_the_same_torn_tail_is_damage_where_nobody_was_killed(folder: Path) -> N
     assert kinds(log_dir.read_partition(str(folder))) == {ProblemKind.DAMAGED}
 
 
-def test_where_records_are_lost_nothing_is_mended(folder: Path) -> None:
+def test_log_with_lost_records_is_not_recovered(folder: Path) -> None:
     put_at(EACH, EACH + 9, 65, b"\xff")(folder)
     (folder / name(0, "index")).unlink()
     for point in (EACH + 10, EACH + 9, 0):
@@ -113,7 +113,7 @@ def test_where_records_are_lost_nothing_is_mended(folder: Path) -> None:
         assert contents(folder) == before
 
 
-def test_a_recovery_point_that_cannot_be_read_says_nothing(folder: Path) -> None:
+def test_unreadable_recovery_point_is_ignored(folder: Path) -> None:
     (folder.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 x\n")
     put_at(ACTIVE, END - 1, 65, b"\xff")(folder)
     log = log_dir.read_partition(str(folder))
@@ -130,7 +130,7 @@ LOST = [
 
 
 @pytest.mark.parametrize(("loss", "recovery_point"), LOST)
-def test_every_command_names_the_offsets_that_are_lost(
+def test_every_command_names_the_lost_offsets(
     tmp_path: Path, loss: Loss, recovery_point: int
 ) -> None:
     folder = left_by_crash(tmp_path / "root", loss, recovery_point)
@@ -176,7 +176,7 @@ def test_every_command_names_the_offsets_that_are_lost(
 @pytest.mark.parametrize(
     "words", [words for words in WITNESSES if "producer" not in words and "recovery" not in words]
 )
-def test_what_ends_where_the_log_does_proves_nothing(tmp_path: Path, words: str) -> None:
+def test_file_that_ends_with_the_log_proves_no_loss(tmp_path: Path, words: str) -> None:
     """A torn tail that nothing knows of, whatever lies there that a broker wrote before it."""
     state = State("", [TORN, *EARLIER])
     folder = left_by_crash(tmp_path / "root", state, ACTIVE + 8)
@@ -186,7 +186,7 @@ def test_what_ends_where_the_log_does_proves_nothing(tmp_path: Path, words: str)
     assert ProblemKind.DAMAGED in kinds(log_dir.read_partition(str(folder)))
 
 
-def test_a_broker_that_runs_while_we_look_is_no_loss(
+def test_broker_that_writes_during_the_read_causes_no_loss(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes on and notes it: the notes are read before the log, so that they know no more than
@@ -207,7 +207,7 @@ def test_a_broker_that_runs_while_we_look_is_no_loss(
     assert not log.problems and (log.end_offset, log.high_watermark) == (END + 1, END)
 
 
-def test_the_last_segments_own_indexes_prove_nothing_after_a_kill(folder: Path) -> None:
+def test_indexes_of_the_last_segment_prove_no_loss_after_a_kill(folder: Path) -> None:
     """A broker that truncates a log leaves the entries in the file, until it closes the segment."""
     marked(ACTIVE, 185, 195, 205, 215)(folder)
     os.truncate(folder / name(ACTIVE), 2 * 5074)
@@ -215,7 +215,7 @@ def test_the_last_segments_own_indexes_prove_nothing_after_a_kill(folder: Path) 
     assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == 196
 
 
-def test_no_offset_is_missing_where_a_cleaner_took_the_end_of_a_segment(folder: Path) -> None:
+def test_segment_end_removed_by_a_cleaner_is_no_loss(folder: Path) -> None:
     offsets = [offset for offset in range(EACH, EACH + 40) if offset % 20 < 17]
     write_segment(folder, EACH, [batch(offset) for offset in offsets], 4096)
     (folder / name(EACH, "txnindex")).unlink()
@@ -236,7 +236,7 @@ def test_no_offset_is_missing_where_a_cleaner_took_the_end_of_a_segment(folder: 
 
 
 @pytest.mark.parametrize("known", ["index", "timeindex"])
-def test_a_closed_segment_that_was_cut_between_two_batches(folder: Path, known: str) -> None:
+def test_closed_segment_truncated_between_batches_is_damage(folder: Path, known: str) -> None:
     """Nothing but one of its indexes tells of it."""
     (folder.parent / ".kafka_cleanshutdown").touch()
     marked(2 * EACH, 125, 135, 145, 155)(folder)
@@ -265,9 +265,7 @@ def test_a_closed_segment_that_was_cut_between_two_batches(folder: Path, known: 
 
 
 @pytest.mark.parametrize("base", [0, EACH, 2 * EACH])
-def test_an_emptied_segment_is_damage_after_an_orderly_shutdown_too(
-    folder: Path, base: int
-) -> None:
+def test_emptied_segment_is_damage_after_a_clean_shutdown(folder: Path, base: int) -> None:
     (folder.parent / ".kafka_cleanshutdown").touch()
     os.truncate(folder / name(base), 0)
     (damage,) = log_dir.read_partition(str(folder)).problems
@@ -279,7 +277,7 @@ def test_an_emptied_segment_is_damage_after_an_orderly_shutdown_too(
 
 
 @pytest.mark.parametrize("base", [0, EACH, 2 * EACH])
-def test_indexes_of_a_segment_whose_file_is_lost_stay(folder: Path, base: int) -> None:
+def test_indexes_of_a_missing_segment_are_kept(folder: Path, base: int) -> None:
     (folder.parent / ".kafka_cleanshutdown").touch()
     (folder / name(base)).unlink()
     before = contents(folder)
@@ -293,7 +291,7 @@ def test_indexes_of_a_segment_whose_file_is_lost_stay(folder: Path, base: int) -
     assert contents(folder) == before
 
 
-def test_indexes_of_a_segment_on_its_way_out_go_before_what_tells_of_it(
+def test_indexes_of_a_deleted_segment_are_removed_before_its_marker(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / name(0)).rename(folder / name(0, "log.deleted"))
@@ -310,9 +308,7 @@ def test_indexes_of_a_segment_on_its_way_out_go_before_what_tells_of_it(
 
 
 @pytest.mark.parametrize("words", WITNESSES)
-def test_a_log_that_ends_too_early_is_damage_after_an_orderly_shutdown_too(
-    folder: Path, words: str
-) -> None:
+def test_log_that_ends_too_early_is_damage_after_a_clean_shutdown(folder: Path, words: str) -> None:
     (folder.parent / ".kafka_cleanshutdown").touch()
     write_checkpoint(
         folder.parent,
@@ -331,7 +327,7 @@ def test_a_log_that_ends_too_early_is_damage_after_an_orderly_shutdown_too(
 # ---------------------------------------------------------------------- what is not seen
 
 
-def test_empty_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path) -> None:
+def test_empty_segments_after_the_end_are_ignored(folder: Path) -> None:
     """Of them nothing is lost when a broker's start removes them."""
     with open(folder / name(ACTIVE), "ab") as log_file:
         log_file.write(bytes(100))
@@ -352,7 +348,7 @@ def test_empty_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path
         check_unchanged(again)
 
 
-def test_no_new_segment_replaces_one_that_was_cut_short(folder: Path) -> None:
+def test_output_that_replaces_a_truncated_segment_is_refused(folder: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
     log = log_dir.read_partition(str(folder))
     staged = [
@@ -364,7 +360,7 @@ def test_no_new_segment_replaces_one_that_was_cut_short(folder: Path) -> None:
         check_outputs(log, [NewSegment(ACTIVE, log.segments[-1:], *staged)])
 
 
-def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
+def test_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
     (folder / name(EACH, "timeindex")).unlink()
     (folder / name(2 * EACH, "index")).unlink()
@@ -380,7 +376,7 @@ def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- indexes
 
 
-def test_nobody_looks_into_an_index_that_lies_and_recovery_makes_it_anew(folder: Path) -> None:
+def test_recovery_rebuilds_wrong_indexes(folder: Path) -> None:
     (folder / name(2 * EACH, "index")).write_bytes(b"\0\0\0\x05\0\0\0\x07")
     (folder / name(2 * EACH, "txnindex")).unlink()
     log = log_dir.read_partition(str(folder))
@@ -399,7 +395,7 @@ def test_nobody_looks_into_an_index_that_lies_and_recovery_makes_it_anew(folder:
     assert all(segment.is_indexed and segment.is_abort_indexed for segment in again.segments)
 
 
-def test_recovery_leaves_what_is_true(folder: Path) -> None:
+def test_recovery_keeps_correct_files(folder: Path) -> None:
     before = contents(folder)
     log_dir.recover(str(folder))
     assert contents(folder) == before
@@ -408,7 +404,7 @@ def test_recovery_leaves_what_is_true(folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_indexes_without_their_segment_never_count_and_are_removed(tmp_path: Path) -> None:
+def test_indexes_without_a_segment_are_ignored_and_removed(tmp_path: Path) -> None:
     folder = write_log(tmp_path / "root")
     (folder.parent / "meta.properties").unlink()  # nobody's root
     for kind in ("index", "timeindex", "txnindex"):
@@ -419,13 +415,13 @@ def test_indexes_without_their_segment_never_count_and_are_removed(tmp_path: Pat
     assert not list(folder.glob(f"{7:020d}.*")) and not log_dir.read_partition(str(folder)).problems
 
 
-def test_a_snapshot_that_cannot_be_read_is_passed_over(folder: Path) -> None:
+def test_unreadable_snapshot_is_skipped(folder: Path) -> None:
     (folder / name(ACTIVE, "snapshot")).write_bytes(b"\0\1\0\0")
     log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == END
 
 
-def test_out_of_order_where_a_broker_notices_nothing_is_damage(folder: Path) -> None:
+def test_offsets_out_of_order_are_damage(folder: Path) -> None:
     with open(folder / name(ACTIVE), "ab") as log_file:
         log_file.write(batch(ACTIVE + 1))
     log = log_dir.read_partition(str(folder))
@@ -434,7 +430,9 @@ def test_out_of_order_where_a_broker_notices_nothing_is_damage(folder: Path) -> 
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
-def test_no_state_is_damage_and_looking_changes_nothing(tmp_path: Path, state: State) -> None:
+def test_crash_state_is_not_damage_and_reading_changes_nothing(
+    tmp_path: Path, state: State
+) -> None:
     folder = left_by_crash(tmp_path / "root", state, state.recovery_points[0])
     before = contents(folder)
     log = log_dir.read_partition(str(folder))
@@ -498,7 +496,7 @@ def mixture(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_walk_stops_where_its_slow_twin_does(
+def test_walk_stops_where_the_slow_model_stops(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = mixture(random.Random(seed))
@@ -518,7 +516,7 @@ def test_the_walk_stops_where_its_slow_twin_does(
         assert walk.error is None or walk.error.at == end
 
 
-def test_a_file_that_shrinks_under_the_walk_is_a_conflict(tmp_path: Path) -> None:
+def test_file_that_shrinks_during_the_walk_is_a_conflict(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(batch(0))
     with pytest.raises(CommitConflict, match="shrank"):

@@ -1,4 +1,4 @@
-"""Partitions that are set aside: remembered beside the log, shown, tried again ever later,
+"""Tests of quarantined partitions: stored beside the log, shown, retried with growing pauses, and
 released.
 """
 
@@ -41,7 +41,7 @@ def test_pauses_grow_to_a_day() -> None:
     ]
 
 
-def test_what_is_set_aside_is_read_again_and_released(tmp_path: Path) -> None:
+def test_quarantine_is_stored_and_released(tmp_path: Path) -> None:
     for name in (A, B):
         (tmp_path / str(name)).mkdir()
     assert read_quarantine(str(tmp_path), NOTES) == {} and release(str(tmp_path), [A], NOTES) == {}
@@ -60,7 +60,7 @@ def test_what_is_set_aside_is_read_again_and_released(tmp_path: Path) -> None:
     assert not (tmp_path / FILE).exists(), "an empty list is no file"
 
 
-def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+def test_deleted_partitions_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / str(A)).mkdir()
     (tmp_path / str(B)).mkdir()
     set_aside(str(tmp_path), {A: "x", B: "y"}, NOW_MS, NOTES)
@@ -72,7 +72,7 @@ def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "partitions": {"x": {}}}', "\xff"]
 )
-def test_a_damaged_list_is_named_and_overwritten(tmp_path: Path, content: str) -> None:
+def test_damaged_quarantine_file_is_named_and_overwritten(tmp_path: Path, content: str) -> None:
     (tmp_path / str(A)).mkdir()
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     with pytest.raises(CorruptLog, match="delete it"):
@@ -81,7 +81,7 @@ def test_a_damaged_list_is_named_and_overwritten(tmp_path: Path, content: str) -
     assert list(read_quarantine(str(tmp_path), NOTES)) == [A]
 
 
-def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Path) -> None:
+def test_inspect_and_plan_show_the_quarantine_and_compact_clears_it(tmp_path: Path) -> None:
     for name in (A, B):
         write(tmp_path, name)
     set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
@@ -111,7 +111,7 @@ def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Pa
     assert read_quarantine(str(tmp_path), NOTES) == {}
 
 
-def test_release(tmp_path: Path) -> None:
+def test_release_clears_the_quarantine(tmp_path: Path) -> None:
     folder = write(tmp_path, A)
     with pytest.raises(NotALog):
         lastwrite.release(str(tmp_path / "nothing"))

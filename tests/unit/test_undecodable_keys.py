@@ -1,4 +1,4 @@
-"""Keys that cannot be decoded: in tables, what ``follow`` gives, and what is said of them."""
+"""Tests of undecodable keys in tables and in ``follow``, and of their errors."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ class Kept:
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("on_bad", ["fail", "null", "aside"])
-def test_a_deleted_key_that_is_no_text_stops_no_run(
-    tmp_path: Path, format: str, on_bad: str
-) -> None:
+def test_deleted_undecodable_key_stops_no_run(tmp_path: Path, format: str, on_bad: str) -> None:
     given = {"bad_to": str(tmp_path / "aside")} if on_bad == "aside" else {}
     kept = Kept(tmp_path, format, on_bad=on_bad, **given)
     kept.run()
@@ -62,7 +60,7 @@ def test_a_deleted_key_that_is_no_text_stops_no_run(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_null_gives_a_row_and_a_delete_takes_it(tmp_path: Path, format: str) -> None:
+def test_null_option_gives_a_row_that_a_delete_removes(tmp_path: Path, format: str) -> None:
     kept = Kept(tmp_path, format, on_bad="null")
     kept.log.append([(BAD, b"2", 6), (b"\xfd", b"3", 6)])
     assert kept.run().rows == 4
@@ -84,7 +82,7 @@ def test_null_gives_a_row_and_a_delete_takes_it(tmp_path: Path, format: str) -> 
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_aside_leaves_the_record_out(tmp_path: Path, format: str) -> None:
+def test_aside_option_omits_the_record(tmp_path: Path, format: str) -> None:
     kept = Kept(tmp_path, format, on_bad="aside", bad_to=str(tmp_path / "aside"))
     kept.run()
     kept.log.append([(BAD, b"2", 6)])
@@ -95,7 +93,7 @@ def test_aside_leaves_the_record_out(tmp_path: Path, format: str) -> None:
     assert "not UTF-8" in row["error"]
 
 
-def test_fail_names_the_record_and_a_remedy_that_helps(tmp_path: Path) -> None:
+def test_fail_option_names_the_record_and_a_working_remedy(tmp_path: Path) -> None:
     kept = Kept(tmp_path, "parquet")
     kept.run()
     kept.log.append([(BAD, b"2", 6)])
@@ -111,7 +109,7 @@ def test_fail_names_the_record_and_a_remedy_that_helps(tmp_path: Path) -> None:
     assert kept.rows("key", "_key") == [("a", b"a"), ("b", b"b"), (None, BAD)]
 
 
-def test_follow_goes_on_once_the_key_is_deleted(tmp_path: Path) -> None:
+def test_follow_continues_after_the_key_is_deleted(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"a", b"1", 5)])
     table = lastwrite.table(tmp_path, "t", key_format="utf8")

@@ -1,6 +1,4 @@
-"""A topic of which nobody says that it is compacted is left as it is: in roots alone, beside
-others, of others.
-"""
+"""Tests that a topic whose policy is unknown is left unchanged, whatever roots are given."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def statuses(report: CompactionReport) -> dict[str, str]:
     return {str(each.name): str(each.status) for each in report.partitions}
 
 
-def test_the_second_disk_alone_is_left_byte_for_byte(disks: tuple[Path, Path]) -> None:
+def test_second_disk_alone_is_left_unchanged(disks: tuple[Path, Path]) -> None:
     _, b = disks
     before = {name: contents(b / name) for name in ("clicks-0", "orders-1")}
     report = compact(b)
@@ -80,7 +78,7 @@ def test_the_second_disk_alone_is_left_byte_for_byte(disks: tuple[Path, Path]) -
     assert statuses(planned) == statuses(report) and planned.partitions[0].reason == reason
 
 
-def test_both_disks_together_know_what_is_compacted(disks: tuple[Path, Path]) -> None:
+def test_both_disks_together_provide_the_policies(disks: tuple[Path, Path]) -> None:
     a, b = disks
     before = contents(b / "clicks-0")
     assert statuses(compact(b, a)) == {
@@ -92,7 +90,9 @@ def test_both_disks_together_know_what_is_compacted(disks: tuple[Path, Path]) ->
 
 
 @pytest.mark.parametrize("what", ["root", "folder", "copy"])
-def test_metadata_that_is_shown(disks: tuple[Path, Path], tmp_path: Path, what: str) -> None:
+def test_metadata_option_accepts_a_root_a_folder_and_a_copy(
+    disks: tuple[Path, Path], tmp_path: Path, what: str
+) -> None:
     a, b = disks
     (tmp_path / "away").mkdir()
     copy = (a / "__cluster_metadata-0").rename(tmp_path / "away" / "__cluster_metadata-0")
@@ -113,7 +113,7 @@ def test_metadata_that_is_shown(disks: tuple[Path, Path], tmp_path: Path, what: 
         compact(b, metadata=str(tmp_path / "nowhere"))
 
 
-def test_a_default_is_of_unknown_topics_and_an_override_of_all(disks: tuple[Path, Path]) -> None:
+def test_default_applies_to_unknown_topics_and_an_override_to_all(disks: tuple[Path, Path]) -> None:
     a, b = disks
     found = lastwrite.plan([str(a), str(b)], config=COMPACT, now_ms=NOW_MS, spark=INLINE)
     assert statuses(found)["clicks-0"] == "unchanged", "the metadata says otherwise"
@@ -124,7 +124,7 @@ def test_a_default_is_of_unknown_topics_and_an_override_of_all(disks: tuple[Path
     assert statuses(found) == {"clicks-0": "cleaned", "orders-1": "cleaned"}
 
 
-def test_who_names_a_topic_says_that_it_is_compacted(disks: tuple[Path, Path]) -> None:
+def test_named_topic_counts_as_compacted(disks: tuple[Path, Path]) -> None:
     a, b = disks
     for path, topic in (
         (b, "orders"),
@@ -140,7 +140,7 @@ def test_who_names_a_topic_says_that_it_is_compacted(disks: tuple[Path, Path]) -
     assert statuses(report) == {"clicks-0": "unchanged"}, "the cluster says otherwise"
 
 
-def test_metadata_of_another_cluster_is_not_asked(disks: tuple[Path, Path], tmp_path: Path) -> None:
+def test_metadata_of_another_cluster_is_ignored(disks: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = disks
     write_identity(b, "of-b-alone")
     report = compact(a, b)
@@ -162,7 +162,7 @@ def test_metadata_of_another_cluster_is_not_asked(disks: tuple[Path, Path], tmp_
     )
 
 
-def test_a_topic_that_the_metadata_does_not_list_is_unknown(disks: tuple[Path, Path]) -> None:
+def test_topic_missing_from_the_metadata_is_unknown(disks: tuple[Path, Path]) -> None:
     a, b = disks
     stray = write_log(a / "gone-0")
     before = contents(stray)
@@ -172,7 +172,7 @@ def test_a_topic_that_the_metadata_does_not_list_is_unknown(disks: tuple[Path, P
     assert contents(stray) == before
 
 
-def test_a_crash_is_not_mended_where_nothing_is_known(disks: tuple[Path, Path]) -> None:
+def test_crash_of_an_unknown_topic_is_not_recovered(disks: tuple[Path, Path]) -> None:
     """Whatever lies there may wait for its own broker."""
     _, b = disks
     (b / "clicks-0" / f"{0:020d}.log.cleaned").write_bytes(b"half")
@@ -181,7 +181,7 @@ def test_a_crash_is_not_mended_where_nothing_is_known(disks: tuple[Path, Path]) 
     assert contents(b / "clicks-0") == before
 
 
-def test_copies_take_unknown_topics_as_they_are(disks: tuple[Path, Path], tmp_path: Path) -> None:
+def test_copy_contains_unknown_topics_unchanged(disks: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = disks
     compact(b, to=str(tmp_path / "to"))
     for name in ("clicks-0", "orders-1"):
@@ -191,7 +191,7 @@ def test_copies_take_unknown_topics_as_they_are(disks: tuple[Path, Path], tmp_pa
         compact(a, b, to=str(tmp_path / "both"))
 
 
-def test_a_root_with_metadata_alone_may_be_named(disks: tuple[Path, Path], tmp_path: Path) -> None:
+def test_root_with_only_metadata_is_accepted(disks: tuple[Path, Path], tmp_path: Path) -> None:
     a, b = disks
     controller = tmp_path / "controller"
     write_identity(controller, "of-a-and-b", node=9)
@@ -201,7 +201,7 @@ def test_a_root_with_metadata_alone_may_be_named(disks: tuple[Path, Path], tmp_p
         compact(b, tmp_path / "nowhere")
 
 
-def test_the_daemon_leaves_them_alone_and_says_which(disks: tuple[Path, Path]) -> None:
+def test_daemon_skips_unknown_topics_and_names_them(disks: tuple[Path, Path]) -> None:
     a, b = disks
     write_log(a / "gone-0")
     events: list[Event] = []
@@ -227,7 +227,7 @@ def test_the_daemon_leaves_them_alone_and_says_which(disks: tuple[Path, Path]) -
     assert {"clicks-0"} == {str(e.report.name) for e in events if hasattr(e, "report")}
 
 
-def test_explain_and_inspect_decide_alike(disks: tuple[Path, Path]) -> None:
+def test_explain_and_inspect_agree_with_compact(disks: tuple[Path, Path]) -> None:
     a, b = disks
     [clicks, orders] = lastwrite.explain(str(b), now_ms=NOW_MS).partitions
     assert not clicks.is_due and "nothing is known of topic clicks" in clicks.reasons[0].message
@@ -240,14 +240,14 @@ def test_explain_and_inspect_decide_alike(disks: tuple[Path, Path]) -> None:
     assert seen["orders-1"].is_due and "cleanup.policy is delete" in (seen["clicks-0"].reason or "")
 
 
-def test_other_systems_have_no_topics_of_kafkas() -> None:
+def test_other_systems_refuse_kafkas_topic_options() -> None:
     store = str(Path(__file__).parents[1] / "corpus" / "rocketmq" / "5.5.0")
     for arguments in ({"topic_config": {"ctopic": COMPACT}}, {"metadata": store}):
         with pytest.raises(InvalidConfig, match="of Kafka"):
             lastwrite.plan(store, spark=INLINE, **arguments)  # type: ignore[arg-type]
 
 
-def test_a_default_that_does_not_hold_is_told(
+def test_default_that_does_not_apply_is_reported(
     disks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = disks
@@ -276,7 +276,7 @@ def test_a_default_that_does_not_hold_is_told(
     )
 
 
-def test_a_person_reads_once_what_to_state(
+def test_text_output_names_the_missing_setting_once(
     disks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, b = disks
@@ -291,7 +291,7 @@ def test_a_person_reads_once_what_to_state(
     assert "nothing is known of topic orders" in said
 
 
-def test_every_partition_says_its_settings(disks: tuple[Path, Path]) -> None:
+def test_every_partition_lists_its_settings(disks: tuple[Path, Path]) -> None:
     a, b = disks
     arguments: dict[str, Any] = {"config": {"min.cleanable.dirty.ratio": 0.25}, "metadata": str(a)}
     for report in (
@@ -318,7 +318,9 @@ def test_every_partition_says_its_settings(disks: tuple[Path, Path]) -> None:
     assert unknown["settings"]["cleanup.policy"] == {"value": None, "source": "unknown"}
 
 
-def test_settings(disks: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -> None:
+def test_settings_command_lists_sources(
+    disks: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
     a, b = disks
     report = lastwrite.settings([str(a), str(b)])
     assert [(found.topic, len(found.folders)) for found in report.topics] == [
@@ -346,7 +348,7 @@ def test_settings(disks: tuple[Path, Path], capfd: pytest.CaptureFixture[str]) -
     assert "cleanup.policy=?  source=unknown" in capfd.readouterr().out
 
 
-def test_inspect_of_one_partition_says_who_set_what(
+def test_inspect_of_one_partition_shows_the_source_of_settings(
     disks: tuple[Path, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     a, b = disks
@@ -360,7 +362,7 @@ def test_inspect_of_one_partition_says_who_set_what(
     assert f"  settings     {settings}" in said
 
 
-def test_settings_of_other_systems() -> None:
+def test_settings_command_covers_other_systems() -> None:
     corpus = Path(__file__).parents[1] / "corpus"
     [topic] = lastwrite.settings(
         str(corpus / "rocketmq" / "5.5.0"), config={"keyless.messages": "keep"}
@@ -373,7 +375,7 @@ def test_settings_of_other_systems() -> None:
             lastwrite.settings(str(corpus / "rocketmq" / "5.5.0"), **arguments)  # type: ignore[arg-type]
 
 
-def test_dynamic_defaults_of_brokers(disks: tuple[Path, Path]) -> None:
+def test_dynamic_broker_defaults_apply_to_topics(disks: tuple[Path, Path]) -> None:
     """What brokers have as dynamic defaults holds for topics that set nothing, and outvotes what
     was stated.
     """
@@ -393,7 +395,7 @@ def test_dynamic_defaults_of_brokers(disks: tuple[Path, Path]) -> None:
         ) == ("9", "broker (metadata)")
 
 
-def test_a_topic_that_only_a_pattern_matches_was_not_named(disks: tuple[Path, Path]) -> None:
+def test_topic_matched_only_by_a_pattern_is_not_named(disks: tuple[Path, Path]) -> None:
     a, b = disks
     found_on_both = lastwrite.plan(
         [str(a), str(b)], topic=["ord*", "clicks"], now_ms=NOW_MS, spark=INLINE
@@ -421,7 +423,7 @@ def test_a_topic_that_only_a_pattern_matches_was_not_named(disks: tuple[Path, Pa
         compact(a, b, topic="orders", partition=7)
 
 
-def test_a_broken_metadata_log_is_one_error(
+def test_broken_metadata_log_is_a_single_error(
     disks: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b = disks
@@ -447,7 +449,7 @@ def test_a_broken_metadata_log_is_one_error(
     assert "by --metadata PATH" in str(found.to_dict()["partitions"][0])
 
 
-def test_a_plan_says_what_would_be(
+def test_plan_uses_the_conditional(
     disks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, _ = disks

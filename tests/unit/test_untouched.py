@@ -1,4 +1,4 @@
-"""A command that changes a store, or copies one, accounts for every file beside the logs."""
+"""Tests that a command that changes or copies a store lists every file that it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def entries_of(root: Path) -> set[str]:
     }
 
 
-def test_a_round_on_a_log_root(tmp_path: Path) -> None:
+def test_round_on_a_log_root_lists_unchanged_files(tmp_path: Path) -> None:
     root = log_root(tmp_path / "root")
     found = named(root, compact(root))
     written = {"t-0", "other-1", "cleaner-offset-checkpoint", "log-start-offset-checkpoint"}
@@ -81,7 +81,7 @@ def test_a_round_on_a_log_root(tmp_path: Path) -> None:
     assert found[f"t-1.{'0' * 32}-delete"] == "a partition that its broker is deleting"
 
 
-def test_a_copy_of_a_log_root(tmp_path: Path) -> None:
+def test_copy_of_a_log_root_lists_omitted_files(tmp_path: Path) -> None:
     root, to = log_root(tmp_path / "root"), tmp_path / "copy"
     report = compact(root, to)
     found = named(root, report)
@@ -93,7 +93,7 @@ def test_a_copy_of_a_log_root(tmp_path: Path) -> None:
     )
 
 
-def test_a_round_on_a_store_of_rocketmq(tmp_path: Path) -> None:
+def test_round_on_a_rocketmq_store_lists_unchanged_files(tmp_path: Path) -> None:
     root = store(tmp_path / "store")
     report = compact(root)
     found = named(root, report)
@@ -105,7 +105,7 @@ def test_a_round_on_a_store_of_rocketmq(tmp_path: Path) -> None:
     assert line.endswith(f"unknown files, left unchanged: {root}/odd, {root}/config/odd.json")
 
 
-def test_a_copy_of_a_store_of_rocketmq(tmp_path: Path) -> None:
+def test_copy_of_a_rocketmq_store_lists_omitted_files(tmp_path: Path) -> None:
     root, to = store(tmp_path / "store"), tmp_path / "copy"
     found = named(root, compact(root, to))
     assert found.keys() == entries_of(root) - entries_of(to)
@@ -113,7 +113,7 @@ def test_a_copy_of_a_store_of_rocketmq(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
-def test_a_topic_of_pulsar(tmp_path: Path, is_copy: bool) -> None:
+def test_round_on_a_pulsar_topic_lists_unchanged_files(tmp_path: Path, is_copy: bool) -> None:
     root, to = topic(tmp_path / "archive"), tmp_path / "copy" if is_copy else None
     found = named(topic_folder(root, "persistent://public/default/t"), compact(root, to))
     assert found["odd"] == UNKNOWN
@@ -126,7 +126,7 @@ def test_a_topic_of_pulsar(tmp_path: Path, is_copy: bool) -> None:
     )
 
 
-def test_a_plan_and_an_archive_have_none(tmp_path: Path) -> None:
+def test_plan_and_archive_list_no_unchanged_files(tmp_path: Path) -> None:
     root = store(tmp_path / "root")
     assert lastwrite.plan(str(root), topic="t", spark=Inline()).untouched == []
     lastwrite.fetch([str(root)], str(tmp_path / "archive"), topic="t", include_active=True)
@@ -134,7 +134,7 @@ def test_a_plan_and_an_archive_have_none(tmp_path: Path) -> None:
     assert len(done.partitions) == 1 and done.untouched == []
 
 
-def test_a_long_list_is_cut() -> None:
+def test_long_list_is_shortened() -> None:
     names = [UntouchedFile(f"/root/{n:02}", "") for n in range(20)]
     (line,) = untouched_lines(names, is_copy=True)
     assert line.endswith("10, 11 and 8 more")

@@ -1,4 +1,4 @@
-"""Varints: worked bytes, bounds, round trips."""
+"""Tests of varints: bytes by hand, limits and round trips."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from lastwrite.errors import CorruptLog, TruncatedLog
         (-(2**31), "ffffffff0f"),
     ],
 )
-def test_numbers_of_32_bits(number: int, encoded: str) -> None:
+def test_32_bit_numbers_round_trip(number: int, encoded: str) -> None:
     data = bytes.fromhex(encoded)
     for encode, decode in ((encode_varint, decode_varint), (encode_varlong, decode_varlong)):
         assert encode(number) == data
@@ -47,13 +47,15 @@ def test_numbers_of_32_bits(number: int, encoded: str) -> None:
             assert caught.value.at == 0
 
 
-def test_numbers_of_64_bits() -> None:
+def test_64_bit_limits_are_encoded() -> None:
     assert encode_varlong(2**63 - 1) == b"\xfe" + b"\xff" * 8 + b"\x01"
     assert encode_varlong(-(2**63)) == b"\xff" * 9 + b"\x01"
 
 
 @pytest.mark.parametrize(("decode", "longest"), [(decode_varint, 5), (decode_varlong, 10)])
-def test_no_number_is_longer(decode: Callable[[bytes, int], tuple[int, int]], longest: int) -> None:
+def test_overlong_varint_is_refused(
+    decode: Callable[[bytes, int], tuple[int, int]], longest: int
+) -> None:
     for data in (b"\x80" * longest + b"\x00", b"\xff" * 20):
         with pytest.raises(CorruptLog) as caught:
             decode(b"\0" + data, 1)
@@ -64,13 +66,13 @@ def test_no_number_is_longer(decode: Callable[[bytes, int], tuple[int, int]], lo
     )  # wasteful, but Java reads it
 
 
-def test_bits_above_the_width_are_cut_off() -> None:
+def test_bits_above_the_width_are_ignored() -> None:
     assert decode_varint(b"\x80\x80\x80\x80\x70", 0) == (0, 5)
     assert decode_varlong(b"\x80" * 9 + b"\x7e", 0) == (0, 10)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_numbers_come_back(number: int) -> None:
+def test_random_numbers_round_trip(number: int) -> None:
     data = encode_varlong(number)
     assert decode_varlong(data, 0) == (number, len(data))
     assert varint_bytes(number) == len(data)

@@ -1,8 +1,8 @@
-"""``verify`` notices: every single record lost, changed, doubled, moved or revived; every kind of
-damage.
+"""Tests that ``verify`` finds each lost, changed, duplicated, moved or revived record, and every
+kind of damage.
 
-The log as it was has a bit of everything; its compaction is written by hand. Each test changes one
-thing.
+The original log has an example of everything; its compaction is written by hand. Each test changes
+one thing.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # ---------------------------------------------------------------------- nothing was lost
 
 
-def test_a_true_compaction_is_verified(tmp_path: Path, before: Path) -> None:
+def test_correct_compaction_is_verified(tmp_path: Path, before: Path) -> None:
     report = verify(write(tmp_path, AFTER), before)
     (partition,) = report.partitions
     assert (partition.status, report.exit_status, found(report)) == (VerifyStatus.VERIFIED, 0, [])
@@ -191,11 +191,11 @@ def test_a_true_compaction_is_verified(tmp_path: Path, before: Path) -> None:
     assert report.to_dict()["totals"]["keys_alive"] == 7
 
 
-def test_a_log_is_its_own_compaction(before: Path) -> None:
+def test_unchanged_log_is_verified_against_itself(before: Path) -> None:
     assert verify(before, before).exit_status == 0
 
 
-def test_what_kafka_may_keep_is_no_loss(tmp_path: Path, before: Path) -> None:
+def test_extra_records_that_kafka_may_keep_are_accepted(tmp_path: Path, before: Path) -> None:
     """More than needed may stay: superseded, keyless, and deletes whose time has come."""
     for n, extra in enumerate([(0, 1), (2,), (3, 5), (7,), (15,)]):
         assert (
@@ -204,7 +204,7 @@ def test_what_kafka_may_keep_is_no_loss(tmp_path: Path, before: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", SURVIVORS)
-def test_each_record_lost(offset: int, tmp_path: Path, before: Path) -> None:
+def test_each_lost_record_is_found(offset: int, tmp_path: Path, before: Path) -> None:
     report = verify(write(tmp_path, kept(*(n for n in SURVIVORS if n != offset))), before)
     promise = {9: "lost_delete", 12: "lost_delete", 14: "lost_delete", 19: "lost_tail"}.get(
         offset, "lost"
@@ -217,7 +217,7 @@ def test_each_record_lost(offset: int, tmp_path: Path, before: Path) -> None:
     }
 
 
-def test_a_delete_may_go_when_its_time_has_come(tmp_path: Path, before: Path) -> None:
+def test_tombstone_may_be_removed_after_its_horizon(tmp_path: Path, before: Path) -> None:
     after = write(tmp_path, kept(*(n for n in SURVIVORS if n != 9)))
     assert found(verify(after, before, now_ms=T + 1999)) == [("lost_delete", 9)]
     assert verify(after, before, now_ms=T + 2000).exit_status == 0
@@ -226,7 +226,7 @@ def test_a_delete_may_go_when_its_time_has_come(tmp_path: Path, before: Path) ->
     assert found(verify(early, before, now_ms=T + 499)) == [("lost_delete", 7)]
 
 
-def test_a_removed_delete_revives_nothing(tmp_path: Path) -> None:
+def test_removed_tombstone_must_revive_no_value(tmp_path: Path) -> None:
     log: Log = {
         0: (B((R(0, "x", "old"), R(1, "y", "1")), 0, 1), B((R(2, "x", None),), 2, 2, horizon=T)),
         3: (B((R(3, "z", "1"),), 3, 3),),
@@ -262,7 +262,7 @@ CHANGES: dict[str, Callable[[Record], Record]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_each_record_changed(what: str, tmp_path: Path, before: Path) -> None:
+def test_each_changed_record_is_found(what: str, tmp_path: Path, before: Path) -> None:
     for n, (offset, log) in enumerate(everywhere(AFTER, CHANGES[what])):
         if what == "time" and offset == 16:  # its batch has the append time for all: changed below
             continue
@@ -272,7 +272,7 @@ def test_each_record_changed(what: str, tmp_path: Path, before: Path) -> None:
         assert {promise for promise, at in found(report) if at == offset} & {"changed", "added"}
 
 
-def test_append_time_changed(tmp_path: Path, before: Path) -> None:
+def test_changed_append_time_is_found(tmp_path: Path, before: Path) -> None:
     for n, b in enumerate(
         [{"max_timestamp": T + 98}, {"append_time": False, "max_timestamp": None}]
     ):
@@ -284,7 +284,7 @@ def test_append_time_changed(tmp_path: Path, before: Path) -> None:
         assert ("batch_changed", 15) in found(report)
 
 
-def test_each_record_moved_to_another_place(tmp_path: Path, before: Path) -> None:
+def test_record_moved_to_another_offset_is_found(tmp_path: Path, before: Path) -> None:
     """To a hole in its batch: its key and content are there, but not where they were."""
     for n, (base, b) in enumerate((base, b) for base, batches in AFTER.items() for b in batches):
         free = sorted(set(range(b.base, b.last + 1)) - {r.offset for r in b.records})
@@ -303,7 +303,7 @@ def test_each_record_moved_to_another_place(tmp_path: Path, before: Path) -> Non
         assert ("changed" if free[0] == 15 else "added", free[0]) in found(report)
 
 
-def test_a_batch_twice(tmp_path: Path, before: Path) -> None:
+def test_duplicate_batch_is_damage_or_growth(tmp_path: Path, before: Path) -> None:
     """Twice at one place is damage: offsets do not rise. Behind the end the log has grown."""
     for base, batches in AFTER.items():
         for n in range(len(batches)):
@@ -319,7 +319,7 @@ def test_a_batch_twice(tmp_path: Path, before: Path) -> None:
     assert found(report) == [] and "has grown" in str(report.partitions[0].advice)
 
 
-def test_each_batch_gone_with_its_records(tmp_path: Path, before: Path) -> None:
+def test_each_lost_batch_is_found(tmp_path: Path, before: Path) -> None:
     for base, batches in AFTER.items():
         for n, b in enumerate(batches):
             report = verify(
@@ -340,7 +340,9 @@ HEADS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("change", HEADS, ids=str)
-def test_each_batch_header_changed(change: dict[str, Any], tmp_path: Path, before: Path) -> None:
+def test_each_changed_batch_header_is_found(
+    change: dict[str, Any], tmp_path: Path, before: Path
+) -> None:
     for base, batches in AFTER.items():
         for n, b in enumerate(batches):
             if "base" in change or "last" in change:
@@ -372,7 +374,7 @@ def test_each_batch_header_changed(change: dict[str, Any], tmp_path: Path, befor
             assert report.exit_status == 5
 
 
-def test_a_horizon_moved_or_gone(tmp_path: Path, before: Path) -> None:
+def test_changed_horizon_is_found(tmp_path: Path, before: Path) -> None:
     first = AFTER[0]
     for n, horizon in enumerate([T + 2001, T + 1999, None]):
         moved = (*first[:-1], replace(first[-1], horizon=horizon))
@@ -381,7 +383,7 @@ def test_a_horizon_moved_or_gone(tmp_path: Path, before: Path) -> None:
         ]
 
 
-def test_an_empty_batch_may_stand_for_its_records(tmp_path: Path, before: Path) -> None:
+def test_empty_batch_may_replace_its_records(tmp_path: Path, before: Path) -> None:
     """As at the high watermark: offsets stay, codec and horizon go."""
     emptied = B((), 7, 8, max_timestamp=T + 8)
     log = {**AFTER, 0: (AFTER[0][0], emptied, AFTER[0][1])}
@@ -390,12 +392,12 @@ def test_an_empty_batch_may_stand_for_its_records(tmp_path: Path, before: Path) 
     assert report.partitions[0].empty_batches == 1
 
 
-def test_a_batch_that_dates_itself_wrongly(tmp_path: Path, before: Path) -> None:
+def test_wrong_max_timestamp_is_found(tmp_path: Path, before: Path) -> None:
     log = {**AFTER, 18: (replace(AFTER[18][0], max_timestamp=T + 777),)}
     assert found(verify(write(tmp_path, log), before)) == [("batch_misdated", 18)]
 
 
-def test_the_end_of_the_log_lost(tmp_path: Path) -> None:
+def test_lost_log_end_is_found(tmp_path: Path) -> None:
     log: Log = {0: BEFORE[0], 11: (), 12: ()}
     was = {0: BEFORE[0], 11: (B((), 11, 17, max_timestamp=T),), 18: ()}
     report = verify(write(tmp_path / "after", log), write(tmp_path / "before", was))
@@ -414,7 +416,7 @@ def grown(root: Path, log: Log, high_watermark: int = 23) -> Path:
     return root
 
 
-def test_a_log_that_has_merely_grown_breaks_no_promise(tmp_path: Path, before: Path) -> None:
+def test_grown_log_is_verified(tmp_path: Path, before: Path) -> None:
     report = verify(grown(tmp_path, GROWN), before)
     (partition,) = report.partitions
     assert (report.exit_status, found(report)) == (0, [])
@@ -424,7 +426,7 @@ def test_a_log_that_has_merely_grown_breaks_no_promise(tmp_path: Path, before: P
     ]
 
 
-def test_what_was_appended_supersedes(tmp_path: Path, before: Path) -> None:
+def test_appended_records_supersede_earlier_ones(tmp_path: Path, before: Path) -> None:
     """``a@20`` and ``h@22`` stand for ``a@4``, ``a@19`` and ``h@10``, below the high watermark."""
     rest = (n for n in (*SURVIVORS, 20, 21, 22) if n not in (4, 10, 19))
     after = kept(*rest, log=GROWN)
@@ -433,9 +435,7 @@ def test_what_was_appended_supersedes(tmp_path: Path, before: Path) -> None:
 
 
 @pytest.mark.parametrize("offset", [3, 5, 8, 10, 12, 16])
-def test_a_record_lost_is_missed_in_a_grown_log_too(
-    offset: int, tmp_path: Path, before: Path
-) -> None:
+def test_lost_record_is_found_in_a_grown_log(offset: int, tmp_path: Path, before: Path) -> None:
     log = kept(*(n for n in range(20) if n != offset))
     log = {**log, 20: (B((R(20, "new", "1"),), 20, 20, epoch=2),)}
     report = verify(grown(tmp_path, log, 21), before)
@@ -444,13 +444,13 @@ def test_a_record_lost_is_missed_in_a_grown_log_too(
     assert report.exit_status == (5 if wanted else 0)
 
 
-def test_a_log_that_ends_earlier_breaks_a_promise(tmp_path: Path) -> None:
+def test_log_that_ends_earlier_is_found(tmp_path: Path) -> None:
     before = grown(tmp_path / "before", GROWN)
     assert ("log_end", 20) in found(verify(write(tmp_path / "after", BEFORE), before))
 
 
 @pytest.mark.parametrize("horizon", [-1, -(2**63), -(2**63) + NOW])
-def test_no_delete_is_due_by_a_horizon_below_0(tmp_path: Path, horizon: int) -> None:
+def test_negative_horizon_never_expires(tmp_path: Path, horizon: int) -> None:
     """A sum of clock and ``delete.retention.ms`` that wrapped: no time that could have come."""
     log: Log = {
         0: (B((R(0, "x", None), R(1, "y", "1")), 0, 1, horizon=horizon),),
@@ -468,7 +468,9 @@ def test_no_delete_is_due_by_a_horizon_below_0(tmp_path: Path, horizon: int) -> 
 
 
 @pytest.mark.parametrize("retention_ms", [2**63 - 1, 2**62])
-def test_deletes_kept_for_ever_are_not_due(tmp_path: Path, retention_ms: int) -> None:
+def test_tombstone_with_endless_retention_does_not_expire(
+    tmp_path: Path, retention_ms: int
+) -> None:
     """Of formats v0 and v1, whose deletes age by their file."""
     rules = KAFKA_PROOF.rules(
         KAFKA.read(str(write(tmp_path, BEFORE) / "t-0")), {"delete.retention.ms": retention_ms}
@@ -476,7 +478,7 @@ def test_deletes_kept_for_ever_are_not_due(tmp_path: Path, retention_ms: int) ->
     assert -(2**63) <= rules.old_tombstones_until_ms < 0 or not rules.old_tombstones_until_ms
 
 
-def test_a_missing_middle_segment_is_named(tmp_path: Path) -> None:
+def test_missing_middle_segment_is_named(tmp_path: Path) -> None:
     """Of a log that no cleaner has touched; in a cleaned log such gaps are right."""
     log: Log = {n: (B((R(n, f"k{n}", "v"),), n, n),) for n in range(4)}
     root = write(tmp_path / "gap", {n: log[n] for n in (0, 1, 3)})
@@ -491,7 +493,7 @@ def test_a_missing_middle_segment_is_named(tmp_path: Path) -> None:
     assert (whole.exit_status, whole.partitions[0].advice) == (0, [])
 
 
-def test_what_lies_below_the_logs_start_may_go(tmp_path: Path) -> None:
+def test_records_below_the_log_start_may_be_removed(tmp_path: Path) -> None:
     before = write(tmp_path / "before", BEFORE)
     after = write(tmp_path / "after", kept(*(n for n in SURVIVORS if n != 4)))
     assert found(verify(after, before)) == [("lost", 4)]
@@ -503,7 +505,7 @@ def test_what_lies_below_the_logs_start_may_go(tmp_path: Path) -> None:
     assert comparison is not None and comparison.below_start == 5
 
 
-def test_a_record_supersedes_only_from_the_replicated_part(tmp_path: Path) -> None:
+def test_unreplicated_record_does_not_supersede(tmp_path: Path) -> None:
     """``a@19`` lies above the high watermark: it may be taken back, and ``a@4`` is the last write
     that counts.
     """
@@ -516,7 +518,7 @@ def test_a_record_supersedes_only_from_the_replicated_part(tmp_path: Path) -> No
     assert found(verify(after, before)) == [("lost", 4)]
 
 
-def test_side_files_changed(tmp_path: Path, before: Path) -> None:
+def test_changed_side_file_is_found(tmp_path: Path, before: Path) -> None:
     for name in ("partition.metadata", "leader-epoch-checkpoint"):
         after = write(tmp_path / name, AFTER)
         (after / "t-0" / name).unlink()
@@ -525,7 +527,7 @@ def test_side_files_changed(tmp_path: Path, before: Path) -> None:
     assert [v.promise for v in verify(after, before).violations] == ["side_file"]
 
 
-def test_a_leader_epoch_file_of_a_later_version(tmp_path: Path) -> None:
+def test_leader_epoch_file_of_a_later_version_is_compared_as_bytes(tmp_path: Path) -> None:
     before, after = write(tmp_path / "before", BEFORE), write(tmp_path / "after", AFTER)
     for root in (before, after):
         (root / "t-0" / "leader-epoch-checkpoint").write_text("7\n")
@@ -534,7 +536,7 @@ def test_a_leader_epoch_file_of_a_later_version(tmp_path: Path) -> None:
     assert [v.promise for v in verify(after, before).violations] == ["side_file"]
 
 
-def test_partitions_meet_by_name(tmp_path: Path) -> None:
+def test_partitions_are_matched_by_name(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for name in ("t-0", "t-1", "u-0"):
         write(before, BEFORE, name)
@@ -549,7 +551,7 @@ def test_partitions_meet_by_name(tmp_path: Path) -> None:
     assert verify(after, before, topic="u").exit_status == 0
 
 
-def test_the_pieces_make_no_difference(
+def test_piece_sizes_do_not_change_the_result(
     tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut at every index entry, with blocks of few rows and buckets that must be judged in parts."""
@@ -588,7 +590,7 @@ def structure(root: Path, **arguments: Any) -> PartitionVerification:
     return partition
 
 
-def test_a_whole_log(before: Path) -> None:
+def test_intact_log_is_verified(before: Path) -> None:
     partition = structure(before)
     assert (
         partition.status is VerifyStatus.VERIFIED
@@ -742,7 +744,7 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
     assert bad.reason and good.records == 19
 
 
-def test_what_a_broker_puts_in_order_is_noted(tmp_path: Path, before: Path) -> None:
+def test_recoverable_files_are_noted(tmp_path: Path, before: Path) -> None:
     """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with
     the log.
     """
@@ -765,7 +767,7 @@ def test_what_a_broker_puts_in_order_is_noted(tmp_path: Path, before: Path) -> N
         assert [problem.kind for problem in partition.problems] == [ProblemKind.RECOVERED]
 
 
-def test_a_torn_tail(tmp_path: Path) -> None:
+def test_torn_tail_is_damage(tmp_path: Path) -> None:
     root = write(tmp_path, BEFORE)
     active = root / "t-0" / f"{18:020d}.log"
     whole = active.read_bytes()
@@ -778,7 +780,7 @@ def test_a_torn_tail(tmp_path: Path) -> None:
         } == {0}
 
 
-def test_in_pieces_damage_is_named_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_named_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that lies cuts a segment in wrong places; the index is named, not the log."""
     monkeypatch.setattr(verify_module, "_PIECE_BYTES", 60)
     monkeypatch.setattr(verify_module, "_UNIT_BYTES", 100)
@@ -790,7 +792,7 @@ def test_in_pieces_damage_is_named_as_well(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_every_flipped_bit_is_noticed(codec: Codec, tmp_path: Path) -> None:
+def test_every_flipped_bit_is_found(codec: Codec, tmp_path: Path) -> None:
     """In log and indexes, wherever it is: as damage, or because the log is not what it was."""
     log: Log = {
         0: (
@@ -820,7 +822,7 @@ def test_damage_in_either_log_ends_the_comparison(tmp_path: Path, before: Path) 
         assert str(root) in str(report.partitions[0].reason)
 
 
-def test_preallocated_indexes_of_the_active_segment(tmp_path: Path) -> None:
+def test_preallocated_indexes_of_the_active_segment_are_accepted(tmp_path: Path) -> None:
     root = write(tmp_path, BEFORE)
     for name, size in ((f"{18:020d}.index", 8), (f"{18:020d}.timeindex", 12)):
         path = root / "t-0" / name
@@ -828,7 +830,7 @@ def test_preallocated_indexes_of_the_active_segment(tmp_path: Path) -> None:
     assert structure(root).problems == []
 
 
-def test_an_empty_time_index_is_advice(tmp_path: Path) -> None:
+def test_empty_time_index_is_advice(tmp_path: Path) -> None:
     root = write(tmp_path, BEFORE)
     (root / "t-0" / TIMES).write_bytes(b"")
     partition = structure(root)
@@ -836,7 +838,7 @@ def test_an_empty_time_index_is_advice(tmp_path: Path) -> None:
     assert len(partition.advice) == 1 and "time index is empty" in partition.advice[0]
 
 
-def test_a_sparse_index_is_advice(tmp_path: Path) -> None:
+def test_sparse_index_is_advice(tmp_path: Path) -> None:
     batches = [encode_batch([Record(n, T, b"k", bytes(200_000))]) for n in range(12)]
     write_segment(tmp_path / "t-0", 0, batches)
     write_segment(tmp_path / "t-0", 12, [])
@@ -868,7 +870,7 @@ def test_control_batches_and_producers_are_verified(tmp_path: Path) -> None:
     assert found(verify(roots[1], roots[0])) == [("lost_control", 1), ("redecided", 0)]
 
 
-def test_refusals(tmp_path: Path, before: Path) -> None:
+def test_missing_paths_and_wrong_settings_are_refused(tmp_path: Path, before: Path) -> None:
     with pytest.raises(NotALog):
         verify(tmp_path)
     with pytest.raises(NotALog):
@@ -877,7 +879,7 @@ def test_refusals(tmp_path: Path, before: Path) -> None:
         verify(before, config={"no.such.setting": 1})
 
 
-def test_a_log_that_someone_holds_is_refused(tmp_path: Path) -> None:
+def test_locked_log_is_refused(tmp_path: Path) -> None:
     root = write(tmp_path, BEFORE)
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen(
@@ -892,7 +894,7 @@ def test_a_log_that_someone_holds_is_refused(tmp_path: Path) -> None:
         process.stdin.close()
 
 
-def test_nothing_is_written(tmp_path: Path, before: Path) -> None:
+def test_verify_writes_nothing(tmp_path: Path, before: Path) -> None:
     def listing() -> Sequence[tuple[str, int, bytes]]:
         files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
         return [(str(path), path.stat().st_mtime_ns, path.read_bytes()) for path in files]

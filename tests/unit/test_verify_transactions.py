@@ -1,7 +1,6 @@
-"""``verify`` knows transactions, producers, older formats and retention: what may be missing, and
-what may not.
+"""Tests of ``verify`` with transactions, producers, older formats and retention.
 
-The log as it was is small and has one of each; its compaction is written by hand. Each test changes
+The original log is small and has one of each; its compaction is written by hand. Each test changes
 one thing.
 """
 
@@ -165,7 +164,7 @@ CLEAN = replace(
 )
 
 
-def test_a_true_compaction_is_verified(tmp_path: Path) -> None:
+def test_correct_compaction_is_verified(tmp_path: Path) -> None:
     report = verify(tmp_path, CLEAN, LOG)
     assert report.exit_status == 0, report.problems
     (partition,) = report.partitions
@@ -192,7 +191,7 @@ def test_a_true_compaction_is_verified(tmp_path: Path) -> None:
     assert was is not None and was.aborted_records == 4
 
 
-def test_what_may_stay(tmp_path: Path) -> None:
+def test_removable_records_may_stay(tmp_path: Path) -> None:
     for after in (
         LOG,
         LOG.without(2),
@@ -204,7 +203,7 @@ def test_what_may_stay(tmp_path: Path) -> None:
         assert report.exit_status == 0, report.problems
 
 
-def test_an_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
+def test_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
     """``a@2`` was aborted and ``a@12`` may be: ``a@0`` is the last write. Nor is ``b@13`` below
     what is stable.
     """
@@ -214,7 +213,7 @@ def test_an_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
     assert verify(tmp_path, CLEAN.having(b0=kept(LOG.batches[0], 0)), LOG).exit_status == 0
 
 
-def test_an_aborted_record_does_not_reappear(tmp_path: Path) -> None:
+def test_aborted_record_must_not_reappear(tmp_path: Path) -> None:
     before = replace(CLEAN, aborted=())
     report = verify(tmp_path, before.having(b2=LOG.batches[2]), before)
     assert {("added", 2), ("added", 3), ("batch_added", 2), ("transaction_index", None)} <= set(
@@ -222,7 +221,7 @@ def test_an_aborted_record_does_not_reappear(tmp_path: Path) -> None:
     )
 
 
-def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
+def test_records_after_an_open_transaction_must_stay(tmp_path: Path) -> None:
     for offset in (12, 13, 14):
         report = verify(tmp_path, CLEAN.without(offset), LOG)
         assert ("lost_tail", offset) in found(report)
@@ -241,7 +240,7 @@ def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_index", [True, False])
-def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_path: Path) -> None:
+def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_path: Path) -> None:
     """What brokers did: the data then falls to the producer's next marker, and aborted writes are
     read as committed.
     """
@@ -277,7 +276,7 @@ def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_p
     )
 
 
-def test_aborted_data_without_its_index_entry(tmp_path: Path) -> None:
+def test_aborted_data_without_its_index_entry_is_found(tmp_path: Path) -> None:
     report = verify(tmp_path, LOG.without(aborted=False), LOG)
     assert found(report) == [("transaction_index", None)]
     assert "an entry is missing for producer 1" in report.violations[0].message
@@ -289,7 +288,7 @@ LIES = [(1, 3, 7, 4), (2, 2, 7, 4), (1, 2, 8, 4), (1, 2, 7, 5), (1, 2, 7, 8)]
 
 
 @pytest.mark.parametrize("entry", LIES, ids=str)
-def test_an_index_that_lies(entry: tuple[int, int, int, int], tmp_path: Path) -> None:
+def test_wrong_index_entry_is_found(entry: tuple[int, int, int, int], tmp_path: Path) -> None:
     """Which is damage in a log by itself, and a broken promise where it was true before."""
     after = replace(LOG, aborted=(entry,))
     report = verify(tmp_path, after)
@@ -299,7 +298,7 @@ def test_an_index_that_lies(entry: tuple[int, int, int, int], tmp_path: Path) ->
     assert verify(tmp_path, after, after).exit_status != 0
 
 
-def test_a_marker_goes_when_nothing_is_left_and_its_horizon_has_come(tmp_path: Path) -> None:
+def test_marker_may_be_removed_after_its_data_and_horizon(tmp_path: Path) -> None:
     spent = replace(CLEAN, aborted=())
     stamped = spent.having(b7=marker(1, 7, ABORT, NOW))
     assert found(verify(tmp_path, spent.without(7), spent)) == [("lost_control", 7)]
@@ -327,7 +326,7 @@ def test_a_marker_goes_when_nothing_is_left_and_its_horizon_has_come(tmp_path: P
     ]
 
 
-def test_the_last_batch_of_an_active_producer_stays(tmp_path: Path) -> None:
+def test_last_batch_of_an_active_producer_must_stay(tmp_path: Path) -> None:
     before = Log(
         {
             0: data(5, 0, R(0, "a", "0"), in_transaction=False),
@@ -366,7 +365,7 @@ def test_the_last_batch_of_an_active_producer_stays(tmp_path: Path) -> None:
     assert found(verify(tmp_path, same_one.without(0, 1), same_one)) == [("batch_lost", 1)]
 
 
-def test_a_producer_that_only_its_marker_remembers(tmp_path: Path) -> None:
+def test_marker_that_is_the_only_trace_of_a_producer_must_stay(tmp_path: Path) -> None:
     """A marker that begins an epoch is all that is left of the producer."""
     before = Log(
         {
@@ -390,7 +389,7 @@ def test_a_producer_that_only_its_marker_remembers(tmp_path: Path) -> None:
     assert verify(tmp_path, emptied.without(1), emptied).exit_status == 0
 
 
-def test_a_tombstone_dropped_while_an_older_value_remains_beyond_the_cleaned_range(
+def test_tombstone_dropped_before_an_older_value_is_found(
     tmp_path: Path,
 ) -> None:
     """Wherever the older value lies, in a segment that the round rewrote or in one that it left
@@ -455,7 +454,7 @@ def converted(
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_older_formats_come_out_as_v2(magic: int, tmp_path: Path) -> None:
+def test_older_formats_are_compared_with_their_v2_batches(magic: int, tmp_path: Path) -> None:
     before = write_old(tmp_path, magic)
     left = [R(2, "a", "2"), R(5, "d", None), R(6, "c", "6")]
     clean = Log(
@@ -522,7 +521,7 @@ def write_old(folder: Path, magic: int) -> Path:
     return old_log(magic).write(folder / "before")
 
 
-def test_deletes_of_older_formats_age_by_their_file(tmp_path: Path) -> None:
+def test_tombstones_of_older_formats_expire_with_their_file(tmp_path: Path) -> None:
     """By how much older it is than the last clean segment, not by the clock."""
     batches = {
         0: encode_message(R(0, "a", None), 1),
@@ -559,7 +558,7 @@ def test_deletes_of_older_formats_age_by_their_file(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- retention
 
 
-def test_segments_that_retention_took(tmp_path: Path) -> None:
+def test_segments_deleted_by_retention_are_accepted(tmp_path: Path) -> None:
     """What lies below the new start may be gone, markers and index entries too."""
     before = LOG.having(b15=marker(3, 15, ABORT))
     before = replace(before, aborted=(*before.aborted, (3, 12, 15, 16)))
@@ -587,7 +586,7 @@ def test_segments_that_retention_took(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- other orders
 
 
-def test_the_last_write_by_another_order(tmp_path: Path) -> None:
+def test_last_write_follows_the_compaction_strategy(tmp_path: Path) -> None:
     def at(offset: int, key: str, value: str | None, time: int, version: int) -> Record:
         headers = ((b"v", version.to_bytes(8, "big")),)
         return Record(offset, T + time, key.encode(), value and value.encode(), headers)

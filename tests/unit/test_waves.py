@@ -1,4 +1,4 @@
-"""Waves that are done in one stage: the driver plans the next meanwhile, and a thread commits the
+"""Tests of waves done in one stage: the driver plans the next meanwhile, and a thread commits the
 last.
 """
 
@@ -72,7 +72,7 @@ def compacted(root: Path) -> Any:
     )
 
 
-def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> None:
+def test_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> None:
     root = make(tmp_path / "one")
     report = compacted(root)
     a_wave = ["plan", "plan", "end", "begin"]
@@ -90,7 +90,7 @@ def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> N
     assert contents(root) == contents(other)
 
 
-def test_the_next_wave_is_planned_while_one_is_committed(
+def test_next_wave_is_planned_during_a_commit(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned, waited = Event(), []
@@ -111,7 +111,7 @@ def test_the_next_wave_is_planned_while_one_is_committed(
     assert waited == [True] * 4
 
 
-def test_an_interrupt_waits_for_the_commit_that_goes_on(
+def test_interrupt_waits_for_the_running_commit(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted_plan, noted_commit = round.plan_partition, round.commit
@@ -134,7 +134,7 @@ def test_an_interrupt_waits_for_the_commit_that_goes_on(
     assert told[-3:] == ["cancel", "commit", "committed"]
 
 
-def test_what_workers_are_at_is_given_up_where_the_driver_fails(
+def test_failure_of_the_driver_cancels_the_workers_stage(
     tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

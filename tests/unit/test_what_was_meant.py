@@ -1,4 +1,4 @@
-"""Addresses in the place of paths, and packages that are not there: the error has the next step."""
+"""Tests of addresses in place of paths, and of missing packages: the error names the next step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIP = r"pip install 'lastwrite\[frames\]'"
 
 
 @pytest.mark.parametrize("command", ["table", "inspect", "dump", "read", "explain", "verify"])
-def test_a_command_on_files_names_the_fetch_of_a_live_cluster(
+def test_command_on_files_names_fetch_for_a_live_cluster(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["--topic", "t", "--to", str(tmp_path / "t")] if command == "table" else []
@@ -34,14 +34,14 @@ def test_a_command_on_files_names_the_fetch_of_a_live_cluster(
     assert "lastwrite fetch persistent://TENANT/NAMESPACE/TOPIC" in capsys.readouterr().err
 
 
-def test_fetch_names_the_addresses_that_it_takes(tmp_path: Path) -> None:
+def test_fetch_names_the_accepted_addresses(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="give kafka://localhost:9092 or rocketmq://local"):
         lastwrite.fetch("localhost:9092", str(tmp_path))
     with pytest.raises(InvalidConfig, match="give persistent://TENANT/NAMESPACE/TOPIC"):
         lastwrite.fetch("pulsar://localhost:6650", str(tmp_path))
 
 
-def test_a_folder_that_looks_like_an_address_is_a_folder(
+def test_folder_with_the_name_of_an_address_is_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,7 +86,7 @@ def _given(name: str, root: str) -> Callable[[], Any]:
         "verify_table",
     ],
 )
-def test_without_pyarrow_the_line_for_pip_is_named(
+def test_missing_pyarrow_names_the_pip_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").mkdir()

@@ -1,6 +1,4 @@
-"""What workers lack is said in plain words, all of it at once; tests/system/test_cluster.py asks
-real ones.
-"""
+"""Tests of reporting all that workers lack at once; tests/system/test_cluster.py has real ones."""
 
 from __future__ import annotations
 
@@ -29,11 +27,11 @@ def said(*answers: dict[str, Any], client: bool = True) -> list[str]:
     return [problem for problem, _ in found]
 
 
-def test_workers_that_have_all_are_let_pass() -> None:
+def test_suitable_workers_pass() -> None:
     assert said(answer(), answer(numpy="2.0.0", numba="0.61.0"), answer(numba="?")) == []
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     unseen = {"/data/t-0": ("not seen", "give an address")}
     refused = {"s3://b/k": ("s3:GetObject is refused", "give the workers credentials")}
     assert said(
@@ -53,16 +51,16 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     ]
 
 
-def test_what_no_worker_sees() -> None:
+def test_path_that_no_worker_sees_is_named() -> None:
     unseen = answer(seen={"/data": ("not seen", "use an address that every worker can read")})
     assert said(unseen, unseen) == ["the workers of spark://m:7077 do not see /data"]
 
 
-def test_the_client_of_buckets_is_missed_only_for_addresses() -> None:
+def test_bucket_client_is_required_only_for_addresses() -> None:
     assert said(answer(obstore=None), client=False) == []
 
 
-def test_a_worker_looks_as_the_driver_would(
+def test_worker_checks_paths_with_the_drivers_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(address, "_settings", StoreSettings())
@@ -74,7 +72,7 @@ def test_a_worker_looks_as_the_driver_would(
     assert address.used() == settings
 
 
-def test_a_worker_looks_at_private_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_checks_private_key_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("Crypto")
     monkeypatch.setattr(address, "_settings", StoreSettings())
     keys = Path(__file__).parent.parent / "corpus/tiered/chunks/keys"
@@ -86,7 +84,7 @@ def test_a_worker_looks_at_private_keys(tmp_path: Path, monkeypatch: pytest.Monk
     assert "each machine that reads" in str(remedy)
 
 
-def test_memory_on_a_cluster_is_an_executors() -> None:
+def test_memory_setting_of_a_cluster_is_per_executor() -> None:
     assert plan_executor_memory(None, 4).total_bytes == 4 * 384 * MIB
     assert plan_executor_memory(None, 1, "2g").total_bytes == 2048 * MIB
     assert plan_executor_memory(None, 1, "800").total_bytes == 800 * MIB

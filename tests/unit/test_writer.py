@@ -1,4 +1,4 @@
-"""A partition as a broker lays one out."""
+"""Tests of writing a partition as a broker lays it out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(root: Path, count: int, *, roll: bool = False, **settings: object) -> 
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_what_goes_in_comes_out(tmp_path: Path, codec: Codec) -> None:
+def test_written_records_are_read_back(tmp_path: Path, codec: Codec) -> None:
     folder = write(tmp_path, 200, segment_bytes=2000, batch_bytes=500, codec=codec)
     batches = [batch for name in names(folder, ".log") for batch in batches_of(folder / name)]
     records = [record for batch in batches for record in batch.records]
@@ -58,7 +58,7 @@ def test_what_goes_in_comes_out(tmp_path: Path, codec: Codec) -> None:
     ]
 
 
-def test_null_and_empty_stay_apart(tmp_path: Path) -> None:
+def test_null_and_empty_are_distinct(tmp_path: Path) -> None:
     with TopicWriter(str(tmp_path), T0) as writer:
         offsets = [writer.append(None, b"", 1), writer.append(b"", None, 2)]
     (batch,) = batches_of(tmp_path / "t-0" / f"{0:020}.log")
@@ -67,7 +67,7 @@ def test_null_and_empty_stay_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 300, 4096])
-def test_segments_are_rolled_before_they_overflow_and_indexed_batch_by_batch(
+def test_segments_roll_before_they_overflow_and_are_indexed_by_batch(
     tmp_path: Path, interval: int
 ) -> None:
     folder = write(
@@ -91,7 +91,7 @@ def test_segments_are_rolled_before_they_overflow_and_indexed_batch_by_batch(
     assert end == 300
 
 
-def test_a_batch_ends_by_size_or_when_the_producer_says_so(tmp_path: Path) -> None:
+def test_batch_ends_by_size_or_by_flush(tmp_path: Path) -> None:
     with TopicWriter(str(tmp_path), T0, batch_bytes=100) as writer:
         writer.append(b"a", b"x", 1)
         writer.flush_batch()
@@ -104,7 +104,7 @@ def test_a_batch_ends_by_size_or_when_the_producer_says_so(tmp_path: Path) -> No
     assert [batch.header.partition_leader_epoch for batch in batches] == [0, 0, 0]
 
 
-def test_the_side_files_are_those_of_an_orderly_shutdown(tmp_path: Path) -> None:
+def test_side_files_equal_those_of_a_clean_shutdown(tmp_path: Path) -> None:
     folder = write(tmp_path, 60, segment_bytes=1500, batch_bytes=500)
     bases = [int(name[:20]) for name in names(folder, ".log")]
     assert [int(name[:20]) for name in names(folder, ".snapshot")] == [*bases[1:], 60]
@@ -119,7 +119,7 @@ def test_the_side_files_are_those_of_an_orderly_shutdown(tmp_path: Path) -> None
     assert not (tmp_path / "cleaner-offset-checkpoint").exists()
 
 
-def test_a_rolled_log_ends_in_an_empty_segment(tmp_path: Path) -> None:
+def test_rolled_log_ends_in_an_empty_segment(tmp_path: Path) -> None:
     folder = write(tmp_path, 60, roll=True)
     assert names(folder, ".log") == [f"{0:020}.log", f"{60:020}.log"]
     assert (folder / f"{60:020}.log").stat().st_size == 0
@@ -137,7 +137,7 @@ def test_rolling_an_empty_segment_changes_nothing(tmp_path: Path) -> None:
     assert len(names(tmp_path / "t-0", ".log")) == 2
 
 
-def test_an_empty_topic_is_one_empty_segment(tmp_path: Path) -> None:
+def test_empty_topic_is_one_empty_segment(tmp_path: Path) -> None:
     folder = write(tmp_path, 0)
     assert names(folder) == [f"{0:020}.log", "partition.metadata"]
     assert (tmp_path / "replication-offset-checkpoint").read_bytes() == b"0\n1\nt 0 0\n"
@@ -150,20 +150,20 @@ def test_topics_share_the_checkpoints_of_their_root(tmp_path: Path) -> None:
     assert (tmp_path / "replication-offset-checkpoint").read_bytes() == b"0\n2\nt 0 5\nother 3 1\n"
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
+def test_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     one, two = (
         write(tmp_path / name, 100, segment_bytes=1500, batch_bytes=300) for name in ("one", "two")
     )
     assert contents(one) == contents(two)
 
 
-def test_a_partition_that_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_existing_partition_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 5)
     with pytest.raises(CommitConflict, match="t-0: the partition exists already"):
         TopicWriter(str(tmp_path), T0)
 
 
-def test_a_batch_larger_than_a_segment_is_refused_as_by_a_broker(tmp_path: Path) -> None:
+def test_batch_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(InvalidConfig, match="does not fit into segments of 100"),
         TopicWriter(str(tmp_path), T0, segment_bytes=100) as writer,
@@ -172,7 +172,7 @@ def test_a_batch_larger_than_a_segment_is_refused_as_by_a_broker(tmp_path: Path)
         writer.flush_batch()
 
 
-def test_after_an_error_the_folder_does_not_claim_an_orderly_shutdown(tmp_path: Path) -> None:
+def test_error_leaves_no_sign_of_a_clean_shutdown(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), TopicWriter(str(tmp_path), T0) as writer:
         writer.append(b"k", b"v", 1)
         raise RuntimeError
@@ -180,7 +180,7 @@ def test_after_an_error_the_folder_does_not_claim_an_orderly_shutdown(tmp_path: 
     assert not (tmp_path / "replication-offset-checkpoint").exists()
 
 
-def test_a_full_disk_is_a_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = TopicWriter(str(tmp_path), T0)
     writer.append(b"k", b"v", 1)
     monkeypatch.setattr(files, "faults", files.FaultPoints(point=1, error=errno.ENOSPC))
