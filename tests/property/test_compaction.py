@@ -1,6 +1,6 @@
-"""What holds of every compaction, of any log: the engine in this process beside plain Python.
+"""Tests of sentences that hold for every compaction of any log, against plain Python.
 
-Each example is the life of a log: it grows and is cleaned by turns, under a clock that moves over
+Each example is the history of a log: it grows and is cleaned alternately, under a clock that passes
 delete horizons. The engine works on one copy of its folder, the reference on another.
 """
 
@@ -119,7 +119,7 @@ def keyless(offset: int) -> ModelBatch:
 
 
 @given(lives(codecs=(0,)))
-def test_like_a_broker_it_leaves_the_same_files(life: Life) -> None:
+def test_like_broker_round_leaves_the_files_of_the_reference(life: Life) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -136,7 +136,7 @@ def test_like_a_broker_it_leaves_the_same_files(life: Life) -> None:
 
 
 @given(lives(), st.booleans())
-def test_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
+def test_round_leaves_the_batches_of_the_reference(life: Life, like_broker: bool) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -160,7 +160,9 @@ def test_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
     life=life_of((keyless(0),), (keyless(1),), replicated=0.5), like_broker=False
 )  # held back by the watermark
 @given(lives(), st.booleans())
-def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
+def test_round_with_the_active_segment_leaves_the_batches_of_the_reference(
+    life: Life, like_broker: bool
+) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -185,7 +187,7 @@ def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_bro
     exact=st.booleans(),
     is_whole=st.booleans(),
 )
-def test_however_small_the_pieces_it_leaves_the_same_files(
+def test_piece_sizes_do_not_change_the_files(
     life: Life,
     piece_bytes: int,
     part_bytes: int,
@@ -219,9 +221,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
 
 
 @given(lives(), st.booleans())
-def test_a_log_that_nobody_writes_loses_its_expired_deletes(
-    life: Life, include_active: bool
-) -> None:
+def test_idle_log_loses_its_expired_tombstones(life: Life, include_active: bool) -> None:
     """Rounds of which nothing is dirty, as the plain model has them: readers end with the same."""
     with empty_root() as root:
         for phase in life.phases:
@@ -247,7 +247,7 @@ def test_a_log_that_nobody_writes_loses_its_expired_deletes(
 
 
 @given(lives())
-def test_a_reader_ends_with_the_same_table(life: Life) -> None:
+def test_reader_ends_with_the_same_table(life: Life) -> None:
     with empty_root() as root:
         written: list[ModelRecord] = []
         hidden: set[int] = set()
@@ -270,7 +270,7 @@ def test_a_reader_ends_with_the_same_table(life: Life) -> None:
 
 
 @given(lives(), st.booleans())
-def test_survivors_are_what_they_were(life: Life, include_active: bool) -> None:
+def test_surviving_records_are_unchanged(life: Life, include_active: bool) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -294,7 +294,7 @@ def test_survivors_are_what_they_were(life: Life, include_active: bool) -> None:
 
 
 @given(lives(min_rounds=2), st.booleans())
-def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
+def test_second_round_changes_nothing(life: Life, like_broker: bool) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -305,7 +305,7 @@ def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
 
 
 @given(lives())
-def test_whole_keys_and_fingerprints_agree(life: Life) -> None:
+def test_exact_keys_and_fingerprints_leave_the_same_files(life: Life) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -316,7 +316,7 @@ def test_whole_keys_and_fingerprints_agree(life: Life) -> None:
 
 
 @given(lives(), st.booleans())
-def test_a_copy_is_what_the_place_would_be(life: Life, like_broker: bool) -> None:
+def test_copy_equals_a_round_in_place(life: Life, like_broker: bool) -> None:
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)

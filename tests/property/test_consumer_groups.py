@@ -1,5 +1,5 @@
-"""Groups of KIP-848, whatever members do: no partition is ever read by two, and once everybody has
-done as told all is read.
+"""Tests of KIP-848 groups under random member actions: each partition has at most one reader, and
+finally exactly one.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ MOVES = st.lists(
 
 
 @given(MOVES)
-def test_a_partition_has_one_reader_and_all_have_one_in_the_end(
+def test_partition_has_at_most_one_reader_and_finally_exactly_one(
     moves: list[tuple[str, int, tuple[str, ...]]],
 ) -> None:
     group = ConsumerGroup("g", lambda topic: list(TOPICS.get(topic, ())))
@@ -96,7 +96,7 @@ def test_a_partition_has_one_reader_and_all_have_one_in_the_end(
         assert max(loads) - min(loads) <= 1
 
 
-def test_a_member_asks_where_the_group_stands_by_its_epoch() -> None:
+def test_offset_fetch_validates_the_member_epoch() -> None:
     """As Kafka 4.4 answers ``OffsetFetch`` of versions 9 and newer."""
     group = ConsumerGroup("g", lambda topic: TOPICS[topic])
     client = Client("m", ("a",))

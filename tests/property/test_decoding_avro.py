@@ -1,4 +1,4 @@
-"""Avro to columns: what fastavro has written is read as it was, by any reader's schema."""
+"""Tests of decoding Avro to columns: values that fastavro wrote are read with any reader's schema."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def decoded(
 
 @settings(max_examples=60)
 @given(st.data())
-def test_what_was_written_is_read(data: st.DataObject) -> None:
+def test_values_written_by_fastavro_are_read(data: st.DataObject) -> None:
     drawn, values = data.draw(records() | types())
     schema = renamed(drawn, itertools.count())
     some = data.draw(st.lists(values, max_size=5))
@@ -173,7 +173,7 @@ def test_what_was_written_is_read(data: st.DataObject) -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_what_is_harmed_is_named_and_the_rest_stays(data: st.DataObject) -> None:
+def test_damaged_value_is_named_and_the_others_are_read(data: st.DataObject) -> None:
     drawn, values = data.draw(records())
     schema = renamed(drawn, itertools.count())
     whole = [written(schema, each) for each in data.draw(st.lists(values, min_size=2, max_size=4))]
@@ -191,7 +191,7 @@ PROMOTED = {"int": ["int", "long", "double"], "long": ["long", "double"], "strin
 
 @settings(max_examples=60)
 @given(st.data())
-def test_a_readers_schema_is_resolved_as_fastavro_does(data: st.DataObject) -> None:
+def test_reader_schema_is_resolved_as_fastavro_does(data: st.DataObject) -> None:
     names = [f"f{n}" for n in range(data.draw(st.integers(1, 4)))]
     kinds = {
         name: data.draw(st.sampled_from(["int", "long", "string", "boolean"])) for name in names

@@ -1,4 +1,4 @@
-"""JSON to columns: what Python's ``json`` reads, and takes for bad."""
+"""Tests of decoding JSON to columns, against Python's ``json``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def decoded(schema: Any, texts: list[bytes | None]) -> tuple[list[Any], dict[int
 
 @settings(max_examples=60)
 @given(st.data())
-def test_what_json_writes_is_read(data: st.DataObject) -> None:
+def test_values_written_by_json_are_read(data: st.DataObject) -> None:
     schema, values = data.draw(schemas())
     some = data.draw(st.lists(values, max_size=4))
     indent, is_ascii = data.draw(st.sampled_from([None, 2])), data.draw(st.booleans())
@@ -113,9 +113,7 @@ def is_json(text: bytes) -> bool:
 @example(b"[1 2]", None)
 @example(b'{"a" 1}', None)
 @example(b'"tab\there"', None)
-def test_what_is_passed_over_is_held_to_the_grammar(
-    text: bytes, data: st.DataObject | None
-) -> None:
+def test_skipped_fields_must_follow_the_grammar(text: bytes, data: st.DataObject | None) -> None:
     whole = b'{"other":' + text + b', "id":7}'
     if data is not None and data.draw(st.booleans()):
         at = data.draw(st.integers(0, len(whole) - 1))
@@ -140,7 +138,7 @@ def test_what_is_passed_over_is_held_to_the_grammar(
         assert read is None or not isinstance(read, dict) or lone or typed, (whole, bad)
 
 
-def test_numbers_are_the_nearest_double_and_whole_ones_may_have_a_point() -> None:
+def test_numbers_are_the_nearest_double_and_integers_may_have_a_point() -> None:
     texts = [
         "0.1",
         "1e23",
@@ -159,7 +157,7 @@ def test_numbers_are_the_nearest_double_and_whole_ones_may_have_a_point() -> Non
     assert found == [1, 1000, None, None, 0] and list(bad) == [2, 3]
 
 
-def test_depth_is_bounded() -> None:
+def test_nesting_depth_is_limited() -> None:
     deep = b'{"other":' + b"[" * 600 + b"]" * 600 + b"}"
     _, bad = decoded({"type": "object", "properties": {"id": {"type": "integer"}}}, [deep])
     assert "too deep" in bad[0]

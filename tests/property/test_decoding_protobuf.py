@@ -1,4 +1,4 @@
-"""Protobuf to columns: what Protobuf's own library reads is read, and what it refuses is bad."""
+"""Tests of decoding Protobuf to columns: same values and same refusals as Protobuf's own library."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ SYNTAX = st.sampled_from(["proto2", "proto3"])
 
 @settings(max_examples=60)
 @given(st.data())
-def test_what_the_library_reads_is_read(data: st.DataObject) -> None:
+def test_values_that_the_library_reads_are_read(data: st.DataObject) -> None:
     file = ProtobufFile(descriptors(data.draw(SYNTAX.flatmap(files))))
     some = data.draw(st.lists(values(file.message("M")), max_size=4))
     found, bad = read(file, [*some])
@@ -318,7 +318,7 @@ def test_what_the_library_reads_is_read(data: st.DataObject) -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_what_is_harmed_is_bad_where_the_library_says_so(data: st.DataObject) -> None:
+def test_damaged_value_is_bad_if_the_library_refuses_it(data: st.DataObject) -> None:
     # of a closed enum an unknown number is bad here, and unknown there; of a map the library that
     # Python has, alone of all, leaves an entry out that has a field of another number
     syntax = data.draw(SYNTAX)
@@ -340,7 +340,7 @@ def test_what_is_harmed_is_bad_where_the_library_says_so(data: st.DataObject) ->
     assert (0 in bad) == (2 in bad) and same(found[0], found[2])
 
 
-def test_a_time_and_its_pieces() -> None:
+def test_timestamp_in_several_pieces_is_merged() -> None:
     """``nanos`` below 0, then a second piece: once read as 999,999 microseconds."""
     drawn = FileDescriptorProto(name="t.proto", package="p", syntax="proto3")
     drawn.dependency.append("google/protobuf/timestamp.proto")
@@ -367,7 +367,7 @@ def test_a_time_and_its_pieces() -> None:
     assert read(file, [halves]) == ([by_library(file, halves)], {})
 
 
-def test_of_an_enum_that_is_written_twice_the_last_number_counts() -> None:
+def test_last_number_of_a_repeated_enum_field_counts() -> None:
     """Also where one before it, or one that its oneof has dropped, is unknown."""
     drawn = FileDescriptorProto(name="e.proto", package="p", syntax="proto3")
     enum = drawn.enum_type.add(name="E")
@@ -399,7 +399,7 @@ def test_of_an_enum_that_is_written_twice_the_last_number_counts() -> None:
 
 @settings(max_examples=30)
 @given(st.data())
-def test_fields_that_are_not_asked_for_change_nothing(data: st.DataObject) -> None:
+def test_choice_of_fields_does_not_change_their_values(data: st.DataObject) -> None:
     file = ProtobufFile(descriptors(data.draw(SYNTAX.flatmap(files))))
     message = file.message("M")
     some = data.draw(st.lists(values(message), min_size=1, max_size=4))

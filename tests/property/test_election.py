@@ -1,4 +1,4 @@
-"""Election beside a dict: cut into buckets and elected block by block, the same records win."""
+"""Tests of the election against a dict: in buckets and blocks, the same records win."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def entries_of(block: list[int]) -> np.ndarray:
     bits=st.integers(0, 4),
     dirty=st.lists(st.integers(0, 30), min_size=4, max_size=4),
 )
-def test_the_last_dirty_write_of_a_key_wins(
+def test_last_dirty_write_of_a_key_wins(
     exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]
 ) -> None:
     """With ``exact`` two keys share each fingerprint, and their bytes tell them apart."""
@@ -203,7 +203,7 @@ def told(
 
 @pytest.mark.parametrize("exact", [False, True])
 @given(blocks=TIMED_BLOCKS, bits=st.integers(0, 4), dirty=st.integers(0, 30))
-def test_by_event_time_a_keys_records_meet_in_the_logs_order(
+def test_event_times_are_compared_in_log_order(
     exact: bool, blocks: list[list[tuple[int, int, bool, bool]]], bits: int, dirty: int
 ) -> None:
     """Clean records, below ``dirty``, take part like all others."""
@@ -230,7 +230,7 @@ GROUPED_BLOCKS = st.lists(st.lists(GROUPED, max_size=30), max_size=4)
 
 @pytest.mark.parametrize("exact", [False, True])
 @given(blocks=GROUPED_BLOCKS, bits=st.integers(0, 4))
-def test_parts_go_with_the_last_of_them(
+def test_parts_stay_with_the_last_part_of_their_group(
     exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int
 ) -> None:
     """Rows of key, group (0: none) and whether it is a part that more of its group shall follow."""
@@ -268,7 +268,7 @@ def test_parts_go_with_the_last_of_them(
         ("0b 0b", 0),  # a record without a time has time 0
     ],
 )
-def test_the_rule_of_event_times_by_example(written: str, stays: int | None) -> None:
+def test_event_time_examples_give_the_expected_winner(written: str, stays: int | None) -> None:
     """``5bx``: event time 5, of a batch, a delete."""
     rows = [("k", int(word.rstrip("bx")), "b" not in word, "x" in word) for word in written.split()]
     assert by_event_time(rows)[0].get("k") == stays

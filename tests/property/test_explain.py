@@ -1,6 +1,4 @@
-"""What ``explain`` says of every record of every key, held against what the next compaction then
-does.
-"""
+"""Tests that ``explain`` agrees with the next compaction about every record of every key."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ def offsets_by_key(root: Path) -> dict[bytes, list[int]]:
 
 
 @given(lives(), st.booleans())
-def test_what_goes_with_the_next_round_goes_and_nothing_else(
+def test_explain_predicts_exactly_the_records_that_the_next_round_removes(
     life: Life, include_active: bool
 ) -> None:
     with empty_root() as root:
@@ -95,7 +93,7 @@ def test_what_goes_with_the_next_round_goes_and_nothing_else(
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12), st.floats(0, 1, exclude_max=True))
-def test_so_many_more_dirty_bytes_are_the_fewest_that_make_a_round_due(
+def test_missing_dirty_bytes_are_the_fewest_that_make_a_round_due(
     clean: int, cleanable: int, threshold: float
 ) -> None:
     def ratio(more: int) -> float:

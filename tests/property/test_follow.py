@@ -1,5 +1,5 @@
-"""``table(…).follow()`` against a dictionary: whatever is appended, rolled, or compacted
-between two looks, what comes makes the table, and nothing comes twice.
+"""Tests of ``table(…).follow()`` against a dictionary, with appends, rolls and rounds between two
+updates.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def folded(writes: list[list[Written]]) -> dict[bytes, bytes]:
 
 @settings(deadline=None, max_examples=15)
 @given(STEPS, st.integers(1, 2))
-def test_it_is_the_dictionary(
+def test_followed_table_equals_the_dictionary(
     steps: list[tuple[str, int, list[tuple[bytes, bytes | None]]]],
     partitions: int,
 ) -> None:
@@ -114,7 +114,7 @@ def test_it_is_the_dictionary(
         follower.check(folded(writes))
 
 
-def test_it_waits_and_a_batch_that_was_not_taken_comes_again(tmp_path: Path) -> None:
+def test_follow_waits_and_repeats_a_batch_that_was_not_consumed(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"a", b"1", 5)])
     table = lastwrite.table(tmp_path, "t")
@@ -132,7 +132,7 @@ def test_it_waits_and_a_batch_that_was_not_taken_comes_again(tmp_path: Path) -> 
     assert b"b" not in table
 
 
-def test_what_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_missing_records_are_an_error(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"a", b"1", 5), (b"b", b"1", 5)])
     table = lastwrite.table(tmp_path, "t")
@@ -151,7 +151,7 @@ def test_what_is_missing_is_an_error(tmp_path: Path) -> None:
         list(shorter.follow(poll_s=None))
 
 
-def test_a_log_start_that_moved(tmp_path: Path) -> None:
+def test_moved_log_start_is_an_error(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     for n in range(6):
         log.append([(b"k%d" % n, b"1", 5)])
@@ -165,7 +165,7 @@ def test_a_log_start_that_moved(tmp_path: Path) -> None:
         list(table.follow(poll_s=None))
 
 
-def test_queues_of_rocketmq_and_rounds(tmp_path: Path) -> None:
+def test_follow_continues_over_rounds_of_a_rocketmq_queue(tmp_path: Path) -> None:
     first = [Sent(n, f"k{n % 4}", b"%d" % n) for n in range(9)]
     write_queue(tmp_path, "t", 0, [first])
     follower = Follower(tmp_path, "t")
@@ -178,7 +178,7 @@ def test_queues_of_rocketmq_and_rounds(tmp_path: Path) -> None:
     follower.check(model)
 
 
-def test_a_pulsar_topic_and_rounds(tmp_path: Path) -> None:
+def test_follow_continues_over_rounds_of_a_pulsar_topic(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, "persistent://public/default/orders")
     write_ledger(folder, 10, [single(f"k{n % 4}", f"{n}", n) for n in range(9)])
     follower = Follower(tmp_path, "orders")
@@ -211,7 +211,7 @@ def _replaced_twice(log: GrowingLog) -> None:
         lastwrite.compact(str(log.root), topic="t", config=CLEAN, spark=Inline())
 
 
-def test_a_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
+def test_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"gone", b"1", 5), (b"a", b"1", 5)])
     first, aside = log.folder / f"{0:020}.log", tmp_path / "aside"
@@ -226,7 +226,7 @@ def test_a_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
                 list(table.follow(poll_s=None))
 
 
-def test_a_delete_between_two_looks_is_seen_in_the_file_that_is_open(tmp_path: Path) -> None:
+def test_delete_between_two_updates_is_found_in_the_open_file(tmp_path: Path) -> None:
     log = GrowingLog(tmp_path)
     log.append([(b"gone", b"1", 5), (b"a", b"1", 5)])
     with lastwrite.table(tmp_path, "t") as table:

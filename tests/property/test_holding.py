@@ -1,5 +1,5 @@
-"""Deletes held for consumer groups, on any log: rounds beside plain Python, and what a consumer
-sees that was away while they ran.
+"""Tests of tombstones kept for consumer groups, on any log: rounds against plain Python, and a
+delayed consumer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def commit(state: Path, group: str, position: int | None) -> None:
     max_ms=st.sampled_from([-1, 0, 1, DAY_MS, 8 * DAY_MS]),
     like_broker=st.booleans(),
 )
-def test_a_round_holds_what_the_model_holds(
+def test_round_keeps_the_tombstones_of_the_model(
     life: Life, shares: list[float | None], max_ms: int, like_broker: bool
 ) -> None:
     with empty_root() as root:
@@ -67,7 +67,7 @@ def test_a_round_holds_what_the_model_holds(
 
 
 @given(lives(min_rounds=2), st.integers(0, 3), st.floats(0, 1), st.booleans())
-def test_who_was_away_ends_with_the_same_table(
+def test_delayed_reader_ends_with_the_same_table(
     life: Life, leaves_after: int, share: float, with_active: bool
 ) -> None:
     """A reader stops anywhere in any round, and goes on after the last: it sees every delete."""
@@ -98,7 +98,7 @@ def test_who_was_away_ends_with_the_same_table(
 
 
 @given(lives())
-def test_for_groups_that_have_read_all_it_is_as_without(life: Life) -> None:
+def test_groups_that_have_read_everything_change_nothing(life: Life) -> None:
     with empty_root() as root:
         state = root.with_name("state")
         shutil.rmtree(state, ignore_errors=True)

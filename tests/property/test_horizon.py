@@ -1,4 +1,4 @@
-"""Reading a compacted log by steps, held against plain lists, also while newer horizons appear."""
+"""Tests of reading a compacted log step by step, against plain lists, while newer horizons appear."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stock_search(position: int, offsets: Sequence[int]) -> int | None:
 
 
 @given(st.lists(st.integers(0, 60), unique=True).map(sorted), st.integers(-1, 62))
-def test_the_search_finds_what_the_stock_one_finds(offsets: list[int], position: int) -> None:
+def test_search_equals_the_upstream_search(offsets: list[int], position: int) -> None:
     assert step(position, 99, offsets).first == stock_search(position, offsets)
 
 
@@ -91,7 +91,7 @@ def test_the_search_finds_what_the_stock_one_finds(offsets: list[int], position:
     st.integers(-1, 62),
     st.data(),
 )
-def test_borders_change_nothing_but_what_is_asked(
+def test_cached_borders_change_only_the_number_of_reads(
     offsets: list[int], position: int, data: st.DataObject
 ) -> None:
     borders = data.draw(st.lists(st.integers(0, len(offsets) - 1), unique=True).map(sorted))
@@ -109,7 +109,7 @@ def test_borders_change_nothing_but_what_is_asked(
 
 
 @given(logs(), st.none() | st.integers(-1, 60), st.integers(-1, 60), st.integers(1, 7))
-def test_no_gap_and_no_repeat_at_the_border(
+def test_read_has_no_gap_and_no_duplicate_at_the_horizon(
     log: list[Written], horizon: int | None, position: int, most: int
 ) -> None:
     _, part = pair = compacted_to(log, horizon)
@@ -121,7 +121,9 @@ def test_no_gap_and_no_repeat_at_the_border(
 
 
 @given(logs(), st.lists(st.integers(-1, 60), max_size=6), st.integers(1, 5))
-def test_a_newer_horizon_between_reads(log: list[Written], horizons: list[int], most: int) -> None:
+def test_newer_horizon_during_a_read_loses_no_last_write(
+    log: list[Written], horizons: list[int], most: int
+) -> None:
     pairs = [compacted_to(log, None), *(compacted_to(log, horizon) for horizon in sorted(horizons))]
     got = read_all(log, pairs, EARLIEST, most)
     assert [one.offset for one in got] == sorted({one.offset for one in got})
@@ -135,7 +137,7 @@ def test_a_newer_horizon_between_reads(log: list[Written], horizons: list[int], 
 
 
 @given(logs(), st.none() | st.integers(-1, 60), st.booleans())
-def test_the_last_message_is_the_last_that_a_reader_gets(
+def test_last_message_is_the_last_one_that_a_reader_gets(
     log: list[Written], horizon: int | None, reads_compacted: bool
 ) -> None:
     pair = compacted_to(log, horizon)

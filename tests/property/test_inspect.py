@@ -1,5 +1,5 @@
-"""What ``inspect`` and ``verify`` count of transactions, producers, keys and formats is what the
-plain model counts.
+"""Tests that ``inspect`` and ``verify`` count transactions, producers, keys and formats like the
+plain model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.kafka.strategies import Life, append, lives
 
 
 @given(lives(max_rounds=2))
-def test_counts(life: Life) -> None:
+def test_counts_equal_the_model(life: Life) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         root = Path(folder)
         for phase in life.phases:

@@ -1,4 +1,4 @@
-"""``read`` of Kafka against a consumer in plain Python, over lives of topics with transactions."""
+"""Tests of ``read`` on Kafka against a consumer in plain Python, on histories with transactions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def committed(batches: Iterable[ModelBatch], end: int) -> tuple[list[ModelRecord
 
 @settings(max_examples=40)
 @given(lives(), st.data())
-def test_a_consumer_gets_what_the_model_gives(life: Life, data: st.DataObject) -> None:
+def test_read_equals_the_model_of_a_consumer(life: Life, data: st.DataObject) -> None:
     with empty_root() as root:
         replicated = 0
         for phase in life.phases:

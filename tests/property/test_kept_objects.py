@@ -1,4 +1,6 @@
-"""What is kept of scans in an archive changes no result: one with and one without, side by side."""
+"""Tests that stored scans in an archive do not change a round: one with and one without, side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def same_stories(
     fetches=st.lists(st.booleans(), min_size=5, max_size=5),
     sweeps=st.lists(st.booleans(), min_size=5, max_size=5),
 )
-def test_round_after_round_the_archive_is_that_of_an_engine_that_keeps_nothing(
+def test_stored_scans_do_not_change_the_archive(
     life: Life,
     piece_bytes: int,
     part_bytes: int,

@@ -1,6 +1,4 @@
-"""A log that is cut anywhere is damaged where something beside it tells of what is gone, and only
-there.
-"""
+"""Tests that a truncated log is damaged exactly if another file reveals the lost end."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def offsets(draw: st.DrawFn) -> list[list[int]]:
     interval=st.sampled_from([0, 100, 4096]),
     is_clean=st.booleans(),
 )
-def test_a_cut_log_is_damaged_where_something_tells_of_it(
+def test_truncated_log_is_damaged_if_another_file_reveals_it(
     segments: list[list[int]], data: st.DataObject, interval: int, is_clean: bool
 ) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as place:

@@ -1,6 +1,8 @@
-"""What the server makes of partitions: another system's as Kafka's, and the last writes of one that
-nobody compacted. Each is read as a consumer would, batch by batch, at random moments of what goes
-on in the source, and held against the plain list of what was written.
+"""Tests of the partitions that the server derives: other systems as Kafka's, and the last writes of
+uncompacted ones.
+
+Each is read as a consumer would, at random moments of the source's history, and compared with the
+list of writes.
 """
 
 from __future__ import annotations
@@ -237,7 +239,7 @@ class Served:
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["as it lies", "compacted"])
 @pytest.mark.parametrize("kind", SOURCES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("seed", range(2))
-def test_readers_of_any_moment_have_the_four_guarantees(
+def test_reader_at_any_moment_has_the_four_guarantees(
     tmp_path: Path, kind: type[Written], is_compacted: bool, seed: int
 ) -> None:
     draw = random.Random(f"{kind.__name__} {is_compacted} {seed}")

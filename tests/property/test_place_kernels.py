@@ -1,4 +1,4 @@
-"""A fingerprint's first row is found, however many rows it has and wherever they lie."""
+"""Tests of finding a fingerprint's first row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lastwrite.rows import place_kernels
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_first_of_equal_fingerprints_is_found(seed: int) -> None:
+def test_first_of_equal_fingerprints_is_found(seed: int) -> None:
     draw = np.random.default_rng(seed)
     some = draw.integers(0, 1 << 64, draw.integers(1, 2_000), dtype=np.uint64)
     lanes = np.sort(np.repeat(some, draw.integers(1, 5, len(some))))

@@ -1,4 +1,4 @@
-"""The index of last writes against a dictionary."""
+"""Tests of the index of last writes against a dictionary."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def model(writes: list[tuple[int, int, bool, int]]) -> dict[int, int]:
 
 @settings(deadline=None)
 @given(WRITES, st.integers(1, 20), st.sampled_from([1, 300, 1 << 20]), st.randoms())
-def test_it_is_the_dictionary(
+def test_index_equals_the_dictionary(
     writes: list[tuple[int, int, bool, int]], block: int, memory: int, chance: object
 ) -> None:
     """Blocks come in any order, as threads hand them on; runs are files where memory is short."""
@@ -98,7 +98,7 @@ def check(index: PlaceIndex, expected: dict[int, int]) -> None:
     assert sorted(order for some in inside for order in some) == sorted(expected.values())
 
 
-def test_a_key_is_found_among_many_and_none_that_is_not_there() -> None:
+def test_lookup_finds_present_keys_and_no_others() -> None:
     count = 200_000
     lanes = np.random.default_rng(7).integers(1, 1 << 64, count, dtype=np.uint64)
     places = Places.room(count)

@@ -1,4 +1,6 @@
-"""What is read of producers and transactions is what a dictionary says that is fed every batch."""
+"""Tests of producers and transactions read from a log, against a dictionary that is fed every
+batch.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def fed(segments: tuple[ModelSegment, ...]) -> tuple[plain.State, list[AbortedTr
 
 @given(lives(max_rounds=3), st.data())
 @settings(max_examples=60)
-def test_the_state_of_a_log_is_the_fold_of_its_batches(life: Life, data: st.DataObject) -> None:
+def test_producer_state_equals_the_fold_of_the_batches(life: Life, data: st.DataObject) -> None:
     root = Path(tempfile.mkdtemp(dir=SCRATCH))
     window, narrow, rows = producers._WINDOW_BYTES, producers._NARROW_BYTES, producers._ROWS
     try:

@@ -1,4 +1,4 @@
-"""The kernel that parses properties, against its slow twin; and slices laid one behind another."""
+"""Tests of the kernel that parses properties against a slow model, and of joining slices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RAW = st.lists(
 
 
 @given(st.lists(RAW, max_size=6), st.binary(max_size=3))
-def test_properties_are_what_the_parser_says(raws: list[bytes], before: bytes) -> None:
+def test_parsed_properties_equal_the_slow_parser(raws: list[bytes], before: bytes) -> None:
     data = np.frombuffer(before + b"".join(raws) + b"\0", np.uint8)
     lengths = np.array([len(raw) for raw in raws], np.int64)
     starts = (

@@ -1,6 +1,4 @@
-"""What holds of every compaction of Pulsar topics: the engine in this process beside plain Python,
-entry by entry.
-"""
+"""Tests of sentences that hold for every compaction of Pulsar topics, against plain Python."""
 
 from __future__ import annotations
 
@@ -131,7 +129,7 @@ def run(folder: Path, rules: Rules, **arguments: Any) -> CompactionReport:
 
 
 @given(seeds, rules(), st.integers(1, 4))
-def test_what_stays_is_what_the_rules_say(seed: int, rules: Rules, rounds: int) -> None:
+def test_surviving_messages_follow_the_rules(seed: int, rules: Rules, rounds: int) -> None:
     with life(seed) as topic:
         for _ in range(rounds):
             topic.grow()
@@ -153,7 +151,7 @@ def test_what_stays_is_what_the_rules_say(seed: int, rules: Rules, rounds: int) 
     exact=st.booleans(),
     block_bytes=st.sampled_from([200, 1500]),
 )
-def test_however_small_the_pieces_it_is_the_same(
+def test_piece_sizes_do_not_change_the_result(
     seed: int,
     rules: Rules,
     piece_bytes: int,
@@ -180,7 +178,7 @@ def test_however_small_the_pieces_it_is_the_same(
 
 
 @given(seeds, rules())
-def test_a_copy_is_what_the_place_would_be(seed: int, rules: Rules) -> None:
+def test_copy_equals_a_round_in_place(seed: int, rules: Rules) -> None:
     with life(seed) as topic:
         for _ in range(2):
             topic.grow()
@@ -202,7 +200,7 @@ def test_a_copy_is_what_the_place_would_be(seed: int, rules: Rules) -> None:
 
 
 @given(seeds, rules())
-def test_a_plan_tells_what_a_round_does(seed: int, rules: Rules) -> None:
+def test_plan_predicts_the_round(seed: int, rules: Rules) -> None:
     with life(seed) as topic:
         topic.grow()
         before = contents(topic.folder)
@@ -222,7 +220,7 @@ def test_a_plan_tells_what_a_round_does(seed: int, rules: Rules) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_round_in_two_is_a_round_in_one(cut: int) -> None:
+def test_incremental_rounds_equal_one_round(cut: int) -> None:
     """Incremental rounds leave what one round over everything leaves."""
     for seed in range(8):
         results = []

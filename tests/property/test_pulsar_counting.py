@@ -1,4 +1,4 @@
-"""Kernels and the slow walk count alike what ledgers hold, in every shape."""
+"""Tests that the kernels and the slow walk count the same in ledgers of every shape."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check(ledger: Ledger, is_compacted: bool) -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.booleans())
-def test_both_count_alike(seed: int, size: int, retain: bool) -> None:
+def test_kernels_and_slow_walk_count_the_same(seed: int, size: int, retain: bool) -> None:
     with tempfile.TemporaryDirectory() as archive:
         folder, author = (
             topic_folder(Path(archive), "persistent://public/default/orders"),
@@ -50,7 +50,7 @@ def test_both_count_alike(seed: int, size: int, retain: bool) -> None:
             check(part, True)
 
 
-def test_what_old_releases_wrote_has_to_be_walked(tmp_path: Path) -> None:
+def test_ledgers_of_old_releases_need_the_slow_walk(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path, "persistent://public/default/orders")
     write_compacted(
         folder, 11, [(Position(10, 0), batch([("gone", None), ("a", "1")]))], Position(10, 0)

@@ -1,5 +1,6 @@
-"""Topics of Pulsar with one byte changed, one file cut short or gone: nothing is believed that is
-not so, and where it is noticed nothing changes."""
+"""Tests of Pulsar topics with a changed byte or a truncated or missing file: damage is noticed, and
+then nothing changes.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def _right(seed: int) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_byte_that_is_another_is_noticed_or_does_not_matter(seed: int) -> None:
+def test_changed_byte_is_noticed_or_does_not_matter(seed: int) -> None:
     right, rng = _right(seed), random.Random(seed)
     for _ in range(6):
         with topic(seed) as folder:
@@ -99,7 +100,7 @@ def test_a_byte_that_is_another_is_noticed_or_does_not_matter(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_file_that_is_cut_short_or_gone(seed: int) -> None:
+def test_truncated_or_missing_file_is_noticed(seed: int) -> None:
     right, rng = _right(seed), random.Random(seed)
     for gone in (False, True):
         with topic(seed) as folder:
@@ -129,7 +130,7 @@ def test_a_file_that_is_cut_short_or_gone(seed: int) -> None:
                 check(folder, right)
 
 
-def test_the_same_of_the_compacted_ledger() -> None:
+def test_damage_of_the_compacted_ledger_is_noticed() -> None:
     """Its entries' own checksums are proven, and that its index and its blocks agree."""
     noticed = 0
     for seed in range(20):

@@ -1,5 +1,5 @@
-"""What ``explain`` says of every message of every key of a topic, held against what the next
-compaction then does.
+"""Tests that ``explain`` agrees with the next compaction about every message of every key of a
+topic.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def beyond(topic: Life) -> list[tuple[Position, bytes]]:
 
 
 @given(seeds, rules())
-def test_what_goes_with_the_next_round_goes_and_nothing_else(seed: int, rules: Rules) -> None:
+def test_explain_predicts_exactly_the_messages_that_the_next_round_removes(
+    seed: int, rules: Rules
+) -> None:
     rules = Rules(rules.retain, rules.event_time, like_broker=False)
     with life(seed, entries=15) as topic:
         partition = name_of(str(topic.folder)).partition

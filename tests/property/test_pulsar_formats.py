@@ -1,4 +1,4 @@
-"""Sentences about Pulsar's bytes that hold for all inputs, by the slow readers."""
+"""Tests of sentences about Pulsar's bytes that hold for all inputs, with the slow readers."""
 
 from __future__ import annotations
 
@@ -122,13 +122,15 @@ CODEC = st.sampled_from(PulsarCodec)
 
 
 @given(METADATA, SINGLE_METADATA)
-def test_messages_come_back(meta: Metadata, single: SingleMetadata) -> None:
+def test_protobuf_messages_round_trip(meta: Metadata, single: SingleMetadata) -> None:
     assert Metadata.decode(meta.encode()) == meta
     assert SingleMetadata.decode(single.encode()) == single
 
 
 @given(st.binary(max_size=40) | METADATA.map(Metadata.encode), st.integers(1, 40), BLOB)
-def test_fields_lie_one_behind_another(data: bytes, number: int, value: bytes) -> None:
+def test_fields_are_adjacent_and_can_be_inserted_and_removed(
+    data: bytes, number: int, value: bytes
+) -> None:
     try:
         found = spans(data)
     except CorruptLog as error:
@@ -151,7 +153,7 @@ def test_fields_lie_one_behind_another(data: bytes, number: int, value: bytes) -
     some(st.builds(BrokerMetadata, index=some(U64))),
     st.booleans(),
 )
-def test_entries_come_back(
+def test_entries_round_trip(
     meta: Metadata, payload: bytes, broker: BrokerMetadata | None, checksum: bool
 ) -> None:
     data = encode_entry(meta, payload, broker=broker, checksum=checksum)
@@ -168,7 +170,7 @@ def test_entries_come_back(
     st.sets(st.integers(0, 6)),
     st.sets(st.integers(0, 6)),
 )
-def test_a_batch_is_thinned_and_thinned_again(
+def test_batch_can_be_reduced_repeatedly(
     messages: list[PulsarMessage], codec: PulsarCodec, keeps: set[int], then: set[int]
 ) -> None:
     entry = decode_entry(encode_entry(*encode_batch(messages, codec=codec)), 1, 0)
@@ -191,7 +193,9 @@ def test_a_batch_is_thinned_and_thinned_again(
 
 
 @given(MESSAGE, CODEC, st.booleans())
-def test_a_single_comes_back(message: PulsarMessage, codec: PulsarCodec, states_size: bool) -> None:
+def test_single_message_round_trips(
+    message: PulsarMessage, codec: PulsarCodec, states_size: bool
+) -> None:
     entry = decode_entry(
         encode_entry(*encode_single(message, codec=codec, states_size=states_size)), 1, 0
     )
@@ -209,7 +213,9 @@ def test_a_single_comes_back(message: PulsarMessage, codec: PulsarCodec, states_
     st.integers(128 + 12 + 90, 400),
     st.integers(0, 5),
 )
-def test_entries_of_an_object_come_back(entries: list[bytes], block_bytes: int, first: int) -> None:
+def test_entries_of_an_object_round_trip(
+    entries: list[bytes], block_bytes: int, first: int
+) -> None:
     data, blocks = encode_data(entries, block_bytes, first)
     found = [(entry, data[at : at + size]) for entry, at, size in walk_data(data)]
     assert found == list(enumerate(entries, first))
@@ -233,7 +239,7 @@ GAP = st.sampled_from(
     GAP,
     st.sampled_from([Digest.CRC32C, Digest.CRC32]),
 )
-def test_records_of_an_entry_log_come_back(
+def test_records_of_an_entry_log_round_trip(
     parts: list[tuple[bytes, tuple[int, int, bytes]]], tail: bytes, digest: Digest
 ) -> None:
     data = encode_header()
@@ -253,7 +259,7 @@ def test_records_of_an_entry_log_come_back(
     st.booleans(),
     st.integers(1, 500),
 )
-def test_pairs_of_a_sequence_file_come_back(
+def test_pairs_of_a_sequence_file_round_trip(
     pairs: list[tuple[int, bytes]], codec: str | None, has_blocks: bool, block_bytes: int
 ) -> None:
     data = encode_sequence_file(
@@ -300,7 +306,7 @@ POSITION_INFO = st.builds(
 
 
 @given(LEDGER_METADATA, INFO, POSITION_INFO, CODEC)
-def test_metadata_come_back(
+def test_metadata_round_trips(
     meta: LedgerMetadata, info: ManagedLedgerInfo, mark: PositionInfo, codec: PulsarCodec
 ) -> None:
     assert LedgerMetadata.decode_node(meta.encode_node()) == meta
@@ -310,7 +316,7 @@ def test_metadata_come_back(
 
 
 @given(st.integers(-1, MAX_LEDGER), st.integers(0, (1 << 32) - 1))
-def test_offsets_are_positions(ledger: int, entry: int) -> None:
+def test_offsets_and_positions_round_trip(ledger: int, entry: int) -> None:
     assert (
         Position.of(Position(ledger, entry).offset)
         == Position(ledger, entry)
@@ -319,13 +325,13 @@ def test_offsets_are_positions(ledger: int, entry: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 9)), min_size=2, max_size=2))
-def test_offsets_are_ordered_as_positions(pair: list[tuple[int, int]]) -> None:
+def test_offsets_are_ordered_like_positions(pair: list[tuple[int, int]]) -> None:
     one, other = (Position(*place) for place in pair)
     assert (one < other) == (one.offset < other.offset)
 
 
 @given(st.text(min_size=1, max_size=12), st.integers(-1, 99))
-def test_topics_come_back(local: str, partition: int) -> None:
+def test_topic_names_round_trip(local: str, partition: int) -> None:
     try:
         topic = TopicName.parse(f"persistent://t/n/{local}").with_partition(partition)
     except LogError:
@@ -402,7 +408,7 @@ HARM = st.tuples(
 @given(
     harms=st.lists(HARM, max_size=3), cut=st.integers(-40, 0), start=st.sampled_from([0, 0, 1024])
 )
-def test_no_byte_brings_a_reader_to_fall(
+def test_changed_bytes_raise_only_log_errors(
     number: int, harms: list[tuple[int, bytes, bool]], cut: int, start: int
 ) -> None:
     """What is broken is said by an error of ours; what is not gives a value."""

@@ -1,5 +1,7 @@
-"""Bytes of entries changed at random, under checksums that hold all the same: what lies is named or
-kept as it is, and nothing is allocated on its word."""
+"""Tests of entries with random bytes under valid checksums.
+
+Malformed ones are named or kept unchanged, and no announced size causes an allocation.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def lying(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(lying(), min_size=1, max_size=5), st.booleans(), st.data())
-def test_no_lie_brings_a_round_to_fall(
+def test_malformed_entries_do_not_crash_a_round(
     bodies: list[bytes], is_compacted: bool, data: st.DataObject
 ) -> None:
     positions = [Position(10, n) for n in range(len(bodies))]
@@ -178,7 +180,7 @@ MESSAGE = bytes.fromhex("000000021800")  # no key, no value
 
 @pytest.mark.parametrize("codec", [codec for codec in PulsarCodec if codec])
 @pytest.mark.parametrize("size", [0, 1, 599, 601, 1 << 20, (1 << 32) - 1])
-def test_a_size_that_lies_is_kept_whole(codec: PulsarCodec, size: int) -> None:
+def test_batch_with_a_wrong_size_is_kept_unchanged(codec: PulsarCodec, size: int) -> None:
     payload = PulsarCodecs().compress(codec, MESSAGE * 100)
     states = states_of(batch(100, size, payload, codec))
     if codec is PulsarCodec.ZLIB and size == 599:
@@ -188,20 +190,20 @@ def test_a_size_that_lies_is_kept_whole(codec: PulsarCodec, size: int) -> None:
 
 @pytest.mark.parametrize("count", [-(2**31), -1, 0, 99, 101, 10**6, 2**31 - 1])
 @pytest.mark.parametrize("codec", PulsarCodec)
-def test_a_count_that_lies_is_kept_whole(codec: PulsarCodec, count: int) -> None:
+def test_batch_with_a_wrong_count_is_kept_unchanged(codec: PulsarCodec, count: int) -> None:
     payload = PulsarCodecs().compress(codec, MESSAGE * 100)
     states = states_of(batch(count, 600, payload, codec))
     assert states in ([0], [0] * 99)
 
 
-def test_indexes_that_lie() -> None:
+def test_wrong_batch_indexes_are_survived() -> None:
     for kept in ((0,), (5, 2), (0, 1, 2, 3), (99,), (-1,), (2**31 - 1,)):
         for count in (1, 3, 50, 10**6, 2**31 - 1):
             states = states_of(batch(count, None, MESSAGE * 3, PulsarCodec.NONE, kept))
             assert states in ([0], [0] * len(kept), [1] * 3)
 
 
-def test_a_bomb_is_refused_or_kept() -> None:
+def test_decompression_bomb_is_refused_or_kept() -> None:
     zeros = bytes(4 << 20)
     for codec in PulsarCodec:
         payload = PulsarCodecs().compress(codec, zeros)

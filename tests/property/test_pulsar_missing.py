@@ -1,6 +1,8 @@
-"""Drawn topics of which anything is damaged or missing, in the bookies' files or in the archive:
-every command names exactly that, nothing that is whole is left out; and where nothing is missing
-nothing is said."""
+"""Tests of random topics with damaged or missing parts, in bookie files or in an archive.
+
+Every command names exactly the missing part and reads the rest; an intact topic is reported as
+intact.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,7 @@ def names_of(lost: set[Place]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_no_bookie_has_whole_is_named_by_every_command(seed: int) -> None:
+def test_entries_that_no_bookie_has_are_named_by_every_command(seed: int) -> None:
     rng = random.Random(seed)
     with scratch() as path:
         whole = write_bookies(path / "whole", set(), set())
@@ -179,7 +181,7 @@ def check_names(folder: Path, lost: set[Place]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_taken_from_an_archive_is_named_by_every_command(seed: int) -> None:
+def test_entries_missing_from_an_archive_are_named_by_every_command(seed: int) -> None:
     rng = random.Random(seed)
     with scratch() as path:
         report = fetch(write_bookies(path / "whole", set(), set()), path)
@@ -200,7 +202,7 @@ def test_what_is_taken_from_an_archive_is_named_by_every_command(seed: int) -> N
         assert all(name in words for name in names)
 
 
-def test_a_whole_topic_is_whole() -> None:
+def test_intact_topic_is_reported_as_intact() -> None:
     with scratch() as path:
         report = fetch(write_bookies(path / "whole", set(), set()), path)
         assert (report.exit_status, report.topics[0].problems) == (0, ())
@@ -223,7 +225,7 @@ def test_a_whole_topic_is_whole() -> None:
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 41))
-def test_ranges(entries: set[int], end: int) -> None:
+def test_missing_ranges_round_trip(entries: set[int], end: int) -> None:
     found = missing_in(np.array(sorted(entries), np.int64), end)
     listed = [entry for each in found for entry in range(each.first, each.last + 1)]
     assert listed == [entry for entry in range(end) if entry not in entries]
@@ -235,7 +237,7 @@ def test_ranges(entries: set[int], end: int) -> None:
 
 
 @given(st.binary(max_size=12) | st.text("0123456789,-", max_size=12).map(str.encode))
-def test_what_names_no_ranges_is_refused(text: bytes) -> None:
+def test_malformed_ranges_are_refused(text: bytes) -> None:
     try:
         found = decode_ranges(text)
     except CorruptLog:
@@ -249,7 +251,7 @@ def test_what_names_no_ranges_is_refused(text: bytes) -> None:
     block_bytes=st.sampled_from([200, 500, 1 << 20]),
     is_framed=st.booleans(),
 )
-def test_an_object_with_gaps_is_read_as_it_was_written(
+def test_object_with_gaps_is_read_back(
     entries: set[int], block_bytes: int, is_framed: bool
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-gaps-", dir=SCRATCH) as place:
@@ -295,7 +297,7 @@ def test_an_object_with_gaps_is_read_as_it_was_written(
     st.integers(0),
     st.integers(1, 255),
 )
-def test_what_is_known_comes_back_and_each_byte_counts(
+def test_topic_facts_round_trip_and_every_byte_is_covered(
     entries: dict[int, int],
     compacted: tuple[int, int] | None,
     cursor: int | None,

@@ -1,5 +1,5 @@
-"""Reading a topic folder, held against a plain list of what a consumer gets, also while newer
-horizons appear.
+"""Tests of reading a topic folder, against the list of a consumer's messages, while newer horizons
+appear.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ SIZES = st.lists(st.integers(0, 14), min_size=1, max_size=4)
 @given(
     st.integers(0, 10**6), SIZES, st.sampled_from([700, 64 << 20]), st.floats(0, 1), st.booleans()
 )
-def test_every_place_gives_what_lies_there_or_the_next(
+def test_start_position_gives_the_message_there_or_the_next(
     seed: int, sizes: list[int], block_bytes: int, share: float, is_trimmed: bool
 ) -> None:
     with written(seed, sizes, block_bytes) as topic:
@@ -203,7 +203,7 @@ def without_cut_parts(topic: Written, whole: list[Told], place: tuple[int, int])
 
 
 @given(st.integers(0, 10**6), SIZES, st.integers(0, 30), st.booleans())
-def test_a_limited_reading_goes_on_where_it_ended(
+def test_limited_read_continues_where_it_ended(
     seed: int, sizes: list[int], limit: int, reads_compacted: bool
 ) -> None:
     with written(seed, sizes, 64 << 20) as topic:
@@ -219,7 +219,7 @@ def test_a_limited_reading_goes_on_where_it_ended(
 
 
 @given(st.integers(0, 10**6), SIZES, st.floats(0, 1), st.booleans())
-def test_the_last_message_id_is_the_last_that_comes(
+def test_last_message_id_is_that_of_the_last_message(
     seed: int, sizes: list[int], share: float, is_trimmed: bool
 ) -> None:
     with written(seed, sizes, 64 << 20) as topic:
@@ -241,7 +241,9 @@ def test_the_last_message_id_is_the_last_that_comes(
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.lists(st.integers(3, 14), min_size=2, max_size=4), st.data())
-def test_a_newer_horizon_while_reading(seed: int, sizes: list[int], data: st.DataObject) -> None:
+def test_newer_horizon_during_a_read_loses_no_last_write(
+    seed: int, sizes: list[int], data: st.DataObject
+) -> None:
     with written(seed, sizes, 700) as topic:
         everything = told_of([(place, body) for place, body in topic.model.raw])
         total = len(topic.model.raw)
@@ -279,7 +281,7 @@ def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told
             assert seen.get(key) == one
 
 
-def test_readers_and_a_publisher_at_once(tmp_path: Path) -> None:
+def test_readers_and_a_publisher_run_concurrently(tmp_path: Path) -> None:
     """Readers read from the begin again and again while every horizon from 10:0 to the end is
     published.
     """

@@ -1,5 +1,5 @@
-"""``verify`` against what a topic was: every true round passes; what is taken out, put in or
-changed is named.
+"""Tests of ``verify`` against an earlier state of a topic: correct rounds pass, and every change is
+named.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def verified(folder: Path, before: Path) -> VerifyReport:
 
 @settings(max_examples=settings().max_examples // 2)
 @given(st.integers(0, 1 << 30), st.booleans(), st.booleans(), st.booleans())
-def test_every_true_round_is_verified(
+def test_every_correct_round_is_verified(
     seed: int, by_event_time: bool, retain: bool, like_broker: bool
 ) -> None:
     with topic(seed) as (folder, author):
@@ -127,7 +127,7 @@ def singles(records: list[tuple[Position, bytes]]) -> list[int]:
     ]
 
 
-def test_a_message_that_is_gone(tmp_path: Path) -> None:
+def test_missing_message_is_found(tmp_path: Path) -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
         compact(folder)
@@ -144,7 +144,7 @@ def test_a_message_that_is_gone(tmp_path: Path) -> None:
         ] == [("lost", "the last write of its key is missing")]
 
 
-def test_a_message_that_is_not_what_it_was() -> None:
+def test_changed_message_is_found() -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
         compact(folder)
@@ -161,7 +161,7 @@ def test_a_message_that_is_not_what_it_was() -> None:
         assert {found.promise for found in verified(folder, before).violations} == {"changed"}
 
 
-def test_a_message_that_nobody_wrote() -> None:
+def test_unknown_message_is_found() -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
         compact(folder)
@@ -177,7 +177,7 @@ def test_a_message_that_nobody_wrote() -> None:
         assert "unknown" in {found.promise for found in verified(folder, before).violations}
 
 
-def test_the_rules_of_another_order_are_broken_promises() -> None:
+def test_compaction_in_another_order_is_found() -> None:
     """What by event time stays is not what by publishing order would."""
     with topic(11, ledgers=4) as (folder, _):
         before = copied(folder)
@@ -191,7 +191,7 @@ def test_the_rules_of_another_order_are_broken_promises() -> None:
         }
 
 
-def test_messages_without_a_key_that_were_to_stay() -> None:
+def test_missing_keyless_message_is_found_if_it_must_stay() -> None:
     with topic(11, ledgers=4) as (folder, _):
         before = copied(folder)
         compact(folder, retain=False)
@@ -204,7 +204,7 @@ def test_messages_without_a_key_that_were_to_stay() -> None:
         )
 
 
-def test_what_lies_beyond_the_horizon_has_to_be_there() -> None:
+def test_missing_backlog_ledger_is_found() -> None:
     with topic(7) as (folder, author):
         compact(folder)
         write(folder, author, 20)
@@ -217,7 +217,7 @@ def test_what_lies_beyond_the_horizon_has_to_be_there() -> None:
         ]
 
 
-def test_what_it_was_has_to_be_whole() -> None:
+def test_damage_of_the_earlier_state_ends_the_comparison() -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
         compact(folder)
@@ -229,7 +229,7 @@ def test_what_it_was_has_to_be_whole() -> None:
         assert report.exit_status == 3 and path.name in str(report.partitions[0].reason)
 
 
-def test_a_topic_that_is_gone(tmp_path: Path) -> None:
+def test_missing_topic_is_found(tmp_path: Path) -> None:
     with topic(7) as (folder, _):
         before = copied(folder)
         put_ledger(
@@ -243,7 +243,7 @@ def test_a_topic_that_is_gone(tmp_path: Path) -> None:
         ] and report.exit_status == 5
 
 
-def test_more_messages_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_beyond_the_memory_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lastwrite.pulsar.look.proof._MESSAGE_BYTES", 1 << 40)
     with topic(7) as (folder, _):
         before = copied(folder)

@@ -1,6 +1,4 @@
-"""The range of a round and the groups of segments, beside the rules as an offset-by-offset model
-says them.
-"""
+"""Tests of the range of a round and of groups of segments, against an offset-by-offset model."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def partition_logs(draw: st.DrawFn) -> PartitionLog:
     st.integers(1, 20),
     st.sampled_from([0.0, 0.3, 0.5, 1.0]),
 )
-def test_the_range_is_the_rules_offset_by_offset(
+def test_range_equals_the_offset_by_offset_model(
     log: PartitionLog, now: int, lag: int, max_lag: int, threshold: float
 ) -> None:
     config = KafkaTopicConfig(
@@ -111,7 +109,7 @@ def test_the_range_is_the_rules_offset_by_offset(
 
 
 @given(partition_logs(), TIMES, st.sampled_from([0, 7]))
-def test_with_the_active_segment_it_is_the_log_with_an_empty_segment_behind(
+def test_include_active_equals_an_added_empty_segment(
     log: PartitionLog, now: int, lag: int
 ) -> None:
     config = KafkaTopicConfig(min_compaction_lag_ms=lag)
@@ -147,7 +145,7 @@ def test_with_the_active_segment_it_is_the_log_with_an_empty_segment_behind(
 @given(
     partition_logs(), st.integers(0, 60), st.integers(14, 60), st.sampled_from([8, 24, 36, 1000])
 )
-def test_groups_are_neighbours_as_large_as_they_may_be(
+def test_groups_are_adjacent_segments_of_maximal_size(
     log: PartitionLog, end: int, limit: int, index_limit: int
 ) -> None:
     groups = group_segments(log.segments, end, limit, index_limit)

@@ -1,6 +1,4 @@
-"""Whatever is done to the bytes of a log, inspect answers, dump ends, and what dump gives was
-there.
-"""
+"""Tests of reading damaged logs: inspect answers, dump ends, and every dumped record existed."""
 
 from __future__ import annotations
 
@@ -62,7 +60,9 @@ def damages(draw: st.DrawFn, data: bytes) -> bytes:
 
 
 @given(data=st.data(), codec=st.sampled_from(list(Codec)))
-def test_reading_a_damaged_log(data: st.DataObject, codec: Codec, whole: Path) -> None:
+def test_dump_of_a_damaged_log_invents_no_record(
+    data: st.DataObject, codec: Codec, whole: Path
+) -> None:
     source = whole / codec.label
     known = {content(row) for row in lastwrite.dump(str(source))}
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Retention beside Kafka's loop as a plain program that really deletes and rolls, pass after pass."""
+"""Tests of retention against Kafka's loop as a plain program, pass after pass."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Broker:
 
 
 @given(partition_logs(), POLICIES, st.integers(-1, 120), st.integers(-1, 20), TIMES)
-def test_what_goes_is_what_the_brokers_loop_deletes(
+def test_expired_segments_equal_those_of_the_brokers_loop(
     log: PartitionLog, policy: tuple[str, ...], limit_bytes: int, limit_ms: int, now: int
 ) -> None:
     config = KafkaTopicConfig(
@@ -112,7 +112,7 @@ def test_what_goes_is_what_the_brokers_loop_deletes(
 
 
 @given(partition_logs(), POLICIES, st.integers(-1, 120), st.integers(-1, 20), TIMES)
-def test_done_once_there_is_nothing_left_to_do(
+def test_second_pass_expires_nothing(
     log: PartitionLog, policy: tuple[str, ...], limit_bytes: int, limit_ms: int, now: int
 ) -> None:
     config = KafkaTopicConfig(

@@ -1,6 +1,4 @@
-"""What holds of every compaction of RocketMQ queues: the engine in this process beside plain
-Python, file by file.
-"""
+"""Tests of sentences that hold for every compaction of RocketMQ queues, against plain Python."""
 
 from __future__ import annotations
 
@@ -161,7 +159,7 @@ def test_each_file_keeps_its_name_and_its_survivors(life: Life) -> None:
 
 
 @given(lives())
-def test_like_the_broker_it_packs_all_anew(life: Life) -> None:
+def test_like_broker_round_rewrites_all_files(life: Life) -> None:
     queues = life.new_queues()
     with empty_store() as root:
         for phase in life.phases:
@@ -179,7 +177,7 @@ def test_like_the_broker_it_packs_all_anew(life: Life) -> None:
 
 
 @given(lives(), st.booleans())
-def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) -> None:
+def test_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) -> None:
     queues = life.new_queues()
     with empty_store() as root:
         for phase in life.phases:
@@ -228,7 +226,7 @@ def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) 
     exact=st.booleans(),
     like_broker=st.booleans(),
 )
-def test_however_small_the_pieces_it_leaves_the_same_files(
+def test_piece_sizes_do_not_change_the_files(
     life: Life, piece_bytes: int, bits: int, limits: Limits, exact: bool, like_broker: bool
 ) -> None:
     queues = life.new_queues()
@@ -255,7 +253,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
 
 
 @given(lives(), st.booleans())
-def test_a_copy_is_what_the_place_would_be(life: Life, like_broker: bool) -> None:
+def test_copy_equals_a_round_in_place(life: Life, like_broker: bool) -> None:
     queues = life.new_queues()
     with empty_store() as root:
         (root / "config").mkdir()
@@ -284,7 +282,7 @@ def test_a_copy_is_what_the_place_would_be(life: Life, like_broker: bool) -> Non
 
 
 @given(lives(), st.booleans())
-def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
+def test_second_round_changes_nothing(life: Life, like_broker: bool) -> None:
     queues = life.new_queues()
     with empty_store() as root:
         for phase in life.phases:
@@ -298,9 +296,7 @@ def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
 
 
 @given(lives(), st.booleans(), st.booleans())
-def test_a_plan_tells_what_a_round_does(
-    life: Life, like_broker: bool, include_active: bool
-) -> None:
+def test_plan_predicts_the_round(life: Life, like_broker: bool, include_active: bool) -> None:
     import lastwrite
     from lastwrite.spark.inline import INLINE
 

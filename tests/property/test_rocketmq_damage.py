@@ -1,5 +1,5 @@
-"""Bytes of a store changed at random: a round says so or does its work, and a queue it does not
-clean is as it was.
+"""Tests of stores with random changes: a round reports damage or completes, and a damaged queue is
+unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def harms(draw: st.DrawFn) -> list[tuple[int, int, bytes]]:
 
 
 @given(lives(), harms(), st.booleans(), st.integers(-60, 0))
-def test_no_byte_brings_a_round_to_fall(
+def test_changed_bytes_do_not_crash_a_round(
     life: Life, harm: list[tuple[int, int, bytes]], like_broker: bool, shorter: int
 ) -> None:
     queues = life.new_queues()

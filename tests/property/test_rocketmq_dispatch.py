@@ -1,4 +1,4 @@
-"""Dispatch makes what a broker's reput thread makes, however the log is cut and however often it
+"""Tests that dispatch equals a broker's reput thread, wherever the log is cut and however often it
 stops.
 """
 
@@ -50,7 +50,7 @@ def told(expected: Files, found: Files) -> str:
 
 @slowly
 @given(brokers(), st.sampled_from([100, 333, 1000, 1 << 20]))
-def test_a_lost_dispatch_is_made_byte_for_byte(broker: Broker, piece_bytes: int) -> None:
+def test_lost_dispatch_is_rebuilt_byte_for_byte(broker: Broker, piece_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = write_store(Path(folder), broker)
         report = dispatch(root, broker, piece_bytes)
@@ -97,7 +97,7 @@ def test_light_queues_are_verified(broker: Broker, data: st.DataObject) -> None:
 
 @slowly
 @given(st.data())
-def test_it_goes_on_from_where_it_stopped(data: st.DataObject) -> None:
+def test_dispatch_continues_where_it_stopped(data: st.DataObject) -> None:
     whole = data.draw(brokers())
     stop = data.draw(st.integers(0, len(whole.addresses) - 1))
     first = cut(whole, stop)
@@ -131,7 +131,7 @@ def cut(whole: Broker, count: int) -> Broker:
 
 @slowly
 @given(st.data())
-def test_whatever_lies_there_it_ends_in_words(data: st.DataObject) -> None:
+def test_dispatch_of_a_damaged_store_is_consistent_or_refused(data: st.DataObject) -> None:
     """Bytes of any file are changed: dispatch refuses, or reports, and what it made a second run
     agrees with.
     """

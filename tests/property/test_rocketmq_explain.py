@@ -1,5 +1,5 @@
-"""What ``explain`` says of every message of every key of a queue, held against what the next
-compaction then does.
+"""Tests that ``explain`` agrees with the next compaction about every message of every key of a
+queue.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def offsets_by_key(queue: ModelQueue) -> dict[bytes, list[int]]:
 
 
 @given(lives(), st.booleans())
-def test_what_goes_with_the_next_round_goes_and_nothing_else(
+def test_explain_predicts_exactly_the_messages_that_the_next_round_removes(
     life: Life, include_active: bool
 ) -> None:
     queues = life.new_queues()

@@ -1,6 +1,4 @@
-"""Whatever becomes of the indexes of a store, its messages are found as if the commit log had been
-read by hand.
-"""
+"""Tests that messages are found with damaged or missing indexes as by a scan of the commit log."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def found(root: Path, **options: object) -> list[int]:
     1,
     0,
 )
-def test_queues(
+def test_queue_lookup_equals_a_scan_of_the_commit_log(
     sent: list[tuple[str, int, int, int]],
     wanted: list[tuple[int, float, str, int]],
     first_file: int,
@@ -121,7 +119,7 @@ def test_queues(
 
 @settings(deadline=None)
 @given(sends, damages, st.integers(0, 3))
-def test_keys(
+def test_key_lookup_equals_a_scan_of_the_commit_log(
     sent: list[tuple[str, int, int, int]],
     wanted: list[tuple[int, float, str, int]],
     first_file: int,

@@ -1,4 +1,4 @@
-"""Reading a compacted queue, held against a plain list of its messages."""
+"""Tests of reading a compacted queue, against a plain list of its messages."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def table_of_section_15(offset: int, offsets: list[int]) -> tuple[str, int]:
 
 
 @given(queues(), st.integers(0, 80))
-def test_the_rule_is_section_15s_table(files: list[list[Sent]], offset: int) -> None:
+def test_pull_rule_equals_the_documented_table(files: list[list[Sent]], offset: int) -> None:
     ranges = [FileOffsets(file[0].offset, file[-1].offset) for file in files]
     offsets = [sent.offset for file in files for sent in file]
     said = answer(offset, ranges)
@@ -104,7 +104,7 @@ def test_the_rule_is_section_15s_table(files: list[list[Sent]], offset: int) -> 
 
 
 @given(queues(), st.booleans())
-def test_every_offset_is_answered_as_by_a_broker(files: list[list[Sent]], is_closed: bool) -> None:
+def test_every_offset_has_a_brokers_response(files: list[list[Sent]], is_closed: bool) -> None:
     offsets = [sent.offset for file in files for sent in file]
     with stored(files, is_closed=is_closed) as store:
         for offset in range(offsets[-1] + 4):
@@ -140,7 +140,7 @@ def test_one_pull_ends_with_its_file(files: list[list[Sent]], most: int) -> None
 
 
 @given(queues(), st.integers(0, 60), st.integers(0, 9))
-def test_a_limit_stops_where_the_next_read_goes_on(
+def test_limited_read_continues_where_it_ended(
     files: list[list[Sent]], offset: int, limit: int
 ) -> None:
     wanted = expected(files, offset)
@@ -184,9 +184,7 @@ def harmed(path: Path, kind: str, number: int) -> None:
 
 
 @given(queues(), st.data())
-def test_an_index_that_is_gone_or_lies_is_made_anew(
-    files: list[list[Sent]], data: st.DataObject
-) -> None:
+def test_missing_or_wrong_index_is_rebuilt(files: list[list[Sent]], data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["missing", "zeroed", "address", "size", "offset"]))
     file = data.draw(st.integers(0, len(files) - 1))
     number = data.draw(st.integers(0, 20))
@@ -209,9 +207,7 @@ def test_an_index_that_is_gone_or_lies_is_made_anew(
 
 
 @given(queues(), st.data())
-def test_what_the_index_does_not_name_is_not_read(
-    files: list[list[Sent]], data: st.DataObject
-) -> None:
+def test_records_without_a_unit_are_not_read(files: list[list[Sent]], data: st.DataObject) -> None:
     """Stale records after the last unit, as an interrupted run leaves them."""
     number = data.draw(st.integers(0, len(files) - 1))
     path = paths_of
@@ -225,7 +221,7 @@ def test_what_the_index_does_not_name_is_not_read(
 
 
 @given(queues(), st.binary(min_size=8, max_size=400), st.integers(0, 3))
-def test_a_missing_index_ends_where_other_bytes_begin(
+def test_missing_index_is_rebuilt_up_to_foreign_bytes(
     files: list[list[Sent]], junk: bytes, file: int
 ) -> None:
     with stored(files, junk=b"\xff\xff" + junk) as store:
@@ -237,7 +233,7 @@ def test_a_missing_index_ends_where_other_bytes_begin(
 
 
 @given(queues(), st.data())
-def test_a_damaged_message_hides_no_other(files: list[list[Sent]], data: st.DataObject) -> None:
+def test_damaged_message_hides_no_other(files: list[list[Sent]], data: st.DataObject) -> None:
     file = data.draw(st.integers(0, len(files) - 1))
     number = data.draw(st.integers(0, len(files[file]) - 1))
     lost = files[file][number].offset
@@ -263,14 +259,14 @@ def test_a_damaged_message_hides_no_other(files: list[list[Sent]], data: st.Data
 
 
 @given(st.lists(queues(), min_size=1, max_size=3))
-def test_the_table_is_what_a_consumer_folds(written: list[list[list[Sent]]]) -> None:
+def test_latest_equals_the_fold_of_a_consumer(written: list[list[list[Sent]]]) -> None:
     with stored(*written) as store:
         model = folded([[sent for file in files for sent in file] for files in written])
         assert lastwrite.latest(str(store), topic=TOPIC) == model
 
 
 @given(queues(), st.data())
-def test_whatever_lies_there_ends_in_messages_or_an_error_of_ours(
+def test_malformed_store_gives_messages_or_a_log_error(
     files: list[list[Sent]], data: st.DataObject
 ) -> None:
     """Numbers anywhere in the files may lie, as large as they can."""

@@ -1,6 +1,4 @@
-"""``verify`` of RocketMQ's queues agrees with every true compaction, and with none that did one
-thing wrong.
-"""
+"""Tests that ``verify`` of RocketMQ queues accepts every correct compaction and no incorrect one."""
 
 from __future__ import annotations
 
@@ -42,7 +40,9 @@ def verified(after: Path, before: Path, now_ms: int, retention_ms: int) -> Verif
 
 
 @given(lives(), st.sampled_from(WAYS), st.randoms(use_true_random=False))
-def test_round_by_round(life: Life, way: str, rng: random.Random) -> None:
+def test_each_round_is_verified_and_each_fault_is_found(
+    life: Life, way: str, rng: random.Random
+) -> None:
     queues = life.new_queues()
     retention_ms = 0 if way == "like_broker" else RETENTION_MS
     with empty_store() as root:

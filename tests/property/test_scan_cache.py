@@ -1,6 +1,4 @@
-"""What is kept of scans changes no result: the engine that keeps, beside one that does not, round
-after round.
-"""
+"""Tests that stored scans do not change a result, round after round."""
 
 from __future__ import annotations
 
@@ -124,7 +122,7 @@ def plain_lives(draw: st.DrawFn) -> Life:
     include_active=st.booleans(),
     forgets=st.sampled_from([None, None, 1, 2]),
 )
-def test_round_after_round_the_files_are_those_of_an_engine_that_keeps_nothing(
+def test_stored_scans_do_not_change_the_files(
     life: Life,
     piece_bytes: int,
     part_bytes: int,

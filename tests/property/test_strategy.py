@@ -1,4 +1,4 @@
-"""``compaction.strategy`` (KIP-280): the greatest version of a key stays, whenever it was written."""
+"""Tests of ``compaction.strategy`` (KIP-280): the greatest version of a key stays."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def records_in(folder: Path) -> list[Record]:
     st.booleans(),
     st.sampled_from([Codec.NONE, Codec.LZ4]),
 )
-def test_the_greatest_version_stays(
+def test_greatest_version_stays(
     first: list[list[list[Written]]],
     second: list[list[list[Written]]],
     strategy: str,
@@ -132,14 +132,14 @@ def test_the_greatest_version_stays(
         pieces._PIECE_BYTES = whole
 
 
-def test_the_last_record_of_the_log_is_never_removed(tmp_path: Path) -> None:
+def test_last_record_of_the_log_is_never_removed(tmp_path: Path) -> None:
     batches = [[(b"a", b"new", 9, ())], [(b"a", b"old", 1, ()), (b"a", b"older", 0, ())]]
     write(tmp_path / NAME, [batches], Codec.NONE)
     compact(tmp_path, {"compaction.strategy": "timestamp"}, NOW, include_active=True)
     assert [record.offset for record in records_in(tmp_path / NAME)] == [0, 2]
 
 
-def test_a_tombstone_of_the_greatest_version_wins_and_ages(tmp_path: Path) -> None:
+def test_tombstone_of_the_greatest_version_wins_and_expires(tmp_path: Path) -> None:
     config = {"compaction.strategy": "timestamp", "delete.retention.ms": "10"}
     write(
         tmp_path / NAME,
@@ -155,7 +155,7 @@ def test_a_tombstone_of_the_greatest_version_wins_and_ages(tmp_path: Path) -> No
     assert [record.offset for record in records_in(tmp_path / NAME)] == [2, 3]
 
 
-def test_a_header_strategy_needs_a_header(tmp_path: Path) -> None:
+def test_header_strategy_needs_a_header(tmp_path: Path) -> None:
     write(tmp_path / NAME, [[[(b"a", b"x", 0, ())]]], Codec.NONE)
     with pytest.raises(InvalidConfig, match=r"compaction\.strategy\.header"):
         compact(tmp_path, {"compaction.strategy": "header"}, NOW)

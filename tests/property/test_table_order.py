@@ -1,4 +1,4 @@
-"""Keys in order, against Python's own."""
+"""Tests of sorting keys, against Python's own sort."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIECES = st.sampled_from([b"", b"\0", b"a", b"key-0000", b"key-0001", b"\xff" * 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=4).map(b"".join), max_size=200), st.integers(0, 3))
-def test_it_is_the_order_of_bytes(keys: list[bytes], passed: int) -> None:
+def test_keys_are_in_byte_order(keys: list[bytes], passed: int) -> None:
     column = pa.array(keys, pa.binary()).slice(passed)
     order = order_of(column)
     given_ = column.to_pylist()
@@ -23,7 +23,7 @@ def test_it_is_the_order_of_bytes(keys: list[bytes], passed: int) -> None:
         assert [given_[n] for n in order.tolist()] == sorted(given_)
 
 
-def test_many_keys_of_one_word() -> None:
+def test_keys_with_a_common_prefix_are_in_byte_order() -> None:
     keys = [b"%09d" % (n * 7919 % 1000) * 2 for n in range(1000)] + [b"a", b""]
     order = order_of(pa.array(keys, pa.binary()))
     assert order is not None and [keys[n] for n in order.tolist()] == sorted(keys)

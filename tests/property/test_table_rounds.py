@@ -1,5 +1,6 @@
-"""The short form of ``python -m tests.tables``: topics of all three systems, and their tables of
-all formats, read by others after every round; and runs that are killed.
+"""Tests of tables of all formats and systems: the short form of ``python -m tests.tables``.
+
+Other readers read them after every round, and some runs are killed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.tables.rounds import play  # noqa: E402
 
 
 @pytest.mark.parametrize("seed", range(3), ids=list(TOPICS))
-def test_every_reader_has_the_model(seed: int) -> None:
+def test_every_reader_gets_the_model(seed: int) -> None:
     met = play(seed, rounds=4)
     assert met["read by duckdb"] == 12 and met["read by delta-rs"] == 8
     assert met["read by pyiceberg"] == 8
@@ -34,20 +35,20 @@ def test_every_reader_has_the_model(seed: int) -> None:
         pytest.param("iceberg-vectors", marks=pytest.mark.long),
     ],
 )
-def test_a_killed_run_leaves_the_old_table_or_the_new_one(format: str) -> None:
+def test_killed_run_leaves_the_old_table_or_the_new_one(format: str) -> None:
     command = [sys.executable, "-m", "tests.tables", "--kills", "10", "--as", format]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.long
-def test_spark_has_the_model_as_well() -> None:
+def test_spark_gets_the_model() -> None:
     command = [sys.executable, "-m", "tests.tables", "--seeds", "3", "--rounds", "6", "--spark"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("seed", [1, 2], ids=["rocketmq", "pulsar"])
-def test_a_log_of_which_a_round_left_nothing_at_its_begin(seed: int) -> None:
+def test_round_that_removes_the_beginning_of_the_log_is_followed(seed: int) -> None:
     """Its begin passes the table's offsets, and nothing was missed."""
     assert play(seed, rounds=12, formats=["parquet"])["rounds of parquet compared"]

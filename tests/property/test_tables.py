@@ -1,6 +1,4 @@
-"""Tables on disk against a dictionary: whatever is appended, rolled or compacted between two
-rounds, the table is what ``latest`` says, and another reader gets it.
-"""
+"""Tests of tables on disk against a dictionary, with appends, rolls and rounds between two updates."""
 
 from __future__ import annotations
 
@@ -69,7 +67,9 @@ def check(root: Path, to: Path, model: dict[bytes, bytes] | None, small_bytes: i
 
 @settings(deadline=None, max_examples=15)
 @given(STEPS, st.integers(1, 2), st.booleans(), st.sampled_from([0, 4 << 20]))
-def test_it_is_the_dictionary(steps: Steps, partitions: int, apart: bool, small: int) -> None:
+def test_table_equals_the_dictionary(
+    steps: Steps, partitions: int, apart: bool, small: int
+) -> None:
     """``apart``: each partition has keys of its own."""
     with tempfile.TemporaryDirectory() as folder:
         root, to = Path(folder, "log"), Path(folder, "table")

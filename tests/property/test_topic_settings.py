@@ -1,4 +1,4 @@
-"""The order in which a topic's setting is learned, for all ways in which it may be said."""
+"""Tests of the precedence of sources of a topic's setting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def value_of(field_name: str, place: int) -> object:
 
 
 @given(st.data())
-def test_the_first_who_says_it_is_heard(data: st.DataObject) -> None:
+def test_first_source_that_has_the_setting_wins(data: st.DataObject) -> None:
     field_name = data.draw(st.sampled_from(FIELDS))
     is_known = data.draw(st.booleans())
     said = data.draw(st.sets(st.sampled_from(SOURCES)))
@@ -93,7 +93,7 @@ def test_the_first_who_says_it_is_heard(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_a_topic_is_compacted_only_where_somebody_says_so(data: st.DataObject) -> None:
+def test_topic_is_compacted_only_if_a_source_states_it(data: st.DataObject) -> None:
     policies = st.sampled_from(["compact", "delete", "compact,delete"])
     own = data.draw(st.none() | st.dictionaries(st.just("cleanup.policy"), policies))
     config = data.draw(

@@ -1,4 +1,4 @@
-"""The verdict kernel beside the plain model: what stays, what each batch becomes, and the counts."""
+"""Tests of the verdict kernel against the plain model: surviving records, batch actions and counts."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
 
 
 @given(runs_of_batches(), st.integers(0, 20), st.integers(0, 25), st.sampled_from(RETENTIONS))
-def test_the_verdicts_are_the_models(
+def test_verdicts_equal_the_model(
     run: list[ModelBatch], first_dirty: int, shell: int, retention_ms: int
 ) -> None:
     end = run[-1].next_offset if run else 0
@@ -131,7 +131,7 @@ def test_the_verdicts_are_the_models(
     st.booleans(),
     st.booleans(),
 )
-def test_tombstones_age_by_their_own_writes(
+def test_tombstones_expire_by_their_own_timestamps(
     records: list[tuple[int, int]],
     retention_ms: int,
     keeps_keyless: bool,

@@ -1,4 +1,4 @@
-"""``verify`` agrees with every true compaction, and with none that did one thing wrong."""
+"""Tests that ``verify`` accepts every correct compaction and no incorrect one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.kafka.strategies import Life, append, lives
 
 
 @given(lives(), st.data())
-def test_round_by_round(life: Life, data: st.DataObject) -> None:
+def test_each_round_is_verified_and_each_fault_is_found(life: Life, data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         root, before, struck = (Path(folder) / name for name in ("now", "before", "struck"))
         for phase in life.phases:
@@ -128,7 +128,7 @@ def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataO
 
 
 @given(lives())
-def test_by_timestamp(life: Life) -> None:
+def test_each_round_by_timestamp_is_verified(life: Life) -> None:
     """Another order of writes, the same promises."""
     by_time = replace(life, config={**life.config, "compaction.strategy": "timestamp"})
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
