@@ -1,4 +1,4 @@
-"""An archive in a real S3 server, behind a network that spoils requests."""
+"""Tests of an archive in a real S3 server, behind a network with faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.objects import BUCKET, fault_proxy, s3_server
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-def test_what_is_believed_to_be_committed_is_what_was_made(tmp_path: Path) -> None:
+def test_commits_that_were_reported_are_in_the_bucket(tmp_path: Path) -> None:
     with s3_server(tmp_path / "data") as server, fault_proxy(server.endpoint) as proxy:
         met = commit_under_faults(server, proxy, "kafka/orders/0", 15)
     assert met["requests spoilt"] > 60
@@ -24,7 +24,7 @@ def test_what_is_believed_to_be_committed_is_what_was_made(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("topics", [1, 40])
-def test_a_round_on_small_partitions_costs_each_at_most_seven_requests(
+def test_round_on_small_partitions_needs_at_most_seven_requests_each(
     tmp_path: Path, topics: int
 ) -> None:
     """Found and read: 1. Scanned and rewritten: 2. Journal, segment, manifest: 3. The rest is of

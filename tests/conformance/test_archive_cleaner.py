@@ -1,4 +1,4 @@
-"""``lastwrite clean`` on archives: in a folder, and in a bucket of a real S3 server."""
+"""Tests of ``lastwrite clean`` on archives, in a folder and in a bucket of a real S3 server."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def in_bucket(s3: S3, tmp_path: Path) -> Archive:
     return Archive(f"s3://{BUCKET}/{name}", files, dict(s3.config), tmp_path / "log")
 
 
-def test_a_pass_cleans_what_is_due_and_then_only_looks(archive: Archive) -> None:
+def test_pass_cleans_due_partitions_and_the_next_only_checks(archive: Archive) -> None:
     for topic in ("a", "b"):
         archive.fetch(topic)
     assert archive.clean() == 0
@@ -143,7 +143,7 @@ def test_retention_is_part_of_a_pass(archive: Archive) -> None:
     assert told.report.segments_deleted > 5 and told.report.bytes_read == 0
 
 
-def test_what_is_known_of_a_topic_decides(archive: Archive) -> None:
+def test_clean_needs_a_known_cleanup_policy(archive: Archive) -> None:
     archive.fetch("a")
     config = {name: value for name, value in COMPACT.items() if name != "cleanup.policy"}
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
@@ -153,7 +153,7 @@ def test_what_is_known_of_a_topic_decides(archive: Archive) -> None:
     assert archive.rounds == ["a-0"]
 
 
-def test_a_damaged_partition_is_set_aside_in_the_archive(
+def test_damaged_partition_is_quarantined_in_the_archive(
     archive: Archive, capsys: pytest.CaptureFixture[str]
 ) -> None:
     archive.fetch("a")
@@ -185,7 +185,7 @@ def overwrite(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def test_a_round_of_another_machine_is_waited_for(archive: Archive) -> None:
+def test_round_of_another_machine_is_waited_for(archive: Archive) -> None:
     archive.fetch("a")
     other = begun_elsewhere(archive, "a")
     grow_old(other, 60)
@@ -199,7 +199,7 @@ def test_a_round_of_another_machine_is_waited_for(archive: Archive) -> None:
     assert archive.objects("a", "rounds") == []
 
 
-def test_a_round_of_a_process_of_this_machine_that_died_is_not_waited_for(archive: Archive) -> None:
+def test_round_of_a_dead_local_process_is_ignored(archive: Archive) -> None:
     archive.fetch("a")
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -219,7 +219,7 @@ def grow_old(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
 
-def test_who_loses_against_another_round_looks_again(archive: Archive) -> None:
+def test_round_that_loses_to_another_is_repeated_without_a_failure(archive: Archive) -> None:
     archive.fetch("a")
     run = RoundRunner.run
     told: list[object] = []
@@ -252,7 +252,7 @@ def test_who_loses_against_another_round_looks_again(archive: Archive) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_two_daemons_on_one_archive(bucket: Archive) -> None:
+def test_two_daemons_on_one_archive_leave_what_one_leaves(bucket: Archive) -> None:
     """Each in a process of its own; what both leave is what one leaves."""
     for n in range(4):
         bucket.fetch(f"t{n}", records=300)
@@ -279,7 +279,7 @@ def test_two_daemons_on_one_archive(bucket: Archive) -> None:
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_a_daemon_that_is_killed_anywhere_goes_on_where_it_began_again(bucket: Archive) -> None:
+def test_daemon_killed_at_any_point_continues_after_a_restart(bucket: Archive) -> None:
     bucket.fetch("a", records=1000, own_keys=True)
     left = len(set(bucket.keys("a")))
     for delay_s, written in ((0.0, 0), (0.1, 0), (0.0, 9)):
@@ -358,7 +358,7 @@ def wait_for(condition: Callable[[], object], *daemons: subprocess.Popen[str]) -
 
 
 @pytest.mark.broker
-def test_a_store_that_does_not_answer_is_waited_for(bucket: Archive, proxy: FaultProxy) -> None:
+def test_daemon_waits_for_a_store_that_does_not_answer(bucket: Archive, proxy: FaultProxy) -> None:
     bucket.fetch("a")
     through = {**COMPACT, **bucket.config, "storage.endpoint": proxy.endpoint}
     through["storage.retries"] = 0
@@ -389,7 +389,9 @@ def test_a_store_that_does_not_answer_is_waited_for(bucket: Archive, proxy: Faul
 
 
 @pytest.mark.broker
-def test_once_says_that_a_store_did_not_answer(bucket: Archive, proxy: FaultProxy) -> None:
+def test_single_pass_reports_a_store_that_does_not_answer(
+    bucket: Archive, proxy: FaultProxy
+) -> None:
     bucket.fetch("a")
     through = {"storage.endpoint": proxy.endpoint, "storage.retries": 0}
     proxy.spoil({"do": "503"})
@@ -416,7 +418,7 @@ def test_once_says_that_a_store_did_not_answer(bucket: Archive, proxy: FaultProx
 
 
 @pytest.mark.broker
-def test_requests_are_counted(bucket: Archive) -> None:
+def test_requests_are_counted_in_the_metrics(bucket: Archive) -> None:
     bucket.fetch("a")
     cleaners: list[Any] = []
     assert bucket.clean(started=cleaners.append) == 0

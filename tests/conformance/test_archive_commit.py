@@ -1,4 +1,4 @@
-"""Kafka's rounds on an archive whose store does not answer when the manifest is replaced."""
+"""Tests of Kafka rounds on an archive whose store does not answer when the manifest is replaced."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_whole(archive: Path) -> int:
 
 
 @pytest.mark.parametrize("does", [True, False])
-def test_nothing_is_removed_while_nobody_says_whether_the_round_counts(
+def test_commit_with_an_unknown_outcome_deletes_nothing(
     archive: Path, does: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert check_whole(archive) == 1

@@ -1,6 +1,4 @@
-"""Readers of an archive whose objects are removed under them: a round replaced them, and the next
-or a sweep removed them at once, since nobody was to be waited for.
-"""
+"""Tests of reading an archive whose objects a round or a sweep removes during the read."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ READERS: dict[str, Callable[[Archive], Iterator[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("rounds", [1, 5])
-def test_a_reader_goes_on_behind_its_last_offset(
-    archive: Archive, reader: str, rounds: int
-) -> None:
+def test_reader_continues_after_its_last_offset(archive: Archive, reader: str, rounds: int) -> None:
     all_rows = list(READERS[reader](archive))
     end = EACH * SEGMENTS
     rows = READERS[reader](archive)
@@ -107,7 +103,7 @@ def test_a_reader_goes_on_behind_its_last_offset(
     assert len([offset for offset in offsets if offset < end]) < len(all_rows), "of another one"
 
 
-def test_a_table_is_made_anew_of_what_counts(archive: Archive) -> None:
+def test_table_is_rebuilt_from_the_newer_generation(archive: Archive) -> None:
     items = KeyedTable.items
     left = 1
 
@@ -124,7 +120,7 @@ def test_a_table_is_made_anew_of_what_counts(archive: Archive) -> None:
     assert not left and len(table) == EACH - 1 + SEGMENTS + 1
 
 
-def test_who_loses_every_time_says_which_generation(archive: Archive) -> None:
+def test_reader_that_always_loses_names_the_generation(archive: Archive) -> None:
     items = KeyedTable.items
 
     def late(table: KeyedTable) -> Iterator[tuple[bytes, bytes]]:
@@ -148,7 +144,7 @@ def test_who_loses_every_time_says_which_generation(archive: Archive) -> None:
         list(rows)
 
 
-def test_what_is_missing_in_what_counts_is_no_replacement(archive: Archive) -> None:
+def test_missing_object_of_the_current_manifest_is_damage(archive: Archive) -> None:
     folder = f"{archive.address}/kafka/t/0"
     place = place_at(folder)
     seen = place.read()

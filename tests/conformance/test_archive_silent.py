@@ -1,4 +1,4 @@
-"""A store that does not answer is no damage: not of an index, a manifest or a segment."""
+"""Tests that a store that does not answer is not reported as damage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def indexes_of_all_segments() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex", "log", "manifest"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_answer_is_no_damage(
+def test_missing_response_is_not_damage(
     s3: S3, proxy: FaultProxy, tmp_path: Path, command: str, kind: str
 ) -> None:
     address = f"s3://{BUCKET}/{tmp_path.name}"

@@ -1,4 +1,4 @@
-"""An archive that was copied, object for object: its manifests name etags of another store."""
+"""Tests of an archive copied object by object, whose manifests have the etags of another store."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def compact(path: str, config: dict[str, str]) -> Any:
     return done
 
 
-def test_a_copy_is_read_and_compacted_like_the_archive(
+def test_copy_is_read_and_compacted_like_the_archive(
     copied: tuple[str, str, dict[str, str]], tmp_path: Path
 ) -> None:
     here, there, config = copied
@@ -95,7 +95,9 @@ def test_a_copy_is_read_and_compacted_like_the_archive(
 
 
 @pytest.mark.parametrize("change", ["other bytes", "shorter", "gone"])
-def test_what_is_no_copy_is_named(copied: tuple[str, str, dict[str, str]], change: str) -> None:
+def test_changed_or_missing_object_of_a_copy_is_named(
+    copied: tuple[str, str, dict[str, str]], change: str
+) -> None:
     here, there, config = copied
     found, store = first_log(there)
     content = store.get(found.key)

@@ -1,6 +1,4 @@
-"""The corpus that a real broker wrote, read by us: the same records as a consumer got, and the same
-bytes again.
-"""
+"""Tests of the corpus of a real broker: same records as a consumer read, and the same bytes again."""
 
 from __future__ import annotations
 
@@ -55,12 +53,12 @@ def consumed(folder: Path) -> list[tuple[object, ...]]:
     return out
 
 
-def test_the_corpus_is_there() -> None:
+def test_corpus_has_partitions() -> None:
     assert len(FOLDERS) > 25
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
-def test_records_are_those_that_a_consumer_got(folder: Path) -> None:
+def test_records_equal_those_of_a_consumer(folder: Path) -> None:
     found: list[tuple[object, ...]] = []
     for log in sorted(folder.glob("*.log")):
         for _, batch in batches_of(log):
@@ -86,7 +84,7 @@ def test_every_offset_index_entry_points_at_a_batch(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
-def test_encoding_again_gives_the_brokers_bytes_or_decodes_alike(folder: Path) -> None:
+def test_encoded_batches_equal_the_brokers_or_decode_alike(folder: Path) -> None:
     """Byte for byte where nothing is compressed; compressors of other versions may choose other
     matches.
 

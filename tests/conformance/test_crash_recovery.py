@@ -1,6 +1,4 @@
-"""Kafka's own loader opens what a killed commit left: it ends with the old records or the new ones,
-as we say.
-"""
+"""Tests that Kafka's loader opens what a killed commit left, with the old records or the new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own loader opens what a killed round left, and what the run after it ends with."""
+"""Tests that Kafka's loader opens what a killed round left, and the result of the next run."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A folder like a killed broker left it: we see the log that Kafka's own loader ends with, in every
-state of docs/formats/kafka-cleaning.md, "Loading a log".
+"""Tests of the log of a killed broker in every state of docs/formats/kafka-cleaning.md, "Loading a
+log".
 
-For each state Kafka's loader opens a copy. Its log end, log start, segments, their sizes and
-largest timestamps are those that we list for the original. Then ``recover`` puts another copy in
-order, and ``compact`` cleans a third: the loader still comes to the same end, and to the same last
-value of each key.
+Kafka's loader opens a copy. Its log end, log start, segments, sizes and largest timestamps equal
+those that we list for the original. Then ``recover`` puts another copy in order and ``compact``
+cleans a third, and the loader accepts both.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def table(folder: Path, log_start: int) -> dict[bytes | None, bytes | None]:
 
 
 @pytest.mark.parametrize(("state", "recovery_point"), CASES)
-def test_we_see_what_kafkas_loader_ends_with(
+def test_log_equals_the_result_of_kafkas_loader(
     tmp_path: Path, oracle: Oracle, state: State, recovery_point: int
 ) -> None:
     folder = left_by_crash(tmp_path / "root", state, recovery_point)
@@ -172,7 +171,7 @@ def test_we_see_what_kafkas_loader_ends_with(
 
 
 @pytest.mark.parametrize(("loss", "recovery_point"), LOST)
-def test_the_remedy_says_what_kafkas_loader_does(
+def test_remedy_states_the_truncation_of_kafkas_loader(
     tmp_path: Path, oracle: Oracle, loss: Loss, recovery_point: int
 ) -> None:
     """Where records are lost the remedy names the offset at which a start cuts, and the segments
@@ -214,7 +213,7 @@ def after_an_orderly_shutdown(root: Path, state: State) -> Path:
     return folder
 
 
-def test_only_without_the_note_of_its_shutdown_a_broker_cuts_a_torn_tail(
+def test_broker_truncates_a_torn_tail_only_after_an_unclean_shutdown(
     tmp_path: Path, oracle: Oracle
 ) -> None:
     folder = after_an_orderly_shutdown(tmp_path / "root", State("", [TORN]))
@@ -245,9 +244,7 @@ def test_only_without_the_note_of_its_shutdown_a_broker_cuts_a_torn_tail(
     ],
     ids=["offset index", "time index", "transaction index", "no offset index", "no time index"],
 )
-def test_a_broker_makes_indexes_anew_that_were_moved_away(
-    tmp_path: Path, oracle: Oracle, harm: Harm
-) -> None:
+def test_broker_rebuilds_missing_indexes(tmp_path: Path, oracle: Oracle, harm: Harm) -> None:
     whole = after_an_orderly_shutdown(tmp_path / "whole", State("", []))
     folder = after_an_orderly_shutdown(tmp_path / "root", State("", [harm]))
     report = lastwrite.verify(str(folder), spark=INLINE)
@@ -265,7 +262,9 @@ def test_a_broker_makes_indexes_anew_that_were_moved_away(
     assert lastwrite.verify(str(folder), spark=INLINE).exit_status == 0
 
 
-def test_a_removed_time_index_alone_comes_back_empty(tmp_path: Path, oracle: Oracle) -> None:
+def test_broker_replaces_a_missing_time_index_by_an_empty_one(
+    tmp_path: Path, oracle: Oracle
+) -> None:
     """Which is why the remedy names all three: retention would go by the file's time."""
     folder = after_an_orderly_shutdown(
         tmp_path / "root", State("", [remove(name(2 * EACH, "timeindex"))])

@@ -1,5 +1,5 @@
-"""Kafka's logs in an archive: what ``fetch`` brings is the log as it lay, and a round there leaves
-what a round over the log directory leaves.
+"""Tests of Kafka logs in an archive: ``fetch`` copies the log, and rounds equal rounds on the log
+directory.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms:
 
 @settings(max_examples=40)
 @given(lives(), st.data())
-def test_a_round_there_is_a_round_here(life: Life, data: st.DataObject) -> None:
+def test_round_on_the_archive_equals_a_round_on_the_log(life: Life, data: st.DataObject) -> None:
     least = data.draw(st.sampled_from([-1, 1000, 1 << 20]), label="least indexed bytes")
     with empty_root() as root, patch(INDEXED, least):
         archive = Archive(root.with_name("archive"))
@@ -352,7 +352,7 @@ def copy(folder: Path, to: Path) -> Path:
 
 
 @pytest.mark.parametrize("folder", REAL, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
-def test_a_real_brokers_log_is_brought_and_compacted(tmp_path: Path, folder: Path) -> None:
+def test_log_of_a_real_broker_is_fetched_and_compacted(tmp_path: Path, folder: Path) -> None:
     root = copy(folder, tmp_path / "log")
     archive = Archive(tmp_path / "archive", folder.name)
     found = brought(root, archive.to, include_active=True)
@@ -380,9 +380,7 @@ def test_a_real_brokers_log_is_brought_and_compacted(tmp_path: Path, folder: Pat
 
 @settings(max_examples=12)
 @given(lives(min_rounds=2, max_rounds=2), st.booleans(), st.booleans())
-def test_fetched_in_two_goes_it_is_what_one_brings(
-    life: Life, compacted: bool, active: bool
-) -> None:
+def test_two_fetches_equal_one_fetch(life: Life, compacted: bool, active: bool) -> None:
     with empty_root() as root:
         for phase in life.phases:
             append(root / NAME, phase, life.interval_bytes)
@@ -491,7 +489,7 @@ def too_late(root: Path) -> None:
         (too_late, 1, "deletes are kept for 86400000 ms"),
     ],
 )
-def test_what_does_not_go_on_where_the_archive_ends_is_refused(
+def test_log_that_does_not_continue_the_archive_is_refused(
     tmp_path: Path, change: Callable[[Path], None], status: int, words: str
 ) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
@@ -519,7 +517,7 @@ def test_what_does_not_go_on_where_the_archive_ends_is_refused(
         assert archive.log()[name] == anew.log()[name]
 
 
-def test_a_replica_that_deleted_or_lost_epochs_goes_on(tmp_path: Path) -> None:
+def test_replica_with_deleted_or_lost_epochs_continues_the_archive(tmp_path: Path) -> None:
     """Retention moves the begin of the first epoch; a replica that was made anew knows a later
     begin of a compacted one.
     """
@@ -536,7 +534,7 @@ def test_a_replica_that_deleted_or_lost_epochs_goes_on(tmp_path: Path) -> None:
     assert offsets == list(range(40))
 
 
-def test_a_quiet_day_loses_no_delete(tmp_path: Path) -> None:
+def test_fetch_without_new_records_confirms_that_no_delete_was_lost(tmp_path: Path) -> None:
     """A fetch that finds nothing new has seen that nothing was cleaned."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0})
@@ -551,7 +549,7 @@ def test_a_quiet_day_loses_no_delete(tmp_path: Path) -> None:
         assert brought(root, archive.to).end_offset == 30
 
 
-def test_nothing_that_is_not_replicated_is_brought(tmp_path: Path) -> None:
+def test_unreplicated_records_are_not_fetched(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 30), 30: range(30, 31)}, {0: 0})
     write_checkpoint(root, HIGH_WATERMARKS, {NAME: 13})
@@ -563,7 +561,7 @@ def test_nothing_that_is_not_replicated_is_brought(tmp_path: Path) -> None:
     assert len(archive.batches()) == 30
 
 
-def test_an_archive_is_brought_into_another(tmp_path: Path) -> None:
+def test_archive_is_fetched_into_another_archive(tmp_path: Path) -> None:
     root = tmp_path / "log"
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0, 1: 10})
     first, second = Archive(tmp_path / "first"), Archive(tmp_path / "second")
@@ -582,7 +580,7 @@ def test_an_archive_is_brought_into_another(tmp_path: Path) -> None:
         assert third.log()[name] == first.log()[name]
 
 
-def test_what_the_cluster_said_goes_along(tmp_path: Path) -> None:
+def test_cluster_metadata_is_copied_with_an_archive(tmp_path: Path) -> None:
     """Groups' positions, and since when deletes may have expired, into copies of an archive."""
     root = tmp_path / "log"
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0, 1: 10})
@@ -613,7 +611,7 @@ def test_what_the_cluster_said_goes_along(tmp_path: Path) -> None:
     assert third.log()["groups"] == [["g", 9, 0, "on"]] and third.log()["brought_ms"] > 5
 
 
-def test_where_groups_are_by_the_log_directorys_own_topic(tmp_path: Path) -> None:
+def test_group_offsets_are_read_from_the_offsets_topic(tmp_path: Path) -> None:
     """As a live broker tells it: transactions that were aborted do not count, nor who is gone."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive", "orders-0")
     groups = root / "__consumer_offsets-0"
@@ -673,7 +671,7 @@ def newer(manifest: bytes) -> bytes:
     ],
     ids=["cut", "garbled", "empty", "newer"],
 )
-def test_a_spoilt_manifest_is_named_and_nothing_changed(
+def test_damaged_manifest_is_named_and_nothing_changes(
     tmp_path: Path,
     change: Callable[[bytes], bytes],
     status: int,
@@ -703,7 +701,7 @@ def test_a_spoilt_manifest_is_named_and_nothing_changed(
     assert contents(archive.to) == before
 
 
-def test_a_topic_id_in_other_words_is_the_same(tmp_path: Path) -> None:
+def test_topic_id_in_another_notation_is_the_same(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0})
     said = root / NAME / PARTITION_METADATA
@@ -716,7 +714,7 @@ def test_a_topic_id_in_other_words_is_the_same(tmp_path: Path) -> None:
     assert "the topic's id" in str(other)
 
 
-def test_indexes_of_a_segment_that_is_cut_are_as_dense_as_the_topic_says(tmp_path: Path) -> None:
+def test_indexes_of_a_cut_segment_follow_the_index_interval(tmp_path: Path) -> None:
     root, found = tmp_path / "log", {}
     write_log(root, {0: range(100)}, {0: 0})
     write_checkpoint(root, HIGH_WATERMARKS, {NAME: 90})
@@ -729,7 +727,7 @@ def test_indexes_of_a_segment_that_is_cut_are_as_dense_as_the_topic_says(tmp_pat
     assert found["1"] > found["4096"]
 
 
-def test_a_small_segment_has_no_index_objects_and_reads_the_same(tmp_path: Path) -> None:
+def test_small_segment_without_index_objects_reads_the_same(tmp_path: Path) -> None:
     root, found = tmp_path / "log", {}
     write_log(root, {0: range(200), 200: range(200, 201)}, {0: 0})
     for least in (-1, 1 << 20):
@@ -755,7 +753,7 @@ def test_a_small_segment_has_no_index_objects_and_reads_the_same(tmp_path: Path)
 
 
 @pytest.mark.parametrize("change", ["missing", "cut", "flipped"])
-def test_a_spoilt_object_is_named_with_what_helps_an_archive(
+def test_damaged_object_is_named_with_a_remedy(
     tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
@@ -791,7 +789,7 @@ def test_a_spoilt_object_is_named_with_what_helps_an_archive(
     assert again.segments == 2
 
 
-def test_looking_is_the_same_from_each_address(
+def test_archive_is_read_from_each_address(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
@@ -820,7 +818,7 @@ def test_looking_is_the_same_from_each_address(
         assert [row["offset"] for row in rows] == list(range(34, 41))
 
 
-def test_an_address_without_an_archive_is_said_so(
+def test_address_without_an_archive_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
@@ -860,7 +858,7 @@ def all_killed(work: Callable[[], None], start: Callable[[], None]) -> Iterator[
             return
 
 
-def test_a_round_that_is_killed_anywhere_leaves_the_old_log_or_the_new(tmp_path: Path) -> None:
+def test_round_killed_at_any_point_leaves_the_old_log_or_the_new(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
     brought(root, archive.to, include_active=True)
@@ -887,7 +885,7 @@ def test_a_round_that_is_killed_anywhere_leaves_the_old_log_or_the_new(tmp_path:
     assert seen == {False, True}
 
 
-def test_a_fetch_that_is_killed_anywhere_is_fetched_again(tmp_path: Path) -> None:
+def test_fetch_killed_at_any_point_can_be_repeated(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
     write_checkpoint(root, HIGH_WATERMARKS, {NAME: 25})
@@ -914,7 +912,7 @@ def void(_: object) -> None:
     """For its effect."""
 
 
-def test_of_two_rounds_at_once_one_wins_and_the_other_starts_again(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_rounds_wins_and_the_other_is_repeated(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
     brought(root, archive.to, include_active=True)
@@ -945,7 +943,7 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_starts_again(tmp_path: Pat
 
 @pytest.mark.broker
 @pytest.mark.parametrize("name", ["transactional-0", "client-zstd-0"])
-def test_in_a_bucket_it_is_what_it_is_in_a_folder(tmp_path: Path, s3: S3, name: str) -> None:
+def test_archive_in_a_bucket_equals_one_in_a_folder(tmp_path: Path, s3: S3, name: str) -> None:
     folder = CORPUS / "kafka-4.4.0" / "stopped" / name
     root = copy(folder, tmp_path / "log")
     here = Archive(tmp_path / "archive", name)
@@ -984,7 +982,7 @@ def test_in_a_bucket_it_is_what_it_is_in_a_folder(tmp_path: Path, s3: S3, name: 
     "address, endpoint",
     [("s3://nowhere/x", None), (f"s3://{BUCKET}/nowhere", None), (f"s3://{BUCKET}/x", "off")],
 )
-def test_a_wrong_address_of_a_bucket_is_named(
+def test_wrong_bucket_address_is_named(
     s3: S3, address: str, endpoint: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = dict(s3.config)

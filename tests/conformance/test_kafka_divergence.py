@@ -1,4 +1,6 @@
-"""What an archive has of another history than its log: where the two part, and set aside whole."""
+"""Tests of an archive that has another history than its log: the common end, and setting aside the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 
 @given(histories())
-def test_where_two_histories_part(drawn: tuple[list[int], list[int]]) -> None:
+def test_common_end_of_two_histories_is_found(drawn: tuple[list[int], list[int]]) -> None:
     here, there = drawn
     epochs = epochs_of(there)
 
@@ -78,7 +80,7 @@ def bring(tmp_path: Path) -> Archive:
     return archive
 
 
-def test_a_tail_is_set_aside(tmp_path: Path) -> None:
+def test_diverging_tail_is_set_aside(tmp_path: Path) -> None:
     """At each offset: what was there is there, below the cut or in an archive of its own."""
     archive = bring(tmp_path)
     shutil.copytree(archive.to, tmp_path / "begin")
@@ -99,7 +101,7 @@ def test_a_tail_is_set_aside(tmp_path: Path) -> None:
         check_no_waste(aside)
 
 
-def test_what_a_round_has_cleaned_goes_aside_whole(tmp_path: Path) -> None:
+def test_cleaned_log_is_set_aside_completely(tmp_path: Path) -> None:
     """It may have removed records below the cut for the sake of some beyond."""
     archive = bring(tmp_path)
     compact(archive.to, {}, START_MS)
@@ -114,7 +116,7 @@ def test_what_a_round_has_cleaned_goes_aside_whole(tmp_path: Path) -> None:
     check_no_waste(archive)
 
 
-def test_a_log_that_begins_behind_the_archive(tmp_path: Path) -> None:
+def test_log_that_begins_after_the_archive_sets_it_aside(tmp_path: Path) -> None:
     archive = bring(tmp_path)
     old = archive.batches()
     aside = aside_of(set_aside(str(archive.to), str(archive.folder), None, 70))
@@ -124,7 +126,7 @@ def test_a_log_that_begins_behind_the_archive(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_killed_anywhere_nothing_is_lost(tmp_path: Path) -> None:
+def test_kill_at_any_point_loses_no_record(tmp_path: Path) -> None:
     archive = bring(tmp_path)
     shutil.copytree(archive.to, tmp_path / "begin")
     old = archive.batches()

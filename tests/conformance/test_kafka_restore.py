@@ -1,5 +1,5 @@
-"""Kafka's logs given back from an archive into a log root: the same records at the same offsets, in
-files that a broker loads without a recovery.
+"""Tests of restoring Kafka logs into a log root: same records and offsets, loaded without a
+recovery.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def check_elsewhere(folder: Path, source: Sequence[ModelSegment], begin: int, en
 
 @settings(max_examples=25)
 @given(lives(max_rounds=2), st.data())
-def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject) -> None:
+def test_restored_log_equals_the_fetched_log(life: Life, data: st.DataObject) -> None:
     with empty_root() as root:
         archive = Archive(root.with_name("archive"))
         for phase in life.phases:
@@ -292,7 +292,7 @@ def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject)
         for n, each in enumerate(REAL)
     ],
 )
-def test_a_real_brokers_log_is_given_back(tmp_path: Path, folder: Path, is_same: bool) -> None:
+def test_log_of_a_real_broker_is_restored(tmp_path: Path, folder: Path, is_same: bool) -> None:
     root = copy(folder, tmp_path / "log")
     archive = Archive(tmp_path / "archive", folder.name)
     end = brought(root, archive.to, include_active=True).end_offset
@@ -333,7 +333,7 @@ def held(root: Path) -> list[tuple[int, bytes | None]]:
     return [(r.offset, r.key) for b in batches_of(read_segments(root / NAME)) for r in b.records]
 
 
-def test_leader_epochs_are_never_later_than_the_partitions_own(tmp_path: Path) -> None:
+def test_restored_leader_epochs_never_exceed_the_partitions(tmp_path: Path) -> None:
     archive = written(tmp_path)
     for number, (topic_id, leader_epoch, kept) in enumerate(
         [(metadata.TOPIC_ID, 5, True), (metadata.TOPIC_ID, 4, False), (OTHER_ID, 9, False)]
@@ -405,7 +405,7 @@ def linked(target: Path) -> None:
         (linked, "is a symbolic link"),
     ],
 )
-def test_what_a_broker_would_not_take_is_not_written(
+def test_target_that_a_broker_would_reject_is_not_written(
     tmp_path: Path, change: Callable[[Path], None], words: str
 ) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
@@ -416,7 +416,7 @@ def test_what_a_broker_would_not_take_is_not_written(
     assert contents(target) == before
 
 
-def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) -> None:
+def test_missing_topic_is_refused_with_the_command_that_creates_it(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive", "orders-0")
     settings = {"cleanup.policy": "compact,delete", "leader.replication.throttled.replicas": "0:1"}
     metadata.write_metadata(root, {"orders": settings})
@@ -437,14 +437,14 @@ def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) ->
         assert contents(target) == before
 
 
-def test_without_a_metadata_log_the_brokers_own_folder_tells_the_id(tmp_path: Path) -> None:
+def test_folder_of_the_broker_provides_the_topic_id_without_metadata(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target", topic_id=OTHER_ID)
     shutil.rmtree(target / metadata.FOLDER)
     assert restored(archive.to, target).is_other_topic
     assert len(held(target)) == 60
 
 
-def test_notes_tell_what_a_broker_will_do_with_it(tmp_path: Path) -> None:
+def test_notes_describe_what_a_broker_will_do(tmp_path: Path) -> None:
     archive = written(tmp_path)
     policy = {"cleanup.policy": "delete", "retention.ms": "1000"}
     target = log_root(tmp_path / "target", partitions=2, replicas=(1, 2), settings=policy)
@@ -456,7 +456,7 @@ def test_notes_tell_what_a_broker_will_do_with_it(tmp_path: Path) -> None:
     assert "retention.ms is 1000, and segments are older" in said
 
 
-def test_the_command_that_sets_the_groups_is_told(tmp_path: Path) -> None:
+def test_report_names_the_command_that_restores_the_groups(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
     report = lastwrite.restore(str(archive.to), to=str(target))
     assert isinstance(report, LogsRestored)
@@ -474,7 +474,7 @@ def test_the_command_that_sets_the_groups_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_until_a_time_nothing_later_is_given_back(tmp_path: Path) -> None:
+def test_until_option_restores_nothing_later(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     append_times = [START_MS + 1000 * n for n in range(40)]
     write_times(root, append_times)
@@ -502,14 +502,14 @@ def write_times(root: Path, times: Sequence[int]) -> None:
         write_segment(root / NAME, 3 * at, made[at : at + 6], mtime_ms=times[0])
 
 
-def test_under_another_name(tmp_path: Path) -> None:
+def test_topic_is_restored_under_another_name(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target", "again", OTHER_ID)
     found = restored(archive.to, target, name="again")
     assert (found.topic, found.folder) == ("again", str(target / "again-0"))
     assert len(batches_of(read_segments(target / "again-0"))) == 60
 
 
-def test_an_open_transaction_is_refused_or_left_out(tmp_path: Path) -> None:
+def test_open_transaction_is_refused_or_dropped(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     record = Record(0, START_MS, b"k", b"v")
     begun = encode_batch(
@@ -537,7 +537,7 @@ def test_an_open_transaction_is_refused_or_left_out(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- crashes and damage
 
 
-def test_a_restore_that_is_killed_anywhere_is_done_again(tmp_path: Path) -> None:
+def test_restore_killed_at_any_point_can_be_repeated(tmp_path: Path) -> None:
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(4)}, {0: 0})
     brought(root, archive.to, include_active=True)
@@ -566,7 +566,7 @@ def void(_: object) -> None:
     pass
 
 
-def test_a_damaged_archive_leaves_the_target_as_it_was(tmp_path: Path) -> None:
+def test_damaged_archive_leaves_the_target_unchanged(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
     before = contents(target)
     _, stem = list(archive.segments())[1]
@@ -582,7 +582,7 @@ def test_a_damaged_archive_leaves_the_target_as_it_was(tmp_path: Path) -> None:
         assert contents(target) == before
 
 
-def test_whoever_holds_the_partition_is_not_disturbed(tmp_path: Path) -> None:
+def test_locked_partition_is_not_changed(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
     with (
         lock.hold(str(target), [TopicPartition("t", 0)]),
@@ -604,7 +604,7 @@ def test_wrong_addresses_are_named(tmp_path: Path) -> None:
         assert isinstance(refused.value, kind) and words in (refused.value.remedy or "")
 
 
-def test_a_copy_into_a_log_root_is_told_to_be_restore(tmp_path: Path) -> None:
+def test_copy_into_a_log_root_names_restore(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
     before = contents(target)
     with pytest.raises(InvalidConfig) as refused:
@@ -613,7 +613,7 @@ def test_a_copy_into_a_log_root_is_told_to_be_restore(tmp_path: Path) -> None:
     assert contents(target) == before
 
 
-def test_the_command_shows_a_table_and_prints_json(
+def test_restore_command_prints_a_table_and_json(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target", topic_id=OTHER_ID)

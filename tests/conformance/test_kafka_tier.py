@@ -1,6 +1,5 @@
-"""Tiered segments (KIP-405) where a real broker left them, against what its consumer read.
-
-``tests/corpus/make_tiered.py`` says what the corpus is.
+"""Tests of tiered segments (KIP-405) of a real broker, against its consumer; see
+``tests/corpus/make_tiered.py``.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def tier(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("topic", TOPICS)
 @pytest.mark.parametrize("isolation", ["committed", "plain"])
-def test_records_are_those_of_a_consumer(topic: str, isolation: str) -> None:
+def test_records_equal_those_of_a_consumer(topic: str, isolation: str) -> None:
     wanted = consumed(isolation, topic)
     level = "read_committed" if isolation == "committed" else "read_uncommitted"
     first = wanted[0]["offset"]
@@ -101,7 +100,7 @@ def test_records_are_those_of_a_consumer(topic: str, isolation: str) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_the_table_is_that_of_a_consumer(topic: str) -> None:
+def test_latest_equals_the_table_of_a_consumer(topic: str) -> None:
     # Of orders the tier alone has what somebody deleted below offset 40.
     rows = below_end(consumed("committed", topic), topic)
     table = lastwrite.latest(str(TIER), topic)
@@ -112,7 +111,7 @@ def test_the_table_is_that_of_a_consumer(topic: str) -> None:
     assert table.end_offsets == {0: tier_end(topic)}
 
 
-def test_what_a_leader_copied_that_lost_does_not_count() -> None:
+def test_segments_of_a_deposed_leader_are_ignored() -> None:
     log = read_partition(str(folder("forked")))
     bases = [segment.base_offset for segment in log.segments]
     there = sorted(int(each.name[:20]) for each in folder("forked").glob("*.log"))
@@ -120,7 +119,7 @@ def test_what_a_leader_copied_that_lost_does_not_count() -> None:
     assert not log.problems
 
 
-def test_all_who_look_find_it_whole() -> None:
+def test_read_commands_accept_a_tier() -> None:
     report = lastwrite.inspect(str(TIER), spark=INLINE)
     assert [(each.topic, each.status) for each in report.partitions] == [
         ("forked", "whole"),
@@ -134,7 +133,7 @@ def test_all_who_look_find_it_whole() -> None:
     assert {row["index"] for row in index} >= {"offset", "time", "transaction"}
 
 
-def test_a_file_by_itself() -> None:
+def test_single_file_of_a_tier_is_read() -> None:
     log = next(folder("orders").glob("*.log"))
     rows = list(lastwrite.dump(str(log)))
     assert rows[0]["topic"] == "orders" and rows[0]["offset"] == int(log.name[:20])
@@ -143,7 +142,7 @@ def test_a_file_by_itself() -> None:
     assert report.files[0].topic == "orders" and not report.files[0].problems
 
 
-def test_a_gap_is_damage_and_has_offsets(tier: Path) -> None:
+def test_gap_is_damage_with_its_offsets(tier: Path) -> None:
     (lost,) = folder("orders", tier).glob("00000000000000000130-*.log")
     lost.unlink()
     (problem,) = read_partition(str(folder("orders", tier))).problems
@@ -183,7 +182,7 @@ def test_every_command_names_a_gap(
     assert "offsets 130 to 203 are in no segment of the tier" in said
 
 
-def test_a_copy_that_was_broken_off_does_not_count(tier: Path) -> None:
+def test_incomplete_copy_is_ignored(tier: Path) -> None:
     (whole,) = folder("orders", tier).glob("00000000000000000130-*.log")
     part = whole.with_name("00000000000000000130-AAAAAAAAAAAAAAAAAAAAAA.log")
     part.write_bytes(whole.read_bytes()[:1000])
@@ -211,7 +210,7 @@ def test_damage_is_named_by_file_and_byte(tier: Path) -> None:
         lastwrite.latest(str(tier), "orders")
 
 
-def test_a_tier_is_only_read(tier: Path) -> None:
+def test_tier_is_read_only(tier: Path) -> None:
     before = contents(tier)
     for path in (tier, folder("orders", tier)):
         with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
@@ -222,7 +221,7 @@ def test_a_tier_is_only_read(tier: Path) -> None:
     assert contents(tier) == before
 
 
-def test_a_topic_that_was_made_anew(tier: Path) -> None:
+def test_recreated_topic_is_ambiguous(tier: Path) -> None:
     shutil.copytree(folder("orders", tier), tier / "orders-0-AAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(InvalidConfig, match="two ids"):
         lastwrite.latest(str(tier), "orders")
@@ -230,7 +229,7 @@ def test_a_topic_that_was_made_anew(tier: Path) -> None:
     assert lastwrite.latest(str(tier / "orders-0-AAAAAAAAAAAAAAAAAAAAAA"))
 
 
-def test_a_topic_of_a_log_root_that_is_called_like_a_tier(tmp_path: Path) -> None:
+def test_topic_of_a_log_root_may_have_the_name_of_a_tier_folder(tmp_path: Path) -> None:
     name = "foo-1-aaaaaaaaaaaaaaaaaaa-0"
     shutil.copytree(CORPUS / "local" / "forked-0", tmp_path / name)
     assert read_partition(str(tmp_path / name)).name.topic == name[:-2]
@@ -250,7 +249,7 @@ def data_files(archive: Path) -> set[str]:
     return {each.suffix for each in (archive / "kafka").glob("*/0/data/*/*")}
 
 
-def test_fetch_names_segments_where_they_lie(tier: Path, tmp_path: Path) -> None:
+def test_fetch_references_segments_in_place(tier: Path, tmp_path: Path) -> None:
     before, archive = contents(tier), tmp_path / "archive"
     report = lastwrite.fetch([str(tier)], str(archive))
     assert [(each.is_new, each.size_bytes) for each in report.partitions] == [(True, 0)] * 2
@@ -270,7 +269,9 @@ def test_fetch_names_segments_where_they_lie(tier: Path, tmp_path: Path) -> None
     assert contents(tier) == before
 
 
-def test_compact_leaves_the_tier_and_the_table_is_a_consumers(tier: Path, tmp_path: Path) -> None:
+def test_compact_leaves_the_tier_unchanged_and_the_table_correct(
+    tier: Path, tmp_path: Path
+) -> None:
     before, archive = contents(tier), str(tmp_path / "archive")
     lastwrite.fetch([str(tier)], archive)
     report = lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
@@ -288,7 +289,7 @@ def test_compact_leaves_the_tier_and_the_table_is_a_consumers(tier: Path, tmp_pa
     assert [each.status for each in proof.partitions] == ["verified", "verified"]
 
 
-def test_fetch_adds_what_was_copied_since(tier: Path, tmp_path: Path) -> None:
+def test_fetch_adds_segments_copied_since(tier: Path, tmp_path: Path) -> None:
     source, archive = folder("orders", tier), str(tmp_path / "archive")
     later = [each for each in source.iterdir() if int(each.name[:20]) >= 210]
     aside = tmp_path / "aside"
@@ -320,7 +321,7 @@ def overlapping(tier: Path) -> int:
     return header.base_offset
 
 
-def test_where_leaders_overlap_a_segment_is_cut_and_written(tier: Path, tmp_path: Path) -> None:
+def test_overlapping_segment_is_cut_and_written(tier: Path, tmp_path: Path) -> None:
     at = overlapping(tier)
     log = read_partition(str(folder("orders", tier)))
     assert [segment.base_offset for segment in log.segments][:3] == [0, at, 130]
@@ -338,7 +339,7 @@ def test_where_leaders_overlap_a_segment_is_cut_and_written(tier: Path, tmp_path
     assert [each.status for each in proof.partitions] == ["verified"]
 
 
-def test_a_cut_is_at_a_batchs_begin(tier: Path) -> None:
+def test_segment_is_cut_at_a_batch_boundary(tier: Path) -> None:
     source = folder("orders", tier)
     at = overlapping(tier)
     for each in source.glob(f"{at:020d}-*"):
@@ -347,7 +348,7 @@ def test_a_cut_is_at_a_batchs_begin(tier: Path) -> None:
     assert any(f"no batch ends at offset {at}," in each.message for each in problems)
 
 
-def test_a_copy_of_all_on_demand(tier: Path, tmp_path: Path) -> None:
+def test_copies_option_copies_all_segments(tier: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     report = lastwrite.fetch([str(tier)], str(archive), topic="forked", copies=True)
     assert report.partitions[0].foreign_bytes == 0
@@ -358,7 +359,7 @@ def test_a_copy_of_all_on_demand(tier: Path, tmp_path: Path) -> None:
     )
 
 
-def test_fetch_refuses_what_was_forked_and_what_lacks_offsets(tier: Path, tmp_path: Path) -> None:
+def test_fetch_refuses_forked_and_missing_offsets(tier: Path, tmp_path: Path) -> None:
     source, archive = folder("forked", tier), str(tmp_path / "archive")
     won = [
         part
@@ -382,7 +383,7 @@ def test_fetch_refuses_what_was_forked_and_what_lacks_offsets(tier: Path, tmp_pa
     assert gap.exit_status == 3 and "offsets 130 to 203" in str(gap.partitions[0].reason)
 
 
-def test_a_compacted_copy_in_one_go(tier: Path, tmp_path: Path) -> None:
+def test_compact_to_writes_a_compacted_copy_at_once(tier: Path, tmp_path: Path) -> None:
     before, archive = contents(tier), str(tmp_path / "archive")
     lastwrite.compact(str(tier), to=archive, config=COMPACT, spark=INLINE)
     for topic in TOPICS:
@@ -399,7 +400,7 @@ def local(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_local_segments_go_on_from_the_tiers_end(topic: str, tmp_path: Path) -> None:
+def test_local_segments_continue_the_tier(topic: str, tmp_path: Path) -> None:
     both, archive = [str(TIER), str(CORPUS / "local")], str(tmp_path / "archive")
     report = lastwrite.inspect(both, topic=topic, spark=INLINE)
     assert [(each.topic, each.status) for each in report.partitions] == [(topic, "whole")]
@@ -414,7 +415,7 @@ def test_local_segments_go_on_from_the_tiers_end(topic: str, tmp_path: Path) -> 
     assert lastwrite.fetch(both, archive, topic=topic).exit_status == 0
 
 
-def test_offsets_between_tier_and_log_root_are_damage(tier: Path) -> None:
+def test_gap_between_tier_and_log_root_is_damage(tier: Path) -> None:
     for each in folder("orders", tier).glob(f"{331:020d}-*"):
         each.unlink()
     assert not read_partition(str(folder("orders", tier))).problems
@@ -423,7 +424,7 @@ def test_offsets_between_tier_and_log_root_are_damage(tier: Path) -> None:
     assert "offsets 331 to 381 are in no segment" in str(found.problems[0])
 
 
-def test_only_finished_copies_count_where_the_tiers_metadata_is(tier: Path, local: Path) -> None:
+def test_tier_metadata_excludes_unfinished_copies(tier: Path, local: Path) -> None:
     (first,) = folder("orders", tier).glob(f"{60:020d}-*.log")
     (second,) = folder("orders", tier).glob(f"{130:020d}-*.log")
     longer = folder("orders", tier) / f"{60:020d}-AAAAAAAAAAAAAAAAAAAAAA.log"
@@ -457,9 +458,7 @@ def note(root: Path, copy: Path, state: int) -> None:
 
 
 @pytest.mark.parametrize("is_joined", [True, False])
-def test_a_copy_that_is_being_removed_does_not_count(
-    tier: Path, local: Path, is_joined: bool
-) -> None:
+def test_copy_under_deletion_is_ignored(tier: Path, local: Path, is_joined: bool) -> None:
     """Whether the root has the partition too, or only what became of the copies."""
     copies = sorted(folder("orders", tier).glob("*.log"))[:2]
     if not is_joined:
@@ -480,7 +479,7 @@ def test_a_copy_that_is_being_removed_does_not_count(
     assert [row for row in seen(found_rows) if row["offset"] >= 130] == rows
 
 
-def test_what_retention_took_from_the_front_is_no_damage(tier: Path) -> None:
+def test_segments_expired_at_the_start_are_not_damage(tier: Path) -> None:
     """Nobody notes it beside the segments; a gap behind the first one is damage all the same."""
     for copy in folder("orders", tier).glob(f"{0:020d}-*"):
         copy.unlink()
@@ -489,7 +488,7 @@ def test_what_retention_took_from_the_front_is_no_damage(tier: Path) -> None:
     assert lastwrite.latest(str(tier), "orders")
 
 
-def test_a_copy_of_which_only_the_begin_is_noted(tier: Path, local: Path) -> None:
+def test_copy_of_which_only_the_start_is_recorded_is_ignored(tier: Path, local: Path) -> None:
     """It does not count at the end of a tier, where only the metadata speak of it."""
     write_metadata(local, {"orders": {}})
     note(local, max(folder("orders", tier).glob("*.log")), 0)
@@ -498,7 +497,7 @@ def test_a_copy_of_which_only_the_begin_is_noted(tier: Path, local: Path) -> Non
     assert found.end_offset == 331 and found.status == "whole"
 
 
-def test_another_topic_of_that_name_is_not_joined(tier: Path, local: Path) -> None:
+def test_topic_with_another_id_is_not_joined(tier: Path, local: Path) -> None:
     (local / "orders-0" / "partition.metadata").write_text(
         "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
     )
@@ -506,7 +505,7 @@ def test_another_topic_of_that_name_is_not_joined(tier: Path, local: Path) -> No
     assert sorted(each.end_offset for each in report.partitions) == [382, 412]
 
 
-def test_the_tiers_metadata() -> None:
+def test_tier_metadata_record_is_decoded() -> None:
     """The first record of a segment in a broker's log, and its parts."""
     value = bytes.fromhex(
         "010000076f7264657273942dc220266941f1b60191bca1d6675c0000000000415cd4322b924faa862eb56a1d7a"
@@ -539,7 +538,7 @@ def keys(*ids: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", ["zstd", "plain", "encrypted", "encrypted-plain"])
-def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
+def test_chunked_tier_is_read_and_compacted(kind: str, tmp_path: Path) -> None:
     source, before = CHUNKS / kind, contents(CHUNKS / kind)
     config = keys() if "encrypted" in kind else None
     partition = next(source.glob("orders-*/0"))
@@ -574,7 +573,7 @@ def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
     assert contents(source) == before
 
 
-def test_an_encrypted_tier_without_its_keys(tmp_path: Path) -> None:
+def test_encrypted_tier_without_its_keys_is_refused(tmp_path: Path) -> None:
     source, one = str(CHUNKS / "encrypted"), keys("one")
     with pytest.raises(InvalidConfig, match=r"key pair 'one'.*storage\.encryptionKeys=one:FILE"):
         lastwrite.latest(source)
@@ -585,7 +584,7 @@ def test_an_encrypted_tier_without_its_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["encrypted", "encrypted-plain"])
-def test_an_encrypted_tier_that_was_changed(kind: str, tmp_path: Path) -> None:
+def test_changed_encrypted_tier_is_damage(kind: str, tmp_path: Path) -> None:
     source = Path(shutil.copytree(CHUNKS / kind, tmp_path / "tier"))
     (log,) = source.rglob(f"{60:020d}-*.log")
     content = bytearray(log.read_bytes())
@@ -598,14 +597,14 @@ def test_an_encrypted_tier_that_was_changed(kind: str, tmp_path: Path) -> None:
     assert str(log.with_suffix(".rsm-manifest")) in str(report.partitions[0].reason)
 
 
-def test_a_tier_in_chunks_goes_on_in_the_log_root(tmp_path: Path) -> None:
+def test_chunked_tier_continues_in_the_log_root(tmp_path: Path) -> None:
     both, archive = [str(CHUNKS / "zstd"), str(CORPUS / "local")], str(tmp_path / "archive")
     lastwrite.fetch(both, archive, topic="orders", include_active=True)
     rows = lastwrite.read(archive, topic="orders", isolation_level="read_committed")
     assert seen(rows) == consumed("committed", "orders")
 
 
-def test_a_copy_in_chunks_without_a_manifest_is_a_gap(tmp_path: Path) -> None:
+def test_chunked_copy_without_a_manifest_is_a_gap(tmp_path: Path) -> None:
     source = Path(shutil.copytree(CHUNKS / "zstd", tmp_path / "tier"))
     (lost,) = source.rglob(f"{130:020d}-*.rsm-manifest")
     lost.unlink()
@@ -613,7 +612,7 @@ def test_a_copy_in_chunks_without_a_manifest_is_a_gap(tmp_path: Path) -> None:
         lastwrite.latest(str(source))
 
 
-def test_a_topic_of_an_archive_that_is_called_like_a_tier(tmp_path: Path) -> None:
+def test_topic_of_an_archive_may_have_the_name_of_a_tier_folder(tmp_path: Path) -> None:
     name = "orders-AAAAAAAAAAAAAAAAAAAAAA"
     local = tmp_path / "local" / f"{name}-0"
     shutil.copytree(CORPUS / "local" / "orders-0", local)
@@ -631,7 +630,7 @@ def in_bucket(s3: S3, source: Path, prefix: str) -> str:
 
 
 @pytest.mark.broker
-def test_in_a_bucket(s3: S3) -> None:
+def test_tier_in_a_bucket_is_read_and_fetched(s3: S3) -> None:
     root, config = in_bucket(s3, TIER, "tier"), s3.config
     for topic in TOPICS:
         found = lastwrite.latest(root, topic, config=config)

@@ -1,5 +1,5 @@
-"""What is kept of scans in a bucket: a second round reads new data and fingerprints, and whatever
-becomes of these, its result is that of a round without.
+"""Tests of stored scans in a bucket: later rounds read less, and damaged scans do not change a
+result.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def read_bytes(report: CompactionReport) -> int:
     return report.requests.bytes_read
 
 
-def test_a_second_round_reads_new_data_and_fingerprints(pair: Pair) -> None:
+def test_second_round_reads_only_new_data_and_fingerprints(pair: Pair) -> None:
     pair.rounds()
     assert list(pair.objects()) == [0, EACH, 2 * EACH, 3 * EACH]
     log_bytes = sum(each.bytes for each in pair.log(pair.kept).segments)
@@ -155,7 +155,7 @@ def test_a_second_round_reads_new_data_and_fingerprints(pair: Pair) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["folder", "shuffle"])
-def test_by_tasks_of_spark_and_by_its_shuffle(pair: Pair, exchange: str) -> None:
+def test_spark_tasks_use_stored_scans(pair: Pair, exchange: str) -> None:
     """Where no file is shared, what scans found goes to those who write it by the shuffle."""
     conf = {"spark.lastwrite.exchange": exchange}
     pair.on = {"master": "local[2]", "conf": conf}
@@ -171,7 +171,7 @@ def test_by_tasks_of_spark_and_by_its_shuffle(pair: Pair, exchange: str) -> None
     assert pair.log(pair.kept).segments[0].records == EACH - 1
 
 
-def test_what_fetch_has_kept_not_even_the_first_round_reads(pair: Pair) -> None:
+def test_first_round_after_a_fetch_reads_only_fingerprints(pair: Pair) -> None:
     """Repeated keys and a part of a segment, too; a segment that loses something is read once."""
     pair.rounds()
     pair.grow([*range(4 * EACH, 5 * EACH)], keep_scans=True)
@@ -186,7 +186,7 @@ def test_what_fetch_has_kept_not_even_the_first_round_reads(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("source", ["root", "archive"])
-def test_a_copy_into_an_archive_has_its_own(pair: Pair, source: str) -> None:
+def test_copy_into_an_archive_has_its_own_scans(pair: Pair, source: str) -> None:
     """Under the secret of the archive that it lies in."""
     pair.grow([5])
     to = f"s3://{BUCKET}/{pair.name}/copy"
@@ -203,7 +203,7 @@ def test_a_copy_into_an_archive_has_its_own(pair: Pair, source: str) -> None:
     assert read_bytes(again) < 20 * 5 * EACH + 40_000
 
 
-def test_a_round_without_the_switch_leaves_what_is_kept_of_the_rest(pair: Pair) -> None:
+def test_round_without_the_option_keeps_scans_of_unchanged_segments(pair: Pair) -> None:
     pair.rounds()
     before = pair.objects()
     pair.grow([5])
@@ -216,7 +216,7 @@ def test_a_round_without_the_switch_leaves_what_is_kept_of_the_rest(pair: Pair) 
 
 
 @pytest.mark.parametrize("how", ["removed", "cut", "flipped", "another", "empty"])
-def test_a_spoilt_object_is_passed_over(pair: Pair, how: str) -> None:
+def test_damaged_scan_is_ignored(pair: Pair, how: str) -> None:
     pair.rounds()
     store, _ = store_at(pair.kept)
     keys = [pair.key(each) for each in pair.objects().values()]
@@ -239,7 +239,7 @@ def test_a_spoilt_object_is_passed_over(pair: Pair, how: str) -> None:
     assert pair.key(pair.objects()[EACH]) != keys[1]
 
 
-def test_of_two_rounds_at_once_the_loser_starts_again(pair: Pair) -> None:
+def test_loser_of_two_concurrent_rounds_starts_again(pair: Pair) -> None:
     pair.rounds()
     pair.grow([5])
     commit = ArchiveRounds.commit
@@ -265,7 +265,7 @@ def test_of_two_rounds_at_once_the_loser_starts_again(pair: Pair) -> None:
     pair.rounds()
 
 
-def test_a_secret_that_may_not_be_read_keeps_nothing(pair: Pair, proxy: FaultProxy, s3: S3) -> None:
+def test_unreadable_secret_stores_no_scans(pair: Pair, proxy: FaultProxy, s3: S3) -> None:
     pair.rounds()
     before = pair.objects()
     pair.grow([5])
@@ -278,7 +278,7 @@ def test_a_secret_that_may_not_be_read_keeps_nothing(pair: Pair, proxy: FaultPro
     assert pair.objects() == {base: key for base, key in before.items() if base}
 
 
-def test_a_file_outside_the_bucket_wins(pair: Pair, tmp_path: Path) -> None:
+def test_secret_file_outside_the_bucket_takes_precedence(pair: Pair, tmp_path: Path) -> None:
     pair.rounds()
     before = pair.objects()
     file = tmp_path / "secret"
@@ -302,7 +302,9 @@ def test_a_file_outside_the_bucket_wins(pair: Pair, tmp_path: Path) -> None:
     assert "secretFile cannot be read" in str(report.partitions[0].reason)
 
 
-def test_nobody_is_told_the_secret(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_secret_is_neither_logged_nor_recoverable_from_scans(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor can fingerprints be seen in what is kept."""
     caplog.set_level(logging.DEBUG)
     ours, _ = pair.rounds()

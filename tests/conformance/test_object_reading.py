@@ -1,5 +1,5 @@
-"""Segments that are objects are read as files are: the same bytes, in few requests, and never those
-of another object.
+"""Tests of reading segments from objects: same bytes as files, few requests, and never another
+object.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ def gets(proxy: FaultProxy, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("step", [1000, 65536, MIB, 3 * MIB])
-def test_a_piece_is_read_in_ranges_and_none_twice(
-    segment: Segment, proxy: FaultProxy, step: int
-) -> None:
+def test_piece_is_read_in_ranges_each_once(segment: Segment, proxy: FaultProxy, step: int) -> None:
     start, end = 17, 4 * MIB + 5
     got = np.zeros(end - start, np.uint8)
     proxy.spoil()
@@ -74,7 +72,7 @@ def test_a_piece_is_read_in_ranges_and_none_twice(
     assert sorted(gets(proxy, len(asked))) == sorted(asked)
 
 
-def test_reading_here_and_there_asks_for_little(segment: Segment, proxy: FaultProxy) -> None:
+def test_random_reads_request_little(segment: Segment, proxy: FaultProxy) -> None:
     proxy.spoil()
     with reader_of(segment) as reader:
         for at in (3 * MIB, 3 * MIB + 100, 10, 5 * MIB - 500, 10):
@@ -87,7 +85,7 @@ def test_reading_here_and_there_asks_for_little(segment: Segment, proxy: FaultPr
     assert sum(each["bytes"] for each in proxy.gets(4)) < 300_000
 
 
-def test_reading_on_in_order_begins_to_read_ahead(segment: Segment, proxy: FaultProxy) -> None:
+def test_sequential_reads_start_to_read_ahead(segment: Segment, proxy: FaultProxy) -> None:
     proxy.spoil()
     got = np.zeros(len(CONTENT), np.uint8)
     with reader_of(segment) as reader:
@@ -97,7 +95,7 @@ def test_reading_on_in_order_begins_to_read_ahead(segment: Segment, proxy: Fault
     assert len(gets(proxy, 2)) <= 3
 
 
-def test_another_object_is_never_read(segment: Segment, settings: StoreSettings) -> None:
+def test_replaced_object_is_never_read(segment: Segment, settings: StoreSettings) -> None:
     store = BucketStore(f"s3://{BUCKET}", settings)
     key = segment.path.removeprefix(f"s3://{BUCKET}/")
     reader = reader_of_piece(piece_of(segment), Limits(ahead_bytes=MIB))
@@ -116,7 +114,7 @@ def test_another_object_is_never_read(segment: Segment, settings: StoreSettings)
         reader_of(replace(segment, etag=""))
 
 
-def test_without_an_etag_the_size_is_asked_for_once(segment: Segment) -> None:
+def test_size_is_checked_once_without_an_etag(segment: Segment) -> None:
     head = np.zeros(100, np.uint8)
     with reader_of(replace(segment, etag="")) as reader:
         reader.read_into(head, 5)
@@ -126,7 +124,7 @@ def test_without_an_etag_the_size_is_asked_for_once(segment: Segment) -> None:
 
 
 @pytest.mark.parametrize("rule", [{"do": "drop", "times": 2}, {"do": "503", "times": 3}])
-def test_a_spoilt_network_changes_nothing(
+def test_network_faults_do_not_change_the_bytes(
     segment: Segment, proxy: FaultProxy, rule: dict[str, object]
 ) -> None:
     proxy.spoil({"method": "GET", "after": 1, **rule})
@@ -138,7 +136,7 @@ def test_a_spoilt_network_changes_nothing(
     assert proxy.used()
 
 
-def test_a_request_that_fails_ahead_is_an_error_where_it_is_needed(
+def test_failed_read_ahead_raises_where_its_bytes_are_needed(
     segment: Segment, proxy: FaultProxy
 ) -> None:
     proxy.spoil({"method": "GET", "after": 1, "do": "503", "code": 403})
@@ -150,14 +148,14 @@ def test_a_request_that_fails_ahead_is_an_error_where_it_is_needed(
     reader.close()
 
 
-def test_a_small_object_is_read_whole(segment: Segment) -> None:
+def test_small_object_is_read_completely(segment: Segment) -> None:
     assert read_small(segment.path) == CONTENT.tobytes()
     with pytest.raises(LogError, match="vanished"):
         read_small(segment.path + ".none")
 
 
 @pytest.mark.parametrize("chunk_bytes", [1000, 1 << 18])
-def test_batches_are_those_of_the_file(settings: StoreSettings, chunk_bytes: int) -> None:
+def test_batches_equal_those_of_the_file(settings: StoreSettings, chunk_bytes: int) -> None:
     file = max(CORPUS.rglob("*.log"), key=lambda path: path.stat().st_size)
     content, seen = file.read_bytes(), file.stat()
     store = BucketStore(f"s3://{BUCKET}", settings)
@@ -177,7 +175,7 @@ def test_batches_are_those_of_the_file(settings: StoreSettings, chunk_bytes: int
     assert read[0] == read[1] != []
 
 
-def test_the_settings_travel_to_workers(
+def test_storage_settings_are_passed_to_workers(
     segment: Segment, settings: StoreSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(address, "_settings", StoreSettings("http://127.0.0.1:1"))

@@ -1,5 +1,5 @@
-"""Logs of formats v0 and v1 that Kafka wrote, read by us: the records that Kafka reads, and the
-same bytes again.
+"""Tests of logs of formats v0 and v1 that Kafka wrote: same records as Kafka reads, and the same
+bytes again.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def unhex(text: str | None) -> bytes | None:
     return None if text is None else bytes.fromhex(text)
 
 
-def test_the_corpus_is_there() -> None:
+def test_corpus_has_all_logs() -> None:
     assert len(SEEN) == 13
 
 
-def test_records_are_those_that_kafka_reads(name: str) -> None:
+def test_records_equal_those_that_kafka_reads(name: str) -> None:
     found = list(iter_batches(log_of(name)))
     for (position, batch), said in zip(found, SEEN[name], strict=True):
         header = batch.header
@@ -68,7 +68,7 @@ def test_records_are_those_that_kafka_reads(name: str) -> None:
         ]
 
 
-def test_encoded_again_it_is_what_kafka_wrote(name: str) -> None:
+def test_encoded_entries_equal_kafkas(name: str) -> None:
     """To the byte where no library chooses among blobs; else the same messages in the same shell."""
     data = log_of(name)
     for position, batch in iter_batches(data):
@@ -95,7 +95,7 @@ def encoded_again(batch: Batch) -> bytes:
     return encode_wrapper(batch.records, header.magic, attributes.codec, append_time_ms=append_ms)
 
 
-def test_converted_it_is_what_the_decoder_sees(name: str) -> None:
+def test_converted_batches_equal_the_decoder(name: str) -> None:
     buffer = np.frombuffer(log_of(name), dtype=np.uint8).copy()
     format, at, floor = KafkaFormat(), 0, 0
     expected = [(position, batch) for position, batch in iter_batches(log_of(name))]
@@ -117,7 +117,7 @@ def test_converted_it_is_what_the_decoder_sees(name: str) -> None:
     assert not expected
 
 
-def test_inspect_counts_them(name: str) -> None:
+def test_inspect_counts_old_batches(name: str) -> None:
     [found] = inspect(str(CORPUS / name)).partitions
     said = SEEN[name]
     assert not found.problems
@@ -130,7 +130,7 @@ def test_inspect_counts_them(name: str) -> None:
     }
 
 
-def test_dump_prints_them(name: str) -> None:
+def test_dump_prints_old_records(name: str) -> None:
     rows = list(lastwrite.dump(str(CORPUS / name)))
     said = [(batch, record) for batch in SEEN[name] for record in batch["records"]]
     assert [(row["offset"], row["timestamp"]) for row in rows] == [

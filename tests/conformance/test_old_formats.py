@@ -1,7 +1,7 @@
-"""Logs of message formats v0 and v1, beside Kafka's own cleaner: by hand, drawn, and bytes that
-Kafka no longer writes.
+"""Tests of logs of formats v0 and v1 against Kafka's own cleaner: by hand, random, and bytes of old
+brokers.
 
-What each round is held to stands in ``rounds.py``.
+For the checks of each round see ``rounds.py``.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def kept(round_: Round) -> list[tuple[int, str | None]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [0, 1])
-def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> None:
+def test_each_magic_and_codec_is_compacted_like_kafka(
+    magic: int, codec: str, oracle: Oracle
+) -> None:
     """First, last and middle records of wrappers go; keyless ones; whole wrappers; nothing at all
     goes; v2 between.
     """
@@ -142,7 +144,7 @@ def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> Non
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_append_time(codec: str, oracle: Oracle) -> None:
+def test_append_time_of_a_wrapper_is_kept(codec: str, oracle: Oracle) -> None:
     """The wrapper's time is every record's, and stays when records go; messages keep each its own."""
     first = [
         *old(1, codec, ("a", "1"), ("b", "1"), ("c", "1"), append_time=START + 500),
@@ -166,7 +168,9 @@ def test_append_time(codec: str, oracle: Oracle) -> None:
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("past", [-1, 0, 1])
-def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle: Oracle) -> None:
+def test_tombstones_expire_with_their_file(
+    past: int, magic: int, codec: str, oracle: Oracle
+) -> None:
     """One goes if its file was last changed at or before the last clean file's change minus the
     retention.
     """
@@ -191,7 +195,9 @@ def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [0, 1])
-def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -> None:
+def test_batch_that_kafka_cannot_clean_becomes_empty(
+    magic: int, codec: str, oracle: Oracle
+) -> None:
     """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log:
     an empty v2 batch.
     """
@@ -205,9 +211,7 @@ def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -
 
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_the_last_record_of_a_wrapper_that_ends_the_log(
-    magic: int, rolled: bool, oracle: Oracle
-) -> None:
+def test_last_record_of_a_final_wrapper_is_kept(magic: int, rolled: bool, oracle: Oracle) -> None:
     """In a closed segment Kafka lets the batch end sooner. In the active one, which it never
     cleans, the log would.
     """
@@ -231,7 +235,7 @@ def test_the_last_record_of_a_wrapper_that_ends_the_log(
         assert loaded["log_end"] == round_.bounds["log_end"] == 2
 
 
-def test_nothing_changes_so_nothing_is_written(oracle: Oracle) -> None:
+def test_unchanged_segment_is_not_rewritten(oracle: Oracle) -> None:
     """An old segment all of whose records stay, and which has no tombstone, stays as it is."""
     first = [*old(0, "lz4", ("a", "1"), ("b", "1")), *old(1, "none", ("c", "1")), ROLL]
     plan = plan_of((START, first, START + 1), (START + 2, [*new(("d", "1")), ROLL], START + 3))
@@ -278,7 +282,7 @@ def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", some(range(1, 41), 8))
-def test_drawn_logs(seed: int, oracle: Oracle) -> None:
+def test_random_logs_are_compacted_like_kafka(seed: int, oracle: Oracle) -> None:
     rng = random.Random(f"old-{seed}")
     assert list(checked(oracle, made_older(scenario(1000 + seed), rng)))
 
@@ -322,7 +326,7 @@ def entries_of_old_brokers(codec: Codec) -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
-def test_wrappers_of_old_brokers(codec: Codec, oracle: Oracle) -> None:
+def test_wrappers_of_old_brokers_are_compacted_like_kafka(codec: Codec, oracle: Oracle) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
         kafka, ours, sparing = (Path(folder) / name for name in ("kafka", "ours", "sparing"))
         write_segment(

@@ -1,4 +1,4 @@
-"""What ``plan`` says that a round in a bucket will ask is what ``compact`` then asks."""
+"""Tests that ``plan`` predicts the requests of ``compact`` in a bucket."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | N
 
 
 @pytest.mark.parametrize("keep_scans", [False, True])
-def test_a_plan_says_to_the_request_what_the_round_asks(
+def test_plan_predicts_the_exact_number_of_requests(
     s3: S3, tmp_path: Path, keep_scans: bool
 ) -> None:
     """With parts of uploads, deletes that expire, objects that are unused for long, a partition of

@@ -1,9 +1,8 @@
-"""Kafka's loader as judge of what is read at plan time: producers, the stable part, aborted
-transactions.
+"""Tests of producers, the stable offset and aborted transactions against Kafka's loader.
 
-A log of random rounds, as it was before and after each: whole, then without some of its snapshots,
-then without all of them and without its transaction indexes, which the loader then builds anew, as
-``read_history`` does.
+A log of random rounds is loaded before and after each: complete, without some snapshots, and
+without all snapshots and transaction indexes, which the loader then rebuilds, as ``read_history``
+does.
 """
 
 from __future__ import annotations

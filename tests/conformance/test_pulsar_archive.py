@@ -1,5 +1,5 @@
-"""Pulsar's topics in an archive, in a folder and in a real S3 server: what ``fetch`` brings is the
-topic as it lay in its folder, by every command that reads.
+"""Tests of Pulsar topics in an archive, in a folder and in a real S3 server, with every command
+that reads.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def told(older: Path) -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "parts-partition-1", "events"])
-def test_in_a_folder_it_is_the_topic_that_it_was(
+def test_archive_in_a_folder_equals_the_topic(
     tmp_path: Path, older: Path, told: Callable[[str], dict[str, Any]], name: str
 ) -> None:
     to = tmp_path / "archive"
@@ -167,7 +167,7 @@ def test_in_a_folder_it_is_the_topic_that_it_was(
 
 
 @pytest.mark.parametrize("name", ["shapes", "events"])
-def test_in_a_bucket_it_is_the_topic_that_it_was(
+def test_archive_in_a_bucket_equals_the_topic(
     s3: S3, older: Path, told: Callable[[str], dict[str, Any]], name: str
 ) -> None:
     to = f"s3://{BUCKET}/of/{name}"
@@ -182,7 +182,7 @@ def test_in_a_bucket_it_is_the_topic_that_it_was(
     assert [one.objects for one in swept.partitions] == [0]
 
 
-def test_from_one_archive_into_another(tmp_path: Path, older: Path) -> None:
+def test_archive_is_fetched_into_another_archive(tmp_path: Path, older: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     brought(older, str(first))
     assert brought(first, str(second)) == brought(older, str(tmp_path / "third"))
@@ -190,7 +190,7 @@ def test_from_one_archive_into_another(tmp_path: Path, older: Path) -> None:
         assert said_of(str(second), TOPICS[name], {}) == said_of(str(first), TOPICS[name], {})
 
 
-def test_only_what_is_new_travels(tmp_path: Path, bookies: list[str]) -> None:
+def test_only_new_ledgers_are_fetched(tmp_path: Path, bookies: list[str]) -> None:
     to = tmp_path / "archive"
     first = brought(topic_folders(bookies, tmp_path / "1", 1, "events"), str(to))
     later = brought(topic_folders(bookies, tmp_path / "2", 2, "events"), str(to))
@@ -212,7 +212,7 @@ def test_only_what_is_new_travels(tmp_path: Path, bookies: list[str]) -> None:
     assert list_topic(now.folder).horizon == there.horizon
 
 
-def test_what_is_damaged_is_not_brought(tmp_path: Path, older: Path) -> None:
+def test_damaged_topic_is_not_fetched(tmp_path: Path, older: Path) -> None:
     source, to = tmp_path / "source", tmp_path / "archive"
     shutil.copytree(older, source)
     folder = next(source.glob("*/*/persistent/shapes"))
@@ -233,7 +233,9 @@ def test_what_is_damaged_is_not_brought(tmp_path: Path, older: Path) -> None:
     }
 
 
-def test_ledgers_that_do_not_follow_are_refused(tmp_path: Path, bookies: list[str]) -> None:
+def test_ledgers_that_do_not_continue_the_archive_are_refused(
+    tmp_path: Path, bookies: list[str]
+) -> None:
     to = tmp_path / "archive"
     source = topic_folders(bookies, tmp_path / "1", 1, "events")
     brought(source, str(to))
@@ -258,7 +260,7 @@ def test_ledgers_that_do_not_follow_are_refused(tmp_path: Path, bookies: list[st
     assert after == files
 
 
-def test_an_archive_of_the_older_form_is_no_target(tmp_path: Path, older: Path) -> None:
+def test_archive_of_the_older_form_is_refused_as_a_target(tmp_path: Path, older: Path) -> None:
     target = tmp_path / "target"
     shutil.copytree(older, target)
     with pytest.raises(InvalidConfig, match="older form"):
@@ -342,9 +344,7 @@ def check_round(found: Archived, model: ModelTopic, moved: bool, report: Compact
 
 @settings(max_examples=12)
 @given(seeds, rules(), st.sampled_from([1, 500, 3000]), st.sampled_from([200, 1500]))
-def test_rounds_leave_what_the_rules_say(
-    seed: int, of: Rules, piece_bytes: int, block_bytes: int
-) -> None:
+def test_rounds_follow_the_rules(seed: int, of: Rules, piece_bytes: int, block_bytes: int) -> None:
     with life(seed) as topic:
         base = topic.folder.parents[3]
         found = Archived(base.with_name("new"), name_of(str(topic.folder)).full)
@@ -369,7 +369,7 @@ def test_rounds_leave_what_the_rules_say(
 
 
 @pytest.mark.parametrize(("seed", "of"), [(1, Rules()), (2, Rules(True, True, False, True))])
-def test_rounds_in_a_bucket_leave_the_same(s3: S3, seed: int, of: Rules) -> None:
+def test_rounds_in_a_bucket_give_the_same(s3: S3, seed: int, of: Rules) -> None:
     config = {
         **s3.config,
         "topicCompactionRetainNullKey": of.retain,
@@ -425,7 +425,7 @@ def test_rounds_in_a_bucket_leave_the_same(s3: S3, seed: int, of: Rules) -> None
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "parts-partition-1", "events"])
 @pytest.mark.parametrize("is_parted", [False, True])
-def test_a_round_says_what_one_over_the_topic_folder_says(
+def test_round_on_an_archive_equals_one_on_the_topic_folder(
     tmp_path: Path, bookies: list[str], name: str, is_parted: bool
 ) -> None:
     """On what real brokers left, by every command."""
@@ -460,7 +460,7 @@ def test_a_round_says_what_one_over_the_topic_folder_says(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_parts_go_from_one_archive_into_another(tmp_path: Path, seed: int) -> None:
+def test_chunks_are_fetched_into_another_archive(tmp_path: Path, seed: int) -> None:
     folder = topic_folder(tmp_path / "older")
     bodies = [single(f"key-{n % 37}", b"%d" % n) for n in range(seed, 40)]
     put_ledger(folder, 10, bodies, 500)
@@ -482,7 +482,7 @@ def test_parts_go_from_one_archive_into_another(tmp_path: Path, seed: int) -> No
         assert lastwrite.latest(str(path)) == table
 
 
-def test_of_two_rounds_at_once_one_wins(tmp_path: Path, older: Path) -> None:
+def test_one_of_two_concurrent_rounds_wins(tmp_path: Path, older: Path) -> None:
     to = tmp_path / "archive"
     brought(older, str(to), topic=TOPICS["events"])
     swap, first = PulsarRounds.swap, []
@@ -504,7 +504,7 @@ def test_of_two_rounds_at_once_one_wins(tmp_path: Path, older: Path) -> None:
     assert lastwrite.verify(str(to)).exit_status == 0
 
 
-def test_a_round_that_is_killed_anywhere_leaves_the_old_topic_or_the_new(tmp_path: Path) -> None:
+def test_round_killed_at_any_point_leaves_the_old_topic_or_the_new(tmp_path: Path) -> None:
     with life(5) as topic:
         base = topic.folder.parents[3]
         topic.grow()

@@ -1,4 +1,6 @@
-"""What real clusters wrote (``tests/corpus/pulsar``), read by the slow readers and encoded again."""
+"""Tests of bytes of real clusters (``tests/corpus/pulsar``), decoded by the slow readers and
+encoded again.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def aborted(name: str) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_raw_entry_is_proven_and_encodes_to_itself(name: str) -> None:
+def test_every_raw_entry_is_verified_and_round_trips(name: str) -> None:
     """Pulsar's own writers put fields where our tables do, so what is decoded and encoded again is
     the same bytes.
     """
@@ -107,7 +109,7 @@ def test_every_raw_entry_is_proven_and_encodes_to_itself(name: str) -> None:
     assert (without_checksum > 0) == (name == "odd")
 
 
-def test_the_corpus_has_every_shape() -> None:
+def test_corpus_has_every_shape() -> None:
     found = entries("shapes")
     metas = [entry.metadata for entry in found]
     assert {meta.compression or 0 for meta in metas} == set(range(5))
@@ -176,7 +178,7 @@ def told(path: str) -> dict[tuple[int, int, int], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
-def test_messages_are_what_the_java_reader_gets(name: str, number: int) -> None:
+def test_messages_equal_those_of_the_java_reader(name: str, number: int) -> None:
     answers = told(f"topics/{name}/{number}/read.jsonl.gz")
     ends = any("timeout" in row for row in rows(f"topics/{name}/{number}/read.jsonl.gz"))
     last = max(answers)
@@ -219,7 +221,7 @@ def broker_s_own(entry: Entry, kept: set[int], with_prefix: bool) -> bytes | Non
 
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
-def test_the_real_compactor_s_batches_are_rebuilt_the_same(name: str, number: int) -> None:
+def test_batches_are_rebuilt_like_the_real_compactors(name: str, number: int) -> None:
     """From the raw entry and who survived: the bytes that the real compactor wrote, decoded where
     they are packed.
     """
@@ -259,7 +261,7 @@ def test_the_real_compactor_s_batches_are_rebuilt_the_same(name: str, number: in
 
 
 @pytest.mark.parametrize("kind", [row["kind"] for row in rows("topics/unreadable.jsonl")])
-def test_batches_that_nobody_can_read(kind: str) -> None:
+def test_undecodable_batch_is_kept(kind: str) -> None:
     """The real compactor keeps some whole and gives up over others; to us all are one thing that
     stays.
     """
@@ -281,7 +283,7 @@ OBJECTS = [path for path in (CORPUS / "offloaded").iterdir() if parse_object_nam
 
 
 @pytest.mark.parametrize("path", OBJECTS, ids=lambda path: str(path.name[-9:]))
-def test_offloaded_objects_are_written_the_same_again(path: Path) -> None:
+def test_offloaded_objects_round_trip(path: Path) -> None:
     data = path.read_bytes()
     named = parse_object_name(path.name)
     assert named is not None
@@ -298,7 +300,7 @@ def test_offloaded_objects_are_written_the_same_again(path: Path) -> None:
     assert user["role"] == "data" and user["s3managedledgeroffloaderformatversion"] == "1"
 
 
-def test_an_object_of_two_blocks_with_padding() -> None:
+def test_object_of_two_blocks_with_padding_is_read() -> None:
     (path,) = (CORPUS / "blocks").glob("*.gz")
     data = content(path)
     index = IndexObject.decode(path.with_name(path.stem + INDEX_SUFFIX).read_bytes())
@@ -313,7 +315,7 @@ def test_an_object_of_two_blocks_with_padding() -> None:
         ] == found[number]
 
 
-def test_map_files() -> None:
+def test_map_files_are_read() -> None:
     folders = [path.parent for path in (CORPUS / "filesystem").rglob("data")]
     assert folders
     for folder in folders:
@@ -334,7 +336,7 @@ def ledger_nodes() -> dict[int, LedgerMetadata]:
     }
 
 
-def test_nodes_of_ledgers() -> None:
+def test_ledger_nodes_round_trip() -> None:
     for path in (CORPUS / "ledgers").iterdir():
         data = path.read_bytes()
         metadata = LedgerMetadata.decode_node(data)
@@ -356,7 +358,7 @@ def test_nodes_of_ledgers() -> None:
 LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
 
 
-def test_entry_logs() -> None:
+def test_records_of_entry_logs_are_verified() -> None:
     """Every record is proven, by a digest that was guessed and by the one that its ledger's
     metadata name.
     """
@@ -389,7 +391,7 @@ def test_entry_logs() -> None:
     assert set(copies.values()) >= {2}
 
 
-def test_journals() -> None:
+def test_journals_are_read_to_their_end() -> None:
     """Read to their end, or to where the bookie was killed; the same records as in the logs."""
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     seen: set[tuple[int, int]] = set()
@@ -419,7 +421,7 @@ def walked(data: bytes) -> list[LogRecord]:
 
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
-def test_managed_ledgers_and_cursors(name: str, number: int) -> None:
+def test_managed_ledger_and_cursor_nodes_round_trip(name: str, number: int) -> None:
     folder = CORPUS / "topics" / name / str(number)
     node = (folder / "managed-ledger").read_bytes()
     info = ManagedLedgerInfo.decode_node(node)
@@ -465,7 +467,7 @@ def peer() -> ModuleType:
     return module
 
 
-def test_a_second_reader_sees_the_same_messages(peer: ModuleType) -> None:
+def test_second_reader_gets_the_same_messages(peer: ModuleType) -> None:
     for name in NAMES:
         for entry, data in zip(entries(name), raw_entries(name).values(), strict=True):
             if not is_readable(entry) or entry.metadata.is_chunk:
@@ -486,7 +488,7 @@ def key(row: dict[str, Any]) -> bytes | None:
     return None if row["key"] is None else str(row["key"]).encode()
 
 
-def test_a_second_reader_sees_the_same_files(peer: ModuleType) -> None:
+def test_second_reader_gets_the_same_files(peer: ModuleType) -> None:
     for path in LOGS[::5]:
         data = content(path)
         ours = [

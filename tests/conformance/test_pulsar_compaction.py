@@ -1,6 +1,4 @@
-"""A real Pulsar's compaction beside ours, where its settings are others: keyless messages stay,
-event times decide.
-"""
+"""Tests of compaction beside a real Pulsar's, with keyless messages kept and with event times."""
 
 from __future__ import annotations
 
@@ -26,6 +24,6 @@ def oracle() -> Iterator[PulsarOracle]:
 
 
 @pytest.mark.parametrize("seed", [*range(BLOCK, BLOCK + 5), *range(3 * BLOCK, 3 * BLOCK + 5)])
-def test_the_compacted_ledger_is_the_brokers(oracle: PulsarOracle, seed: int) -> None:
+def test_compacted_ledger_equals_the_brokers(oracle: PulsarOracle, seed: int) -> None:
     met = check_seed(oracle.standalone(settings_of(seed)), seed)
     assert met["rounds"]

@@ -1,9 +1,7 @@
-"""Topics that a real cluster stored and compacted, compacted by us from the same raw entries:
-nobody needs a broker.
+"""Tests of compacting the raw entries of a real cluster without a broker.
 
-Each round gets the ledgers that the topic had then. Horizon and compacted ledger are to be the real
-ones: the horizon stops before a transaction that is open, and passes over markers and what was
-aborted.
+Each round gets the ledgers that the topic had then. Horizon and compacted ledger equal the real
+ones: the horizon stops before an open transaction and includes markers and aborted messages.
 """
 
 from __future__ import annotations
@@ -80,7 +78,7 @@ def known(records: Iterable[tuple[Position, bytes]]) -> list[tuple[object, ...]]
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, name: str) -> None:
+def test_each_round_equals_the_real_compactors(tmp_path: Path, name: str) -> None:
     folder = topic_folder(tmp_path, TOPICS[name])
     config = EVENTS if name == "events" else {}
     for number in (1, 2):
@@ -99,7 +97,7 @@ def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "files"])
-def test_a_round_goes_on_from_what_the_real_compactor_left(tmp_path: Path, name: str) -> None:
+def test_round_continues_from_the_real_compactors_ledger(tmp_path: Path, name: str) -> None:
     """The compacted ledger of the real first round, from the bookies' own files, and the raw
     entries behind it.
     """

@@ -1,7 +1,6 @@
-"""Topics that a real cluster compacted: fetched from its bookies and compacted by us, entry for
-entry the same.
+"""Tests of topics fetched from real bookies and compacted like the real cluster, entry for entry.
 
-As ``test_pulsar_compaction``, without a broker: raw entries and compacted ledgers are those of the
+Like ``test_pulsar_compaction``, but without a broker: raw entries and compacted ledgers are in the
 corpus.
 """
 
@@ -95,7 +94,7 @@ def same(ours: list[bytes], theirs: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("name", "number", "cursor"), CASES)
-def test_a_round_gives_the_brokers_compacted_ledger(
+def test_round_equals_the_brokers_compacted_ledger(
     tmp_path: Path, bookies: list[str], name: str, number: int, cursor: int | None
 ) -> None:
     folder = fetched(bookies, tmp_path, name, number, cursor)

@@ -1,5 +1,4 @@
-"""``dump`` of what Pulsar's Java client encrypted: the owner of the private key has all that it
-needs."""
+"""Tests that ``dump`` of encrypted messages gives the owner of the private key all that it needs."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def payload(row: Row) -> bytes:
     return decrypted(unwrapped(PEM, key), iv, stored)
 
 
-def test_the_owner_of_the_key_decrypts_a_message_and_a_batch() -> None:
+def test_owner_of_the_key_can_decrypt_a_message_and_a_batch() -> None:
     alone, batch = lastwrite.dump(str(DATA))
     assert (alone["key"], payload(alone)) == ("iban-1", b"DE02 1203")
     meta = Metadata(
@@ -39,7 +38,7 @@ def test_the_owner_of_the_key_decrypts_a_message_and_a_batch() -> None:
     ]
 
 
-def test_the_key_and_the_iv_are_in_the_text_too() -> None:
+def test_text_output_contains_the_key_and_the_iv() -> None:
     row = next(iter(lastwrite.dump(str(DATA))))
     (wrapped,) = row["encryption"]["wrapped_keys"]
     told = f"encrypted for accounts (key {wrapped['value']}) with IV {row['encryption']['param']}"

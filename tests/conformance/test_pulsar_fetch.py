@@ -1,5 +1,5 @@
-"""Topics brought into an archive from everything that a real cluster left: objects, MapFiles, entry
-logs, journals.
+"""Tests of fetching topics from all files of a real cluster: objects, MapFiles, entry logs and
+journals.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def damaged(report: FetchReport) -> list[str]:
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_a_buckets_objects_name_their_topics(tmp_path: Path, copies: bool) -> None:
+def test_objects_of_a_bucket_name_their_topics(tmp_path: Path, copies: bool) -> None:
     report = lastwrite.fetch([str(CORPUS / "offloaded")], str(tmp_path), copies=copies)
     assert [topic.topic for topic in report.topics] == sorted(
         TOPICS[name] for name in RAW_NAMES[:3]
@@ -106,7 +106,7 @@ def test_a_buckets_objects_name_their_topics(tmp_path: Path, copies: bool) -> No
     }
 
 
-def test_a_bucket_of_two_blocks(tmp_path: Path) -> None:
+def test_object_of_two_blocks_is_fetched(tmp_path: Path) -> None:
     unpack("blocks", tmp_path / "bucket")
     report = lastwrite.fetch([str(tmp_path / "bucket")], str(tmp_path / "archive"))
     [ledger] = report.topics[0].ledgers
@@ -132,7 +132,7 @@ def test_map_files_become_objects(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*RAW_NAMES, "events"])
 @pytest.mark.parametrize("form", ["node", "json"])
-def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
+def test_bookies_provide_all_raw_entries_and_the_compacted_ledger(
     tmp_path: Path, bookies: list[str], name: str, form: str
 ) -> None:
     file = "managed-ledger" if form == "node" else "stats-internal.json"
@@ -166,7 +166,7 @@ def test_bookies_give_all_raw_entries_and_the_compacted_ledger(
     ).exists()
 
 
-def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
+def test_journals_provide_the_same_entries(tmp_path: Path, journals: list[str]) -> None:
     report = lastwrite.fetch(
         journals,
         str(tmp_path),
@@ -177,7 +177,7 @@ def test_journals_give_the_same(tmp_path: Path, journals: list[str]) -> None:
     assert entries_of(report.topics[0]) == raw_entries("shapes")
 
 
-def test_an_entry_log_that_was_written_with_direct_io(tmp_path: Path) -> None:
+def test_entry_log_written_with_direct_io_is_fetched(tmp_path: Path) -> None:
     folder = unpack("direct", tmp_path / "direct")
     for journal in folder.rglob("*.txn"):
         journal.unlink()
@@ -194,7 +194,7 @@ def test_an_entry_log_that_was_written_with_direct_io(tmp_path: Path) -> None:
     )
 
 
-def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path: Path) -> None:
+def test_entries_of_a_killed_bookie_are_fetched_from_its_journal(tmp_path: Path) -> None:
     folder = unpack("killed", tmp_path / "killed")
     report = lastwrite.fetch(
         [str(folder / "0")],
@@ -220,9 +220,7 @@ def test_a_bookie_that_was_killed_has_its_entries_in_the_journal_alone(tmp_path:
     assert len(list(Path(report.topics[0].folder).glob("*-ledger-*-index"))) == 1
 
 
-def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(
-    tmp_path: Path, bookies: list[str]
-) -> None:
+def test_offloaded_ledgers_are_preferred_to_bookies(tmp_path: Path, bookies: list[str]) -> None:
     sources = [str(CORPUS / "offloaded"), *bookies]
     report = lastwrite.fetch(
         sources,
@@ -236,7 +234,7 @@ def test_offloaded_ledgers_are_taken_first_and_bookies_give_the_rest(
     assert entries_of(report.topics[0]) == raw_entries("shapes")
 
 
-def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) -> None:
+def test_later_fetch_adds_new_ledgers(tmp_path: Path, bookies: list[str]) -> None:
     first = lastwrite.fetch(
         bookies,
         str(tmp_path),
@@ -266,9 +264,7 @@ def test_a_later_fetch_brings_what_is_new(tmp_path: Path, bookies: list[str]) ->
     assert entries_of(again.topics[0]) == raw_entries("files")
 
 
-def test_two_bookies_of_three_have_everything_and_one_has_not(
-    tmp_path: Path, bookies: list[str]
-) -> None:
+def test_two_of_three_bookies_suffice_and_one_does_not(tmp_path: Path, bookies: list[str]) -> None:
     metadata = said("shapes", 2, "stats-internal.json")
     report = lastwrite.fetch(
         bookies[:2], str(tmp_path / "two"), topic=TOPICS["shapes"], metadata=metadata
@@ -284,7 +280,7 @@ def test_two_bookies_of_three_have_everything_and_one_has_not(
     assert read_manifest(report.topics[0].folder) is None
 
 
-def test_a_damaged_copy_is_passed_over_and_two_are_named(
+def test_damaged_copy_is_replaced_by_another_and_two_are_named(
     tmp_path: Path, bookies: list[str]
 ) -> None:
     entry = raw_entries("odd")[min(raw_entries("odd"))]
@@ -308,7 +304,7 @@ def test_a_damaged_copy_is_passed_over_and_two_are_named(
         assert (entries_of(report.topics[0]) == raw_entries("odd")) is (status == 0)
 
 
-def test_many_damaged_entries_are_counted_and_foreign_digests_named(tmp_path: Path) -> None:
+def test_damaged_entries_are_counted_and_unknown_digests_named(tmp_path: Path) -> None:
     (tmp_path / "bookie").mkdir()
     records = [encode_record(7, n, b"entry") for n in range(9)]
     broken = [record[:-1] + b"!" for record in records]
@@ -338,7 +334,7 @@ def test_many_damaged_entries_are_counted_and_foreign_digests_named(tmp_path: Pa
         assert report.exit_status == 3
 
 
-def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: list[str]) -> None:
+def test_truncated_or_foreign_log_is_named(tmp_path: Path, bookies: list[str]) -> None:
     folder = Path(shutil.copytree(bookies[0], tmp_path / "bookie"))
     log = folder / "current" / "0.log"
     log.write_bytes(log.read_bytes()[:5000])
@@ -354,7 +350,7 @@ def test_a_log_cut_short_or_of_something_else_is_named(tmp_path: Path, bookies: 
     assert report.exit_status == 3
 
 
-def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[str]) -> None:
+def test_folder_may_contain_metadata_of_many_topics(tmp_path: Path, bookies: list[str]) -> None:
     for name in ("odd", "events"):
         folder = tmp_path / "metadata" / TopicName.parse(TOPICS[name]).managed_ledger
         folder.mkdir(parents=True)
@@ -370,9 +366,7 @@ def test_metadata_of_many_topics_lie_in_a_folder(tmp_path: Path, bookies: list[s
         assert list(entries_of(topic, is_compacted=True).values()) == compacted_entries(name, 2)
 
 
-def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(
-    tmp_path: Path, bookies: list[str]
-) -> None:
+def test_empty_compacted_ledger_is_fetched(tmp_path: Path, bookies: list[str]) -> None:
     stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
     stats["compactedLedger"] |= {"ledgerId": 12345, "entries": 0, "size": 0}
     stats["cursors"]["__compaction"]["properties"]["CompactedTopicLedger"] = 12345
@@ -390,7 +384,7 @@ def test_an_empty_compacted_ledger_is_brought_where_its_size_is_said(
     assert str(manifest.horizon) == stats["cursors"]["__compaction"]["markDeletePosition"]
 
 
-def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: list[str]) -> None:
+def test_ledgers_below_the_horizon_may_be_missing(tmp_path: Path, bookies: list[str]) -> None:
     stats = json.loads(Path(said("odd", 2, "stats-internal.json")).read_text())
     stats["ledgers"].insert(0, {"ledgerId": 0, "entries": 7, "size": 9, "offloaded": True})
     (tmp_path / "stats.json").write_text(json.dumps(stats))
@@ -405,9 +399,7 @@ def test_ledgers_below_the_horizon_need_not_be_there(tmp_path: Path, bookies: li
     assert "compaction no longer needs it" in report.topics[0].problems[0].message
 
 
-def test_an_archive_that_was_compacted_further_is_not_set_back(
-    tmp_path: Path, bookies: list[str]
-) -> None:
+def test_further_compacted_archive_is_not_set_back(tmp_path: Path, bookies: list[str]) -> None:
     for number in (2, 1):
         report = lastwrite.fetch(
             bookies,
@@ -421,7 +413,7 @@ def test_an_archive_that_was_compacted_further_is_not_set_back(
         assert manifest.ledger == int(horizon("odd", 2)["ledger"])
 
 
-def test_an_index_or_an_object_that_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_index_or_object_is_named(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     shutil.copytree(CORPUS / "offloaded", bucket)
     indexes = sorted(bucket.glob("*-index"))
@@ -434,7 +426,7 @@ def test_an_index_or_an_object_that_is_missing_is_said(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[str]) -> None:
+def test_missing_paths_and_ambiguous_topics_are_refused(tmp_path: Path, bookies: list[str]) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotALog, match="no such file or folder"):
         lastwrite.fetch([str(tmp_path / "none")], str(tmp_path))
@@ -449,7 +441,7 @@ def test_what_is_not_said_or_not_there_is_refused(tmp_path: Path, bookies: list[
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
+def test_failed_fetch_is_completed_by_the_next(
     tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     if is_killed:  # then nobody tidies up
@@ -486,7 +478,7 @@ def test_a_fetch_that_fails_at_any_step_is_finished_by_the_next(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(where=st.integers(0), bits=st.integers(1, 255), size=st.integers(1, 9))
-def test_no_damage_to_one_bookie_changes_what_is_brought(
+def test_damage_on_one_bookie_does_not_change_the_result(
     tmp_path_factory: pytest.TempPathFactory, bookies: list[str], where: int, bits: int, size: int
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
@@ -513,7 +505,7 @@ def test_no_damage_to_one_bookie_changes_what_is_brought(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(where=st.integers(0), bits=st.integers(1, 255), cut=st.booleans())
-def test_of_a_damaged_map_file_all_that_is_whole_is_brought_and_the_rest_is_named(
+def test_intact_entries_of_a_damaged_map_file_are_fetched(
     tmp_path_factory: pytest.TempPathFactory, where: int, bits: int, cut: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
@@ -543,9 +535,7 @@ def test_of_a_damaged_map_file_all_that_is_whole_is_brought_and_the_rest_is_name
 
 
 @pytest.mark.parametrize("suffix, at", [("", 700), ("-index", 40)])
-def test_to_delete_a_damaged_object_and_fetch_again_is_enough(
-    tmp_path: Path, suffix: str, at: int
-) -> None:
+def test_fetch_replaces_a_deleted_damaged_object(tmp_path: Path, suffix: str, at: int) -> None:
     """Every command that finds the damage says so; and it is true."""
     archive = str(tmp_path / "archive")
 

@@ -1,6 +1,8 @@
-"""What a real cluster's files lack, by damage of bytes or because nobody gave them: every command
-names it, what is whole around it is brought and can be read, and nothing is taken for the whole
-topic."""
+"""Tests of damaged or missing parts of a real cluster's files.
+
+Every command names the missing part, the intact rest is fetched and readable, and nothing passes as
+the complete topic.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def ids(read: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("keeps_known", [False, True])
-def test_an_archive_whose_own_metadata_know_of_a_ledger_that_is_not_there(
+def test_ledger_known_only_from_the_archives_metadata_is_missing(
     tmp_path: Path, bookies: list[Path], keeps_known: bool
 ) -> None:
     """As an earlier release would have left it, without ``fetched.json``, and as this one does."""
@@ -118,7 +120,7 @@ def test_an_archive_whose_own_metadata_know_of_a_ledger_that_is_not_there(
     check_whole(folder, has_table=False)
 
 
-def test_each_ledger_of_an_archive_is_missed(tmp_path: Path, bookies: list[Path]) -> None:
+def test_each_missing_ledger_of_an_archive_is_named(tmp_path: Path, bookies: list[Path]) -> None:
     report = fetch(bookies, tmp_path, "shapes", never_compacted("shapes", tmp_path))
     folder = folder_of(report)
     for ledger in (2, 16, 17, 19, 49, 62):
@@ -133,7 +135,7 @@ def test_each_ledger_of_an_archive_is_missed(tmp_path: Path, bookies: list[Path]
         hidden.rmdir()
 
 
-def test_a_bucket_alone_is_not_the_whole_of_a_topic_of_which_more_is_confirmed(
+def test_bucket_without_confirmed_entries_is_incomplete(
     tmp_path: Path,
 ) -> None:
     report = fetch([CORPUS / "offloaded"], tmp_path / "a", "odd", never_compacted("odd", tmp_path))
@@ -142,7 +144,7 @@ def test_a_bucket_alone_is_not_the_whole_of_a_topic_of_which_more_is_confirmed(
     check_damaged(folder_of(report), "54:0 to 54:1")
 
 
-def test_a_bucket_alone_of_which_nobody_says_more_is_whole(tmp_path: Path) -> None:
+def test_bucket_is_complete_if_nothing_else_is_known(tmp_path: Path) -> None:
     """An open ledger without a confirmed length; ledgers known from the bucket alone; a ledger that
     was trimmed.
     """
@@ -172,14 +174,14 @@ def test_a_bucket_alone_of_which_nobody_says_more_is_whole(tmp_path: Path) -> No
     assert {status for _, (status, _) in said_of(folder_of(report), has_table=False)} == {0}
 
 
-def test_a_bucket_without_a_list_is_remembered(tmp_path: Path) -> None:
+def test_ledgers_of_a_bucket_without_a_list_are_remembered(tmp_path: Path) -> None:
     report = fetch([CORPUS / "offloaded"], tmp_path, "shapes", None)
     for path in folder_of(report).glob("*-ledger-17*"):
         path.unlink()
     check_damaged(folder_of(report), "ledger 17 of 35 entries is not here")
 
 
-def test_an_empty_current_ledger_is_no_warning(tmp_path: Path, bookies: list[Path]) -> None:
+def test_empty_current_ledger_causes_no_warning(tmp_path: Path, bookies: list[Path]) -> None:
     stats = json.loads(Path(never_compacted("odd", tmp_path)).read_text())
     stats["ledgers"][-1] |= {"entries": 2, "size": 100}
     stats["ledgers"].append({"ledgerId": 99, "entries": 0, "size": 0})
@@ -190,7 +192,7 @@ def test_an_empty_current_ledger_is_no_warning(tmp_path: Path, bookies: list[Pat
     check_whole(folder_of(report), has_table=False)
 
 
-def test_a_topic_folder_without_ledgers_is_inspected(tmp_path: Path) -> None:
+def test_topic_folder_without_ledgers_is_inspected(tmp_path: Path) -> None:
     folder = tmp_path / "public/default/persistent/t"
     folder.mkdir(parents=True)
     (folder / "managed-ledger").write_bytes(
@@ -205,7 +207,7 @@ def test_a_topic_folder_without_ledgers_is_inspected(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- damaged copies
 
 
-def test_all_that_is_whole_around_a_damaged_entry_of_an_open_ledger_is_brought(
+def test_intact_entries_around_a_damaged_one_are_fetched(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     raw = raw_entries("events")
@@ -242,9 +244,7 @@ def test_all_that_is_whole_around_a_damaged_entry_of_an_open_ledger_is_brought(
     check_whole(folder)
 
 
-def test_what_two_fetches_bring_of_a_ledger_is_put_together(
-    tmp_path: Path, bookies: list[Path]
-) -> None:
+def test_entries_of_two_fetches_are_merged(tmp_path: Path, bookies: list[Path]) -> None:
     raw = raw_entries("shapes")
     one = damaged_copies(bookies, tmp_path / "one", raw[17, 0], raw[17, 5], raw[17, 6])
     two = damaged_copies(bookies, tmp_path / "two", raw[17, 6], raw[17, 20], raw[17, 34])
@@ -260,7 +260,7 @@ def test_what_two_fetches_bring_of_a_ledger_is_put_together(
     assert (of(report, 17).how, of(report, 17).missing) == (FetchMethod.PRESENT, ((6, 6),))
 
 
-def test_an_archive_that_an_earlier_release_cut_at_a_damaged_entry(
+def test_ledger_truncated_by_an_earlier_release_is_completed(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     """7 of 35 entries lie there as if they were all."""
@@ -283,7 +283,7 @@ def test_an_archive_that_an_earlier_release_cut_at_a_damaged_entry(
     assert of(report, 17).missing == ((9, 9),)
 
 
-def test_entries_that_one_bookie_of_three_lacks_are_named(
+def test_entries_missing_on_one_of_three_bookies_are_named(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     raw = raw_entries("shapes")
@@ -303,9 +303,7 @@ def test_entries_that_one_bookie_of_three_lacks_are_named(
     check_whole(folder_of(report), has_table=False)
 
 
-def test_the_last_entry_of_an_open_ledger_damaged_and_never_confirmed(
-    tmp_path: Path, bookies: list[Path]
-) -> None:
+def test_damaged_unconfirmed_last_entry_is_handled(tmp_path: Path, bookies: list[Path]) -> None:
     raw = raw_entries("odd")
     bad = damaged_copies(bookies, tmp_path / "bad", raw[54, 1])
     node = said("odd", "managed-ledger")
@@ -321,7 +319,7 @@ def test_the_last_entry_of_an_open_ledger_damaged_and_never_confirmed(
     check_whole(folder_of(report), has_table=False)
 
 
-def test_what_is_known_of_an_open_ledger_outlives_a_fetch_that_sees_less(
+def test_known_length_of_an_open_ledger_survives_a_smaller_fetch(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     report = fetch(bookies, tmp_path / "a", "odd", never_compacted("odd", tmp_path))
@@ -338,7 +336,7 @@ def test_what_is_known_of_an_open_ledger_outlives_a_fetch_that_sees_less(
 # ---------------------------------------------------------------------- compaction
 
 
-def test_a_hole_that_compaction_has_seen_is_no_damage_and_readers_of_the_backlog_hear_of_it(
+def test_hole_below_the_horizon_is_not_damage_but_noted(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     raw, records = raw_entries("shapes"), b"".join(compacted_entries("shapes", 2))
@@ -368,7 +366,7 @@ def test_a_hole_that_compaction_has_seen_is_no_damage_and_readers_of_the_backlog
     assert {status for _, (status, _) in said_of(folder, has_table=False)} == {0}
 
 
-def test_a_compacted_ledger_that_is_missing_or_damaged_is_missed_by_every_command(
+def test_missing_or_damaged_compacted_ledger_is_named_by_every_command(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
     told = json.loads(Path(said("odd")).read_text())["compactedLedger"]["ledgerId"]
@@ -387,7 +385,7 @@ def test_a_compacted_ledger_that_is_missing_or_damaged_is_missed_by_every_comman
     check_whole(folder_of(report), has_table=False)
 
 
-def test_a_cursor_that_cannot_be_read_is_not_forgotten(tmp_path: Path, bookies: list[Path]) -> None:
+def test_unreadable_cursor_is_remembered(tmp_path: Path, bookies: list[Path]) -> None:
     report = fetch(
         [CORPUS / "offloaded"],
         tmp_path / "a",
@@ -409,7 +407,7 @@ def test_a_cursor_that_cannot_be_read_is_not_forgotten(tmp_path: Path, bookies: 
     check_whole(folder_of(report), has_table=False)
 
 
-def test_a_copy_of_a_damaged_topic_has_all_of_it(tmp_path: Path, bookies: list[Path]) -> None:
+def test_copy_of_a_damaged_topic_is_complete(tmp_path: Path, bookies: list[Path]) -> None:
     bad = damaged_copies(bookies, tmp_path / "bad", raw_entries("odd")[4, 2])
     folder = folder_of(fetch(bad, tmp_path / "a", "odd", never_compacted("odd", tmp_path)))
     (path,) = folder.glob("*-ledger-54")
@@ -426,7 +424,7 @@ def test_a_copy_of_a_damaged_topic_has_all_of_it(tmp_path: Path, bookies: list[P
 
 
 @pytest.mark.parametrize("is_bad", [False, True])
-def test_a_fetch_that_is_killed_at_any_step_leaves_what_is_known(
+def test_fetch_killed_at_any_step_keeps_the_known_facts(
     tmp_path: Path, bookies: list[Path], monkeypatch: pytest.MonkeyPatch, is_bad: bool
 ) -> None:
     raw = raw_entries("odd")
@@ -461,7 +459,7 @@ def test_a_fetch_that_is_killed_at_any_step_leaves_what_is_known(
 # ---------------------------------------------------------------------- by command
 
 
-def test_the_commands_name_a_gap_in_words(
+def test_commands_name_a_gap_in_text(
     tmp_path: Path, bookies: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     raw = raw_entries("events")
@@ -502,7 +500,7 @@ def test_the_commands_name_a_gap_in_words(
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
-def test_of_a_buckets_object_that_is_cut_short_what_is_whole_is_brought_and_the_rest_is_remembered(
+def test_intact_entries_of_a_truncated_object_are_fetched(
     tmp_path: Path, bookies: list[Path], is_listed: bool
 ) -> None:
     raw = raw_entries("shapes")
@@ -535,9 +533,7 @@ def test_of_a_buckets_object_that_is_cut_short_what_is_whole_is_brought_and_the_
 
 
 @pytest.mark.parametrize("source", ["offloaded", "filesystem"])
-def test_a_ledger_of_which_the_source_cannot_say_anything_is_remembered(
-    tmp_path: Path, source: str
-) -> None:
+def test_unreadable_ledger_of_a_source_is_remembered(tmp_path: Path, source: str) -> None:
     bucket = Path(shutil.copytree(CORPUS / source, tmp_path / "bucket"))
     if source == "offloaded":  # what the bucket notes beside the object says whose it is
         name, ledger, (path,) = "shapes", 17, bucket.glob("*-ledger-17-index")

@@ -1,5 +1,5 @@
-"""What a real Pulsar's Java reader got of topics, and what ``read`` makes of the same bytes:
-tests/corpus/pulsar.
+"""Tests of ``read`` against the Java reader of a real Pulsar, on the same bytes
+(tests/corpus/pulsar).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def as_java_says(row: Row) -> Row:
 
 @pytest.mark.parametrize("round_", ROUNDS, ids=str)
 @pytest.mark.parametrize("reads_compacted", [False, True], ids=["backlog", "compacted"])
-def test_the_java_reader_got_the_same(round_: Path, reads_compacted: bool, tmp_path: Path) -> None:
+def test_read_equals_the_java_reader(round_: Path, reads_compacted: bool, tmp_path: Path) -> None:
     folder = make_folder(tmp_path, round_.parts[0], TOPICS / round_)
     file = TOPICS / round_ / ("read-compacted.jsonl.gz" if reads_compacted else "read.jsonl.gz")
     reading = lastwrite.read(str(folder), read_compacted=reads_compacted)
@@ -92,7 +92,7 @@ def test_the_java_reader_got_the_same(round_: Path, reads_compacted: bool, tmp_p
 
 
 @pytest.mark.parametrize("round_", ROUNDS, ids=str)
-def test_inspect_finds_them_whole(round_: Path, tmp_path: Path) -> None:
+def test_inspect_reports_intact_topics(round_: Path, tmp_path: Path) -> None:
     folder = make_folder(tmp_path, round_.parts[0], TOPICS / round_)
     raw = list(lines(TOPICS / round_.parent / "raw.jsonl.gz"))
     (topic,) = lastwrite.inspect(str(folder)).to_dict()["partitions"]
@@ -120,7 +120,7 @@ BOOKIE_LOGS = [
 @pytest.mark.parametrize(
     "packed", BOOKIE_LOGS[:4], ids=lambda path: f"{path.parts[-3]}-{path.stem}"
 )
-def test_an_entry_log_by_itself(packed: Path, tmp_path: Path) -> None:
+def test_single_entry_log_is_dumped(packed: Path, tmp_path: Path) -> None:
     path = tmp_path / packed.stem
     path.write_bytes(gzip.decompress(packed.read_bytes()))
     rows = list(lastwrite.dump(str(path), batches=True))
@@ -137,7 +137,7 @@ def test_an_entry_log_by_itself(packed: Path, tmp_path: Path) -> None:
             assert data[row["position"] :][: row["size"]] == raw[row["ledger"], row["entry"]]
 
 
-def test_objects_and_map_files_by_themselves(tmp_path: Path) -> None:
+def test_single_objects_and_map_files_are_read(tmp_path: Path) -> None:
     corpus = TOPICS.parent
     data = next(
         path for path in sorted((corpus / "offloaded").iterdir()) if "-ledger-2" in path.name

@@ -1,6 +1,4 @@
-"""``verify`` finds nothing wrong in what a real cluster wrote, compacted ledgers too, nor in what
-we make of it.
-"""
+"""Tests that ``verify`` accepts what a real cluster wrote and compacted, and our compaction of it."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.corpus import CORPUS, TOPICS, unpack
 
 
-def test_what_was_offloaded_and_compacted_by_us(tmp_path: Path) -> None:
+def test_offloaded_ledgers_compacted_by_us_are_verified(tmp_path: Path) -> None:
     lastwrite.fetch([str(CORPUS / "offloaded"), str(CORPUS / "filesystem")], str(tmp_path))
     report = lastwrite.verify(str(tmp_path))
     assert report.exit_status == 0 and len(report.partitions) == 4
@@ -43,7 +41,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, name: str) -> None:
+def test_ledger_of_the_real_compactor_is_verified(tmp_path: Path, bookies: Path, name: str) -> None:
     said = CORPUS / "topics" / name / "2"
     lastwrite.fetch(
         [str(bookies / str(number)) for number in range(3)],
@@ -64,9 +62,7 @@ def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, n
 @pytest.mark.parametrize(
     "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])]
 )
-def test_what_the_real_compactor_left_keeps_the_promises(
-    tmp_path: Path, bookies: Path, name: str
-) -> None:
+def test_real_compaction_keeps_the_promises(tmp_path: Path, bookies: Path, name: str) -> None:
     """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor
     ours.
     """

@@ -1,7 +1,7 @@
-"""Kafka's own cleaner as judge: 300 random logs by its own append path, cleaned round by round
+"""Tests against Kafka's own cleaner: 300 random logs of its append path, cleaned round by round
 (``rounds.py``).
 
-``python -m tests.proof`` does the same to as many logs as one likes.
+``python -m tests.proof`` does the same with any number of logs.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.parametrize("seed", [*some(range(1, SEEDS + 1), SEEDS // 3), *KEPT])
-def test_the_same_log_is_left(seed: int, oracle: Oracle) -> None:
+def test_round_leaves_the_same_log_as_kafka(seed: int, oracle: Oracle) -> None:
     check_seed(oracle, seed)
 
 
 @settings(max_examples=100)
 @given(life=lives())
-def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle) -> None:
+def test_reference_of_the_property_tests_equals_kafka(life: Life, oracle: Oracle) -> None:
     """What those tests hold the engine against, on the logs that they draw."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-life-", dir=SCRATCH) as folder:
         root, twin = Path(folder) / "kafka", Path(folder) / "reference"
@@ -110,13 +110,13 @@ LAST = batch(4, "d=1", "e=1")
 NEVER = {"cleanup.policy": "compact", "delete.retention.ms": str(2**63 - 1)}
 
 
-def test_kafka_stamps_no_horizon_beyond_a_long(tmp_path: Path, oracle: Oracle) -> None:
+def test_kafka_sets_no_horizon_beyond_64_bits(tmp_path: Path, oracle: Oracle) -> None:
     (_, batches), ours = _cleaned(oracle, tmp_path, None)
     assert [batch.horizon_ms for batch in batches] == [None] * 3
     assert batches == ours
 
 
-def test_kafka_drops_a_delete_by_a_horizon_below_0_and_a_round_of_ours_keeps_it(
+def test_kafka_drops_a_tombstone_with_a_negative_horizon_and_we_keep_it(
     tmp_path: Path, oracle: Oracle
 ) -> None:
     (kept, _), ours = _cleaned(oracle, tmp_path, -2)

@@ -1,10 +1,9 @@
-"""Kafka's own retention as judge: the same segments go, at every boundary, and Kafka's loader opens
-what is left.
+"""Tests against Kafka's own retention: same segments at every limit, and Kafka's loader opens the
+rest.
 
-The logs are the peer's random ones, written by Kafka's append path and often cleaned once, so that
-there are merged and empty segments, transactions, several leader epochs and timestamps from the
-future. Of each log the limits are drawn that just do and just do not take a segment: its age and
-the age next to it, the bytes behind it and one more.
+The logs are random ones of Kafka's append path, often cleaned once, so that they have merged and
+empty segments, transactions, several leader epochs and future timestamps. For each log, limits are
+drawn that just do and just do not expire a segment.
 """
 
 from __future__ import annotations
@@ -225,7 +224,7 @@ def check_case(oracle: Oracle, written: Path, case: Case) -> tuple[int, bool]:
     return len(found.segments), found.rolls
 
 
-def test_what_goes_is_what_kafka_deletes(oracle: Oracle) -> None:
+def test_same_segments_expire_as_in_kafka(oracle: Oracle) -> None:
     deleted, nothing, everything = 0, 0, 0
     for seed in range(1, SEEDS + 1):
         rng = random.Random(f"retention-{seed}")

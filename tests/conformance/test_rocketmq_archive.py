@@ -1,5 +1,5 @@
-"""RocketMQ's compaction logs in an archive: what ``fetch`` brings is the log as it lay, and a round
-there leaves what a round over the store leaves.
+"""Tests of RocketMQ compaction logs in an archive: ``fetch`` copies the log, and rounds equal
+rounds on the store.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str
 
 
 @pytest.mark.parametrize("real", REAL, ids=lambda real: real.name)
-def test_a_real_brokers_log_is_brought_and_compacted(
+def test_log_of_a_real_broker_is_fetched_and_compacted(
     tmp_path: Path, place: tuple[str, dict[str, str]], real: Path
 ) -> None:
     (to, config), store = place, tmp_path / "store"
@@ -244,9 +244,7 @@ def compacted(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_happens_in_the_store_the_archive_has_all_or_says_no(
-    tmp_path: Path, seed: int
-) -> None:
+def test_archive_has_every_message_or_the_fetch_is_refused(tmp_path: Path, seed: int) -> None:
     """Messages, rounds over the store (a broker's and ours), fetches, rounds over the archive."""
     rng = random.Random(f"archive-{seed}")
     index_bytes = 46 * rng.randint(4, 9)
@@ -341,7 +339,7 @@ def ran_a_broker(queue: ModelQueue) -> ModelQueue:
         (ran_a_broker, "offset 40 is neither in the compaction log nor in the commit log"),
     ],
 )
-def test_what_does_not_continue_the_archive_is_refused(
+def test_log_that_does_not_continue_the_archive_is_refused(
     tmp_path: Path, change: Callable[[ModelQueue], ModelQueue], words: str
 ) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
@@ -360,7 +358,7 @@ def test_what_does_not_continue_the_archive_is_refused(
 
 
 @pytest.mark.parametrize("change", [begins_behind, ran_a_broker])
-def test_a_gap_that_is_accepted_is_noted(
+def test_accepted_gap_is_recorded(
     tmp_path: Path, change: Callable[[ModelQueue], ModelQueue]
 ) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
@@ -380,7 +378,7 @@ def test_a_gap_that_is_accepted_is_noted(
     assert brought(store, archive.to, include_active=True).gap is None
 
 
-def test_rounds_that_keep_deletes_may_run_between_fetches_if_somebody_says_so(
+def test_rounds_between_fetches_are_accepted_with_the_retention_setting(
     tmp_path: Path,
 ) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
@@ -391,7 +389,7 @@ def test_rounds_that_keep_deletes_may_run_between_fetches_if_somebody_says_so(
     assert brought(store, archive.to, include_active=True, config=config).segments
 
 
-def test_a_replica_that_is_not_compacted_goes_on(tmp_path: Path) -> None:
+def test_uncompacted_replica_continues_the_archive(tmp_path: Path) -> None:
     """It still has the last message before the archive's end, which the first one had dropped."""
     queues = [(orders(count), orders(count)) for count in range(20, 60)]
     one, other = next(
@@ -417,9 +415,7 @@ def grown(root: Path, count: int) -> StoreWriter:
 
 
 @pytest.mark.parametrize("expired", [False, True])
-def test_deletes_that_a_broker_has_dropped_come_from_the_commit_log(
-    tmp_path: Path, expired: bool
-) -> None:
+def test_dropped_tombstones_are_fetched_from_the_commit_log(tmp_path: Path, expired: bool) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     brought(grown(store, 30).root, archive.to, include_active=True)
     first = archive.records()
@@ -451,7 +447,7 @@ def test_deletes_that_a_broker_has_dropped_come_from_the_commit_log(
     assert lastwrite.latest(str(archive.to), "orders") == lastwrite.latest(str(store), "orders")
 
 
-def test_a_log_that_begins_with_messages_without_a_key_goes_on(tmp_path: Path) -> None:
+def test_log_that_begins_with_keyless_messages_continues_the_archive(tmp_path: Path) -> None:
     """What never came into the compaction log is not lost."""
     store, to = tmp_path / "store", tmp_path / "archive"
     writer = StoreWriter(store, log_bytes=1 << 16)
@@ -474,7 +470,7 @@ def test_a_log_that_begins_with_messages_without_a_key_goes_on(tmp_path: Path) -
 # ---------------------------------------------------------------------- in an archive
 
 
-def test_small_files_become_one(tmp_path: Path) -> None:
+def test_small_files_are_merged(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     for count in range(10, 50, 4):
         write_store(store, [orders(count)])
@@ -490,7 +486,7 @@ def test_small_files_become_one(tmp_path: Path) -> None:
     archive.records()
 
 
-def test_the_second_of_two_rounds_starts_again(tmp_path: Path) -> None:
+def test_second_of_two_rounds_starts_again(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     write_store(store, [orders()])
     brought(store, archive.to, include_active=True)
@@ -513,7 +509,7 @@ def test_the_second_of_two_rounds_starts_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["changed", "gone", "cut"])
-def test_damage_of_an_object_is_named_and_nothing_is_changed(tmp_path: Path, status: str) -> None:
+def test_damaged_object_is_named_and_nothing_changes(tmp_path: Path, status: str) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     write_store(store, [orders()])
     brought(store, archive.to, include_active=True)
@@ -535,7 +531,7 @@ def test_damage_of_an_object_is_named_and_nothing_is_changed(tmp_path: Path, sta
     assert lastwrite.verify(str(archive.to), spark=INLINE).exit_status != 0
 
 
-def test_a_store_may_be_called_as_the_system_is(tmp_path: Path) -> None:
+def test_store_may_have_the_name_of_the_system(tmp_path: Path) -> None:
     store, to = tmp_path / "rocketmq", tmp_path / "archives" / "rocketmq"
     write_store(store, [orders()])
     brought(store, to, include_active=True)
@@ -546,7 +542,7 @@ def test_a_store_may_be_called_as_the_system_is(tmp_path: Path) -> None:
     assert rows(to / "rocketmq" / "orders" / "0") == rows(store, compacted=True)
 
 
-def test_a_topic_whose_name_no_key_could_have(tmp_path: Path) -> None:
+def test_topic_name_that_is_no_object_key_is_escaped(tmp_path: Path) -> None:
     store, to = tmp_path / "store", tmp_path / "archive"
     queue = replace(orders(5), topic="%RETRY%a")
     queue.pairs = []
@@ -562,7 +558,7 @@ def test_a_topic_whose_name_no_key_could_have(tmp_path: Path) -> None:
     ]
 
 
-def test_a_store_whose_broker_was_killed_is_refused(tmp_path: Path) -> None:
+def test_store_of_a_killed_broker_is_refused(tmp_path: Path) -> None:
     store, to = tmp_path / "store", tmp_path / "archive"
     write_store(store, [orders()])
     (store / "abort").touch()
@@ -572,7 +568,7 @@ def test_a_store_whose_broker_was_killed_is_refused(tmp_path: Path) -> None:
     assert brought(store, to, config=UNCLEAN).segments
 
 
-def test_without_the_active_file_what_is_closed_comes(tmp_path: Path) -> None:
+def test_fetch_without_the_active_file_copies_the_closed_files(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     queue = orders()
     write_store(store, [queue])
@@ -584,7 +580,7 @@ def test_without_the_active_file_what_is_closed_comes(tmp_path: Path) -> None:
     assert log["last_stored_ms"] == START_MS + found.end_offset  # of the message that comes next
 
 
-def test_the_daemon_cleans_what_is_due(tmp_path: Path, place: tuple[str, dict[str, str]]) -> None:
+def test_daemon_cleans_due_queues(tmp_path: Path, place: tuple[str, dict[str, str]]) -> None:
     (to, config), store = place, tmp_path / "store"
     write_store(store, [orders()])
     brought(store, to, include_active=True, config=config)
@@ -605,7 +601,7 @@ def test_the_daemon_cleans_what_is_due(tmp_path: Path, place: tuple[str, dict[st
     assert table == lastwrite.latest(str(store), "orders")
 
 
-def test_a_fetch_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_fetch_leaves_no_files(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     write_store(store, [orders()])
     finish, done = ArchivedFile.finish, []
@@ -623,7 +619,9 @@ def test_a_fetch_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
     assert len(archive.records()) == 40
 
 
-def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_fetch_and_plan_commands_print_their_results(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     store, to = tmp_path / "store", tmp_path / "archive"
     write_store(store, [orders()])
     fetching = ["fetch", str(store), "--to", str(to), "--include-active"]
@@ -641,7 +639,7 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 
 @pytest.mark.broker
 @pytest.mark.long
-def test_beside_a_broker_that_compacts_between_fetches(tmp_path: Path) -> None:
+def test_archive_follows_a_broker_that_compacts_between_fetches(tmp_path: Path) -> None:
     store, to, rng = tmp_path / "store", tmp_path / "archive", random.Random(1)
     sizes = {"compactionMappedFileSize": "60000", "compactionCqMappedFileSize": "10000"}
     settings = {**sizes, "compactionScheduleInternal": "2000"}

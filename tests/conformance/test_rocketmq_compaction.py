@@ -1,5 +1,5 @@
-"""RocketMQ's own compaction beside ours, seed by seed; thousands: ``python -m tests.proof --system
-rocketmq``.
+"""Tests of compaction beside RocketMQ's own, seed by seed; for more: ``python -m tests.proof
+--system rocketmq``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def oracle() -> Iterator[RocketmqOracle]:
 
 
 @pytest.mark.parametrize("seed", some(range(1, SEEDS + 1), SEEDS // 2))
-def test_the_files_are_the_brokers_and_a_broker_serves_ours(
+def test_files_equal_the_brokers_and_a_broker_serves_them(
     oracle: RocketmqOracle, seed: int
 ) -> None:
     met = check_seed(oracle, seed)

@@ -1,5 +1,5 @@
-"""What real brokers 5.5.0 and 4.9.3 wrote, decoded in full and built again from the commit log,
-byte for byte.
+"""Tests of files of real brokers 5.5.0 and 4.9.3, decoded completely and rebuilt from the commit
+log byte for byte.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def commit_log(store: str) -> list[tuple[bytes, int, RocketmqMessage]]:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_every_field_of_every_record_is_what_the_real_decoder_reads(store: str) -> None:
+def test_every_field_equals_the_real_decoders(store: str) -> None:
     ours = []
     for raw, address, message in commit_log(store):
         assert message.body_crc_holds and message.physical_offset == address
@@ -110,7 +110,7 @@ def test_every_field_of_every_record_is_what_the_real_decoder_reads(store: str) 
     assert ours == theirs
 
 
-def test_the_corpus_has_what_it_is_for() -> None:
+def test_corpus_has_every_shape() -> None:
     new, v6 = (
         [message for _, _, message in commit_log(store)] for store in ("5.5.0", "5.5.0-ipv6")
     )
@@ -126,12 +126,12 @@ def test_the_corpus_has_what_it_is_for() -> None:
         assert all(closed) if store != "4.9.3" else not all(closed)
 
 
-def test_record_checksums_hold_in_the_commit_log() -> None:
+def test_record_checksums_are_valid_in_the_commit_log() -> None:
     assert all(properties.record_crc_holds(raw) for raw, _, _ in commit_log("5.5.0-ipv6"))
     assert {properties.record_crc_holds(raw) for raw, _, _ in commit_log("5.5.0")} == {None}
 
 
-def test_inner_batches_come_apart() -> None:
+def test_inner_batches_are_split() -> None:
     for _, _, message in commit_log("5.5.0"):
         if message.is_inner_batch:
             found = split_inner(message)
@@ -175,7 +175,7 @@ def topics(store: str) -> dict[str, sides.TopicConfig]:
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("folder", [names.CONSUME_QUEUES, names.BATCH_CONSUME_QUEUES])
-def test_consume_queues_are_what_the_commit_log_gives(store: str, folder: str) -> None:
+def test_consume_queues_equal_those_built_from_the_commit_log(store: str, folder: str) -> None:
     expected = dispatched(store, folder)
     root = CORPUS / store / folder
     lying = {
@@ -219,7 +219,7 @@ def check_extension(store: str, queue: tuple[str, int], found: bytes, wanted: by
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_index_files_are_what_the_commit_log_gives(store: str) -> None:
+def test_index_files_equal_those_built_from_the_commit_log(store: str) -> None:
     log = b"".join(raw for raw, _, _ in commit_log(store))
     table = split(log, rows=1000)[0]
     hashes, places, times = (np.zeros(10_000, np.int64) for _ in range(3))
@@ -315,7 +315,7 @@ def test_compaction_logs_and_their_indexes_agree(store: str, queue: str) -> None
         assert seen == keyed
 
 
-def test_positions() -> None:
+def test_positions_round_trip() -> None:
     raw = (CORPUS / "5.5.0-compacted" / names.COMPACTION / names.POSITION_CHECKPOINT).read_bytes()
     positions = sides.decode_positions(raw)
     assert positions.keys() == {"ctopic_0", "ctopic_1"}
@@ -323,7 +323,7 @@ def test_positions() -> None:
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_side_files(store: str) -> None:
+def test_side_files_are_decoded(store: str) -> None:
     found = topics(store)
     assert found["ptopic"].write_queues == 2
     if store == "5.5.0":
@@ -339,7 +339,7 @@ def test_side_files(store: str) -> None:
     sides.decode_consumer_offsets((CORPUS / store / "config" / names.CONSUMER_OFFSETS).read_bytes())
 
 
-def test_the_light_queues_of_a_real_store_are_built_as_its_broker_built_them(
+def test_light_queues_are_rebuilt_like_the_brokers(
     tmp_path: Path,
 ) -> None:
     unpack(CORPUS.parent / "rocketmq-light" / "store.tgz", tmp_path / "store")

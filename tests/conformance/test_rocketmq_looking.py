@@ -1,6 +1,6 @@
-"""``dump`` and ``inspect`` on stores that real brokers wrote: every record as RocketMQ's own
-decoder reads it, and each found again by everything that is known of it, through the indexes that
-the broker built."""
+"""Tests of ``dump`` and ``inspect`` on stores of real brokers: records as RocketMQ decodes them,
+found by each index.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return copy
 
 
-def test_every_record_as_the_broker_decodes_it(store: Path) -> None:
+def test_every_record_equals_the_brokers_decoder(store: Path) -> None:
     rows, records = dumped(store), records_of(store.name)
     assert len(rows) == len(records) > 0
     for row, record in zip(rows, records, strict=True):
@@ -85,7 +85,7 @@ def test_every_record_as_the_broker_decodes_it(store: Path) -> None:
         assert row["problem"] is None
 
 
-def test_each_is_found_by_everything_that_is_known_of_it(store: Path) -> None:
+def test_each_message_is_found_by_every_attribute(store: Path) -> None:
     rows = dumped(store)
     places = {row["physical_offset"] for row in rows}
     for row in rows:
@@ -115,7 +115,7 @@ def test_each_is_found_by_everything_that_is_known_of_it(store: Path) -> None:
     assert places == {row["physical_offset"] for row in rows}
 
 
-def test_the_same_without_any_index(store: Path) -> None:
+def test_messages_are_found_without_any_index(store: Path) -> None:
     rows = [row for row in dumped(store) if is_dispatched(row)]
     for name in ("consumequeue", "batchconsumequeue", "index"):
         shutil.rmtree(store / name, ignore_errors=True)
@@ -141,7 +141,7 @@ def test_the_same_without_any_index(store: Path) -> None:
             assert row["physical_offset"] in [one["physical_offset"] for one in some]
 
 
-def test_a_real_store_is_whole(store: Path) -> None:
+def test_real_store_is_reported_as_intact(store: Path) -> None:
     report = lastwrite.inspect(str(store))
     assert isinstance(report, StoreReport)
     problems = report.problems + [
@@ -158,7 +158,7 @@ def test_a_real_store_is_whole(store: Path) -> None:
     assert set(log.contents.endings) == {"open" if old else "closed"}
 
 
-def test_what_the_broker_compacted() -> None:
+def test_store_compacted_by_a_broker_is_read() -> None:
     store = CORPUS / "5.5.0-compacted"
     if not store.is_dir():
         pytest.skip("the corpus has no compacted store")

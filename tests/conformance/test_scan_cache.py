@@ -1,6 +1,4 @@
-"""Kafka's own loader over a folder in which scans are kept: it takes the log as it is, and leaves
-our files alone.
-"""
+"""Tests that Kafka's loader ignores stored scans in a partition's folder and leaves them there."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ def kept_files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("clean_shutdown", [True, False])
-def test_kafka_loads_a_folder_with_kept_files(
+def test_kafka_loads_a_folder_with_stored_scans(
     tmp_path: Path, oracle: Oracle, clean_shutdown: bool
 ) -> None:
     root = tmp_path / "log"

@@ -1,4 +1,4 @@
-"""``doctor --store``: a store that breaks a promise is told from one that keeps all."""
+"""Tests of ``doctor --store``: it detects a store that breaks a promise."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def asked(store: MemoryStore, prefix: str = "") -> dict[str, PromiseResult]:
     return {finding.promise: finding for finding in ask(store, prefix, now_ms)}
 
 
-def test_a_store_that_keeps_all_is_left_as_it_was() -> None:
+def test_store_that_keeps_all_promises_is_left_unchanged() -> None:
     store = MemoryStore()
     store.create("mine", b"1")
     found = asked(store, "some/prefix")
@@ -45,7 +45,7 @@ def test_a_store_that_keeps_all_is_left_as_it_was() -> None:
     assert [each.key for each in store.list("")] == ["mine"]
 
 
-def test_it_is_asked_once_in_a_process() -> None:
+def test_store_is_tested_once_per_process() -> None:
     store = MemoryStore()
     store.address = "memory asked twice"
     first = ask(store, "", now_ms)
@@ -121,7 +121,7 @@ class ReadsFromTheStart(MemoryStore):
         (ReadsFromTheStart, "ranges"),
     ],
 )
-def test_a_broken_promise_is_named(store: type[MemoryStore], promise: str) -> None:
+def test_broken_promise_is_named(store: type[MemoryStore], promise: str) -> None:
     found = asked(store())
     assert promise in [name for name, finding in found.items() if finding.is_kept is False]
     assert found[promise].remedy
@@ -129,7 +129,7 @@ def test_a_broken_promise_is_named(store: type[MemoryStore], promise: str) -> No
 
 
 @pytest.mark.parametrize(("apart_ms", "way"), [(3_600_000, "ahead of"), (-3_600_000, "behind")])
-def test_a_clock_that_is_wrong_is_worth_knowing(apart_ms: int, way: str) -> None:
+def test_wrong_clock_is_reported(apart_ms: int, way: str) -> None:
     store = MemoryStore()
     store.now_ms = apart_ms
     found = asked(store)
@@ -143,7 +143,7 @@ class Forbidden(MemoryStore):
         raise RemoteFailed("s3:PutObject is forbidden (403)", path=f"s3://b/{key}", remedy="allow")
 
 
-def test_who_may_not_write_is_told_so_and_asked_again() -> None:
+def test_forbidden_write_is_reported_and_tested_again() -> None:
     store = Forbidden()
     store.address = "memory forbidden"
     (finding,) = ask(store, "", now_ms)
@@ -152,7 +152,7 @@ def test_who_may_not_write_is_told_so_and_asked_again() -> None:
     assert ask(store, "", now_ms) is not ask(store, "", now_ms)
 
 
-def test_a_folder_keeps_its_promises(tmp_path: Path) -> None:
+def test_folder_keeps_its_promises(tmp_path: Path) -> None:
     found = ask(FolderStore(str(tmp_path)), "", now_ms)
     assert [finding.promise for finding in found] == PROMISES
     assert are_kept(found)
@@ -160,7 +160,7 @@ def test_a_folder_keeps_its_promises(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-def test_a_real_server_keeps_its_promises(s3: S3) -> None:
+def test_real_server_keeps_its_promises(s3: S3) -> None:
     store = BucketStore(f"s3://{BUCKET}", s3.settings)
     found = ask(store, "below", now_ms)
     assert [finding.promise for finding in found] == [*PROMISES, "unfinished uploads"]
@@ -181,7 +181,7 @@ def doctor(*given: str) -> tuple[int, dict[str, tuple[str, str, str | None]]]:
 
 
 @pytest.mark.broker
-def test_doctor_asks_a_bucket(s3: S3) -> None:
+def test_doctor_tests_a_bucket(s3: S3) -> None:
     config = [f"--config={name}={value}" for name, value in s3.config.items()]
     status, found = doctor("--store", f"s3://{BUCKET}/some/prefix", *config)
     assert status == 0
@@ -196,7 +196,7 @@ def test_doctor_asks_a_bucket(s3: S3) -> None:
 
 
 @pytest.mark.broker
-def test_doctor_finds_a_real_server_that_lets_two_win(tmp_path: Path) -> None:
+def test_doctor_detects_a_server_with_two_winners(tmp_path: Path) -> None:
     with s3proxy_server(tmp_path) as settings:
         config = [f"--config={name}={value}" for name, value in settings.items()]
         for _ in range(5):  # of a thousand questions one is answered well by chance
@@ -211,7 +211,7 @@ def test_doctor_finds_a_real_server_that_lets_two_win(tmp_path: Path) -> None:
         assert found[f"store: {name}"][0] == "ok"
 
 
-def test_doctor_asks_a_folder(tmp_path: Path) -> None:
+def test_doctor_tests_a_folder(tmp_path: Path) -> None:
     status, found = doctor("--store", str(tmp_path))
     assert status == 0
     assert list(found) == [f"store: {name}" for name in PROMISES]
@@ -221,7 +221,7 @@ def test_doctor_asks_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, ReplacesAnything, CreatesAgain])
-def test_an_archive_is_not_changed_in_a_store_that_breaks_a_promise(
+def test_archive_in_a_store_that_breaks_a_promise_is_not_changed(
     kind: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = kind()

@@ -1,5 +1,7 @@
-"""What every store promises (``storage/objects/store.py``): asked of a folder, of one in memory, of
-a real S3 server, and of that server while the network spoils requests.
+"""Tests of the promises of every store (``storage/objects/store.py``).
+
+The stores are a folder, one in memory, a real S3 server, and that server behind a network with
+faults.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
 # ---------------------------------------------------------------------- what every store promises
 
 
-def test_what_was_created_is_there_at_once(at: Below) -> None:
+def test_created_object_is_visible_at_once(at: Below) -> None:
     key = at.key("a/b.json")
     assert at.store.head(key) is None
     assert at.store.get(key) is None
@@ -98,14 +100,14 @@ def test_what_was_created_is_there_at_once(at: Below) -> None:
     assert (listed.key, listed.size_bytes, listed.version) == (key, 5, made)
 
 
-def test_the_second_to_create_an_object_leaves_the_first(at: Below) -> None:
+def test_second_create_keeps_the_first_object(at: Below) -> None:
     key = at.key("a")
     made = at.store.create(key, b"first")
     assert at.store.create(key, b"second") is None
     assert whole(at.store, key) == (b"first", made)
 
 
-def test_only_who_has_seen_what_is_there_replaces_it(at: Below) -> None:
+def test_replace_needs_the_current_version(at: Below) -> None:
     key = at.key("manifest.json")
     first = at.store.create(key, b"one")
     assert first is not None
@@ -116,7 +118,7 @@ def test_only_who_has_seen_what_is_there_replaces_it(at: Below) -> None:
     assert at.store.replace(key, b"three", second) is not None
 
 
-def test_nothing_is_replaced_where_nothing_is(at: Below) -> None:
+def test_replace_of_a_missing_object_is_refused(at: Below) -> None:
     seen = at.store.create(at.key("a"), b"one")
     assert seen is not None
     at.store.remove([at.key("a")])
@@ -124,7 +126,7 @@ def test_nothing_is_replaced_where_nothing_is(at: Below) -> None:
     assert at.store.get(at.key("a")) is None
 
 
-def test_of_many_who_replace_at_once_one_wins_and_its_bytes_stand(at: Below) -> None:
+def test_one_of_many_concurrent_replaces_wins(at: Below) -> None:
     key = at.key("manifest.json")
     version = at.store.create(key, b"start")
     for turn in range(5):
@@ -136,7 +138,7 @@ def test_of_many_who_replace_at_once_one_wins_and_its_bytes_stand(at: Below) -> 
         version = won[winner]
 
 
-def test_of_many_who_create_at_once_one_wins(at: Below) -> None:
+def test_one_of_many_concurrent_creates_wins(at: Below) -> None:
     contents = [f"{number}".encode() for number in range(8)]
     won = together([lambda c=c: at.store.create(at.key("a"), c) for c in contents])
     (winner,) = [number for number, answer in enumerate(won) if answer is not None]
@@ -144,7 +146,7 @@ def test_of_many_who_create_at_once_one_wins(at: Below) -> None:
     assert at.keys() == ["a"]
 
 
-def test_ranges_are_read_of_the_version_that_is_meant(at: Below) -> None:
+def test_ranges_are_read_from_the_given_version(at: Below) -> None:
     key = at.key("a")
     seen = at.store.create(key, b"0123456789")
     assert seen is not None
@@ -163,7 +165,7 @@ def test_ranges_are_read_of_the_version_that_is_meant(at: Below) -> None:
 
 
 @pytest.mark.parametrize("size", [1000, 12 * MIB])
-def test_a_writer_takes_bytes_before_they_change(at: Below, size: int) -> None:
+def test_writer_copies_its_input(at: Below, size: int) -> None:
     buffer = np.zeros(size, np.uint8)
     writer = at.store.writer(at.key("a"), 5 * MIB)
     for value in (1, 2):
@@ -176,7 +178,7 @@ def test_a_writer_takes_bytes_before_they_change(at: Below, size: int) -> None:
     assert found[0] == b"\1" * size + b"\2" * size
 
 
-def test_a_written_object_is_there_whole_or_not_at_all(at: Below) -> None:
+def test_written_object_appears_completely_or_not_at_all(at: Below) -> None:
     key = at.key("data/1.log")
     content = np.random.default_rng(1).integers(0, 256, 19 * MIB + 7).astype(np.uint8)
     writer = at.store.writer(key, 5 * MIB)
@@ -190,7 +192,7 @@ def test_a_written_object_is_there_whole_or_not_at_all(at: Below) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x"])
-def test_a_small_object_is_written(at: Below, content: bytes) -> None:
+def test_small_object_is_written(at: Below, content: bytes) -> None:
     writer = at.store.writer(at.key("a"))
     if content:
         writer.write(content)
@@ -200,7 +202,7 @@ def test_a_small_object_is_written(at: Below, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 12 * MIB])
-def test_of_an_abandoned_object_nothing_stays(at: Below, size: int, tmp_path: Path) -> None:
+def test_abandoned_object_leaves_nothing(at: Below, size: int, tmp_path: Path) -> None:
     writer = at.store.writer(at.key("data/1.log"), 5 * MIB)
     if size:
         writer.write(bytes(size))
@@ -210,7 +212,7 @@ def test_of_an_abandoned_object_nothing_stays(at: Below, size: int, tmp_path: Pa
     assert [path for path in (tmp_path / "root").rglob("*") if path.is_file()] == []
 
 
-def test_keys_are_listed_in_order_and_by_any_prefix(at: Below) -> None:
+def test_keys_are_listed_in_order_by_any_prefix(at: Below) -> None:
     names = ["a-b", "a.b", "a/b", "a/b-c", "ab", "b/5e-1.log", "b/5e-2.log", "b/5f-1.log", "c/d/e"]
     for name in reversed(names):
         assert at.store.create(at.key(name), b"") is not None
@@ -222,7 +224,7 @@ def test_keys_are_listed_in_order_and_by_any_prefix(at: Below) -> None:
     assert list(at.store.folders(at.key("nothing/"))) == []
 
 
-def test_more_are_listed_and_removed_than_one_request_takes(at: Below) -> None:
+def test_many_objects_are_listed_and_removed(at: Below) -> None:
     # A folder knows no such number.
     many = range(1100) if isinstance(at.store, BucketStore) else range(980, 1010)
     names = [f"many/{number:04}" for number in many]
@@ -234,7 +236,7 @@ def test_more_are_listed_and_removed_than_one_request_takes(at: Below) -> None:
     assert at.keys() == []
 
 
-def test_removing_what_is_not_there_is_no_error_and_folders_go_with_their_last_object(
+def test_remove_ignores_missing_objects_and_deletes_empty_folders(
     at: Below,
 ) -> None:
     at.store.create(at.key("a/1"), b"")
@@ -246,7 +248,7 @@ def test_removing_what_is_not_there_is_no_error_and_folders_go_with_their_last_o
 
 
 @pytest.mark.parametrize("key", ["", "/etc/x", "a//b", "../x", "a/../../x", "a/", "./a", "a\0b"])
-def test_no_key_leads_out_of_the_store(at: Below, key: str) -> None:
+def test_invalid_key_is_refused(at: Below, key: str) -> None:
     seen = Version("1")
     for call in (
         lambda: at.store.get(key),
@@ -263,7 +265,7 @@ def test_no_key_leads_out_of_the_store(at: Below, key: str) -> None:
 # ---------------------------------------------------------------------- a folder alone
 
 
-def test_what_a_crash_left_in_a_folder_is_not_listed(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_not_listed(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     store.writer("data/1.log").write(b"half")
     version = store.create("manifest.json", b"1")
@@ -274,7 +276,7 @@ def test_what_a_crash_left_in_a_folder_is_not_listed(tmp_path: Path) -> None:
     assert list(store.folders("")) == []
 
 
-def test_an_object_of_a_folder_is_written_once(tmp_path: Path) -> None:
+def test_object_of_a_folder_is_written_once(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     store.create("a", b"first")
     writer = store.writer("a")
@@ -285,7 +287,7 @@ def test_an_object_of_a_folder_is_written_once(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_a_version_of_a_folder_never_comes_back(tmp_path: Path) -> None:
+def test_version_of_a_folder_object_is_never_reused(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
     version = store.create("a", b"same")
     seen = {version}
@@ -297,7 +299,7 @@ def test_a_version_of_a_folder_never_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_folder_without_locks_is_refused_by_its_mount(
+def test_folder_without_locks_is_refused_with_its_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     store = FolderStore(str(tmp_path))
@@ -314,7 +316,9 @@ def test_a_folder_without_locks_is_refused_by_its_mount(
     assert whole(store, "manifest.json") == (b"1", seen)
 
 
-def test_a_folder_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def link(source: str, target: str) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
@@ -341,7 +345,7 @@ CHANGES: dict[str, Callable[[FolderStore, Version], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_folder_that_is_stopped_before_any_operation_has_whole_objects(
+def test_interrupted_change_leaves_complete_objects(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for point in range(1, 100):
@@ -375,7 +379,7 @@ def test_a_folder_that_is_stopped_before_any_operation_has_whole_objects(
 
 
 @pytest.mark.broker
-def test_an_upload_that_was_abandoned_leaves_no_parts(s3: S3) -> None:
+def test_abandoned_upload_leaves_no_parts(s3: S3) -> None:
     writer = BucketStore(ADDRESS, s3.settings).writer("upload/1.log", 5 * MIB)
     for _ in range(6):
         writer.write(bytes(3 * MIB))
@@ -401,7 +405,7 @@ def test_requests_are_counted(s3: S3) -> None:
 
 
 @pytest.mark.broker
-def test_a_process_that_was_forked_is_refused_and_does_not_hang(s3: S3) -> None:
+def test_forked_process_is_refused_without_hanging(s3: S3) -> None:
     store = BucketStore(ADDRESS, s3.settings)
     store.get("a")
     child = os.fork()
@@ -451,12 +455,14 @@ CALLS = ["get", "head", "create", "replace", "read", "list", "folders", "remove"
 class TestRefused:
     """Each call says what is wrong and what to do, and nothing that is secret."""
 
-    def test_no_bucket(self, s3: S3, call: str) -> None:
+    def test_missing_bucket_is_named(self, s3: S3, call: str) -> None:
         error = refused(BucketStore("s3://nothing-here", s3.settings), call)
         assert error.problem == "there is no such bucket"
         assert error.path == "s3://nothing-here"
 
-    def test_wrong_secret(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_wrong_secret_key_is_reported(
+        self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-right-one")
         error = refused(BucketStore(ADDRESS, s3.settings), call)
         assert "is forbidden (403" in error.problem
@@ -465,7 +471,9 @@ class TestRefused:
         assert os.environ["AWS_ACCESS_KEY_ID"] not in text
         assert "Signature=" not in text and "StringToSign" not in text
 
-    def test_unknown_credentials(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unknown_credentials_are_reported(
+        self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
         for is_known in (False, True):
             store = BucketStore(ADDRESS, s3.settings)
@@ -476,7 +484,9 @@ class TestRefused:
             assert "is forbidden (404 XAdminUserNotFound)" in error.problem
             assert "AWS_ACCESS_KEY_ID" in str(error.remedy)
 
-    def test_no_credentials(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_credentials_are_reported(
+        self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
         monkeypatch.setenv("AWS_PROFILE", "")
@@ -484,25 +494,27 @@ class TestRefused:
         assert "no credentials were found" in error.problem
         assert "AWS_ACCESS_KEY_ID" in str(error.remedy)
 
-    def test_wrong_region(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_wrong_region_is_reported(
+        self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AWS_REGION", "eu-north-7")
         error = refused(BucketStore(ADDRESS, s3.settings), call)
         assert "another region" in error.problem or "400" in error.problem
         assert "storage.region" in str(error.remedy) or call == "head"
 
-    def test_nobody_listens(self, s3: S3, call: str) -> None:
+    def test_refused_connection_is_reported(self, s3: S3, call: str) -> None:
         error = refused(BucketStore(ADDRESS, NOBODY), call)
         assert "the connection was refused" in error.problem
         assert "storage.endpoint" in str(error.remedy)
 
-    def test_http_has_to_be_allowed(self, s3: S3, call: str) -> None:
+    def test_http_must_be_allowed(self, s3: S3, call: str) -> None:
         error = refused(BucketStore(ADDRESS, StoreSettings(s3.endpoint)), call)
         assert "storage.allowHttp" in str(error.remedy)
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("call", CALLS)
-def test_a_clock_that_is_wrong_is_named(spoilt: BucketStore, proxy: FaultProxy, call: str) -> None:
+def test_wrong_clock_is_named(spoilt: BucketStore, proxy: FaultProxy, call: str) -> None:
     proxy.spoil({"do": "503", "code": 403, "name": "RequestTimeTooSkewed"})
     error = refused(spoilt, call)
     # The answer to a HEAD has no body that says it.
@@ -510,7 +522,7 @@ def test_a_clock_that_is_wrong_is_named(spoilt: BucketStore, proxy: FaultProxy, 
 
 
 @pytest.mark.broker
-def test_ctrl_c_does_not_wait_for_an_answer(spoilt: BucketStore, proxy: FaultProxy) -> None:
+def test_interrupt_does_not_wait_for_a_response(spoilt: BucketStore, proxy: FaultProxy) -> None:
     proxy.spoil({"method": "GET", "do": "hang", "seconds": 4})
     main = threading.main_thread().ident
     assert main is not None
@@ -547,7 +559,7 @@ def spoilt(s3: S3, proxy: FaultProxy) -> Iterator[BucketStore]:
 
 @pytest.mark.broker
 @pytest.mark.parametrize("fault", PASSING)
-def test_reads_are_right_though_requests_are_spoilt(
+def test_reads_survive_network_faults(
     spoilt: BucketStore, proxy: FaultProxy, fault: str, request: pytest.FixtureRequest
 ) -> None:
     key = f"faults/{request.node.name.translate(str.maketrans('[] ', '---'))}"
@@ -573,9 +585,7 @@ def test_reads_are_right_though_requests_are_spoilt(
 
 @pytest.mark.broker
 @pytest.mark.parametrize("fault", [*PASSING, "cutput"])
-def test_an_upload_is_whole_though_requests_are_spoilt(
-    spoilt: BucketStore, proxy: FaultProxy, fault: str
-) -> None:
+def test_upload_survives_network_faults(spoilt: BucketStore, proxy: FaultProxy, fault: str) -> None:
     rule = PASSING.get(fault, {"do": "cutput", "times": 1, "bytes": 100})
     content = np.random.default_rng(3).integers(0, 256, 13 * MIB).astype(np.uint8)
     for method, query in (("PUT", ""), ("POST", "uploadId")):
@@ -589,9 +599,7 @@ def test_an_upload_is_whole_though_requests_are_spoilt(
 
 
 @pytest.mark.broker
-def test_an_upload_that_fails_for_good_leaves_nothing(
-    spoilt: BucketStore, proxy: FaultProxy, s3: S3
-) -> None:
+def test_failed_upload_leaves_no_parts(spoilt: BucketStore, proxy: FaultProxy, s3: S3) -> None:
     proxy.spoil({"method": "PUT", "path": "failing", "query": "partNumber=2", "do": "503"})
     writer = spoilt.writer("failing/1.log", 5 * MIB)
     with pytest.raises(RemoteFailed, match="s3:PutObject was refused again and again: 503"):
@@ -621,7 +629,7 @@ CONDITIONAL = {
 @pytest.mark.broker
 @pytest.mark.parametrize("kind", ["create", "replace"])
 @pytest.mark.parametrize("fault", CONDITIONAL)
-def test_a_write_whose_answer_is_spoilt_is_a_question(
+def test_write_with_a_lost_response_is_resolved_by_reading(
     spoilt: BucketStore, proxy: FaultProxy, kind: str, fault: str
 ) -> None:
     rule, is_made = CONDITIONAL[fault]
@@ -649,7 +657,9 @@ def test_a_write_whose_answer_is_spoilt_is_a_question(
 
 
 @pytest.mark.broker
-def test_a_409_where_nothing_is_there_is_no_success(spoilt: BucketStore, proxy: FaultProxy) -> None:
+def test_conflict_response_for_a_missing_object_is_not_success(
+    spoilt: BucketStore, proxy: FaultProxy
+) -> None:
     spoilt.get("conflict/a")
     proxy.spoil({"method": "PUT", "path": "conflict", "do": "409", "times": 1})
     answer = spoilt.create("conflict/a", b"by us")

@@ -1,5 +1,5 @@
-"""Tables in a bucket of a real S3 server, with commits that are refused, lost or answered wrongly;
-and Iceberg's by a real REST catalog.
+"""Tests of tables in a bucket of a real S3 server, with refused, lost and wrong responses, and with
+a real REST catalog.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def others_find(format: str, to: str, endpoint: str, uri: str | None) -> dict[by
 
 
 @pytest.mark.parametrize("format", list(HEADS))
-def test_no_answer_of_the_store_makes_a_wrong_table(
+def test_no_response_of_the_store_makes_a_wrong_table(
     format: str, s3: S3, proxy: FaultProxy, tmp_path: Path
 ) -> None:
     draw = random.Random(7)
@@ -108,7 +108,7 @@ def test_no_answer_of_the_store_makes_a_wrong_table(
 
 
 @pytest.mark.parametrize("format", ["delta", "parquet"])
-def test_who_may_not_write_is_told_so(
+def test_forbidden_write_is_reported(
     format: str, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = KafkaTopic(tmp_path / "log", random.Random(3))
@@ -140,7 +140,7 @@ def _of_a_bucket(s3: S3) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("place", "vectors"), [("folder", False), ("bucket", False), ("bucket", True)]
 )
-def test_a_table_of_a_rest_catalog(
+def test_table_in_a_rest_catalog_is_updated(
     place: str, vectors: bool, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(1)

@@ -1,4 +1,6 @@
-"""Two real writers on one archive or table: the one whose compare-and-swap is lost starts again."""
+"""Tests of two real writers on one archive or table: the one that loses the compare-and-swap starts
+again.
+"""
 
 from __future__ import annotations
 
@@ -177,7 +179,7 @@ def test_fetch_and_sweep_of_kafka_that_keep_losing_fail_after_their_last_attempt
     assert lastwrite.latest(to) == {b"a": b"3"}
 
 
-def test_second_attempt_is_reported_in_words(
+def test_second_attempt_is_reported_in_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log, to = GrowingLog(tmp_path / "log"), str(tmp_path / "archive")
@@ -215,7 +217,7 @@ def test_fetch_of_pulsar_that_keeps_losing_fails_after_its_last_attempt(tmp_path
     assert (report.exit_status, one.attempts) == (0, 1)
 
 
-def test_followers_turn_that_loses_starts_again(tmp_path: Path) -> None:
+def test_follower_that_loses_starts_again(tmp_path: Path) -> None:
     """Of RocketMQ, two copies of one store: each follower dispatches its own."""
     to, told = str(tmp_path / "archive"), list[Any]()
     followers = []

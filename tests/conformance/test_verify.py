@@ -1,6 +1,4 @@
-"""``verify`` before logs that it did not make: a real broker's, and what Kafka's own cleaner made
-of random ones.
-"""
+"""Tests of ``verify`` on logs of a real broker, and on Kafka's own compaction of random logs."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ CORPUS = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0"
 
 
 @pytest.mark.parametrize("state", ["stopped", "crashed", "cleaned"])
-def test_what_a_broker_left_is_whole(state: str) -> None:
+def test_log_of_a_broker_is_verified(state: str) -> None:
     report = lastwrite.verify(str(CORPUS / state), before=str(CORPUS / state), spark=INLINE)
     assert report.exit_status == 0, [str(problem) for problem in report.problems]
     assert sum(partition.records for partition in report.partitions) > 200
@@ -46,7 +44,7 @@ def oracle() -> Iterator[Oracle]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("seed", some(range(1001, 1151), 30))
-def test_kafkas_own_cleaner_keeps_what_it_promises(
+def test_kafkas_own_compaction_is_verified_and_each_fault_is_found(
     seed: int, oracle: Oracle, met: Counter[str], tmp_path: Path
 ) -> None:
     """Its promises are ours to hold; were they not, the promises would be wrong, not Kafka.
@@ -108,7 +106,7 @@ def verified(round_: Round, after: Path) -> VerifyReport:
 
 
 @pytest.mark.oracle
-def test_every_fault_was_met(met: Counter[str]) -> None:
+def test_every_kind_of_fault_was_tested(met: Counter[str]) -> None:
     """After all seeds; some of them alone may miss one."""
     if sum(met.values()) > 1000:
         assert {kind.__name__ for kind in FAULTS} == set(met), met

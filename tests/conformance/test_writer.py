@@ -1,6 +1,4 @@
-"""Kafka loads what the writer writes, changes nothing, and makes the same indexes where it has to
-make them.
-"""
+"""Tests that Kafka loads what the writer writes without changes, and builds the same indexes."""
 
 from __future__ import annotations
 
@@ -39,7 +37,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_kafka_loads_it_and_changes_nothing(tmp_path: Path, oracle: Oracle, codec: Codec) -> None:
+def test_kafka_loads_written_segments_unchanged(
+    tmp_path: Path, oracle: Oracle, codec: Codec
+) -> None:
     with TopicWriter(
         str(tmp_path),
         TopicPartition("t", 0),
