@@ -1,5 +1,5 @@
-"""The walk of ``docs/guide/archives.md``, line by line as it stands there: on a real S3 server, and
-a cluster whose workers see no folder of the driver's.
+"""Tests of the commands in ``docs/guide/archives.md``, on a real S3 server and a cluster whose
+workers see no local folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.long
-def test_the_walk_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guide_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (walk,) = re.findall(
         r"^## The whole way.*?(?=^## )", PAGE.read_text(), re.DOTALL | re.MULTILINE
     )

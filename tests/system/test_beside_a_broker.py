@@ -1,5 +1,5 @@
-"""Reading beside a real Kafka broker that appends, rolls, cleans and deletes; and a cleaned copy of
-its log that another broker serves.
+"""Tests of reading beside a real Kafka broker that appends, rolls, cleans and deletes, and of a
+copy that another broker serves.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Writing(threading.Thread):
 
 
 @pytest.mark.long
-def test_readers_tell_the_truth_beside_a_broker_that_works(home: Path, tmp_path: Path) -> None:
+def test_reads_are_correct_beside_a_working_broker(home: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     settings = {"log.cleaner.backoff.ms": "8000", "file.delete.delay.ms": "100"}
     with Broker(home, data, settings) as broker:
@@ -115,7 +115,7 @@ def test_readers_tell_the_truth_beside_a_broker_that_works(home: Path, tmp_path:
         assert not [line for line in broker.said() if "ERROR" in line]
 
 
-def test_a_copy_made_beside_a_broker_is_served_by_another(home: Path, tmp_path: Path) -> None:
+def test_copy_made_beside_a_broker_is_served_by_another(home: Path, tmp_path: Path) -> None:
     """The broker's transaction is open while the copy is made: the copy ends before it."""
     data, to = tmp_path / "data", tmp_path / "to"
     with Broker(home, data) as broker:

@@ -1,6 +1,4 @@
-"""A real broker of another user, on whose log root ran a round: it starts, serves, and its files
-are its own.
-"""
+"""Tests of a real broker that runs as another user, after a round by root on its log root."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def home(place: Path) -> Path:
     return place / "kafka"
 
 
-def test_it_starts_and_serves_after_a_round_of_roots_and_a_link_hides_nothing(
-    place: Path, home: Path
-) -> None:
+def test_broker_of_another_user_starts_and_serves_after_a_round(place: Path, home: Path) -> None:
     data = place / "data"
     data.mkdir(0o750)
     os.chown(data, OWNER, GROUP)

@@ -1,6 +1,4 @@
-"""``lastwrite clean`` as an operator meets it: a process that lives, and is told things by files
-and signals.
-"""
+"""Tests of ``lastwrite clean`` as a process controlled by files and signals."""
 
 from __future__ import annotations
 
@@ -174,7 +172,7 @@ def replace(file: Path, text: str) -> None:
     os.rename(file.with_suffix(".new"), file)
 
 
-def test_a_life(tmp_path: Path) -> None:
+def test_daemon_cleans_two_roots_over_its_whole_run(tmp_path: Path) -> None:
     """Two roots; the order; a damaged, a held and a not so dirty partition; new settings; metrics;
     the end.
     """
@@ -270,7 +268,7 @@ def test_a_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whom", some(["SIGTERM to Spark's processes too", "SIGTERM", "SIGINT"], 1))
-def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
+def test_signal_during_a_round_leaves_the_log_unchanged(tmp_path: Path, whom: str) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)  # 6 MB
     before = contents(folder)
     limit = [
@@ -296,7 +294,7 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
     assert report.exit_status == 0
 
 
-def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: Path) -> None:
+def test_death_of_spark_leaves_the_log_unchanged_and_is_reported(tmp_path: Path) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)
     before = contents(folder)
     with daemon(
@@ -319,7 +317,7 @@ def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: P
     assert read_quarantine(str(tmp_path), NOTES) == {}, "the partition is not to blame"
 
 
-def test_the_throttle_holds_over_all_workers(tmp_path: Path) -> None:
+def test_rate_limit_applies_to_all_workers_together(tmp_path: Path) -> None:
     write(tmp_path, "a", records=5000, value_bytes=1000)
     write(tmp_path, "b", records=5000, value_bytes=1000)
     rate = 4_000_000

@@ -1,4 +1,4 @@
-"""The command line as a stranger meets it: another process, its exit status, its two streams."""
+"""Tests of the command line as a process: its exit status and its two output streams."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_help_names_every_command() -> None:
     assert all(f"  {command} " in done.stdout for command in COMMANDS)
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     code = (
         "import sys, lastwrite.cli\n"
         "assert lastwrite.cli.run(['--help']) == 0\n"
@@ -124,7 +124,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
 
 
-def test_commands_that_look_do_not_import_spark() -> None:
+def test_read_commands_do_not_import_spark() -> None:
     code = (
         "import sys, lastwrite.cli\n"
         f"assert lastwrite.cli.run(['inspect', {str(CORPUS / 'stopped')!r}]) == 0\n"
@@ -139,12 +139,12 @@ def test_every_command_has_help(command: str) -> None:
     assert done.returncode == 0 and "--json" in done.stdout and done.stderr == ""
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     done = lastwrite("--version")
     assert done.returncode == 0 and done.stdout.startswith("lastwrite ")
 
 
-def test_without_a_command_help_is_wrong_use() -> None:
+def test_missing_command_prints_help_and_exits_with_2() -> None:
     done = lastwrite()
     assert (done.returncode, done.stdout) == (2, "") and "inspect" in done.stderr
 
@@ -170,7 +170,7 @@ def test_without_a_command_help_is_wrong_use() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_use(arguments: list[str], tmp_path: Path) -> None:
+def test_wrong_arguments_exit_with_2(arguments: list[str], tmp_path: Path) -> None:
     write(tmp_path)
     done = lastwrite(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
@@ -183,7 +183,7 @@ def test_wrong_use(arguments: list[str], tmp_path: Path) -> None:
         assert done.stdout == ""
 
 
-def test_a_misspelt_setting_is_told_its_name(tmp_path: Path) -> None:
+def test_misspelt_setting_is_corrected(tmp_path: Path) -> None:
     write(tmp_path)
     done = lastwrite("inspect", tmp_path, "--config", "delete.retention.m=5")
     assert "delete.retention.ms" in one_line(done)
@@ -192,7 +192,7 @@ def test_a_misspelt_setting_is_told_its_name(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- inspect and dump
 
 
-def test_inspect(tmp_path: Path) -> None:
+def test_inspect_prints_text_and_json(tmp_path: Path) -> None:
     write(tmp_path)
     done = lastwrite("inspect", tmp_path)
     assert done.returncode == 0 and "orders-0" in done.stdout and "400" in done.stdout
@@ -201,7 +201,7 @@ def test_inspect(tmp_path: Path) -> None:
     assert document["partitions"][0]["status"] == "whole"
 
 
-def test_inspect_takes_the_clock_and_settings(tmp_path: Path) -> None:
+def test_inspect_accepts_a_clock_and_settings(tmp_path: Path) -> None:
     write(tmp_path)
     options = ("--config", "min.compaction.lag.ms=1000", "--json")
     early = one_document(
@@ -214,7 +214,7 @@ def test_inspect_takes_the_clock_and_settings(tmp_path: Path) -> None:
     assert late["partitions"][0]["is_due"] is True
 
 
-def test_damage_is_status_3_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_damage_exits_with_3_and_the_rest_is_shown(tmp_path: Path) -> None:
     write(tmp_path, "whole")
     path, _ = damage(write(tmp_path, "hurt"))
     done = lastwrite("inspect", tmp_path)
@@ -230,7 +230,7 @@ def test_damage_is_status_3_and_the_rest_is_shown(tmp_path: Path) -> None:
     assert rows[-1]["topic"] == "whole" and str(path) in one_line(done)
 
 
-def test_dump(tmp_path: Path) -> None:
+def test_dump_prints_json_and_text(tmp_path: Path) -> None:
     folder = write(tmp_path)
     done = lastwrite("dump", tmp_path, "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -247,7 +247,7 @@ def test_dump(tmp_path: Path) -> None:
     assert "index offset" in lastwrite("dump", folder, "--index").stdout
 
 
-def test_a_reader_who_leaves_is_no_failure(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_a_failure(tmp_path: Path) -> None:
     write(tmp_path, count=20_000)
     command = [sys.executable, "-m", "lastwrite.cli", "dump", str(tmp_path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -258,7 +258,7 @@ def test_a_reader_who_leaves_is_no_failure(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
-def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
+def test_full_disk_under_the_output_is_reported(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
     write(tmp_path)
@@ -276,7 +276,7 @@ def test_a_full_disk_under_the_output_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "plan", "compact", "dump", "verify"])
-def test_a_held_log_is_refused(command: str, tmp_path: Path) -> None:
+def test_locked_log_is_refused(command: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
     before = sorted(path.name for path in folder.iterdir())
     with lock.hold(str(tmp_path), [TopicPartition("orders", 0)]):
@@ -294,7 +294,7 @@ def test_a_held_log_is_refused(command: str, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- doctor
 
 
-def test_doctor() -> None:
+def test_doctor_reports_a_healthy_environment() -> None:
     done = lastwrite("doctor")
     assert done.returncode == 0 and "Everything works." in done.stdout
     for word in ("python", "java", "spark", "memory", "cores", "temp folder"):
@@ -304,7 +304,7 @@ def test_doctor() -> None:
     assert document["memory"]["total_bytes"] > 0 and document["cores"] >= 1
 
 
-def test_doctor_says_what_to_do(tmp_path: Path) -> None:
+def test_doctor_names_the_remedy_for_missing_java(tmp_path: Path) -> None:
     """With nothing but bash on the search path and no wheel with Java, it asks for Java, and git is
     optional.
     """
@@ -325,7 +325,7 @@ def test_doctor_says_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 1 and one_document(done)["healthy"] is False
 
 
-def test_doctor_finds_too_little_memory() -> None:
+def test_doctor_reports_too_little_memory() -> None:
     done = lastwrite("doctor", "--memory", "10m")
     assert done.returncode == 1 and "MISSING  memory" in done.stdout and "at least" in done.stdout
 
@@ -335,7 +335,7 @@ def test_doctor_finds_too_little_memory() -> None:
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_expired_deletes_leave_a_log_that_nobody_writes(tmp_path: Path) -> None:
+def test_drop_expired_deletes_works_on_an_idle_log(tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(CORPUS / "stopped", root)
     stamped_ms, day_ms = 1_700_000_000_000, 86_400_000
@@ -348,7 +348,7 @@ def test_expired_deletes_leave_a_log_that_nobody_writes(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
+def test_plan_compact_and_verify_agree(tmp_path: Path) -> None:
     """One damaged partition among three: the others are done, the statuses and documents are as
     promised.
     """

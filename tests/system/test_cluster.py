@@ -1,7 +1,7 @@
-"""A real cluster of Spark's own on this machine: what it lacks is said with its remedy, and the log
-stays as it was.
+"""Tests on a real Spark cluster on this machine: missing parts are reported with a remedy, and the
+log is unchanged.
 
-Master and worker are processes of their own; whatever they start goes with them.
+Master and worker are separate processes.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def run(
     )
 
 
-def test_no_worker_at_all(cluster: Cluster, tmp_path: Path) -> None:
+def test_cluster_without_workers_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     root = copy_of_corpus(tmp_path)
     before = files(root)
     done = compact(
@@ -124,7 +124,7 @@ def zip_of_us(folder: Path) -> Path:
     return made
 
 
-def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
+def test_worker_without_lastwrite_is_reported(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_worker()
     root = copy_of_corpus(tmp_path)
     before = files(root)
@@ -137,7 +137,9 @@ def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_all_missing_parts_of_workers_are_reported_at_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Three workers: one that has all, one with an old release, one with ours in a zip file; the
     log is seen by none.
     """
@@ -163,7 +165,7 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_other_commands_ask_first_too(cluster: Cluster, tmp_path: Path) -> None:
+def test_other_commands_check_the_workers_first(cluster: Cluster, tmp_path: Path) -> None:
     old = tmp_path / "old" / "lastwrite"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text('__version__ = "0.0.9"\n')
@@ -185,7 +187,7 @@ def test_other_commands_ask_first_too(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_package_is_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
+def test_package_can_be_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
     """It is unpacked in the executor's folder; ``--py-files`` is refused above."""
     cluster.add_worker()
     root = copy_of_corpus(tmp_path)
@@ -202,7 +204,7 @@ def test_the_package_is_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_workers_without_credentials(cluster: Cluster, tmp_path: Path) -> None:
+def test_workers_without_credentials_are_reported(cluster: Cluster, tmp_path: Path) -> None:
     with s3_server(tmp_path / "s3", "archive") as s3:
         settings = [w for n, v in s3.config.items() for w in ("--config", f"{n}={v}")]
         address = ["s3://archive/a", *settings]

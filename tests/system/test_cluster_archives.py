@@ -1,5 +1,5 @@
-"""An archive in a real S3 server is compacted by a cluster whose workers see no folder of the
-driver's: what comes out is what local mode makes, whoever dies on the way.
+"""Tests of compacting an archive in a real S3 server by a cluster that shares no folder: same
+result as local mode.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def figures(done: Any) -> Any:
 
 
 @pytest.mark.long
-def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
+def test_cluster_equals_local_mode(site: Site) -> None:
     for archive in ("one", "other"):
         site.fetch(archive)
     before = site.content("one")
@@ -220,7 +220,7 @@ def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> None:
+def test_cluster_equals_local_mode_although_executors_and_requests_fail(site: Site) -> None:
     site.fetch("dying")
     with fault_proxy(site.s3.endpoint) as proxy:
         proxy.spoil(
@@ -240,7 +240,7 @@ def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> Non
 
 
 @pytest.mark.long
-def test_executors_die_while_the_driver_writes_journals_and_commits(site: Site) -> None:
+def test_executors_may_die_while_the_driver_commits(site: Site) -> None:
     site.fetch("idle")
     with fault_proxy(site.s3.endpoint) as proxy:
         proxy.spoil(
@@ -260,7 +260,7 @@ def test_executors_die_while_the_driver_writes_journals_and_commits(site: Site) 
 
 
 @pytest.mark.long
-def test_a_byte_that_flips_on_the_way_to_a_worker_is_found(site: Site) -> None:
+def test_flipped_byte_on_the_network_is_detected(site: Site) -> None:
     """And a connection that is refused, or ends within what is sent, is begun anew."""
     site.fetch("garbled")
     before, after = site.content("garbled"), site.content("local")
@@ -290,7 +290,7 @@ def test_a_byte_that_flips_on_the_way_to_a_worker_is_found(site: Site) -> None:
         pytest.param("rewrite", marks=pytest.mark.long),
     ],
 )
-def test_the_driver_dies_and_the_archive_is_as_it_was(site: Site, stage: str) -> None:
+def test_death_of_the_driver_leaves_the_archive_unchanged(site: Site, stage: str) -> None:
     archive = f"orphan-{stage}"
     site.fetch(archive)
     before = site.content(archive)
@@ -304,7 +304,7 @@ def test_the_driver_dies_and_the_archive_is_as_it_was(site: Site, stage: str) ->
 
 
 @pytest.mark.long
-def test_the_driver_dies_as_it_plans(site: Site) -> None:
+def test_death_of_the_driver_while_planning_leaves_the_archive_unchanged(site: Site) -> None:
     site.fetch("planned")
     before = site.content("planned")
     with fault_proxy(site.s3.endpoint) as proxy:
@@ -316,7 +316,7 @@ def test_the_driver_dies_as_it_plans(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_the_driver_dies_in_the_commit(site: Site) -> None:
+def test_death_of_the_driver_while_committing_leaves_each_log_old_or_new(site: Site) -> None:
     """Of each partition the old log or the new one is there, and the next run makes the rest."""
     site.fetch("commit")
     before, after = site.content("commit"), site.content("local")

@@ -1,10 +1,9 @@
-"""A real process is killed before every operation that changes a file: the log is the old one or
-the new one.
+"""Tests of a process killed before every file operation of a commit: the log is the old one or the
+new one.
 
-Which one, two judges say apart from our own listing: Kafka's loader written once more
-for tests, and in ``tests/conformance`` Kafka's loader itself. Then the run is repeated, and
-must end in the very bytes of a run that nobody disturbed. Recovery is killed at each of its own
-operations as well.
+Two independent judges decide which: a model of Kafka's loader, and in ``tests/conformance`` the
+loader itself. The next run must leave the bytes of an undisturbed run. Recovery is killed at each
+of its own operations, too.
 """
 
 from __future__ import annotations
@@ -73,9 +72,7 @@ def fresh(place: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
-def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
-    place: Path, layout: Layout
-) -> None:
+def test_undisturbed_commit_leaves_exactly_the_new_log(place: Path, layout: Layout) -> None:
     folder = write_layout(place / "root", layout)
     untouched = {base: (folder / f"{base:020d}.log").stat().st_ino for base in layout.segments}
     compact(folder, layout)
@@ -110,9 +107,7 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, 3))
-def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends_in_the_same_bytes(
-    place: Path, layout: Layout
-) -> None:
+def test_kill_at_any_operation_leaves_the_old_log_or_the_new(place: Path, layout: Layout) -> None:
     write_layout(place / "old", layout)
     old = contents(place / "old")
     folder = fresh(place, "new")
@@ -150,9 +145,7 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS[2::3], 1))
-def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
-    place: Path, layout: Layout
-) -> None:
+def test_kill_during_the_recovery_loses_nothing(place: Path, layout: Layout) -> None:
     write_layout(place / "old", layout)
     folder = fresh(place, "new")
     compact(folder, layout)
@@ -176,7 +169,7 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
             again += 1
 
 
-def test_there_are_many_places_to_be_killed_at(place: Path) -> None:
+def test_commit_has_many_operations_to_be_killed_at(place: Path) -> None:
     assert (
         sum(operations(place / str(n), layout) for n, layout in enumerate(LAYOUTS)) >= LEAST_KILLS
     )
@@ -189,7 +182,7 @@ def test_there_are_many_places_to_be_killed_at(place: Path) -> None:
     ids=errno.errorcode.get,
 )
 @pytest.mark.parametrize("layout", [LAYOUTS[3], LAYOUTS[5]], ids=lambda layout: layout.name)
-def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_safe(
+def test_failed_operation_leaves_the_old_log_or_reports_the_new_one_as_safe(
     place: Path, layout: Layout, error: int, once: bool
 ) -> None:
     write_layout(place / "old", layout)
@@ -221,9 +214,7 @@ def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[2:6:3], ids=lambda layout: layout.name)
-def test_a_copy_that_was_killed_anywhere_is_there_whole_or_not_at_all(
-    place: Path, layout: Layout
-) -> None:
+def test_killed_copy_is_complete_or_absent(place: Path, layout: Layout) -> None:
     folder = write_layout(place / "root", layout)
     old = contents(folder.parent)
     compact_to(folder, place / "whole" / "t-0", layout)

@@ -1,9 +1,9 @@
-"""Kill a whole compaction at every file operation: the folder means the old log or the new one, and
-run again it ends in the bytes of an undisturbed run. The child is forked with its kernels compiled,
-so a kill costs milliseconds.
+"""Tests of a whole compaction killed at every file operation: the folder has the old log or the new
+one.
 
-The commit alone, over more layouts and with Kafka's own loader as the judge, is tested in
-``test_crash_commit``.
+The next run leaves the bytes of an undisturbed run. The child is forked with its kernels compiled,
+so that a kill costs milliseconds. ``test_crash_commit`` tests the commit alone, over more layouts
+and with Kafka's own loader.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", some(LAYOUTS, 1))
-def test_killed_anywhere_it_is_the_old_log_or_the_new_one(place: Path, name: str) -> None:
+def test_kill_at_any_operation_leaves_the_old_log_or_the_new(place: Path, name: str) -> None:
     tmp_path = place
     config, include_active = LAYOUTS[name]
     origin, done = tmp_path / "origin", tmp_path / "done"
@@ -152,7 +152,7 @@ def test_killed_anywhere_it_is_the_old_log_or_the_new_one(place: Path, name: str
     assert sides == {"old", "new"} and point > 30
 
 
-def test_killed_in_the_middle_of_a_wave_each_partition_is_old_or_new_and_no_checkpoint_hides_dirty_records(
+def test_kill_during_a_wave_leaves_each_partition_old_or_new(
     place: Path,
 ) -> None:
     """Three partitions share the one write of their root's checkpoint."""

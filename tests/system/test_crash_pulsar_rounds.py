@@ -1,9 +1,7 @@
-"""Whole rounds over random topics of Pulsar, killed at every operation, some of them twice; and on
-a disk that fails.
+"""Tests of rounds on random Pulsar topics, killed at every operation, and on a failing disk.
 
-Wherever it happens, the manifest names the old compacted ledger or the new one, and that is whole;
-raw ledgers are as they were; and the run that follows leaves what a run that nobody disturbed
-leaves, and nothing beside it.
+The manifest names the old compacted ledger or the new one, which is complete, and raw ledgers are
+unchanged. The next run leaves exactly the result of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def fresh(source: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_wherever_it_is_killed_the_topic_is_old_or_new(place: Path, seed: int) -> None:
+def test_kill_at_any_operation_leaves_the_topic_old_or_new(place: Path, seed: int) -> None:
     old, new = lay_out(seed, place / "old")
     archive = fresh(place / "old", place / "new")
     operations = operations_of(archive)
@@ -80,7 +78,7 @@ def test_wherever_it_is_killed_the_topic_is_old_or_new(place: Path, seed: int) -
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_disk_that_fails_leaves_the_topic_as_it_was(place: Path, seed: int) -> None:
+def test_failing_disk_leaves_the_topic_unchanged(place: Path, seed: int) -> None:
     old, new = lay_out(seed, place / "old")
     operations = operations_of(fresh(place / "old", place / "new"))
     raw, done = raw_files(place / "old"), shape(place / "new")
@@ -100,7 +98,7 @@ def test_a_disk_that_fails_leaves_the_topic_as_it_was(place: Path, seed: int) ->
             assert (held(archive), shape(archive), raw_files(archive)) == (new, done, raw), point
 
 
-def test_wherever_a_copy_is_killed_the_topic_is_as_it_was(place: Path) -> None:
+def test_kill_during_a_copy_leaves_the_topic_unchanged(place: Path) -> None:
     old, new = lay_out(SEEDS[1], place / "old")
     before = contents(topic_folder(place / "old"))
     operations = operations_of(place / "old", to=str(place / "copy"))

@@ -1,8 +1,8 @@
-"""A process that takes segments out is killed before every operation: the log loads, and the next
-run ends it.
+"""Tests of a process killed before every operation of retention: the log loads, and the next run
+completes it.
 
-Two judges beside our own listing: Kafka's loader as written once more for tests, and, in
-``tests/conformance/test_retention.py``, that loader itself.
+Two judges check the result: a model of Kafka's loader, and in
+``tests/conformance/test_retention.py`` the loader itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def readable(folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("layout", EXPIRING, **IDS)
-def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(
+def test_undisturbed_run_leaves_exactly_the_unexpired_segments(
     place: Path, layout: Expiring
 ) -> None:
     folder = write_expiring(place / "root", layout)
@@ -109,9 +109,7 @@ def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(
 
 
 @pytest.mark.parametrize("layout", EXPIRING, **IDS)
-def test_killed_before_any_operation_the_log_loads_and_the_next_run_ends_in_the_same_bytes(
-    place: Path, layout: Expiring
-) -> None:
+def test_kill_at_any_operation_leaves_a_log_that_loads(place: Path, layout: Expiring) -> None:
     write_expiring(place / "old", layout)
     folder = fresh(place, "new")
     retain(folder, layout)
@@ -141,7 +139,7 @@ def test_killed_before_any_operation_the_log_loads_and_the_next_run_ends_in_the_
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES], ids=errno.errorcode.get)
 @pytest.mark.parametrize("layout", EXPIRING[1:4:2], **IDS)
-def test_an_operation_that_fails_names_its_file_and_the_next_run_goes_on(
+def test_failed_operation_names_its_file_and_the_next_run_continues(
     place: Path, layout: Expiring, error: int
 ) -> None:
     write_expiring(place / "old", layout)
@@ -195,7 +193,7 @@ def clean(folder: Path) -> None:
     assert report.exit_status == 0, report.partitions[0].reason
 
 
-def test_killed_anywhere_in_a_round_and_its_retention_the_next_run_ends_with_the_same_log(
+def test_kill_during_a_round_with_retention_gives_the_same_log(
     place: Path,
 ) -> None:
     write_mixed(place / "old")

@@ -1,6 +1,7 @@
-"""Kill a cut, and its undo, before every file operation: a broker finds the old store or the new
-one, or a guard that keeps it from starting; and from there an undo ends in the old store, byte for
-byte.
+"""Tests of a cut, and its undo, killed before every file operation.
+
+A broker finds the old store, the new one, or a guard that prevents its start; and an undo restores
+the old store, byte for byte.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def opened(root: Path) -> Files:
 
 
 @pytest.mark.long
-def test_killed_anywhere_a_cut_is_made_or_not_and_can_be_undone(place: Path) -> None:
+def test_kill_at_any_operation_of_a_cut_can_be_undone(place: Path) -> None:
     origin, cut, root = place / "origin", place / "cut", place / "run"
     whole = some(60)
     timer = timer_files(whole)[-1]

@@ -1,6 +1,7 @@
-"""Kill a dispatch at every file operation: each tree is the old one or the new one, in an order
-that a broker completes by itself, and run again it ends in the bytes of a run that nobody
-disturbed.
+"""Tests of a dispatch killed at every file operation.
+
+Each tree is the old one or the new one, in an order that a broker completes by itself. The next run
+leaves the bytes of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
     ],
 )
 @pytest.mark.parametrize("kind", some(KINDS, 1))
-def test_killed_anywhere_each_tree_is_old_or_new(place: Path, kind: str, is_first: bool) -> None:
+def test_kill_at_any_operation_leaves_each_tree_old_or_new(
+    place: Path, kind: str, is_first: bool
+) -> None:
     origin, done, root = place / "origin", place / "done", place / "run"
     broker = Broker()
     numbers = dict.fromkeys(KINDS[kind], 0)

@@ -1,10 +1,9 @@
-"""A real process is killed before every operation of a publication: a broker finds the old store or
-the new one.
+"""Tests of a process killed before every operation of a publication: a broker finds the old store
+or the new one.
 
-A loader written for tests says what a broker finds; the real broker says it in
-``test_rocketmq_broker_after_kill.py``. Logs, indexes and positions change in one step: each state
-is old in all of them, or new. Then recovery puts things in order, and must leave exactly the one or the other;
-and a run that is repeated ends in the bytes of a run that nobody disturbed.
+A model of the broker's loader judges; the real broker does in
+``test_rocketmq_broker_after_kill.py``. Logs, indexes and positions change in one step. Recovery
+must then leave exactly the old or the new state.
 """
 
 from __future__ import annotations
@@ -77,9 +76,7 @@ def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[s
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, 3))
-def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(
-    place: Path, layout: Layout
-) -> None:
+def test_kill_at_any_operation_leaves_the_old_state_or_the_new(place: Path, layout: Layout) -> None:
     old, new = states(place, layout)
     decided = []
     for point in range(1, operations(place, layout) + 1):
@@ -103,9 +100,7 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, 2))
-def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
-    place: Path, layout: Layout
-) -> None:
+def test_kill_during_the_recovery_loses_nothing(place: Path, layout: Layout) -> None:
     _, new = states(place, layout)
     for point in range(1, operations(place, layout) + 1, 7):
         root = fresh(place / "old", place / "killed")
@@ -124,7 +119,7 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
 @pytest.mark.parametrize("layout", some(LAYOUTS, 3))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("once", [True, False])
-def test_an_operation_that_fails_leaves_the_old_state_or_the_new_one(
+def test_failed_operation_leaves_the_old_state_or_the_new(
     place: Path, layout: Layout, number: int, once: bool
 ) -> None:
     old, new = states(place, layout)
@@ -144,7 +139,7 @@ def test_an_operation_that_fails_leaves_the_old_state_or_the_new_one(
         assert contents(root) == new, point
 
 
-def test_there_are_many_places_to_die(place: Path) -> None:
+def test_publication_has_many_operations_to_be_killed_at(place: Path) -> None:
     counts = []
     for n, layout in enumerate(LAYOUTS):
         write_layout(place / str(n) / "old", layout)

@@ -1,8 +1,7 @@
-"""Whole rounds over random RocketMQ stores, killed at every other operation, some of them twice.
+"""Tests of rounds on random RocketMQ stores, killed at every other operation.
 
-Wherever it happens, every queue and the positions are what they were or what they will be, all of
-them together; the run that follows leaves the bytes of a run that nobody disturbed and nothing
-beside them.
+All queues and positions are old or all are new; the next run leaves exactly the bytes of an
+undisturbed run.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("seed", some(SEEDS, 1))
-def test_wherever_it_is_killed_all_queues_are_old_or_all_new(place: Path, seed: int) -> None:
+def test_kill_at_any_operation_leaves_all_queues_old_or_all_new(place: Path, seed: int) -> None:
     include_active = seed % 4 == 3
     before, after = lay_out(seed, place / "old", include_active)
     root = fresh(place / "old", place / "new")

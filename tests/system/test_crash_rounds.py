@@ -1,8 +1,7 @@
-"""Whole rounds over random logs, killed: some hundred kills of those that ``python -m tests.crash``
-plays by thousands.
+"""Tests of rounds on random logs, killed: a short form of ``python -m tests.crash``.
 
-Three logs are killed at every operation, a dozen others at drawn ones, a third of these twice.
-Kafka's own loader is asked in ``tests/conformance/test_crash_rounds.py``.
+Three logs are killed at every operation, a dozen others at random ones, a third of these twice. For
+Kafka's own loader see ``tests/conformance/test_crash_rounds.py``.
 """
 
 from __future__ import annotations
@@ -62,20 +61,20 @@ DRAWN = range(60, 72)
 
 
 @pytest.mark.parametrize("log", some(EVERYWHERE, 1))
-def test_killed_at_every_operation_it_is_the_old_log_or_the_new_one(place: Path, log: int) -> None:
+def test_kill_at_every_operation_leaves_the_old_log_or_the_new(place: Path, log: int) -> None:
     round_ = prepare(log, place)
     for point in range(1, round_.operations + 1):
         run_trial(round_, place, point)
 
 
 @pytest.mark.parametrize("log", some(DRAWN, 4))
-def test_killed_anywhere_once_or_twice(place: Path, log: int) -> None:
+def test_one_or_two_kills_at_random_operations_are_survived(place: Path, log: int) -> None:
     round_ = prepare(log, place)
     for seed in range(log * KILLS_A_LOG, (log + 1) * KILLS_A_LOG):
         run_trial(round_, place, *drawn(round_, seed))
 
 
-def test_the_logs_have_everything_in_them(tmp_path: Path) -> None:
+def test_random_logs_cover_every_feature(tmp_path: Path) -> None:
     met: list[set[str]] = []
     for log in (*EVERYWHERE, *DRAWN):
         (tmp_path / str(log)).mkdir()

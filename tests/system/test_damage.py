@@ -1,5 +1,7 @@
-"""Damage of every kind the issue names: ``inspect`` and ``verify`` say file and byte, ``compact``
-leaves the partition as it was to the byte, finishes the others, and exits 3."""
+"""Tests of damage of every kind: ``inspect`` and ``verify`` name file and byte.
+
+``compact`` leaves the damaged partition unchanged, completes the others, and exits with 3.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,9 @@ HAVE_NO_BYTE = {missing_index, missing_time_index, foreign_file}
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path], Path]) -> None:
+def test_damaged_partition_is_named_and_left_unchanged(
+    tmp_path: Path, damage: Callable[[Path], Path]
+) -> None:
     for partition in range(3):
         make_partition(tmp_path / f"t-{partition}")
     file = damage(tmp_path / "t-1")
@@ -174,7 +178,7 @@ def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path],
     assert contents(tmp_path / "t-1") == before
 
 
-def test_what_a_crash_left_is_named_and_is_no_damage(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_named_and_are_not_damage(tmp_path: Path) -> None:
     make_partition(tmp_path / "t-0")
     make_partition(tmp_path / "expected" / "t-0")
     lost = tmp_path / "t-0" / f"{17:020d}.index"
@@ -195,7 +199,7 @@ def test_what_a_crash_left_is_named_and_is_no_damage(tmp_path: Path) -> None:
     assert contents(tmp_path / "t-0") == contents(tmp_path / "expected" / "t-0")
 
 
-def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
+def test_copy_contains_a_damaged_partition_unchanged(tmp_path: Path) -> None:
     make_partition(tmp_path / "log" / "t-0")
     flipped_byte(tmp_path / "log" / "t-0")
     before = contents(tmp_path / "log" / "t-0")
@@ -207,7 +211,7 @@ def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
     assert contents(tmp_path / "copy" / "t-0") == before
 
 
-def test_offsets_that_fall_between_two_pieces_are_noticed(
+def test_offsets_out_of_order_between_two_pieces_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base offset lies outside the checksum; a piece alone does not see that it comes too
@@ -225,7 +229,7 @@ def test_offsets_that_fall_between_two_pieces_are_noticed(
     assert f"{file.name}, byte {middle}" in (report.partitions[0].reason or "")
 
 
-def test_a_claim_of_a_billion_records_takes_no_memory(tmp_path: Path) -> None:
+def test_claim_of_a_billion_records_needs_no_memory(tmp_path: Path) -> None:
     """A compressed batch's record count is a claim until it is decompressed (found by fuzzing)."""
     import resource
 

@@ -1,4 +1,4 @@
-"""Keys and values decoded, wherever records are read: what bad ones become; none is stale."""
+"""Tests of decoded keys and values in every command that reads records, and of bad values."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def options(place: Path, **more: Any) -> dict[str, Any]:
     return {"value_format": "avro", "value_schema": str(place / "order.avsc"), **more}
 
 
-def test_a_bad_last_write_is_never_an_older_one(place: Path) -> None:
+def test_bad_last_write_is_never_replaced_by_an_older_one(place: Path) -> None:
     logs = str(place / "logs")
     with lastwrite.table(logs, "orders", **options(place)) as table:
         assert table[b"k5"] == order(165) | {"labels": [("x", 165)]}
@@ -114,7 +114,7 @@ def test_a_bad_last_write_is_never_an_older_one(place: Path) -> None:
     assert "it stops early" in bad["error"]
 
 
-def test_only_the_fields_that_are_asked_for_come_by_any_readers_schema(place: Path) -> None:
+def test_requested_fields_are_read_by_any_readers_schema(place: Path) -> None:
     logs, given = str(place / "logs"), options(place, on_bad="null", key_format="utf8")
     with lastwrite.table(logs, "orders", **given) as table:
         found = table.to_arrow(["value.name", "key", "value.labels"])
@@ -127,7 +127,7 @@ def test_only_the_fields_that_are_asked_for_come_by_any_readers_schema(place: Pa
             table.to_arrow(["offset.x"])
 
 
-def test_frames_name_their_writers_schema_and_are_read_by_the_newest(place: Path) -> None:
+def test_framed_values_are_read_by_the_newest_schema(place: Path) -> None:
     def framed(number: int, data: bytes) -> bytes:
         return b"\0" + number.to_bytes(4, "big") + data
 
@@ -166,7 +166,7 @@ def test_frames_name_their_writers_schema_and_are_read_by_the_newest(place: Path
     assert all("schema 7" in row["_error"] for row in (found[0], found[3]))
 
 
-def test_dump_and_read_say_what_it_means(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_and_read_show_decoded_values(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     logs = str(place / "logs")
     rows = list(lastwrite.dump(logs, topic="orders", offset=199, **options(place, on_bad="null")))
     assert [row["decoded"]["value"] for row in rows] == [

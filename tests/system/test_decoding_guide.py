@@ -1,4 +1,4 @@
-"""``docs/guide/decoding.md``, run as a reader would paste it; what it shows is what is printed."""
+"""Tests that ``docs/guide/decoding.md`` runs as written and prints what it shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```$\n\n^```\n(.*?)^```$", re.DOTALL | 
 END = "-- end of a snippet --"
 
 
-def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+def test_guide_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     snippets = SNIPPET.findall(PAGE.read_text().replace("/tmp/", f"{tmp_path}/"))
     program = "".join(f"{code}\nprint({END!r})\n" for code, _ in snippets)
     done = subprocess.run(
@@ -29,7 +29,7 @@ def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     assert done.stdout.split(f"{END}\n") == [*(shown for _, shown in snippets), ""]
 
 
-def test_it_names_all_options_and_formats() -> None:
+def test_guide_names_all_options_and_formats() -> None:
     page = PAGE.read_text()
     for each in fields(DecodingConfig):
         assert f"`{each.name}`" in page and f"`{SPARK_NAMES[each.name]}`" in page

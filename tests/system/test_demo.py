@@ -1,4 +1,4 @@
-"""The demo on tiny real repositories: what is left of the topic is what git shows."""
+"""Tests of the demo on small real repositories: the compacted topic equals what git shows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def demo(repository: Repository, keep: Path) -> DemoReport:
 
 
 @pytest.mark.parametrize("build", HISTORIES, ids=lambda build: build.__name__)
-def test_the_compacted_topic_is_the_tree(
+def test_compacted_topic_equals_the_tree(
     tmp_path: Path, build: Callable[[Repository], None]
 ) -> None:
     repository = Repository(tmp_path / "r")
@@ -64,7 +64,7 @@ def churn(repository: Repository, commits: int) -> None:
         repository.commit()
 
 
-def test_a_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> None:
+def test_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     churn(repository, 60)
     report = demo(repository, tmp_path / "kept")
@@ -81,7 +81,7 @@ def test_a_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> Non
     assert logs[-1].stat().st_size == 0
 
 
-def test_a_record_says_commit_and_time(tmp_path: Path) -> None:
+def test_record_contains_commit_and_time(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.write("a")
     commit = repository.commit()
@@ -91,7 +91,7 @@ def test_a_record_says_commit_and_time(tmp_path: Path) -> None:
     assert base64.b64decode(record["headers"][0][1]) == commit
 
 
-def test_nothing_is_left_behind_unless_asked_for(
+def test_demo_leaves_no_files_unless_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(tmp_path / "r")
@@ -104,7 +104,7 @@ def test_nothing_is_left_behind_unless_asked_for(
     assert repository.git("status", "--porcelain") == b""
 
 
-def test_an_earlier_demo_is_not_written_over(tmp_path: Path) -> None:
+def test_earlier_demo_is_not_overwritten(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
     demo(repository, tmp_path / "kept")
@@ -112,7 +112,7 @@ def test_an_earlier_demo_is_not_written_over(tmp_path: Path) -> None:
         run_demo(str(repository.folder), str(tmp_path / "kept"), now_ms=NOW_MS, spark=INLINE)
 
 
-def test_a_history_without_a_file_is_a_clear_sentence(tmp_path: Path) -> None:
+def test_history_without_a_file_is_a_clear_error(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.commit()
     with pytest.raises(NotALog, match="no commit of the history \\(1\\) has a file"):
@@ -121,7 +121,7 @@ def test_a_history_without_a_file_is_a_clear_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda folder: Repository(folder), lambda folder: folder.mkdir()])
-def test_no_history_exits_2_with_one_line(
+def test_missing_history_exits_with_2_and_one_line(
     tmp_path: Path,
     make: Callable[[Path], object],
     capfd: pytest.CaptureFixture[str],
@@ -137,7 +137,7 @@ def test_no_history_exits_2_with_one_line(
     )
 
 
-def test_no_git_exits_1_with_one_line(
+def test_missing_git_exits_with_1_and_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -146,7 +146,7 @@ def test_no_git_exits_1_with_one_line(
 
 
 @pytest.mark.spark
-def test_the_command_on_spark(tmp_path: Path) -> None:
+def test_demo_command_runs_on_spark(tmp_path: Path) -> None:
     """In a shallow clone with awkward paths: text for people, then JSON for programs."""
     repository = Repository(tmp_path / "r")
     merged(repository)
@@ -192,7 +192,7 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not DATA.exists(), reason=f"no long history at {DATA}; LASTWRITE_DATA names another folder"
 )
-def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
+def test_history_of_thirteen_years_is_compacted(tmp_path: Path) -> None:
     """98,257 changes, 10,061 paths, of which 6,519 live: git's own figures."""
     import cramjam
 

@@ -1,9 +1,7 @@
-"""Every operation of ``lastwrite.compact`` that changes a file fails once: a full disk, an I/O
-error.
+"""Tests of ``lastwrite.compact`` on a disk that fails from one operation on.
 
-From then on all fail, clean-up included. The partition is reported as failed with the file, the log
-is whole, and the next run, with the disk in order, ends in the bytes of an undisturbed one. (Where
-the process is killed instead: ``test_crash_engine``.)
+The partition is reported as failed with the file, the log is intact, and the next run leaves the
+bytes of an undisturbed one. For kills see ``test_crash_engine``.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ def without_lock(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
-def test_where_a_file_operation_fails_the_partition_failed_and_the_log_is_whole(
+def test_failed_operation_fails_the_partition_and_keeps_the_log_intact(
     place: Path, number: int
 ) -> None:
     write_log(place / "old")

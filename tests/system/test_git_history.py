@@ -1,4 +1,4 @@
-"""Whatever a history is made of, its changes fold to the tree that git shows."""
+"""Tests that the changes of any git history fold to the tree that git shows."""
 
 from __future__ import annotations
 
@@ -302,7 +302,7 @@ def test_changes_fold_to_the_tree(tmp_path: Path, build: Callable[[Repository], 
 @pytest.mark.parametrize(
     "build", [rewritten_and_deleted, merged, paths_of_any_bytes], ids=lambda b: b.__name__
 )
-def test_sha256_repository(tmp_path: Path, build: Callable[[Repository], None]) -> None:
+def test_sha256_repository_is_read(tmp_path: Path, build: Callable[[Repository], None]) -> None:
     try:
         repository = Repository(tmp_path / "r", "--object-format=sha256")
     except subprocess.CalledProcessError as error:
@@ -311,7 +311,7 @@ def test_sha256_repository(tmp_path: Path, build: Callable[[Repository], None]) 
     assert all(len(change.commit) == 64 for change in check(repository))
 
 
-def test_bare_repository(tmp_path: Path) -> None:
+def test_bare_repository_is_read(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     merged(repository)
     repository.git("clone", "--quiet", "--bare", ".", "../bare")
@@ -319,7 +319,7 @@ def test_bare_repository(tmp_path: Path) -> None:
     assert open_history(str(tmp_path / "bare")).repository == os.path.realpath(tmp_path / "bare")
 
 
-def test_linked_work_tree(tmp_path: Path) -> None:
+def test_linked_work_tree_is_read(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
     repository.git("worktree", "add", "--quiet", "--detach", "../w")
@@ -327,7 +327,7 @@ def test_linked_work_tree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_shallow_clone(tmp_path: Path, depth: int) -> None:
+def test_shallow_clone_is_read(tmp_path: Path, depth: int) -> None:
     repository = Repository(tmp_path / "r")
     merged(repository)
     repository.git("clone", "--quiet", f"--depth={depth}", (tmp_path / "r").as_uri(), "../shallow")
@@ -337,7 +337,7 @@ def test_shallow_clone(tmp_path: Path, depth: int) -> None:
     assert len(history.commits) == depth
 
 
-def test_a_folder_inside_stands_for_the_whole_repository(tmp_path: Path) -> None:
+def test_inner_folder_selects_the_whole_repository(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     file_and_folder_change_places(repository)
     repository.write("inner/file")
@@ -346,7 +346,7 @@ def test_a_folder_inside_stands_for_the_whole_repository(tmp_path: Path) -> None
     check(repository, tmp_path / "r" / ".git")
 
 
-def test_the_environment_of_a_hook_does_not_lead_elsewhere(
+def test_git_environment_variables_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one_file(Repository(tmp_path / "elsewhere"))
@@ -357,7 +357,7 @@ def test_the_environment_of_a_hook_does_not_lead_elsewhere(
     check(repository)
 
 
-def test_a_change_says_what_when_and_by_which_commit(tmp_path: Path) -> None:
+def test_change_has_path_value_time_and_commit(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.write("a", b"content", 0o644)
     first = repository.commit()
@@ -373,7 +373,7 @@ def test_a_change_says_what_when_and_by_which_commit(tmp_path: Path) -> None:
     assert history.head == last
 
 
-def test_a_reader_who_stops_leaves_no_git_behind(tmp_path: Path) -> None:
+def test_unfinished_iteration_leaves_no_git_process(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     merged(repository)
     changes = open_history(str(repository.folder)).changes()
@@ -381,7 +381,7 @@ def test_a_reader_who_stops_leaves_no_git_behind(tmp_path: Path) -> None:
     changes.close()
 
 
-def test_an_empty_repository_is_a_clear_sentence(tmp_path: Path) -> None:
+def test_empty_repository_is_a_clear_error(tmp_path: Path) -> None:
     Repository(tmp_path / "r")
     with pytest.raises(NotALog, match="no history yet: refs/heads/main names no commit") as caught:
         open_history(str(tmp_path / "r"))
@@ -389,7 +389,9 @@ def test_an_empty_repository_is_a_clear_sentence(tmp_path: Path) -> None:
     assert "--repo" in str(caught.value)
 
 
-def test_no_repository_is_a_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_repository_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "d").mkdir()
     with pytest.raises(NotALog, match="git finds no repository here: not a git repository"):
@@ -398,13 +400,13 @@ def test_no_repository_is_a_clear_sentence(tmp_path: Path, monkeypatch: pytest.M
         open_history(str(tmp_path / "nowhere"))
 
 
-def test_no_git_is_a_clear_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentUnfit, match="apt-get install git"):
         open_history(str(tmp_path))
 
 
-def test_a_repository_that_lost_an_object_is_a_clear_sentence(tmp_path: Path) -> None:
+def test_missing_object_is_a_clear_error(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
     tree = repository.git("rev-parse", "HEAD~1^{tree}").strip().decode()

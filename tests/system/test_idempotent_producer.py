@@ -1,9 +1,9 @@
-"""A broker still knows the last batch of a producer when compaction has taken all its records.
+"""Tests that a broker recognises the last batch of a producer after compaction has removed its
+records.
 
-Two idempotent producers write the same keys, one after the other. Of the first nothing stays but
-the shell of its last batch. That batch is then sent again byte for byte, as a producer does that
-did not get the answer: the broker has to answer with the offset of the first time, and store
-nothing.
+Two idempotent producers write the same keys. Of the first, only its empty last batch remains. That
+batch is sent again, as after a lost response: the broker must answer with the first offset and
+store nothing.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def compacted(broker: Broker, now_ms: int) -> None:
     assert report.status is Status.CLEANED, report.reason
 
 
-def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: Path) -> None:
+def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: Path) -> None:
     broker.start()
     create_topic(broker, TOPIC, SETTINGS)
     write(broker, "first", 20)

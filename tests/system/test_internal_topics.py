@@ -1,8 +1,8 @@
-"""Kafka's own compacted topics, cleaned by us and loaded by the broker that wrote them.
+"""Tests of Kafka's internal topics, compacted by us and loaded by their broker.
 
-Groups of both protocols commit, again and again; producers commit and abort transactions, with
-offsets of groups in them. Between the rounds the broker starts on what we left: groups stand where
-they stood, a deleted one stays deleted, and a transactional id goes on with its producer id.
+Groups of both protocols commit, and producers commit and abort transactions with group offsets.
+Between the rounds the broker starts on the compacted files: groups keep their offsets, deleted ones
+stay deleted, and producer ids continue.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def resumes_at(broker: Broker, group: str, protocol: str, topic: str) -> int:
         consumer.close()
 
 
-def test_groups_and_transactional_producers_go_on(broker: Broker) -> None:
+def test_groups_and_transactional_producers_continue(broker: Broker) -> None:
     broker.start()
     for topic in TOPICS:
         create_topic(broker, topic, {})

@@ -1,4 +1,6 @@
-"""Ctrl-C at any stage: one sentence, one status, the log as it was, and nothing of the run left."""
+"""Tests of Ctrl-C at any stage: one line, one status, an unchanged log, and no process or file
+left.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ IN_STAGES = ("--conf", "spark.lastwrite.exchange=folder")  # small as the log is
 @pytest.mark.parametrize(
     "moment", [0.0, 0.3, 0.6, 0.9, 1.2, "starting Spark", "compact: ", "scan: ", "rewrite: "]
 )
-def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
+def test_interrupt_at_any_moment_leaves_the_log_unchanged(
+    tmp_path: Path, mark: str, moment: float | str
+) -> None:
     root = write_log(tmp_path / "log")
     before = contents(root)
     command = [
@@ -95,7 +99,7 @@ def usual_handler() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("usual_handler")
-def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
+def test_interrupt_during_a_c_callback_counts() -> None:
     """Python drops an exception there; Numba calls back whenever it loads a kernel."""
 
     @ctypes.CFUNCTYPE(None)
@@ -108,9 +112,7 @@ def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
 
 
 @pytest.mark.usefixtures("usual_handler")
-def test_an_interrupt_that_meets_an_import_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_during_an_import_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of Cython drops an exception while it is imported."""
     (tmp_path / "drops_exceptions.py").write_text(
         "import os, signal\n"
@@ -127,7 +129,7 @@ def test_an_interrupt_that_meets_an_import_counts(
 
 
 @pytest.mark.usefixtures("usual_handler")
-def test_an_interrupt_that_meets_logging_leaves_no_lock() -> None:
+def test_interrupt_during_logging_leaves_no_lock() -> None:
     """Another thread would wait for it for ever, as the one that starts Spark did."""
     lock = threading.RLock()
     text = (
@@ -210,7 +212,9 @@ def interrupted(at: str, *arguments: object) -> list[str]:
     # Not where new files are synced: a worker does that, and Ctrl-C never comes to a worker alone.
     [("mkdir compaction.lastwrite", False), ("exchange compaction", False), ("unlink 0", True)],
 )
-def test_an_interrupted_round_of_rocketmq(tmp_path: Path, mark: str, at: str, is_new: bool) -> None:
+def test_interrupted_rocketmq_round_is_complete_or_undone(
+    tmp_path: Path, mark: str, at: str, is_new: bool
+) -> None:
     store = tmp_path / "store"
     shutil.copytree(CORPUS / "rocketmq" / "5.5.0", store)
     (store / "abort.running").unlink()
@@ -226,7 +230,9 @@ def test_an_interrupted_round_of_rocketmq(tmp_path: Path, mark: str, at: str, is
 @pytest.mark.parametrize(
     ("at", "is_new"), [("write ", False), ("rename compacted.json", False), ("unlink ", True)]
 )
-def test_an_interrupted_round_of_pulsar(tmp_path: Path, mark: str, at: str, is_new: bool) -> None:
+def test_interrupted_pulsar_round_is_complete_or_undone(
+    tmp_path: Path, mark: str, at: str, is_new: bool
+) -> None:
     archive = tmp_path / "archive"
     folder = Path(topic_folder(archive, "persistent://a/b/t"))
     put_ledger(folder, 1, [single("k", f"v{n}") for n in range(5)])
@@ -255,7 +261,7 @@ def without_surveys(archive: Path) -> dict[Path, bytes]:
         ("rename consumequeue", ("compaction", "index")),
     ],
 )
-def test_an_interrupted_dispatch_names_what_is_in_place(
+def test_interrupted_dispatch_names_the_finished_trees(
     tmp_path: Path, mark: str, at: str, trees: tuple[str, ...]
 ) -> None:
     store, whole = tmp_path / "store", tmp_path / "whole"
@@ -281,7 +287,9 @@ def test_an_interrupted_dispatch_names_what_is_in_place(
 
 
 @pytest.mark.parametrize("at", ["mkdir a", "write fetched.json", "link ", "fsync folder shapes"])
-def test_an_interrupted_fetch_says_what_completes_it(tmp_path: Path, mark: str, at: str) -> None:
+def test_interrupted_fetch_names_the_command_that_completes_it(
+    tmp_path: Path, mark: str, at: str
+) -> None:
     archive = tmp_path / "archive"
     fetch = ("fetch", CORPUS / "pulsar" / "offloaded", "--to")
     said = interrupted(at, *fetch, archive)

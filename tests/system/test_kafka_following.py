@@ -1,4 +1,4 @@
-"""An archive that follows a real broker: ``clean --source``, ``fetch --follow``."""
+"""Tests of an archive that follows a real broker: ``clean --source`` and ``fetch --follow``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def metrics_of(page: str) -> dict[str, float]:
     }
 
 
-def test_an_archive_follows(broker: Broker, tmp_path: Path) -> None:
+def test_archive_follows_existing_and_new_topics(broker: Broker, tmp_path: Path) -> None:
     """Turn after turn, topics that come later too; Ctrl-C ends it."""
     create_topic(broker, "follow-a", {})
     send(broker, "follow-a", 0, 50)
@@ -109,7 +109,7 @@ def test_an_archive_follows(broker: Broker, tmp_path: Path) -> None:
     assert sum(each["partitions"] for each in brought) >= 3
 
 
-def test_clean_follows_and_cleans(broker: Broker, tmp_path: Path) -> None:
+def test_clean_with_a_source_follows_and_cleans(broker: Broker, tmp_path: Path) -> None:
     create_topic(
         broker,
         "cleaned-a",
@@ -145,7 +145,7 @@ def test_clean_follows_and_cleans(broker: Broker, tmp_path: Path) -> None:
     assert all(each["bytes"] <= 2000 for each in log["segments"])
 
 
-def test_once(broker: Broker, tmp_path: Path) -> None:
+def test_once_option_runs_a_single_round(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "once-a", {"cleanup.policy": "compact", "internal.segment.bytes": "2000"})
     table = send(broker, "once-a", 0, 200)
     archive = tmp_path / "archive"
@@ -160,9 +160,7 @@ def test_once(broker: Broker, tmp_path: Path) -> None:
     assert dict(lastwrite.latest(str(archive), "once-a")) == table
 
 
-def test_of_two_followers_of_one_archive_the_loser_starts_again(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_loser_of_two_followers_starts_again(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "followed-twice", {})
     table = send(broker, "followed-twice", 0, 50)
     archive = str(tmp_path / "archive")

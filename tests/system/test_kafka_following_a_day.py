@@ -1,5 +1,7 @@
-"""A day of following in minutes: settings that let segments roll, deletes expire and daemons turn
-within seconds, while brokers and daemons are killed, the bucket goes away, and a disk is full.
+"""Tests of a day of following in minutes: brokers and daemons are killed, the bucket is
+unavailable, and a disk is full.
+
+Settings let segments roll, deletes expire and daemons run within seconds.
 """
 
 from __future__ import annotations
@@ -139,7 +141,9 @@ def check(broker: Broker, archive: str, config: dict[str, str]) -> None:
     assert lastwrite.verify(archive, config=config).exit_status == 0
 
 
-def test_a_day(broker: Broker, tmp_path: Path, small_disk: Path) -> None:
+def test_archive_stays_correct_through_kills_and_outages(
+    broker: Broker, tmp_path: Path, small_disk: Path
+) -> None:
     create_topic(broker, TABLE, COMPACTED)
     create_topic(broker, LOG, {"segment.ms": "4000", "internal.segment.bytes": "40000"})
     source, folder = f"kafka://{broker.address}", str(small_disk / "archive")

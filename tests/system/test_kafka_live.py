@@ -1,4 +1,4 @@
-"""``fetch`` of a live Kafka cluster, against a real broker: what comes is what its files hold."""
+"""Tests of ``fetch`` from a real Kafka broker: the archive has the bytes of the broker's files."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ SMALL = {
 }
 
 
-def test_the_batches_are_those_of_the_brokers_files(broker: Broker, tmp_path: Path) -> None:
+def test_fetched_batches_equal_the_brokers_files(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "bytes", SMALL)
     write_random(broker, "bytes", 1, 12)
     archive = Archive(tmp_path / "archive", "bytes-0")
@@ -214,7 +214,7 @@ def test_the_batches_are_those_of_the_brokers_files(broker: Broker, tmp_path: Pa
     check_same(broker, archive)
 
 
-def test_an_empty_topic_and_several_partitions(broker: Broker, tmp_path: Path) -> None:
+def test_empty_topic_and_several_partitions_are_fetched(broker: Broker, tmp_path: Path) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     for done in admin.create_topics([NewTopic("wide", 3, 1)]).values():
         done.result(30)
@@ -237,7 +237,7 @@ def test_an_empty_topic_and_several_partitions(broker: Broker, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("limit", [100, 7000])
-def test_answers_that_end_inside_a_batch(
+def test_responses_that_end_inside_a_batch_are_handled(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """What is cut is passed over, and asked for again; a batch that is larger comes by itself."""
@@ -249,7 +249,7 @@ def test_answers_that_end_inside_a_batch(
     check_same(broker, Archive(tmp_path, f"{topic}-0"))
 
 
-def test_a_broker_that_asks_to_wait(
+def test_throttling_broker_is_waited_for(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a quota: nothing is sent on the conversation before the time is over."""
@@ -281,7 +281,7 @@ def test_a_broker_that_asks_to_wait(
     check_same(broker, Archive(tmp_path, "quota-0"))
 
 
-def test_records_that_expire_amid_a_fetch(
+def test_records_that_expire_during_a_fetch_restart_it(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes next has gone: it is begun anew with what there is."""
@@ -306,7 +306,7 @@ def test_records_that_expire_amid_a_fetch(
     assert offsets_of(archive) == list(range(150, 200))
 
 
-def test_kafkas_own_topics_come_by_name_alone(broker: Broker, tmp_path: Path) -> None:
+def test_internal_topics_are_fetched_only_by_name(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "ordinary", {})
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "own"})
     consumer.commit(offsets=[TopicPartition("ordinary", 0, 0)], asynchronous=False)
@@ -317,7 +317,7 @@ def test_kafkas_own_topics_come_by_name_alone(broker: Broker, tmp_path: Path) ->
     assert one(broker, tmp_path / "named", "__consumer_offsets").reason is None
 
 
-def test_a_batch_larger_than_what_is_asked_for(broker: Broker, tmp_path: Path) -> None:
+def test_batch_larger_than_the_fetch_size_is_fetched(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "large", {"max.message.bytes": "50000000"})
     value = random.Random(1).randbytes(20_000_000)
     settings = {"message.max.bytes": "60000000"}
@@ -328,7 +328,7 @@ def test_a_batch_larger_than_what_is_asked_for(broker: Broker, tmp_path: Path) -
     assert b"".join(Archive(tmp_path, "large-0").batches()) == stored(broker, "large-0")
 
 
-def test_what_is_not_there(broker: Broker, tmp_path: Path) -> None:
+def test_missing_topics_and_wrong_arguments_are_refused(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no topic 'nothing'"):
         one(broker, tmp_path, "nothing")
     with pytest.raises(InvalidConfig, match="names more than brokers"):
@@ -384,7 +384,7 @@ def restarting(tmp_path: Path) -> Iterator[Broker]:
         made.kill()
 
 
-def test_a_broker_that_dies_amid_a_fetch(
+def test_fetch_survives_a_broker_restart(
     restarting: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(restarting, "dies", SMALL)
@@ -412,7 +412,9 @@ def test_a_broker_that_dies_amid_a_fetch(
     assert len(archive.log()["epochs"]) == 2
 
 
-def test_offsets_that_another_leader_wrote_anew(restarting: Broker, tmp_path: Path) -> None:
+def test_offsets_rewritten_by_another_leader_are_refused(
+    restarting: Broker, tmp_path: Path
+) -> None:
     """What an unclean election leaves: the log was cut below the archive's end, and went on."""
     create_topic(restarting, "cut", {})
     write_plain(restarting, "cut", 100)
@@ -442,7 +444,7 @@ def test_offsets_that_another_leader_wrote_anew(restarting: Broker, tmp_path: Pa
     assert again.reason is None and again.aside is None and not again.segments
 
 
-def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
+def test_recreated_topic_is_refused_or_set_aside(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "anew", {})
     write_plain(broker, "anew", 10)
     archive = Archive(tmp_path / "archive", "anew-0")
@@ -466,7 +468,7 @@ def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
     assert Archive(Path(done.aside), "anew-0").batches() == old
 
 
-def test_records_that_were_deleted_at_the_begin(broker: Broker, tmp_path: Path) -> None:
+def test_records_deleted_at_the_log_start_are_reported(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "begin", {})
     records = [Sent(f"k{n}".encode(), b"v", START_MS) for n in range(30)]
     produce(broker, "begin", records, batch_records=10)
@@ -491,7 +493,7 @@ def test_records_that_were_deleted_at_the_begin(broker: Broker, tmp_path: Path) 
     assert offsets_of(Archive(Path(done.aside), "begin-0")) == [10, 20]
 
 
-def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -> None:
+def test_possibly_missed_tombstones_are_reported(restarting: Broker, tmp_path: Path) -> None:
     """Somebody cleaned what the archive does not have; of one topic the last fetch is too long
     ago.
     """
@@ -529,7 +531,7 @@ def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_answers_that_are_spoilt(
+def test_corrupted_responses_never_reach_the_archive(
     broker: Broker, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = f"spoilt{seed}-{time.time_ns()}"  # it may run once more
@@ -558,7 +560,9 @@ def test_answers_that_are_spoilt(
     check_same(broker, archive)
 
 
-def test_connections_that_break_after_2000_to_40000_bytes(broker: Broker, tmp_path: Path) -> None:
+def test_connections_that_break_after_2000_to_40000_bytes_are_resumed(
+    broker: Broker, tmp_path: Path
+) -> None:
     topic = f"breaking-{time.time_ns()}"  # it may run once more
     create_topic(broker, topic, {})
     rng = random.Random(40)
@@ -572,7 +576,7 @@ def test_connections_that_break_after_2000_to_40000_bytes(broker: Broker, tmp_pa
     check_same(broker, archive)
 
 
-def test_a_fetch_that_is_killed_anywhere_goes_on(
+def test_fetch_killed_at_any_point_continues(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(broker, "killed", SMALL)
@@ -607,7 +611,7 @@ def test_a_fetch_that_is_killed_anywhere_goes_on(
     check_no_waste(archive)
 
 
-def test_producers_are_those_of_the_brokers_snapshot(restarting: Broker, tmp_path: Path) -> None:
+def test_producers_equal_the_brokers_snapshot(restarting: Broker, tmp_path: Path) -> None:
     """At the end of the log, epochs, sequence numbers, open transactions and all; also of what
     came in two goes.
     """
@@ -640,7 +644,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_where_groups_are(broker: Broker, tmp_path: Path) -> None:
+def test_group_offsets_are_fetched(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "groups", {})
     write_plain(broker, "groups", 30)
     archive = Archive(tmp_path / "archive", "groups-0")
@@ -668,7 +672,7 @@ def test_where_groups_are(broker: Broker, tmp_path: Path) -> None:
     assert archive.log()["end_offset"] == 35
 
 
-def test_a_rate(broker: Broker, tmp_path: Path) -> None:
+def test_rate_option_limits_a_fetch(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "slow", {})
     value = random.Random(1).randbytes(100_000)
     produce(broker, "slow", [Sent(b"k", value, START_MS)] * 20, batch_records=1)
@@ -682,7 +686,7 @@ def test_a_rate(broker: Broker, tmp_path: Path) -> None:
         lastwrite.fetch([str(tmp_path)], str(tmp_path / "none"), rate="1m")
 
 
-def test_an_interrupt_leaves_what_was_committed(broker: Broker, tmp_path: Path) -> None:
+def test_interrupt_keeps_committed_parts(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "interrupted", {})
     value = random.Random(1).randbytes(500_000)
     produce(broker, "interrupted", [Sent(b"k", value, START_MS)] * 20, batch_records=1)

@@ -1,5 +1,7 @@
-"""``fetch`` in turns while a producer writes and the broker's own cleaner runs: in the end the
-archive's table is a consumer's, and where a delete may have gone unseen it is refused.
+"""Tests of repeated fetches while a producer writes and the broker's cleaner runs.
+
+Finally the archive's table equals a consumer's; where a delete may have been missed, the fetch is
+refused.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ def was_cleaned(broker: Broker, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_table_is_a_consumers(broker: Broker, tmp_path: Path, seed: int) -> None:
+def test_table_equals_that_of_a_consumer(broker: Broker, tmp_path: Path, seed: int) -> None:
     create_topic(broker, "kept", CLEANED | {"delete.retention.ms": "3600000"})
     archive, writer = Archive(tmp_path / "archive", "kept-0"), Writer(broker, "kept", seed)
     writer.start()
@@ -124,7 +126,9 @@ def test_the_table_is_a_consumers(broker: Broker, tmp_path: Path, seed: int) -> 
     assert deleted
 
 
-def test_deletes_that_expire_between_two_turns(broker: Broker, tmp_path: Path) -> None:
+def test_tombstones_expired_between_two_fetches_are_reported(
+    broker: Broker, tmp_path: Path
+) -> None:
     """They may go unseen, and then nothing is brought."""
     create_topic(broker, "brief", CLEANED | {"delete.retention.ms": "100"})
     produce(broker, "brief", [Sent(b"gone", b"v", now_ms())])

@@ -1,7 +1,7 @@
-"""``fetch`` of a live Kafka cluster whose partitions are the peer's random logs: transactions,
-producers, all codecs and formats, holes and raised starts. What comes is what the files hold.
+"""Tests of ``fetch`` from a live broker whose partitions are random logs, with LASTWRITE_LONG=1 300
+of them.
 
-LASTWRITE_LONG=1: 300 of them.
+The logs have transactions, producers, all codecs and formats, holes and raised log starts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def batches_of(folder: Path, log_start: int) -> list[tuple[int, bytes]]:
     return found
 
 
-def test_what_comes_is_what_the_files_hold(
+def test_fetched_bytes_equal_the_brokers_files(
     home: Path, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker(home, tmp_path / "data")

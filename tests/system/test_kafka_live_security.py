@@ -1,6 +1,4 @@
-"""``fetch`` and ``restore`` of a live Kafka cluster that asks who we are: TLS and SASL against a
-real broker.
-"""
+"""Tests of ``fetch`` and ``restore`` with authentication: TLS and SASL against a real broker."""
 
 from __future__ import annotations
 
@@ -118,7 +116,7 @@ def sasl(mechanism: str, user: str, password: str) -> dict[str, str]:
     }
 
 
-def test_tls_with_a_certificate_of_ours(broker: Broker, keys: Path, tmp_path: Path) -> None:
+def test_client_certificate_is_accepted(broker: Broker, keys: Path, tmp_path: Path) -> None:
     assert fetched(TLS, tmp_path, tls(keys)).exit_status == 0
     check(broker, tmp_path)
 
@@ -131,7 +129,7 @@ def test_tls_with_a_certificate_of_ours(broker: Broker, keys: Path, tmp_path: Pa
         ("SCRAM-SHA-512", USER, PASSWORD),
     ],
 )
-def test_sasl(
+def test_sasl_mechanisms_are_accepted(
     broker: Broker, keys: Path, tmp_path: Path, mechanism: str, user: str, password: str
 ) -> None:
     assert fetched(SASL, tmp_path / "a", sasl(mechanism, user, password)).exit_status == 0
@@ -148,7 +146,7 @@ def test_sasl(
 
 
 @pytest.mark.parametrize("way", ["tls", "sasl", "both"])
-def test_what_is_given_back(
+def test_restore_authenticates_with_tls_and_sasl(
     broker: Broker, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Records and a group's position, by our certificate, by a user, and by a user in TLS. Of a
@@ -191,7 +189,7 @@ def test_what_is_given_back(
     assert "guess" not in str(caught.value)
 
 
-def test_a_broker_that_asks_again_who_we_are(
+def test_fetch_reauthenticates(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch lasts longer than the broker trusts one answer."""
@@ -213,7 +211,9 @@ def test_a_broker_that_asks_again_who_we_are(
     check(broker, tmp_path)
 
 
-def test_what_is_refused(broker: Broker, keys: Path, tmp_path: Path) -> None:
+def test_wrong_credentials_are_refused_without_showing_them(
+    broker: Broker, keys: Path, tmp_path: Path
+) -> None:
     wrong = {
         "user .* is refused": (SASL, sasl("SCRAM-SHA-256", USER, "guess")),
         "user bob is refused": (SASL, sasl("PLAIN", "bob", "guess")),

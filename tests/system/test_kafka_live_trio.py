@@ -1,6 +1,4 @@
-"""``fetch`` of a live cluster of three brokers: leaders that move and die, and an election that
-costs records.
-"""
+"""Tests of ``fetch`` from three live brokers: leaders move and die, and an election loses records."""
 
 from __future__ import annotations
 
@@ -52,7 +50,7 @@ def amid_a_fetch(patch: pytest.MonkeyPatch, *happens: tuple[int, Callable[[], ob
     patch.setattr(live_log, "_FETCH_BYTES", 2000)
 
 
-def test_leaders_that_die_and_move(
+def test_fetch_follows_moving_and_dying_leaders(
     trio: Trio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trio.create_topic("moves", [1, 2, 3], SMALL)
@@ -102,7 +100,7 @@ def let_it_lead(trio: Trio, topic: str) -> None:
     wait_for(lambda: trio.leader(topic) == 3)
 
 
-def test_an_unclean_election(trio: Trio, tmp_path: Path) -> None:
+def test_unclean_election_is_refused(trio: Trio, tmp_path: Path) -> None:
     let_one_lag(trio, "cut")
     archive = Archive(tmp_path / "archive", "cut-0")
     assert one(trio, archive.to, "cut").end_offset == 150
@@ -120,7 +118,7 @@ def test_an_unclean_election(trio: Trio, tmp_path: Path) -> None:
     check_same(trio.brokers[3], elsewhere)
 
 
-def test_an_unclean_election_amid_a_fetch(
+def test_unclean_election_during_a_fetch_mixes_no_histories(
     trio: Trio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No archive has the begin of one history and the end of the other."""

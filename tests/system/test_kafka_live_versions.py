@@ -1,4 +1,4 @@
-"""``fetch`` of live brokers of older releases: what comes is what their files hold."""
+"""Tests of ``fetch`` from live brokers of older releases: the archive has the bytes of their files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def version_of(broker: Broker) -> str:
     return broker.home.name.partition("-")[2]
 
 
-def test_what_comes_is_what_the_files_hold(broker: Broker, tmp_path: Path) -> None:
+def test_fetched_bytes_equal_the_brokers_files(broker: Broker, tmp_path: Path) -> None:
     version = number_of(version_of(broker))
     settings = {name.replace("internal.", ""): value for name, value in SMALL.items()}
     create_topic(broker, "bytes", settings)
@@ -96,7 +96,7 @@ def test_what_comes_is_what_the_files_hold(broker: Broker, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("broker", [v for v in VERSIONS if number_of(v) < (3, 0)], indirect=True)
-def test_records_in_older_formats(broker: Broker, tmp_path: Path) -> None:
+def test_records_in_older_formats_are_fetched(broker: Broker, tmp_path: Path) -> None:
     """From 3.0 on a broker writes the newest format only."""
     for topic, format in (("magic0", "0.9.0"), ("magic1", "0.10.2")):
         create_topic(broker, topic, {"message.format.version": format})
@@ -108,7 +108,7 @@ def test_records_in_older_formats(broker: Broker, tmp_path: Path) -> None:
         assert b"".join(archive.batches()) == stored(broker, f"{topic}-0")
 
 
-def test_a_log_that_lost_its_end_in_the_same_epoch(broker: Broker, tmp_path: Path) -> None:
+def test_log_that_lost_its_end_in_the_same_epoch_is_refused(broker: Broker, tmp_path: Path) -> None:
     """A broker that is alone beside ZooKeeper goes on in the epoch in which it crashed."""
     create_topic(broker, "lost", {})
     write_plain(broker, "lost", 100)
@@ -129,7 +129,7 @@ def test_a_log_that_lost_its_end_in_the_same_epoch(broker: Broker, tmp_path: Pat
         refused(one(broker, archive.to, "lost"), archive, before)
 
 
-def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
+def test_recreated_topic_is_refused(broker: Broker, tmp_path: Path) -> None:
     """Also where topics have no ids, and both are compacted."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     settings = {"cleanup.policy": "compact"}

@@ -1,5 +1,5 @@
-"""A real broker with tiers, while it runs: what is fetched of tier and log root, or of the broker,
-is what its consumer reads, and the compacted archive is its table.
+"""Tests beside a running broker with tiered storage: fetches equal its consumer, and the compacted
+archive its table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def table_of(records: list[Seen]) -> dict[bytes | None, bytes]:
     return {key: value for key, value in last.items() if value is not None}
 
 
-def test_fetch_and_compact_beside_the_broker(broker: Broker, tmp_path: Path) -> None:
+def test_fetch_and_compact_work_beside_the_broker(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "orders", TIERED)
     produce(broker, "orders", events(1, 150), codec="lz4")
     transactions(broker, "orders", "name", 2)
@@ -78,7 +78,7 @@ def test_fetch_and_compact_beside_the_broker(broker: Broker, tmp_path: Path) -> 
     assert dict(lastwrite.latest(archive, "orders")) == table_of(consume(broker, "orders"))
 
 
-def test_what_the_broker_reads_from_its_tier_comes(broker: Broker, tmp_path: Path) -> None:
+def test_records_of_the_tier_are_fetched_from_the_broker(broker: Broker, tmp_path: Path) -> None:
     """The log's begin lies in the tier alone; bytes are those of its segments."""
     pytest.importorskip("kio")
     create_topic(broker, "asked", TIERED)
@@ -94,7 +94,7 @@ def test_what_the_broker_reads_from_its_tier_comes(broker: Broker, tmp_path: Pat
     assert b"".join(Archive(to, "asked-0").batches()) == stored
 
 
-def test_what_retention_takes_from_the_tier(broker: Broker, tmp_path: Path) -> None:
+def test_segments_expired_in_the_tier_are_not_fetched(broker: Broker, tmp_path: Path) -> None:
     """The first segments are removed, and nothing is copied after that."""
     create_topic(broker, "short", TIERED)
     produce(broker, "short", events(5, 300))

@@ -1,5 +1,5 @@
-"""A command that is killed at any moment of its start leaves no process, and takes nothing away
-from one that lives.
+"""Tests of a command killed at any moment of its start: it leaves no process and takes nothing from
+a live one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def command(root: Path) -> list[str]:
     [pytest.param(8, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.long)],
     ids=str,
 )
-def test_no_process_stays(tmp_path: Path, mark: str, kills: int) -> None:
+def test_killed_start_leaves_no_process(tmp_path: Path, mark: str, kills: int) -> None:
     root, rng = write_log(tmp_path / "log"), random.Random(kills)
     for _ in range(kills):
         run = subprocess.Popen(command(root), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -99,7 +99,7 @@ def test_no_process_stays(tmp_path: Path, mark: str, kills: int) -> None:
     assert list((tmp_path / "t").iterdir()) == []
 
 
-def test_the_first_run_is_killed_and_the_next_writes_the_classes(
+def test_killed_first_run_leaves_the_class_archive_to_the_next(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A JVM that would write what it loaded has a shell before it: both go, and no marker says that
@@ -119,7 +119,7 @@ def test_the_first_run_is_killed_and_the_next_writes_the_classes(
     assert list(cache.iterdir()) == []
 
 
-def test_a_folder_that_another_process_is_in_stays(tmp_path: Path) -> None:
+def test_folder_of_another_process_is_kept(tmp_path: Path) -> None:
     """Its maker is gone, or cannot be seen from this container; whoever took over its open file is
     not.
     """

@@ -1,5 +1,5 @@
-"""What dies in the middle of a round, and what becomes of the round: a worker's task is tried
-again, a JVM ends it.
+"""Tests of processes that die during a round: a worker's task is repeated, and a dead JVM ends the
+round.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def java_below(number: int) -> int:
 
 
 @pytest.mark.parametrize("parent", ["daemon", "fork server"])
-def test_what_workers_come_from_is_killed(
+def test_killed_parent_of_workers_is_replaced(
     roots: tuple[Path, Path], parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are started anew, or done without, and the round ends."""
@@ -146,7 +146,7 @@ def test_what_workers_come_from_is_killed(
     assert files(root) == files(twin)
 
 
-def test_a_user_may_ask_for_one_attempt(
+def test_single_attempt_can_be_configured(
     roots: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, _ = roots
@@ -159,7 +159,7 @@ def test_a_user_may_ask_for_one_attempt(
 
 @pytest.mark.parametrize("way", some(["folder", "shuffle"], 1))
 @pytest.mark.parametrize("stage", some(["compact", *STAGES], 2))
-def test_a_killed_jvm_ends_the_round(
+def test_killed_jvm_ends_the_round(
     roots: tuple[Path, Path], way: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, twin = roots
@@ -208,7 +208,7 @@ def test_a_killed_jvm_ends_the_round(
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_killed_workers_task_is_tried_again(
+def test_task_of_a_killed_worker_is_repeated(
     session: tuple[Any, str],
     roots: tuple[Path, Path],
     place: int,
@@ -228,7 +228,7 @@ def test_a_killed_workers_task_is_tried_again(
     assert files(root) == files(twin)  # the same bytes, and nothing of the first attempt
 
 
-def test_a_task_that_kills_every_worker_ends_the_round(
+def test_task_that_kills_every_worker_ends_the_round(
     session: tuple[Any, str],
     roots: tuple[Path, Path],
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""``latest`` on Spark: the DataFrame is the dictionary, whatever the files, and lacks nothing."""
+"""Tests of ``latest`` on Spark: the DataFrame equals the dictionary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
-def test_a_session_whose_workers_do_not_have_us(
+def test_session_with_another_python_is_refused_with_a_remedy(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As ``.venv/bin/python`` gets it where the environment is not activated: workers run what is
@@ -49,7 +49,7 @@ def test_a_session_whose_workers_do_not_have_us(
             lastwrite.latest(str(CORPUS), topic="client-zstd", spark=spark)
 
 
-def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
+def test_rocketmq_topic_equals_the_dictionary(spark: SparkSession, tmp_path: Path) -> None:
     for queue in range(2):
         files = [
             [
@@ -88,14 +88,14 @@ def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", ["client-zstd", "transactional"])
-def test_a_kafka_topic(spark: SparkSession, topic: str) -> None:
+def test_kafka_topic_equals_the_dictionary(spark: SparkSession, topic: str) -> None:
     rows = lastwrite.latest(str(CORPUS), topic=topic, spark=spark).collect()
     assert {bytes(row.key): bytes(row.value) for row in rows} == lastwrite.latest(
         str(CORPUS), topic=topic
     )
 
 
-def test_a_pulsar_topic(spark: SparkSession, tmp_path: Path) -> None:
+def test_pulsar_topic_equals_the_dictionary(spark: SparkSession, tmp_path: Path) -> None:
     topic = "persistent://public/default/orders"
     for partition in range(2):
         folder = topic_folder(tmp_path, f"{topic}-partition-{partition}")

@@ -1,5 +1,5 @@
-"""A log of a real broker that was killed, and then lost a part: every way in says so, and the
-broker does as we say.
+"""Tests of the log of a killed real broker that lost a part: every command reports it, and the
+broker does what the remedy states.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_killed_brokers_log_that_lost_a_part(tmp_path: Path) -> None:
+def test_lost_part_of_a_killed_brokers_log_is_reported(tmp_path: Path) -> None:
     broker = killed_broker(tmp_path)
     folder = broker.data / "t-0"
     assert not (broker.data / ".kafka_cleanshutdown").exists()

@@ -1,8 +1,7 @@
-"""What the kernel kills for memory, in a control group of our own: a sentence with the limit, and
-the log as it was.
+"""Tests of processes killed by the kernel for memory, in a control group: an error with the limit,
+and an unchanged log.
 
-Needs root, and a memory controller that lets us make a group, of cgroup v1 or v2; CI's containers
-may not.
+Needs root and a memory controller of cgroup v1 or v2; CI's containers may lack it.
 """
 
 from __future__ import annotations
@@ -67,7 +66,9 @@ def group() -> Iterator[Path]:
     pytest.skip("no control group can be made here")
 
 
-def test_a_jvm_that_is_killed_for_memory(group: Path, tmp_path: Path, mark: str) -> None:
+def test_jvm_killed_for_memory_is_reported_with_the_limit(
+    group: Path, tmp_path: Path, mark: str
+) -> None:
     for n in range(TRIES):
         root = tmp_path / f"log-{n}"
         write(root)

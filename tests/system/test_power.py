@@ -1,9 +1,8 @@
-"""The power fails: a short form of ``python -m tests.power``, and the cuts that once lost
+"""Tests of power failures: a short form of ``python -m tests.power``, and cuts that once lost
 something.
 
-A cut leaves one of the states that ``tests/power/disk.py`` allows. Everything is then as it was or
-as the run leaves it; what a run that had ended left is there; and the next run ends as one that
-nobody disturbed.
+A cut leaves one of the states that ``tests/power/disk.py`` allows. The log is then old or new, a
+completed run is kept, and the next run ends like an undisturbed one.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("system", SEEDS)
-def test_wherever_the_power_fails_it_is_the_old_log_or_the_new_one(
-    place: Path, system: str
-) -> None:
+def test_power_failure_leaves_the_old_log_or_the_new(place: Path, system: str) -> None:
     places, met = Places(place / "places", system), Counter[str]()
     for seed in range(SEEDS[system]):
         places.play(seed, NOBODY, met)
@@ -87,7 +84,7 @@ def held(
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_a_run_has_ended_with_outlives_the_power(place: Path, name: str) -> None:
+def test_completed_run_survives_a_power_failure(place: Path, name: str) -> None:
     """Seen: a copy or an archive in a folder that we made was gone whole, because nobody synced
     that folder's name.
     """
@@ -98,7 +95,7 @@ def test_what_a_run_has_ended_with_outlives_the_power(place: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_nobody_synced_may_be_lost_at_any_moment(place: Path, name: str) -> None:
+def test_unsynced_files_may_be_lost_at_any_moment(place: Path, name: str) -> None:
     """Seen: the index of a Pulsar ledger that had grown lay over the data of before, and a copied
     object was torn.
     """
@@ -112,9 +109,7 @@ def test_what_nobody_synced_may_be_lost_at_any_moment(place: Path, name: str) ->
 @pytest.mark.parametrize(
     "name", ["RocketMQ publication", "RocketMQ dispatch", "Pulsar round", "Pulsar mirror"]
 )
-def test_a_run_that_was_killed_before_its_sync_is_not_believed_by_the_next(
-    place: Path, name: str
-) -> None:
+def test_unsynced_result_of_a_killed_run_is_not_trusted(place: Path, name: str) -> None:
     """Seen: killed between exchange and sync, and the next run removed the tree that on disk still
     counted.
     """
@@ -147,9 +142,7 @@ def test_a_run_that_was_killed_before_its_sync_is_not_believed_by_the_next(
         *(name for name in MAKERS if "fetch" in name),
     ],
 )
-def test_what_a_run_after_a_killed_one_has_ended_with_outlives_the_power(
-    place: Path, name: str
-) -> None:
+def test_completed_run_after_a_killed_one_survives_a_power_failure(place: Path, name: str) -> None:
     """Seen: a fetch was killed before it synced a name, the next one found the ledger, and a power
     cut took it.
     """
@@ -166,7 +159,9 @@ def test_what_a_run_after_a_killed_one_has_ended_with_outlives_the_power(
 
 
 @pytest.mark.parametrize("profile", ["ext4", "xfs", "apfs"])
-def test_what_made_a_record_go_is_on_disk_before_it_goes(place: Path, profile: str) -> None:
+def test_superseding_record_is_on_disk_before_the_older_one_is_removed(
+    place: Path, profile: str
+) -> None:
     """Seen: a killed broker had not flushed a closed segment; the older values went, and a power
     cut took the new ones.
 
@@ -198,7 +193,7 @@ def _segment(root: Path, base: int, keys: list[bytes]) -> None:
 
 @pytest.mark.parametrize("system", SEEDS)
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_without_syncs_the_model_finds_something(
+def test_model_finds_missing_syncs(
     place: Path, system: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model can fail: of syncs that are left out it says so."""

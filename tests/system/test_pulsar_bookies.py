@@ -1,4 +1,4 @@
-"""Several bookies: ledgers striped over them, ensembles that change, bookies that fail."""
+"""Tests with several bookies: striped ledgers, changed ensembles and failing bookies."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def raw(clients: Driver, store: MetadataStore) -> tuple[LiveLedger, list[bytes]]
     return ledger, clients.dump(number, last=299)
 
 
-def test_striped_ledgers_are_read_whatever_bookie_is_gone(
+def test_striped_ledger_is_read_without_any_one_bookie(
     clients: Driver, store: MetadataStore
 ) -> None:
     ledger, expected = raw(clients, store)
@@ -88,7 +88,7 @@ def test_striped_ledgers_are_read_whatever_bookie_is_gone(
     assert "cannot be read" in caught.value.problem
 
 
-def test_a_ledger_goes_to_other_bookies_when_one_fails(
+def test_ledger_is_written_to_other_bookies_if_one_fails(
     clients: Driver, store: MetadataStore
 ) -> None:
     _, payloads = raw(clients, store)
@@ -112,9 +112,7 @@ def test_a_ledger_goes_to_other_bookies_when_one_fails(
         write_ledger(store, bookies, lambda: payloads, Quorums(3, 2, 2), {}, NOW_MS)
 
 
-def test_an_ensemble_that_changed_on_the_way_is_followed(
-    clients: Driver, store: MetadataStore
-) -> None:
+def test_changed_ensemble_is_followed(clients: Driver, store: MetadataStore) -> None:
     _, payloads = raw(clients, store)
     first, second, third = store.bookies()
     start = open_metadata(Quorums(3, 1, 1), (first, second, third), {}, NOW_MS)
@@ -141,7 +139,7 @@ def test_an_ensemble_that_changed_on_the_way_is_followed(
             list(bookies.read(never, 7, 12))
 
 
-def test_a_round_takes_the_topics_own_quorums(
+def test_round_uses_the_topics_own_quorums(
     three: Broker, clients: Driver, store: MetadataStore
 ) -> None:
     report = lastwrite.compact(

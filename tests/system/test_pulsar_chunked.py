@@ -1,4 +1,4 @@
-"""A message in chunks is one message: round after round its chunks stay and go together."""
+"""Tests that the chunks of a message stay and are removed together, round after round."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = F
     ]
 
 
-def test_chunks_stay_and_go_together(tmp_path: Path) -> None:
+def test_chunks_stay_and_are_removed_together(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     first = [chunk("one", n) for n in range(3)]
     # Of "two" the end is not there yet; "none" has no key to compact by.
@@ -51,6 +51,6 @@ def test_chunks_stay_and_go_together(tmp_path: Path) -> None:
     assert after(folder, 14, [single(b"k", b"")]) == ["j"]
 
 
-def test_a_broker_keeps_the_last_chunk(tmp_path: Path) -> None:
+def test_like_broker_round_keeps_only_the_last_chunk(tmp_path: Path) -> None:
     entries = [chunk("one", n) for n in range(3)]
     assert after(topic_folder(tmp_path), 10, entries, like_broker=True) == ["one/2"]

@@ -1,4 +1,4 @@
-"""``lastwrite clean persistent://…``: the daemon over topics of a real standalone, in this process,
+"""Tests of ``lastwrite clean persistent://…`` on topics of a real standalone, in this process,
 without Spark.
 """
 
@@ -57,9 +57,7 @@ def view(driver: Driver, topic: str) -> dict[object, object]:
     return {message["key"]: message["value"] for message in driver.read(topic, compacted=True)}
 
 
-def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
-    pulsar: Broker, driver: Driver
-) -> None:
+def test_topics_above_the_threshold_are_compacted(pulsar: Broker, driver: Driver) -> None:
     much, little, parts = (
         driver.fresh("clean-much"),
         driver.fresh("clean-little"),
@@ -94,7 +92,7 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
     assert planned.backlog.segments_free == planned.backlog.segments
 
 
-def test_the_daemon_sees_what_comes_and_stops_when_asked(
+def test_daemon_compacts_new_messages_and_stops_on_request(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     topic = driver.fresh("clean-daemon")
@@ -128,7 +126,7 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(
     assert any(tmp_path.rglob("compacted.json")), "the archive stays"
 
 
-def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, driver: Driver) -> None:
+def test_stop_during_a_round_publishes_nothing(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh("clean-stopped")
     send(driver, topic, 400, keys=100)
     events: list[Event] = []
@@ -154,7 +152,9 @@ def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, drive
     assert len(driver.read(topic, compacted=True)) == 100
 
 
-def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver) -> None:
+def test_topic_under_compaction_by_another_process_is_skipped(
+    pulsar: Broker, driver: Driver
+) -> None:
     topic = driver.fresh("clean-held")
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
@@ -167,7 +167,7 @@ def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver
     assert compacted(clean(config, topic)[1]) == [topic]
 
 
-def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> None:
+def test_missing_topic_is_reported(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh("clean-there")
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
@@ -177,7 +177,7 @@ def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> No
     assert not any(isinstance(event, PartitionQuarantined) for event in events)
 
 
-def test_the_clusters_own_policies_say_from_when_on(pulsar: Broker, driver: Driver) -> None:
+def test_threshold_of_the_clusters_policy_is_used(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh("clean-policy")
     send(driver, topic, 30)
     status, events = clean(settings(pulsar), topic)
@@ -219,7 +219,7 @@ def put(pulsar: Broker, method: str, path: str, value: int) -> None:
         (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(
+def test_impossible_arguments_are_refused_at_once(
     roots: list[str], config: dict[str, object], words: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=words):

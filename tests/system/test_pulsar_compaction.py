@@ -1,6 +1,6 @@
-"""A real Pulsar's compaction beside ours, topic by topic, and its readers on what we made.
+"""Tests of compaction beside a real Pulsar, topic by topic, with its readers on our result.
 
-Hundreds, and brokers with other settings: ``python -m tests.proof --system pulsar``.
+For more: ``python -m tests.proof --system pulsar``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def standalone(pulsar: Broker, driver: Driver) -> Iterator[Standalone]:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_the_compacted_ledger_is_the_brokers_and_readers_take_ours(
+def test_compacted_ledger_equals_the_brokers_and_readers_accept_it(
     standalone: Standalone, seed: int
 ) -> None:
     met = check_seed(standalone, seed)

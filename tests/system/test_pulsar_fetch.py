@@ -1,4 +1,4 @@
-"""``lastwrite fetch`` as a stranger meets it."""
+"""Tests of the command ``lastwrite fetch`` for Pulsar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.pulsar.corpus import CORPUS, TOPICS, horizon, unpack
 from tests.system.test_cli import lastwrite, one_document, one_line
 
 
-def test_a_bucket_in_json(tmp_path: Path) -> None:
+def test_fetch_of_a_bucket_prints_json(tmp_path: Path) -> None:
     done = lastwrite("fetch", CORPUS / "offloaded", "--to", tmp_path, "--topic", "shapes", "--json")
     assert done.returncode == 0, done.stderr
     [topic] = one_document(done)["topics"]
@@ -17,7 +17,7 @@ def test_a_bucket_in_json(tmp_path: Path) -> None:
     assert len(topic["ledgers"]) == 5
 
 
-def test_bookies_in_words_and_one_of_them_alone(tmp_path: Path) -> None:
+def test_fetch_from_bookies_prints_text_and_one_bookie_is_not_enough(tmp_path: Path) -> None:
     folder = unpack("bookies", tmp_path / "bookies")
     for journal in folder.rglob("*.txn"):
         journal.unlink()

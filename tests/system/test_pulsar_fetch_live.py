@@ -1,4 +1,4 @@
-"""``lastwrite.fetch`` of a topic that a real cluster serves."""
+"""Tests of ``lastwrite.fetch`` from a topic of a real cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def check(driver: Driver, topic: FetchedTopic) -> None:
     )
 
 
-def test_a_topic_is_brought_whole_and_then_what_is_new(
+def test_topic_is_fetched_completely_and_then_incrementally(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     url = "persistent://public/default/fetched"
@@ -123,7 +123,7 @@ def check_checkpoints(first: Path, second: Path, to: Path) -> None:
         reader.partitions(checkpoint, reader.latestOffset(checkpoint, ReadAllAvailable()))
 
 
-def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
+def test_recreated_topic_is_fetched_without_the_old_ledgers(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """A copy of its bucket still has the ledgers of the first one."""
@@ -160,7 +160,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_its_second_life(
     assert "another --to" in str(problem.remedy)
 
 
-def test_ledgers_that_are_gone_are_a_gap_that_is_accepted(
+def test_missing_ledgers_are_an_acceptable_gap(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     url = driver.fresh("gap")
@@ -184,7 +184,7 @@ def test_ledgers_that_are_gone_are_a_gap_that_is_accepted(
     assert (report.exit_status, report.partitions[0].problems[0].message) == (0, note.message)
 
 
-def test_all_partitions_of_a_topic_are_brought(
+def test_all_partitions_of_a_topic_are_fetched(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     url = "persistent://public/default/parts"
@@ -198,7 +198,7 @@ def test_all_partitions_of_a_topic_are_brought(
         check(driver, topic)
 
 
-def test_what_a_cluster_has_not_is_said(pulsar: Broker, tmp_path: Path) -> None:
+def test_missing_topics_and_settings_are_reported(pulsar: Broker, tmp_path: Path) -> None:
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
     with pytest.raises(NotALog):
         lastwrite.fetch(["persistent://public/default/never-made"], str(tmp_path), config=config)
@@ -225,7 +225,7 @@ def damage_on_disk(broker: Broker, ledger: int, entry: int, at: int, data: bytes
             file.write(data)
 
 
-def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
+def test_entries_unreadable_on_a_bookie_are_skipped_and_named(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
@@ -292,7 +292,7 @@ def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
     assert kept == {f"k{n % 5}": base64.b64decode(f"dmFsdWU{n:05d}") for n in range(35, 40)}
 
 
-def test_what_comes_through_connections_that_break_is_kept(
+def test_entries_from_broken_connections_are_kept(
     pulsar: Broker, driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = driver.fresh("far")

@@ -1,5 +1,6 @@
-"""An archive that follows live topics of a real standalone: by ``fetch`` again and again, by
-``fetch --follow``, and by ``clean --source``, in a folder and in a bucket.
+"""Tests of an archive that follows live topics of a real standalone, in a folder and in a bucket.
+
+It follows by repeated ``fetch``, ``fetch --follow`` and ``clean --source``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
-def test_only_what_is_new_travels_into_a_bucket(pulsar: Broker, driver: Driver, s3: S3) -> None:
+def test_only_new_entries_are_sent_to_a_bucket(pulsar: Broker, driver: Driver, s3: S3) -> None:
     url = driver.fresh("followed")
     to = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     config = settings(pulsar, **s3.config)
@@ -95,7 +96,7 @@ def test_only_what_is_new_travels_into_a_bucket(pulsar: Broker, driver: Driver, 
 
 
 @pytest.mark.long
-def test_whatever_ends_it_leaves_the_old_archive_or_the_new(
+def test_interrupted_fetch_leaves_the_old_archive_or_the_new(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """The disk fails at each operation in turn, and stays so until the next run."""
@@ -135,7 +136,7 @@ def test_whatever_ends_it_leaves_the_old_archive_or_the_new(
     assert lastwrite.latest(to, url) == table(driver, url)
 
 
-def test_an_archive_follows_a_namespace_and_is_kept_clean(
+def test_archive_follows_a_namespace_and_is_compacted(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     first = driver.fresh("followed")
@@ -175,7 +176,7 @@ def test_an_archive_follows_a_namespace_and_is_kept_clean(
     assert lastwrite.verify(to, spark=INLINE).exit_status == 0
 
 
-def test_what_cannot_be_followed_is_said(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_unfollowable_topics_are_reported(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
     url, other = driver.fresh("followed"), driver.fresh("followed")
     driver.send(url, messages(0, 5))
     driver.send(other, messages(0, 5))

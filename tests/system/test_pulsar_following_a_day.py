@@ -1,6 +1,7 @@
-"""A day of following Pulsar in minutes: the standalone, with its bookie and its ZooKeeper, and the
-daemons are killed, the bucket goes away, and a disk is full; ledgers are closed and the broker
-compacts meanwhile.
+"""Tests of a day of following Pulsar in minutes.
+
+The standalone and the daemons are killed, the bucket is unavailable, and a disk is full, while
+ledgers are closed and the broker compacts.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def check_log(driver: Driver, load: Load, archive: str) -> None:
     assert load.answered <= {row["value"] for row in rows}
 
 
-def test_a_day(tmp_path: Path, small_disk: Path) -> None:
+def test_archive_stays_correct_through_kills_and_outages(tmp_path: Path, small_disk: Path) -> None:
     try:
         broker = Broker(pulsar_home(), tmp_path / "data")
     except Unavailable as reason:

@@ -1,7 +1,7 @@
-"""``lastwrite compact persistent://…`` on a real standalone; Pulsar's Java client and its C++
-client read the result.
+"""Tests of ``lastwrite compact persistent://…`` on a real standalone, read by Pulsar's Java and C++
+clients.
 
-Rounds run in this process, without Spark; one goes through the command and Spark.
+Rounds run in this process, without Spark; one runs through the command and Spark.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def miscount(broker: Broker, topic: str, position: int) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_ledger_is_read_to_its_end_whatever_the_list_counts(
+def test_ledger_is_read_to_its_end_despite_the_ledger_list(
     pulsar: Broker, driver: Driver, tmp_path: Path, position: int
 ) -> None:
     """A write that fails lets the list count an entry less than the ledger has: here a delete."""
@@ -160,7 +160,7 @@ def test_a_ledger_is_read_to_its_end_whatever_the_list_counts(
 
 
 @pytest.mark.long
-def test_rounds_give_what_the_brokers_own_rounds_give(
+def test_rounds_equal_the_brokers_own_rounds(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """Two topics with the same messages, one compacted by the broker and one by us, round by round."""
@@ -185,7 +185,9 @@ def test_rounds_give_what_the_brokers_own_rounds_give(
     assert (skipped["status"], skipped["published"]) == (Status.SKIPPED, None)
 
 
-def test_both_clients_read_it_before_and_after_a_restart(pulsar: Broker, driver: Driver) -> None:
+def test_both_clients_read_the_result_before_and_after_a_restart(
+    pulsar: Broker, driver: Driver
+) -> None:
     import pulsar as cpp
 
     topic = driver.fresh()
@@ -232,7 +234,7 @@ def test_both_clients_read_it_before_and_after_a_restart(pulsar: Broker, driver:
 
 
 @pytest.mark.long
-def test_nothing_is_lost_while_a_producer_goes_on(
+def test_rounds_lose_nothing_while_a_producer_writes(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the
@@ -285,7 +287,9 @@ def test_nothing_is_lost_while_a_producer_goes_on(
     assert len(leftovers(pulsar, topic)[0]) == 1
 
 
-def test_partitions_are_topics_of_their_own(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_partitions_are_compacted_as_separate_topics(
+    pulsar: Broker, driver: Driver, tmp_path: Path
+) -> None:
     topic = driver.fresh(partitions=3)
     for n in (0, 2):  # nothing was ever sent to the second
         driver.send(f"{topic}-partition-{n}", [line(f"a={n}", f"b={n}", "a=2")])
@@ -307,7 +311,7 @@ def test_partitions_are_topics_of_their_own(pulsar: Broker, driver: Driver, tmp_
         compact(pulsar, topic, partition=3)
 
 
-def test_a_plan_and_a_copy_change_nothing(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_plan_and_copy_change_nothing(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
     topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2", "b=1")])
     with CursorHold(
@@ -330,14 +334,16 @@ def test_a_plan_and_a_copy_change_nothing(pulsar: Broker, driver: Driver, tmp_pa
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_a_plan_leaves_no_subscription(pulsar: Broker, driver: Driver) -> None:
+def test_plan_leaves_no_subscription(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2")])
     lastwrite.plan(topic, config=settings(pulsar), spark=INLINE)
     assert compaction(pulsar, topic) is None
 
 
-def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver) -> None:
+def test_topic_under_compaction_by_another_process_is_refused(
+    pulsar: Broker, driver: Driver
+) -> None:
     topic = driver.fresh()
     driver.send(topic, [line("a=1")])
     with PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store)) as cluster:
@@ -349,7 +355,7 @@ def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver) -> None:
     assert compact(pulsar, topic)["published"] is not None
 
 
-def test_what_is_wrong_is_said_before_anything_is_done(pulsar: Broker, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_any_change(pulsar: Broker, tmp_path: Path) -> None:
     topic = "persistent://public/default/nowhere"
     with pytest.raises(InvalidConfig, match="metadata store"):
         lastwrite.compact(topic, spark=INLINE)
@@ -370,7 +376,7 @@ def test_what_is_wrong_is_said_before_anything_is_done(pulsar: Broker, tmp_path:
 
 
 @pytest.mark.long
-def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
+def test_lost_compacted_ledger_is_reported_and_replaced_on_request(
     pulsar: Broker, driver: Driver
 ) -> None:
     topic = driver.fresh()
@@ -390,9 +396,7 @@ def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
     assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
 
 
-def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
-    pulsar: Broker, driver: Driver
-) -> None:
+def test_topic_unloaded_during_a_round_is_published(pulsar: Broker, driver: Driver) -> None:
     """Its broker lets go of it, and with it of our subscription, just before the commit."""
     topic = driver.fresh()
     driver.send(topic, [line("a=1", "b=1", "a=2")])
@@ -411,7 +415,7 @@ def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
     assert leftovers(pulsar, topic) == ([report["published"]["ledger"]], [])
 
 
-def test_an_archive_of_another_topic_of_that_name_is_refused(
+def test_archive_of_another_topic_of_the_same_name_is_refused(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     topic = driver.fresh()
@@ -425,7 +429,7 @@ def test_an_archive_of_another_topic_of_that_name_is_refused(
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver) -> None:
+def test_reads_and_writes_are_rate_limited(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh()
     driver.send(topic, [line(*(f"k{n}={'v' * 1000}" for n in range(10)))])
     begun = time.monotonic()
@@ -437,7 +441,7 @@ def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver) -> No
     assert first > 0.5 and time.monotonic() - begun > 0.5
 
 
-def test_the_backlog_is_estimated_by_metadata(pulsar: Broker, driver: Driver) -> None:
+def test_backlog_is_estimated_from_metadata(pulsar: Broker, driver: Driver) -> None:
     topic = driver.fresh()
     driver.send(topic, [line(*(f"k{n}={'v' * 100}" for n in range(20)))])
     whole = backlog_bytes(topic, settings(pulsar))
@@ -454,7 +458,7 @@ STEPS = ("write", "acknowledge", "look", "clear")
 @pytest.mark.parametrize(
     "step", [pytest.param(s, marks=[pytest.mark.long] if s != "acknowledge" else []) for s in STEPS]
 )
-def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
+def test_killed_run_leaves_the_old_round_or_the_new(
     pulsar: Broker, driver: Driver, tmp_path: Path, step: str
 ) -> None:
     topic = driver.fresh()
@@ -497,7 +501,7 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+def test_compact_command_uses_a_broker_conf(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
     """With a broker's own configuration file, as an operator has it."""
     topic = driver.fresh()
     conf = tmp_path / "broker.conf"

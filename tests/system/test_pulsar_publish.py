@@ -1,8 +1,6 @@
-"""The commit of a compacted ledger into a topic that a real broker serves, and each trap on its
-way.
+"""Tests of committing a compacted ledger into a topic of a real broker, with every known obstacle.
 
-What is committed here is what a compactor would write, in a few lines of Python; whether readers
-get it is asked of Pulsar's own Java client.
+The ledgers are written by a few lines of Python; Pulsar's own Java client reads the result.
 """
 
 from __future__ import annotations
@@ -121,7 +119,7 @@ def wait_for_ledgers(cluster: PulsarCluster, topic: TopicName, expected: Sequenc
         time.sleep(0.05)
 
 
-def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
+def test_rounds_continue_through_reloads_and_broker_rounds(
     pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2", "c=1", "c=")
@@ -153,7 +151,7 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
 
 
 @pytest.mark.long
-def test_nothing_is_lost_by_a_crash_right_after_a_commit(
+def test_crash_right_after_a_commit_loses_nothing(
     pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     """Two commits one behind the other, and the broker is killed: with a pause too short, readers
@@ -170,7 +168,9 @@ def test_nothing_is_lost_by_a_crash_right_after_a_commit(
     assert state(cluster, topic).ledger == second.ledger
 
 
-def test_somebody_else_was_faster(driver: Driver, cluster: PulsarCluster, topic: TopicName) -> None:
+def test_commit_that_loses_to_another_is_refused(
+    driver: Driver, cluster: PulsarCluster, topic: TopicName
+) -> None:
     send(driver, topic, "a=1", "b=1")
     hold = CursorHold(cluster, topic)
     with pytest.raises(LogHeld, match="another compaction of the topic runs"):
@@ -189,7 +189,7 @@ def test_somebody_else_was_faster(driver: Driver, cluster: PulsarCluster, topic:
     assert read(driver, topic) == ["a=1", "b=1"]
 
 
-def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
+def test_subscription_may_be_at_the_start_of_a_newer_ledger(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
@@ -209,7 +209,7 @@ def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
     wait_for_ledgers(cluster, topic, [again.ledger])
 
 
-def test_a_horizon_that_the_topic_has_not_is_refused(
+def test_horizon_outside_the_topic_is_refused(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1")
@@ -234,7 +234,7 @@ def test_a_horizon_that_the_topic_has_not_is_refused(
     assert cluster.store.noted(topic) == []
 
 
-def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
+def test_ledger_of_a_refused_horizon_is_kept_while_served(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     """Nothing says that it was refused: readers get the ledger until the topic is loaded again."""
@@ -266,7 +266,7 @@ def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
     assert compacted_ledgers(cluster, topic) == [good.ledger]
 
 
-def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_ledger(
+def test_lost_acknowledgement_is_repeated_with_a_new_ledger(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "a=2")
@@ -287,7 +287,7 @@ def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_led
     assert compacted_ledgers(cluster, topic) == [done.ledger]
 
 
-def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
+def test_pointer_to_a_missing_ledger_is_repaired(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
@@ -314,7 +314,7 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
         *(pytest.param(step, marks=pytest.mark.long) for step in ("write", "look", "clear")),
     ],
 )
-def test_what_a_crash_left_is_removed(
+def test_leftovers_of_a_crash_are_removed(
     driver: Driver, cluster: PulsarCluster, topic: TopicName, last: str
 ) -> None:
     send(driver, topic, f"a={last}", "b=1")
@@ -351,7 +351,7 @@ def test_what_a_crash_left_is_removed(
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", ["write", "acknowledge", "look", "clear"])
-def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
+def test_cluster_crash_leaves_the_old_round_or_the_new(
     pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName, step: str
 ) -> None:
     """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go
@@ -388,7 +388,7 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
     wait_for_ledgers(cluster, topic, [done.ledger])
 
 
-def test_a_compacted_ledger_may_be_empty(
+def test_compacted_ledger_may_be_empty(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "a=")
@@ -401,7 +401,7 @@ def test_a_compacted_ledger_may_be_empty(
 
 
 @pytest.mark.long
-def test_a_broker_that_stops_answers_with_an_error_and_nothing_is_changed(
+def test_stopping_broker_is_an_error_and_changes_nothing(
     pulsar: Broker, driver: Driver, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1")

@@ -1,5 +1,6 @@
-"""``read`` of what was fetched from a real cluster, against what its clients get: the messages, and
-the id of the last, which readers wait for."""
+"""Tests of ``read`` on topics fetched from a real cluster: same messages and last message id as its
+clients.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def check(
     return ids
 
 
-def test_readers_and_their_last_message(
+def test_read_equals_the_clients_and_their_last_message_id(
     pulsar: Broker, driver: Driver, consumers: client.Client, tmp_path: Path
 ) -> None:
     topic = "persistent://public/default/read-here"

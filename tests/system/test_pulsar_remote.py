@@ -1,5 +1,4 @@
-"""Our client against a real cluster: what its metadata store says, ledgers read and written on
-bookies, brokers.
+"""Tests of our client against a real cluster: metadata store, bookies and brokers.
 
 Pulsar's and BookKeeper's own Java clients are the judges (``Driver``).
 """
@@ -73,7 +72,7 @@ def find(store: MetadataStore, number: int) -> LiveLedger:
     return ledger
 
 
-def test_ledgers_are_read_as_bookkeepers_own_client_reads_them(
+def test_ledger_equals_bookkeepers_own_read(
     driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
     name = topic("read")
@@ -102,7 +101,7 @@ def test_ledgers_are_read_as_bookkeepers_own_client_reads_them(
     assert [entry for entry, _ in part] == [33, 34, 35]
 
 
-def test_an_open_ledger_is_read_and_goes_on(
+def test_open_ledger_is_read_and_stays_open(
     pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
     """Its last entry is not confirmed to readers until the next comes; its broker knows it all the
@@ -130,7 +129,7 @@ def test_an_open_ledger_is_read_and_goes_on(
     assert store.cursor(name, COMPACTION_CURSOR) is None  # and looking left nothing behind
 
 
-def test_a_ledger_of_ours_is_one_of_bookkeepers(
+def test_own_ledger_is_readable_by_bookkeeper(
     driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
     told: list[int] = []
@@ -152,7 +151,7 @@ def test_a_ledger_of_ours_is_one_of_bookkeepers(
         assert store.ledger(number) is None
 
 
-def test_what_is_wrong_with_an_entry_is_said(store: MetadataStore, bookies: Bookies) -> None:
+def test_wrong_entries_are_reported(store: MetadataStore, bookies: Bookies) -> None:
     ledger = write_ledger(store, bookies, lambda: [b"a", b"b"], ONE, {}, NOW_MS)
     changed = {"digest": Digest.CRC32C, "last_entry": 2}
     other = LiveLedger(ledger.id, type(ledger.metadata)(**_values(ledger) | changed))
@@ -174,7 +173,7 @@ def _values(ledger: LiveLedger) -> dict[str, object]:
     }
 
 
-def test_a_ledger_that_somebody_else_touched_is_not_closed(
+def test_ledger_changed_by_another_client_is_not_closed(
     store: MetadataStore, bookies: Bookies
 ) -> None:
     made = store.create_ledger(open_metadata(ONE, store.bookies(), {}, NOW_MS))
@@ -187,7 +186,7 @@ def test_a_ledger_that_somebody_else_touched_is_not_closed(
         store.close_ledger(made, open_metadata(ONE, store.bookies(), {"gone": b"too"}, NOW_MS))
 
 
-def test_bookies_that_cannot_be_had(store: MetadataStore) -> None:
+def test_unavailable_bookies_are_reported(store: MetadataStore) -> None:
     with pytest.raises(
         RemoteFailed, match="1 bookies accept entries, and a ledger needs 2"
     ) as caught:
@@ -209,7 +208,7 @@ def test_bookies_that_cannot_be_had(store: MetadataStore) -> None:
     assert all("c" in choose_bookies(["a", "b", "c"], 2, racks) for _ in range(20))
 
 
-def test_a_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
+def test_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
     before = store._nodes.children("/ledgers/00/0000", "looking")
     with (
         Bookies(lambda bookie: "127.0.0.1:1", timeout=2) as bookies,
@@ -219,7 +218,7 @@ def test_a_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
     assert store._nodes.children("/ledgers/00/0000", "looking") == before
 
 
-def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
+def test_brokers_and_bookies_are_listed(pulsar: Broker, store: MetadataStore) -> None:
     (found,) = store.brokers()
     assert found.binary == pulsar.service_url
     assert found.admin == pulsar.admin_url
@@ -228,7 +227,7 @@ def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
     assert store.racks() == {}
 
 
-def test_topics(driver: Driver, store: MetadataStore) -> None:
+def test_topics_and_partitions_are_looked_up(driver: Driver, store: MetadataStore) -> None:
     driver.create(topic("three-parts").full, partitions=3)
     assert store.partitions(topic("three-parts")) == 3
     assert store.partitions(topic("three-parts").with_partition(1)) == 3
@@ -237,7 +236,7 @@ def test_topics(driver: Driver, store: MetadataStore) -> None:
     assert store.ledger(2_000_000_000) is None
 
 
-def test_notes_come_and_go(store: MetadataStore) -> None:
+def test_notes_are_stored_and_removed(store: MetadataStore) -> None:
     name = topic("noted").with_partition(2)
     assert store.noted(name) == []
     store.note(name, 12)
@@ -251,7 +250,7 @@ def test_notes_come_and_go(store: MetadataStore) -> None:
     assert store.noted(name) == []
 
 
-def test_a_ledger_of_ours_is_served(
+def test_own_compacted_ledger_is_served(
     pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
     name = topic("served")
@@ -296,7 +295,7 @@ def test_a_ledger_of_ours_is_served(
         assert cursor.compacted_ledger == ours.id
 
 
-def test_what_is_not_there(pulsar: Broker, driver: Driver) -> None:
+def test_missing_topics_and_brokers_are_reported(pulsar: Broker, driver: Driver) -> None:
     with find_owner([pulsar.address], topic("nowhere").full, timeout=10) as owner:
         with pytest.raises(NotALog, match="does not exist"):
             owner.look(topic("nowhere").full)
@@ -308,7 +307,7 @@ def test_what_is_not_there(pulsar: Broker, driver: Driver) -> None:
         find_owner([], topic("nowhere").full)
 
 
-def test_a_metadata_store_that_is_none(pulsar: Broker) -> None:
+def test_server_that_is_not_a_metadata_store_is_named(pulsar: Broker) -> None:
     """Each of the ports that one may take for the store's says what it is."""
     admin = pulsar.admin_url.removeprefix("http://")
     for address, words in {

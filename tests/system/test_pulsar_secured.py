@@ -1,5 +1,5 @@
-"""Live topics of a standalone behind a door: ``client.conf`` as it is, tokens, TLS to brokers,
-admin ports and bookies, certificates, and a ZooKeeper with access lists.
+"""Tests of live topics with authentication: ``client.conf``, tokens, TLS, certificates, and
+ZooKeeper with access lists.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def compact(config: dict[str, object]) -> dict[str, object]:
     return dict(found)
 
 
-def test_a_topic_is_fetched_and_compacted_by_a_clients_file(
+def test_topic_is_fetched_and_compacted_with_a_client_conf(
     broker: SecuredBroker, tmp_path: Path
 ) -> None:
     config = client_conf(broker)
@@ -126,7 +126,7 @@ def test_a_topic_is_fetched_and_compacted_by_a_clients_file(
     assert made == around and {each.id.scheme for each in made} == {"sasl", "digest"}
 
 
-def test_every_way_to_say_who_we_are(broker: SecuredBroker, tmp_path: Path) -> None:
+def test_every_form_of_credentials_is_accepted(broker: SecuredBroker, tmp_path: Path) -> None:
     pair = [broker.keys.path("admin.pem"), broker.keys.path("admin.key")]
     told = {"tlsCertFile": pair[0], "tlsKeyFile": pair[1]}
     by_certificate = {"authPlugin": f"{PLUGIN}AuthenticationTls"}
@@ -169,7 +169,7 @@ def test_every_way_to_say_who_we_are(broker: SecuredBroker, tmp_path: Path) -> N
         ({"bookkeeperTLSCertificateFilePath": "", "bookkeeperTLSKeyFilePath": ""}, "bookie"),
     ],
 )
-def test_who_is_not_let_in_is_told_why_and_no_secret(
+def test_refused_access_is_explained_without_secrets(
     broker: SecuredBroker, tmp_path: Path, change: dict[str, str], said: str
 ) -> None:
     secret = broker.keys.token("admin")
@@ -188,7 +188,7 @@ def test_who_is_not_let_in_is_told_why_and_no_secret(
         assert hidden not in text and hidden.rpartition(".")[2] not in text
 
 
-def test_entries_come_from_the_bookie_in_tls(broker: SecuredBroker) -> None:
+def test_bookie_entries_are_read_over_tls(broker: SecuredBroker) -> None:
     config = LiveConfig.from_names(client_conf(broker))
     secret = broker.keys.token("admin")
     assert secret not in repr(config) and "let me in" not in repr(config)

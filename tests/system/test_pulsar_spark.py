@@ -1,7 +1,6 @@
-"""Topic folders on a real Spark session: both orders, whole keys and fingerprints, the answer of
-the inline engine.
+"""Tests of topic folders on a real Spark session, in both orders, with exact keys and fingerprints.
 
-By default by Spark's shuffle; that scratch files give the same is a longer run.
+By default Spark's shuffle is used; scratch files are tested in a longer run.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("exact", "by_event_time"), [(False, True), (True, False)])
-def test_spark_leaves_what_the_inline_engine_leaves(
+def test_spark_equals_the_inline_engine(
     tmp_path: Path, spark: Any, exact: bool, by_event_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 3000)

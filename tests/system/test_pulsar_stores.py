@@ -1,4 +1,4 @@
-"""Live topics of standalones whose metadata lie in etcd, and in RocksDB."""
+"""Tests of live topics of standalones with metadata in etcd and in RocksDB."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def partition_of(report: lastwrite.CompactionReport) -> Mapping[str, object]:
     return dict(found)
 
 
-def test_a_topic_with_metadata_in_etcd(with_etcd: Broker, tmp_path: Path) -> None:
+def test_topic_with_metadata_in_etcd_is_compacted(with_etcd: Broker, tmp_path: Path) -> None:
     config = settings(with_etcd)
     assert lastwrite.fetch([TOPIC], str(tmp_path), config=config).exit_status == 0
     assert lastwrite.latest(str(tmp_path), TOPIC) == EXPECTED
@@ -106,7 +106,7 @@ def test_a_topic_with_metadata_in_etcd(with_etcd: Broker, tmp_path: Path) -> Non
         assert TOPIC in [each.full for each in cluster.store.topics("public", "default")]
 
 
-def test_what_etcd_gives_and_keeps(etcd: str) -> None:
+def test_etcd_client_reads_and_writes(etcd: str) -> None:
     store = Etcd(f"etcd:{etcd}", 10, "", TlsFiles())
     assert store.find("/a/b", "looking") is None and store.children("/a", "looking") == []
     version = store.create("/a/b", b"1", "making")
@@ -135,7 +135,7 @@ def test_what_etcd_gives_and_keeps(etcd: str) -> None:
         Etcd("etcd:127.0.0.1:2379", 10, "", TlsFiles())
 
 
-def test_etcd_that_asks_who_we_are(tmp_path: Path) -> None:
+def test_etcd_authentication_is_used(tmp_path: Path) -> None:
     try:
         with etcd_server(tmp_path) as url:
             for what, asked in (
@@ -159,7 +159,7 @@ def test_etcd_that_asks_who_we_are(tmp_path: Path) -> None:
         pytest.skip(str(reason))
 
 
-def test_a_topic_with_metadata_in_rocksdb_is_read_beside_the_standalone(
+def test_topic_with_metadata_in_rocksdb_is_read_beside_the_standalone(
     with_rocksdb: Broker, tmp_path: Path
 ) -> None:
     config = settings(with_rocksdb)

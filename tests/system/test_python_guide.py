@@ -1,4 +1,4 @@
-"""``docs/guide/python.md``, run as a reader would paste it; what it shows is what is printed."""
+"""Tests that ``docs/guide/python.md`` runs as written and prints what it shows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", re.DOTA
 END = "-- end of a snippet --"
 
 
-def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+def test_guide_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     page = PAGE.read_text().replace("/tmp/", f"{tmp_path}/")
     (source,) = re.findall(r"^cp -r (\S+) \S+/logs$", page, re.MULTILINE)
     shutil.copytree(ROOT / source, tmp_path / "logs")
@@ -41,6 +41,6 @@ def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
     assert printed == [*(shown for _, shown in snippets), ""]
 
 
-def test_it_names_functions_and_parameters_that_there_are() -> None:
+def test_guide_names_existing_functions() -> None:
     page = PAGE.read_text()
     assert set(re.findall(r"lastwrite\.([a-z]+)\(", page)) <= set(lastwrite.__all__)

@@ -1,7 +1,6 @@
-"""Kafka judges what we wrote: produce, stop, compact, start again, consume; twice over.
+"""Tests of Kafka on compacted logs: produce, stop, compact, start, consume; twice.
 
-The model here knows records only, no bytes: what was produced, and the rules of
-docs/formats/kafka-cleaning.md.
+The model has only records: those produced, and the rules of docs/formats/kafka-cleaning.md.
 """
 
 from __future__ import annotations
@@ -204,7 +203,7 @@ def trial(home: Path, tmp_path: Path) -> Iterator[Trial]:
         made.broker.kill()
 
 
-def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> None:
+def test_broker_serves_the_compacted_log(trial: Trial, tmp_path: Path) -> None:
     broker = trial.broker.start()
     for codec in CODECS:
         trial.create(f"client-{codec}", codec)  # compressed by librdkafka
@@ -281,7 +280,7 @@ lastwrite.compact(sys.argv[1], config={"min.cleanable.dirty.ratio": 0}, now_ms=i
 
 
 @pytest.mark.long
-def test_a_broker_recovers_what_a_killed_compaction_left(trial: Trial, tmp_path: Path) -> None:
+def test_broker_recovers_from_a_killed_compaction(trial: Trial, tmp_path: Path) -> None:
     """Killed at points spread over the whole run, with the old or the new log as only outcomes."""
     broker = trial.broker.start()
     trial.create("client-none")
@@ -387,7 +386,7 @@ def compact_by_command(trial: Trial, now_ms: int) -> None:
     )
 
 
-def test_read_gives_what_a_consumer_gets(trial: Trial) -> None:
+def test_read_equals_a_consumer(trial: Trial) -> None:
     """By time from the files that a broker wrote, by offset also from what compaction left of them."""
     broker = trial.broker.start()
     trial.create("client-lz4", "lz4")

@@ -1,9 +1,8 @@
-"""Kafka judges what we left of transactions: real producers, over four rounds between which the
-broker is stopped.
+"""Tests of Kafka on compacted transactions: real producers, over four rounds with the broker
+stopped.
 
-Commits and aborts of several producers interleave on the same keys, and at each stop one
-transaction is open: its producer outlives the stop, goes on in it, and decides it later. The model
-here knows records and their fates, no bytes.
+Commits and aborts of several producers interleave on the same keys. At each stop one transaction is
+open, which its producer continues and decides later. The model has only records and their outcomes.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class Bank:
         assert [line for line in self.broker.said() if " ERROR " in line or TOPIC in line] == []
 
 
-def test_committed_records_stay_and_aborted_ones_never_come_back(
+def test_committed_records_stay_and_aborted_ones_never_reappear(
     broker: Broker, tmp_path: Path
 ) -> None:
     broker.start()
@@ -250,7 +249,7 @@ MIXED: list[dict[str, object]] = [
 
 @pytest.mark.oracle
 @pytest.mark.long
-def test_a_broker_serves_old_formats_before_and_as_what_they_became(
+def test_broker_serves_old_formats_before_and_after_compaction(
     broker: Broker, tmp_path: Path
 ) -> None:
     """Bytes that Kafka's own append path wrote in magic 0, 1 and 2, put where a broker serves them."""

@@ -1,5 +1,7 @@
-"""The drill: a Kafka cluster is lost, and what an archive in a bucket has of it is given back, into
-a new cluster and into the old one. Real brokers, and clients of two kinds, judge.
+"""Tests of restoring a lost Kafka cluster from an archive in a bucket, into a new cluster and into
+the old one.
+
+Real brokers and clients of two kinds are the judges.
 """
 
 from __future__ import annotations
@@ -224,7 +226,7 @@ def check_clients_go_on(new: Broker, sent_next: bytes) -> None:
 
 
 @pytest.mark.long
-def test_into_a_new_cluster(
+def test_restore_into_a_new_cluster_is_complete(
     brokers: tuple[Broker, Broker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost, new = brokers
@@ -276,7 +278,9 @@ def test_into_a_new_cluster(
 
 
 @pytest.mark.long
-def test_into_the_cluster_that_lost_the_folders(brokers: tuple[Broker, Broker], s3: S3) -> None:
+def test_restore_into_the_cluster_that_lost_its_folders_is_complete(
+    brokers: tuple[Broker, Broker], s3: S3
+) -> None:
     broker, _ = brokers
     address = f"s3://{BUCKET}/native"
     before = fill(broker)

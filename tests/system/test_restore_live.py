@@ -1,5 +1,7 @@
-"""``restore`` into a running cluster, against a real broker: whatever happens on the way, its
-consumers see the archive's records, once and in order, and groups go on where they were.
+"""Tests of ``restore`` into a running cluster.
+
+Whatever happens meanwhile, consumers get the archive's records once and in order, and groups
+continue at their offsets.
 """
 
 from __future__ import annotations
@@ -189,7 +191,7 @@ def settings_of(broker: Broker, topic: str) -> dict[str, str]:
     return {name: each.value for name, each in done.result(30).items() if each.source == 1}
 
 
-def test_a_compacted_topic_with_groups(broker: Broker, tmp_path: Path) -> None:
+def test_compacted_topic_is_restored_with_its_groups(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "table", TABLE, 2)
     for number in range(2):
         write_random(broker, "table", number, 12, number)
@@ -219,7 +221,7 @@ def test_a_compacted_topic_with_groups(broker: Broker, tmp_path: Path) -> None:
     assert check_same(broker, archive, "table-again") == places
 
 
-def test_clients_of_both_kinds_go_on(broker: Broker, tmp_path: Path) -> None:
+def test_clients_of_both_kinds_continue(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "clients", SMALL)
     write_random(broker, "clients", 5, 4)
     end = max(each.offset for each in consume(broker, "clients"))
@@ -241,7 +243,7 @@ def test_clients_of_both_kinds_go_on(broker: Broker, tmp_path: Path) -> None:
         assert java_resumes(broker, protocol, "clients-again", group) == {group: offset}
 
 
-def test_groups_of_a_log_directory_go_on(restarting: Broker, tmp_path: Path) -> None:
+def test_groups_of_a_log_directory_continue(restarting: Broker, tmp_path: Path) -> None:
     """Their positions are in the directory's own ``__consumer_offsets``."""
     create_topic(restarting, "stopped", SMALL)
     write_random(restarting, "stopped", 6, 4)
@@ -261,7 +263,7 @@ def test_groups_of_a_log_directory_go_on(restarting: Broker, tmp_path: Path) -> 
         assert committed(restarting, group, ["stopped-again"]) == {"stopped-again": wanted}
 
 
-def test_what_deletes_by_age_keeps_what_is_old(broker: Broker, tmp_path: Path) -> None:
+def test_old_records_survive_in_a_topic_with_retention(broker: Broker, tmp_path: Path) -> None:
     policy = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime"}
     create_topic(broker, "aged", policy)
     produce(broker, "aged", [Sent(None, b"%d" % n, 1 + n) for n in range(20)])
@@ -277,7 +279,9 @@ def test_what_deletes_by_age_keeps_what_is_old(broker: Broker, tmp_path: Path) -
     assert note.endswith("--entity-name aged-again --add-config retention.ms=604800000")
 
 
-def test_what_the_archive_has_more_comes_the_next_time(broker: Broker, tmp_path: Path) -> None:
+def test_later_records_of_the_archive_are_added_by_the_next_restore(
+    broker: Broker, tmp_path: Path
+) -> None:
     create_topic(broker, "grows", SMALL)
     archive, known = Archive(tmp_path, "grows-0"), []
     for seed in range(3):
@@ -290,7 +294,7 @@ def test_what_the_archive_has_more_comes_the_next_time(broker: Broker, tmp_path:
         known = places
 
 
-def test_up_to_an_offset_and_a_time(broker: Broker, tmp_path: Path) -> None:
+def test_until_option_accepts_an_offset_and_a_time(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "until", {})
     produce(broker, "until", [Sent(b"k", b"%d" % n, NOW_MS + n) for n in range(20)])
     commit(broker, "until", {"before": 5, "behind": 15})
@@ -302,7 +306,7 @@ def test_up_to_an_offset_and_a_time(broker: Broker, tmp_path: Path) -> None:
     assert one(broker, tmp_path, "until-8").records == 12  # the rest
 
 
-def test_batches_that_a_topic_would_not_take(broker: Broker, tmp_path: Path) -> None:
+def test_batches_that_a_topic_would_reject_are_restored(broker: Broker, tmp_path: Path) -> None:
     """Too large, of the future, compressed otherwise, stamped by the broker."""
     create_topic(broker, "odd", {"max.message.bytes": "50000000"})
     far_ms = NOW_MS + 10 * 86_400_000
@@ -324,7 +328,7 @@ def test_batches_that_a_topic_would_not_take(broker: Broker, tmp_path: Path) -> 
     assert not consume(broker, "odd-again")[-1].is_create_time
 
 
-def test_what_is_refused(broker: Broker, tmp_path: Path) -> None:
+def test_wrong_targets_and_arguments_are_refused(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "mine", {})
     produce(broker, "mine", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(9)])
     fetched(broker, tmp_path / "mine", "mine")
@@ -354,7 +358,7 @@ def test_what_is_refused(broker: Broker, tmp_path: Path) -> None:
         given("127.0.0.1:1", tmp_path / "mine", "nowhere")
 
 
-def test_a_batch_above_what_brokers_take_in_a_request_is_refused_by_name(tmp_path: Path) -> None:
+def test_batch_above_the_request_limit_is_refused_by_name(tmp_path: Path) -> None:
     batches = [
         encode_batch([Record(n, NOW_MS, b"k", random.Random(n).randbytes(size))])
         for n, size in enumerate([100, 1000, 300_000, 50])
@@ -379,7 +383,7 @@ def test_a_batch_above_what_brokers_take_in_a_request_is_refused_by_name(tmp_pat
         assert one(made, archive, None, topic="large", until=2).records == 2
 
 
-def test_a_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None:
+def test_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "busy", {})
     produce(broker, "busy", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(9)])
     commit(broker, "busy", {"member": 4})
@@ -405,7 +409,7 @@ def groups_of(broker: Broker, archive: Path, name: str | None, **how: Any) -> di
     return {each.group: each.reason or (each.is_set, each.offset) for each in found.groups}
 
 
-def test_groups_that_commit_later_in_the_source_are_set_on(broker: Broker, tmp_path: Path) -> None:
+def test_later_group_offsets_of_the_source_are_applied(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "later", SMALL)
     write_random(broker, "later", 1, 12)
     archive = Archive(tmp_path, "later-0")
@@ -465,7 +469,7 @@ def there(broker: Broker, archive: Archive, position: int) -> int:
     return seen[before].offset
 
 
-def test_where_the_archive_lost_records_since_a_later_position_skips_none(
+def test_later_offset_is_not_applied_if_the_archive_lost_records(
     broker: Broker, tmp_path: Path
 ) -> None:
     create_topic(broker, "cleaned", {"cleanup.policy": "compact"})
@@ -479,7 +483,7 @@ def test_where_the_archive_lost_records_since_a_later_position_skips_none(
     assert groups_of(broker, tmp_path, "cleaned-again") == {"g": (False, 11)}
 
 
-def test_groups_at_kept_offsets(broker: Broker, tmp_path: Path) -> None:
+def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path) -> None:
     """The source itself stands for the cluster that has the records at their offsets."""
     create_topic(broker, "kept", {})
     produce(broker, "kept", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(20)])
@@ -570,7 +574,7 @@ def check_kills(broker: Broker, archive: Archive, seed: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40 if LONG else 1))
-def test_killed_again_and_again(
+def test_repeated_kills_cause_no_duplicates(
     broker: Broker, tmp_path: Path, small_steps: None, seed: int
 ) -> None:
     topic = f"killed{seed}"
@@ -598,7 +602,7 @@ class Cutter(Spoiler):
 
 
 @pytest.mark.parametrize("seed", range(10 if LONG else 1))
-def test_answers_that_never_come(
+def test_lost_responses_cause_no_duplicates(
     broker: Broker, tmp_path: Path, small_steps: None, seed: int
 ) -> None:
     topic = f"lost{seed}"
@@ -620,7 +624,7 @@ def test_answers_that_never_come(
 
 
 @pytest.mark.long
-def test_a_broker_that_dies_amid(
+def test_restart_of_the_broker_causes_no_duplicates(
     restarting: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(restarting, "dies", SMALL)
@@ -646,7 +650,7 @@ def test_a_broker_that_dies_amid(
     check_same(restarting, archive, "dies-again")
 
 
-def test_two_runs_at_once(
+def test_second_run_fences_the_first(
     broker: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that began first is told so, and what it still sends is not taken."""
@@ -669,7 +673,7 @@ def test_two_runs_at_once(
     check_same(broker, archive, "twice-again")
 
 
-def test_from_a_bucket(broker: Broker, tmp_path: Path) -> None:
+def test_archive_in_a_bucket_is_restored(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "bucket", SMALL)
     write_random(broker, "bucket", 1, 4)
     fetched(broker, tmp_path / "local", "bucket")

@@ -1,6 +1,4 @@
-"""``restore`` into running brokers of older releases, by the versions of the protocol that they
-know.
-"""
+"""Tests of ``restore`` into running brokers of older releases, with their protocol versions."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
         made.kill()
 
 
-def test_records_and_groups_come_back(broker: Broker, tmp_path: Path) -> None:
+def test_records_and_groups_are_restored(broker: Broker, tmp_path: Path) -> None:
     table = {"cleanup.policy": "compact"}
     create_topic(broker, "table", table)
     records = [Sent(b"k%d" % (n % 9), b"v%d" % n, 5 + n if n % 2 else NOW_MS) for n in range(40)]

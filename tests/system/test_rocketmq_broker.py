@@ -1,4 +1,4 @@
-"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; at last it
+"""Tests of RocketMQ on our files: produce, stop, dispatch, compact, start, consume; finally it
 compacts itself.
 """
 
@@ -71,7 +71,7 @@ def positions(store: Path) -> dict[str, int]:
     [False, pytest.param(True, marks=pytest.mark.long)],
     ids=["in place", "like the broker"],
 )
-def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bool) -> None:
+def test_broker_continues_after_our_compaction(broker: Broker, like_broker: bool) -> None:
     rng = random.Random(6)
     topic = Topic("table", 2)
     with broker, RocketmqClient(broker.name_server) as client:
@@ -127,7 +127,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
 
 
 @pytest.mark.long
-def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
+def test_archive_is_compacted_to_its_end(broker: Broker) -> None:
     rng = random.Random(7)
     topic = Topic("archive", 2)
     with broker, RocketmqClient(broker.name_server) as client:

@@ -1,8 +1,8 @@
-"""The real broker starts on what a killed publication left, and serves the old queues or the new
-ones, whole.
+"""Tests of the real broker after a killed publication: it serves the old queues or the new ones,
+completely.
 
-Every operation is a place to die; here are those around the exchange, with LASTWRITE_LONG=1 all of
-them. Beside it: that our locks and a real broker's keep each other out, its start included.
+Kills around the exchange are tested, with LASTWRITE_LONG=1 all of them. Our locks and a real
+broker's exclude each other, also during its start.
 """
 
 from __future__ import annotations
@@ -208,9 +208,7 @@ def _points(operations: list[str]) -> list[int]:
 # ---------------------------------------------------------------------- the broker judges
 
 
-def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_killed(
-    made: Made, tmp_path: Path
-) -> None:
+def test_broker_serves_the_old_queues_or_the_new_after_a_kill(made: Made, tmp_path: Path) -> None:
     sides = []
     for point in _points(_operations(made, tmp_path)):
         store = fresh(made.store, tmp_path / f"killed-{point}")
@@ -234,7 +232,7 @@ def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_kil
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.long), True])
-def test_after_a_kill_broker_and_run_go_on_in_turns(
+def test_broker_and_rounds_alternate_after_a_kill(
     made: Made, tmp_path: Path, is_after: bool
 ) -> None:
     operations = _operations(made, tmp_path)
@@ -264,7 +262,7 @@ def test_after_a_kill_broker_and_run_go_on_in_turns(
 # ---------------------------------------------------------------------- locks
 
 
-def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Path) -> None:
+def test_running_broker_is_detected_and_locks_the_store(made: Made, tmp_path: Path) -> None:
     store = fresh(made.store, tmp_path / "store")
     with Broker(made.home, store, SMALL_FILES):
         assert "a broker, process" in str(lock.broker_of(str(store)))
@@ -277,9 +275,7 @@ def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
-    made: Made, tmp_path: Path
-) -> None:
+def test_broker_does_not_start_during_a_round_but_after_it(made: Made, tmp_path: Path) -> None:
     store = fresh(made.store, tmp_path / "store")
     broker = Broker(made.home, store, SMALL_FILES)
     with (
@@ -300,9 +296,7 @@ def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
     not os.path.isdir("/proc/self/fd"), reason="sees by /proc how far a broker's start has come"
 )
 @pytest.mark.long
-def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(
-    made: Made, tmp_path: Path
-) -> None:
+def test_starting_broker_keeps_the_store(made: Made, tmp_path: Path) -> None:
     store = fresh(made.store, tmp_path / "store")
     broker = Broker(made.home, store, SMALL_FILES)
     outcome: list[BaseException | None] = []
@@ -360,7 +354,7 @@ def _open_files(process: subprocess.Popen[bytes]) -> Iterator[str]:
         return
 
 
-def test_files_are_named_as_the_broker_names_them(made: Made) -> None:
+def test_files_have_the_brokers_names(made: Made) -> None:
     names = sorted(
         path.name for path in Path(publish.queue_folders(str(made.store), T0)[0]).iterdir()
     )

@@ -1,4 +1,4 @@
-"""Our client against a real name server and broker: routes, sends of every kind, pulls, bounds,
+"""Tests of our client against a real name server and broker: routes, sends, pulls, bounds and
 refusals.
 """
 
@@ -81,7 +81,7 @@ def pull_all(client: RocketmqClient, queue: MessageQueue, end: int) -> list[Rock
     return found
 
 
-def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: RocketmqClient) -> None:
+def test_sent_messages_are_pulled_by_offset(broker: Broker, client: RocketmqClient) -> None:
     route = client.create_topic("kinds", 2, COMPACTED)
     assert [queue.queue for queue in route.writable] == [0, 1]
     kinds = [Compression.NONE, Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
@@ -113,7 +113,7 @@ def test_what_is_sent_is_pulled_by_offset(broker: Broker, client: RocketmqClient
             assert stock.send("kinds", key, b"x")[0] == queue_of(key, route.writable).queue
 
 
-def test_a_batch_is_stored_in_one_step(broker: Broker, client: RocketmqClient) -> None:
+def test_batch_is_stored_in_one_step(broker: Broker, client: RocketmqClient) -> None:
     (queue,) = client.create_topic("batches", 1, COMPACTED).writable
     client.send(queue, OutgoingMessage("first", b"1"))
     stored = client.send_batch(
@@ -131,7 +131,7 @@ def test_a_batch_is_stored_in_one_step(broker: Broker, client: RocketmqClient) -
     ]  # no key: stored, and not copied
 
 
-def test_pulls_beyond_the_queue(client: RocketmqClient) -> None:
+def test_pull_beyond_the_queue_returns_its_bounds(client: RocketmqClient) -> None:
     (queue,) = client.create_topic("bounds", 1, COMPACTED).writable
     assert client.pull(queue, 0).status is PullCode.NOT_FOUND
     for n in range(3):
@@ -145,7 +145,7 @@ def test_pulls_beyond_the_queue(client: RocketmqClient) -> None:
     ] == [1]
 
 
-def test_what_brokers_refuse_is_said(broker: Broker, client: RocketmqClient) -> None:
+def test_refusals_of_brokers_are_reported(broker: Broker, client: RocketmqClient) -> None:
     (queue,) = client.create_topic("refusing", 1, COMPACTED).writable
     with pytest.raises(RemoteFailed, match="code 13.*key") as caught:
         client.send(queue, OutgoingMessage(None, b"x"))
@@ -162,7 +162,7 @@ def test_what_brokers_refuse_is_said(broker: Broker, client: RocketmqClient) -> 
         assert other.route("refusing").topic == "refusing"
 
 
-def test_settings_of_a_running_broker(client: RocketmqClient) -> None:
+def test_settings_of_a_running_broker_are_changed(client: RocketmqClient) -> None:
     (name,) = client.masters()
     assert client.broker_config(name)["searchBcqByCacheEnable"] == "false"
     client.set_broker_config(name, {"searchBcqByCacheEnable": "true"})
@@ -170,7 +170,7 @@ def test_settings_of_a_running_broker(client: RocketmqClient) -> None:
     client.set_broker_config(name, {"searchBcqByCacheEnable": "false"})
 
 
-def test_send_from_the_command_line(
+def test_send_command_sends_messages(
     broker: Broker, client: RocketmqClient, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     route = client.create_topic("sent", 2, COMPACTED)
@@ -218,7 +218,7 @@ def test_send_from_the_command_line(
         lastwrite.send(broker.name_server, "sent", [{"key": "k", "body": "x"}], queue=9)
 
 
-def test_an_old_release(tmp_path: Path) -> None:
+def test_old_release_is_supported(tmp_path: Path) -> None:
     """4.9.3: numbers without quotes in routes, no attributes, zlib alone."""
     try:
         old = Broker(rocketmq_home(OLD_VERSION), tmp_path / "store")

@@ -1,5 +1,5 @@
-"""A damaged commit log and a real broker: dispatch says it, cut does it, the broker goes on, undo
-puts all back.
+"""Tests of a damaged commit log with a real broker: dispatch reports it, cut removes it, and undo
+restores it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def home() -> Path:
         pytest.skip(str(reason))
 
 
-def test_a_broker_goes_on_after_a_cut_and_an_undo_puts_all_back(home: Path, tmp_path: Path) -> None:
+def test_broker_continues_after_a_cut_and_undo_restores_everything(
+    home: Path, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     rng = random.Random(7)
     with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
@@ -130,7 +132,7 @@ def until(done: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def test_the_timer_of_a_broker_goes_on_after_a_cut(home: Path, tmp_path: Path) -> None:
+def test_timer_of_a_broker_continues_after_a_cut(home: Path, tmp_path: Path) -> None:
     """What stays is delivered, what had been delivered after the cut is delivered again, what went
     is not, and new messages are.
     """

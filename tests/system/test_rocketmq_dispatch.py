@@ -1,5 +1,5 @@
-"""Dispatch against a real broker: what it had built is lost and made again byte for byte, and it
-goes on with that.
+"""Tests of dispatch against a real broker: lost trees are rebuilt byte for byte, and the broker
+continues.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def dispatched(store: Path) -> Files:
 
 
 @pytest.mark.parametrize("lost", [TREES, *((tree,) for tree in TREES)], ids="+".join)
-def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence[str]) -> None:
+def test_lost_trees_are_rebuilt_as_the_broker_built_them(store: Path, lost: Sequence[str]) -> None:
     before = dispatched(store)
     assert {name.split("/")[0] for name in before} == set(TREES)
     assert any("SCHEDULE_TOPIC_XXXX/17" in name for name in before)
@@ -140,7 +140,7 @@ def test_what_was_lost_is_made_as_the_broker_made_it(store: Path, lost: Sequence
     assert report.exit_status == 0
 
 
-def test_a_broker_goes_on_with_the_result(
+def test_broker_continues_with_the_result(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
     for tree in TREES:
@@ -197,7 +197,7 @@ def below(seen: Queues, firsts: dict[tuple[str, int], int]) -> Queues:
 
 
 @pytest.mark.long
-def test_a_broker_goes_on_after_a_cut(
+def test_broker_continues_after_a_cut(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
     """More, with an undo, in ``test_rocketmq_cut``."""
@@ -232,7 +232,7 @@ def test_a_broker_goes_on_after_a_cut(
 
 
 @pytest.mark.long
-def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
+def test_killed_dispatch_does_not_mislead_a_broker(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
     """Beside the trees it passes everything over; between the two kinds of consume queues it does

@@ -1,4 +1,4 @@
-"""``lastwrite dispatch`` at the command line, on Spark."""
+"""Tests of the command ``lastwrite dispatch`` on Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.rocketmq.dispatch import COMPACTED, Broker, read_dispatched, 
 
 
 @pytest.mark.spark
-def test_the_command_on_spark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_dispatch_command_runs_on_spark(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     broker = Broker()
     for n in range(60):
         send(broker, "plain", n % 2, n // 2, keys=f"k{n % 5}", body=b"v" * 50)

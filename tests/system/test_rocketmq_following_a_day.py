@@ -1,8 +1,8 @@
-"""A day of following RocketMQ in minutes: its broker and the daemons are killed, the bucket goes
-away, and a disk is full.
+"""Tests of a day of following RocketMQ in minutes: broker and daemons are killed, the bucket is
+unavailable, a disk is full.
 
 A broker that dies while it exchanges the files of its own compaction does not start again
-(docs/formats/rocketmq-compaction.md). So one that compacts only falls silent for a while.
+(docs/formats/rocketmq-compaction.md), so a compacting one is only suspended.
 """
 
 from __future__ import annotations
@@ -158,7 +158,9 @@ class Silent:
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_a_day(tmp_path: Path, small_disk: Path, compacts: bool) -> None:
+def test_archive_stays_correct_through_kills_and_outages(
+    tmp_path: Path, small_disk: Path, compacts: bool
+) -> None:
     try:
         home = rocketmq_home()
     except Unavailable as reason:

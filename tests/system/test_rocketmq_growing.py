@@ -1,6 +1,4 @@
-"""The copy of a commit log that grows while its broker runs: dispatched again and again, and
-followed by an archive.
-"""
+"""Tests of copying a growing commit log: repeated dispatch, and an archive that follows it."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def written(load: Load, broker: Broker) -> Any:
 
 
 @pytest.mark.parametrize("follows", [False, True])
-def test_what_is_copied_while_it_grows_comes_whole(tmp_path: Path, follows: bool) -> None:
+def test_copy_of_a_growing_log_is_complete(tmp_path: Path, follows: bool) -> None:
     """Nothing is lost and nothing doubled, whatever a turn saw of the tail."""
     try:
         broker = Broker(rocketmq_home(), tmp_path / "store", SETTINGS)

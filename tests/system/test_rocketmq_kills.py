@@ -1,4 +1,4 @@
-"""Stores of a broker that was killed under load: no command takes what a kill leaves for damage."""
+"""Tests of stores of a broker killed under load: no command reports the leftovers as damage."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def roll_half(store: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_a_kill_under_load_leaves_is_no_damage(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_under_load_are_not_damage(tmp_path: Path) -> None:
     try:
         broker = Broker(rocketmq_home(), tmp_path / "store", SMALL_FILES)
     except Unavailable as reason:

@@ -1,5 +1,5 @@
-"""Commands that change a RocketMQ store beside its broker, by whatever symbolic link: refused, and
-nothing changed.
+"""Tests that commands refuse to change a RocketMQ store beside its broker through any symbolic
+link.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def links(store: Path, beside: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_link_does_not_hide_the_broker(store: Path, tmp_path: Path, words: Sequence[str]) -> None:
+def test_symbolic_link_does_not_hide_the_broker(
+    store: Path, tmp_path: Path, words: Sequence[str]
+) -> None:
     beside = tmp_path / "beside"
     ways = links(store, beside)
     before, listed = everything(store), sorted(beside.rglob("*"))

@@ -1,4 +1,4 @@
-"""Topics of a live RocketMQ into an archive, by queue offsets, while its own compaction runs."""
+"""Tests of fetching topics of a live RocketMQ into an archive while its own compaction runs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def wait_for_compaction(client: RocketmqClient, queue: MessageQueue) -> None:
     wait_until(lambda: served(client, queue) < before)
 
 
-def test_what_comes_is_what_the_store_has(tmp_path: Path) -> None:
+def test_fetched_messages_equal_the_store(tmp_path: Path) -> None:
     """Byte for byte, address aside; turn after turn, files closed or not."""
     load = Load("orders")
     live, copied = tmp_path / "live", tmp_path / "copied"
@@ -141,7 +141,7 @@ def test_what_comes_is_what_the_store_has(tmp_path: Path) -> None:
     assert lastwrite.verify(str(live)).exit_status == 0
 
 
-def test_deletes_that_the_broker_has_dropped_come_from_its_commit_log(
+def test_dropped_tombstones_are_fetched_from_the_commit_log(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("prices", keys=12)
@@ -162,7 +162,7 @@ def test_deletes_that_the_broker_has_dropped_come_from_its_commit_log(
     assert table_in(tmp_path / "b", "prices", [0]) == load.table
 
 
-def test_members_of_batches_without_a_key_are_no_loss(
+def test_keyless_members_of_batches_are_no_loss(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     (queue,) = client.create_topic("batches", queues=1, attributes=COMPACTED).readable
@@ -178,7 +178,7 @@ def test_members_of_batches_without_a_key_are_no_loss(
     assert table_in(tmp_path, "batches", [0]) == {"a": b"1", "b": b"2", "c": b"3"}
 
 
-def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
+def test_requests_are_signed_and_encrypted(tmp_path: Path) -> None:
     """ACL 2.0 of 5.x, whose signature is that of 4.x; TLS with the certificate that a server makes
     for itself.
     """
@@ -210,7 +210,7 @@ def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
     assert table_in(tmp_path / "a", "secret", [0]) == {"a": b"1"}
 
 
-def test_all_comes_through_connections_that_break(
+def test_fetch_completes_through_broken_connections(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     (queue,) = client.create_topic("far", queues=1, attributes=COMPACTED).readable
@@ -240,7 +240,7 @@ class Killing(NoProgress):
             broker.kill()
 
 
-def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_vanished_broker_ends_the_fetch_and_the_next_continues(tmp_path: Path) -> None:
     config = {"default.api.timeout.ms": 2_000, "request.timeout.ms": 1_000}
     load = Load("gone", keys=300)
     with make(tmp_path, {}).disposable() as broker, RocketmqClient(broker.name_server) as client:
@@ -262,7 +262,7 @@ def test_a_broker_that_vanishes_ends_the_fetch_and_the_next_goes_on(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_deletes_that_nobody_has_any_more_are_not_passed_over(
+def test_lost_tombstones_are_reported(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("stock", keys=12)
@@ -305,9 +305,7 @@ def delete(broker: Broker, client: RocketmqClient, topic: str) -> None:
     wait_until(lambda: client.find_route(topic) is None)
 
 
-def test_a_topic_that_was_made_anew_is_another(
-    broker: Broker, client: RocketmqClient, tmp_path: Path
-) -> None:
+def test_recreated_topic_is_refused(broker: Broker, client: RocketmqClient, tmp_path: Path) -> None:
     def create() -> MessageQueue:
         (queue,) = client.create_topic("again", queues=1, attributes=COMPACTED).readable
         return queue
@@ -323,7 +321,7 @@ def test_a_topic_that_was_made_anew_is_another(
     assert "made anew" in reason(fetch(broker, tmp_path, "again"))
 
 
-def test_a_topic_created_again_with_more_messages_is_data_loss(
+def test_recreated_topic_with_more_messages_is_data_loss(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     """Its broker keeps the compaction log, and appends from offset 30 on."""
@@ -367,7 +365,7 @@ def test_a_topic_created_again_with_more_messages_is_data_loss(
 
 
 @pytest.mark.long
-def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
+def test_uncompacted_topic_is_fetched_on_request(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     load = Load("plain", keys=6)
@@ -393,7 +391,7 @@ def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
     assert table_in(tmp_path, "plain", (0, 1)) == load.table
 
 
-def test_a_broker_that_may_skip_messages_is_refused(
+def test_broker_that_may_skip_messages_is_refused(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
     client.create_topic("holes", queues=1, attributes=COMPACTED)
@@ -405,7 +403,7 @@ def test_a_broker_that_may_skip_messages_is_refused(
         client.set_broker_config("tests", {"searchBcqByCacheEnable": "false"})
 
 
-def test_the_command_line(
+def test_fetch_command_prints_the_queues(
     broker: Broker, client: RocketmqClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = Load("words")
@@ -419,7 +417,9 @@ def test_the_command_line(
 
 @pytest.mark.long
 @pytest.mark.parametrize("compacts", [False, True])
-def test_killed_brokers_and_fetches_lose_and_double_nothing(tmp_path: Path, compacts: bool) -> None:
+def test_kills_of_brokers_and_fetches_lose_and_duplicate_nothing(
+    tmp_path: Path, compacts: bool
+) -> None:
     """A fetch waits for a broker to come back. One that is killed while it exchanges the files of
     its own compaction does not start again (docs/formats/rocketmq-compaction.md), so one that
     compacts is not killed.
@@ -472,7 +472,9 @@ def level(archive: Path, topic: str, queue: int, end: int) -> bool:
     return manifest.exists() and json.loads(manifest.read_bytes())["log"]["end_offset"] >= end
 
 
-def test_an_archive_follows(broker: Broker, client: RocketmqClient, tmp_path: Path) -> None:
+def test_archive_follows_existing_and_new_topics(
+    broker: Broker, client: RocketmqClient, tmp_path: Path
+) -> None:
     """Turn after turn, topics that come later too; what cannot be followed is said."""
     loads = [Load("follow-a", 1), Load("follow-b", 2)]
     client.create_topic("follow-a", queues=1, attributes=COMPACTED)
@@ -504,7 +506,9 @@ def test_an_archive_follows(broker: Broker, client: RocketmqClient, tmp_path: Pa
     assert any("follow-plain is not followed" in str(each) for each in told)
 
 
-def test_clean_follows_and_cleans(broker: Broker, client: RocketmqClient, tmp_path: Path) -> None:
+def test_clean_with_a_source_follows_and_cleans(
+    broker: Broker, client: RocketmqClient, tmp_path: Path
+) -> None:
     """While the broker compacts too; and a topic that no broker compacts."""
     load, plain = Load("cleaned", 3), Load("cleaned-plain", 4)
     client.create_topic("cleaned", queues=2, attributes=COMPACTED)

@@ -1,4 +1,4 @@
-"""Reading beside a real RocketMQ broker that appends, closes files and compacts them itself."""
+"""Tests of reading beside a real RocketMQ broker that appends, closes files and compacts them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def look_at_all(store: str, topic: Topic) -> None:
     assert table == table_of(topic, {queue: int(end) for queue, end in table.end_offsets.items()})
 
 
-def test_readers_tell_the_truth_beside_a_broker_that_works(tmp_path: Path) -> None:
+def test_reads_are_correct_beside_a_working_broker(tmp_path: Path) -> None:
     try:
         broker = Broker(rocketmq_home(), tmp_path / "store", SETTINGS)
     except Unavailable as reason:

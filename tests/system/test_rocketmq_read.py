@@ -1,5 +1,5 @@
-"""``read`` answers as the real broker does, at every offset: status, next offset, bounds and
-messages of each pull.
+"""Tests that ``read`` answers like the real broker at every offset: status, next offset, bounds and
+messages.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_every_offset(client: RocketmqClient, queue: MessageQueue, copy: Path) 
 
 
 @pytest.mark.long
-def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Path) -> None:
+def test_every_offset_has_the_brokers_response(broker: Broker, tmp_path: Path) -> None:
     rng = random.Random(15)
     topics = {name: Topic(name, 2) for name in ("whole", "compacted", "emptied")}
     with broker, RocketmqClient(broker.name_server) as client:

@@ -1,4 +1,4 @@
-"""``restore`` against a live broker: a store that lost its old part gets it back."""
+"""Tests of ``restore`` from a live broker into a store that lost its old part."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def trial(produced: Produced, tmp_path: Path) -> Iterator[Trial]:
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
+def test_store_regains_its_old_part(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
     trial.compact_live()
     trial.dispatch()
     first = {queue: trial.first_offset(queue) for queue in trial.topic.messages}
@@ -166,7 +166,7 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.long
-def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
+def test_tombstones_dropped_by_a_round_stay_effective(trial: Trial) -> None:
     """The store's own round dropped deletes of keys whose values only the live broker's older files
     have.
     """
@@ -185,7 +185,7 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     trial.check_lost()
 
 
-def test_what_is_refused(trial: Trial) -> None:
+def test_wrong_settings_and_stores_are_refused(trial: Trial) -> None:
     with trial.live.disposable(), RocketmqClient(trial.live.name_server) as client:
         ask = {"topic": "table", "name_server": trial.live.name_server}
         with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
@@ -216,7 +216,7 @@ def test_what_is_refused(trial: Trial) -> None:
             lastwrite.restore(str(trial.lost), **ask, spark=INLINE)
 
 
-def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None:
+def test_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     (empty / "config").mkdir(parents=True)
     shutil.copy(trial.lost / "config" / "topics.json", empty / "config")
@@ -246,7 +246,7 @@ def stored(store: Path, queue: int) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
+def test_failing_disk_leaves_the_old_queue_or_the_new(
     trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trial.compact_live()
@@ -300,7 +300,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
 
 
 @pytest.mark.spark
-def test_an_interrupt_names_what_is_restored_and_the_same_command_goes_on(
+def test_interrupt_names_restored_queues_and_the_same_command_continues(
     trial: Trial,
 ) -> None:
     trial.dispatch()

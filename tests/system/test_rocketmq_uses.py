@@ -1,7 +1,7 @@
-"""``docs/guide/rocketmq-tables.md``, run: the stock producer writes, we compact, the stock consumer
-reads it back.
+"""Tests of ``docs/guide/rocketmq-tables.md``: the stock producer writes, we compact, the stock
+consumer reads.
 
-Blocks of the page that are a single expression are what the page says is true.
+Blocks of the page that are a single expression must be true.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_every_use_has_its_topic() -> None:
 
 
 @pytest.mark.long
-def test_the_uses(broker: Broker, spark: SparkSession) -> None:
+def test_uses_of_the_guide_run(broker: Broker, spark: SparkSession) -> None:
     sent: dict[str, int] = {}
     with broker, RocketmqClient(broker.name_server) as client:
         for topic in TOPICS.values():

@@ -1,4 +1,4 @@
-"""Confluent's frames with a real registry: ids, a subject's newest schema, references, imports."""
+"""Tests of Confluent's frames with a real registry: ids, newest schemas, references and imports."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_values_of_two_schemas_are_read_by_the_newest(running: Registry, tmp_pat
     assert row["decoded"]["value"] == {"city": {"name": "Oslo"}, "id": 1, "mail": None}
 
 
-def test_protobuf_with_what_it_imports(running: Registry, tmp_path: Path) -> None:
+def test_protobuf_value_with_imports_is_read(running: Registry, tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="pip install 'lastwrite[protobuf]'")
     head = 'syntax = "proto3"; package shop; '
     running.register("place", head + "message Place { string city = 1; }", kind="PROTOBUF")
@@ -99,7 +99,7 @@ def test_protobuf_with_what_it_imports(running: Registry, tmp_path: Path) -> Non
         assert table[b"k0"] == {"id": 7, "place": {"city": "Oslo"}}
 
 
-def test_json_schemas_and_what_is_not_there(running: Registry, tmp_path: Path) -> None:
+def test_json_schema_is_used_and_a_missing_one_reported(running: Registry, tmp_path: Path) -> None:
     number = running.register("clicks-value", CLICK, kind="JSON")
     write(tmp_path, "clicks", [framed(number, json.dumps({"url": "/a"}).encode())])
     write(tmp_path, "lost", [framed(99_999, b"{}")])

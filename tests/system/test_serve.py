@@ -1,8 +1,7 @@
-"""``serve`` beside a real broker on the same bytes: whatever is asked of both is answered alike.
+"""Tests of ``serve`` beside a real broker on the same bytes: equal responses to every request.
 
-A broker writes topics of several segments, of all codecs, with transactions that abort and one that
-stays open; it is stopped, its logs are compacted, so that offsets have gone, and it starts again on
-one copy while we serve another.
+A broker writes topics with several segments, all codecs, aborted transactions and an open one. It
+is stopped, its logs are compacted, and it starts again on one copy while we serve another.
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ def part_time(ms: int) -> Any:
     return timedelta(milliseconds=ms)
 
 
-def test_a_fetch_at_each_offset_brings_what_the_broker_brings(pair: Pair) -> None:
+def test_fetch_at_each_offset_equals_the_brokers(pair: Pair) -> None:
     """But for transactions that were aborted: a broker names some that have nothing in the bytes,
     we fewer; those that have something are named.
     """
@@ -232,7 +231,7 @@ def whole_headers(data: bytes) -> Iterator[BatchHeader]:
         at += header.size_bytes
 
 
-def test_times_and_bounds_are_the_brokers(pair: Pair) -> None:
+def test_offsets_by_time_equal_the_brokers(pair: Pair) -> None:
     def asked(raw: Raw, topic: str, timestamp: int, isolation: int, version: int) -> Any:
         one = part(
             "list_offsets",
@@ -273,7 +272,7 @@ def test_times_and_bounds_are_the_brokers(pair: Pair) -> None:
                 assert told == said, place
 
 
-def test_epochs_end_where_the_brokers_do(pair: Pair) -> None:
+def test_epoch_end_offsets_equal_the_brokers(pair: Pair) -> None:
     def asked(raw: Raw, topic: str, epoch: int, current: int) -> Any:
         name = "offset_for_leader_epoch"
         one = part(
@@ -301,7 +300,7 @@ def test_epochs_end_where_the_brokers_do(pair: Pair) -> None:
                     ), (topic, epoch, current)
 
 
-def test_topics_are_described_as_by_the_broker(pair: Pair) -> None:
+def test_topic_descriptions_equal_the_brokers(pair: Pair) -> None:
     """But for the epoch of the leader, which the broker's restart has raised."""
 
     def asked(raw: Raw) -> Any:
@@ -321,7 +320,7 @@ def test_topics_are_described_as_by_the_broker(pair: Pair) -> None:
         assert asked(ours) == asked(theirs)
 
 
-def test_administrators_see_what_they_see_of_the_broker(pair: Pair) -> None:
+def test_admin_responses_equal_the_brokers(pair: Pair) -> None:
     """But for where the log directory is, and what its volume has; of producers their sequences and
     their coordinators' epochs are not known.
     """
@@ -372,7 +371,7 @@ def test_administrators_see_what_they_see_of_the_broker(pair: Pair) -> None:
         assert moving[0] == moving[1]
 
 
-def test_of_a_group_that_nobody_knows_the_same_is_said(pair: Pair) -> None:
+def test_responses_about_an_unknown_group_equal_the_brokers(pair: Pair) -> None:
     def asked(raw: Raw, name: str, version: int, **named: Any) -> Any:
         (found,) = raw.ask(name, version, include_authorized_operations=False, **named).groups
         return found.error_code, found.error_message
@@ -387,7 +386,7 @@ def test_of_a_group_that_nobody_knows_the_same_is_said(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_groups_and_positions_are_deleted_as_by_the_broker(pair: Pair, protocol: str) -> None:
+def test_deletions_of_groups_and_offsets_equal_the_brokers(pair: Pair, protocol: str) -> None:
     """Of topics that a member reads, that nobody has, of groups with members, without, unknown."""
     group, read, left = f"deleted-{protocol}", TOPICS[0], TOPICS[1]
 
@@ -447,16 +446,14 @@ def test_groups_and_positions_are_deleted_as_by_the_broker(pair: Pair, protocol:
     assert life(pair.ours.address) == life(pair.broker.address)
 
 
-def test_groups_go_on_where_they_were_at_the_broker(pair: Pair) -> None:
+def test_groups_continue_at_the_offsets_of_the_broker(pair: Pair) -> None:
     with Raw(pair.ours.address) as ours, Raw(pair.broker.address) as theirs:
         for raw in (ours, theirs):
             assert _positions(raw, GROUP, TOPIC) == {TOPIC: (7, Code.NONE)}
             assert GROUP in {each.group_id for each in raw.ask("list_groups", 0).groups}
 
 
-def test_positions_that_a_broker_lets_expire_are_left_out(
-    tmp_path: Path, broker_home: Path
-) -> None:
+def test_offsets_that_expire_on_a_broker_are_omitted(tmp_path: Path, broker_home: Path) -> None:
     """The broker starts on the same files, and looks for expired positions at once."""
     now_ms = time.time_ns() // 1_000_000
     cases = expiring_groups(now_ms, "t", "other")
@@ -504,7 +501,7 @@ def _positions(raw: Raw, group: str, topic: str) -> dict[str, tuple[int, int]]:
     }
 
 
-def test_wrong_requests_are_answered_as_by_the_broker(pair: Pair) -> None:
+def test_wrong_requests_have_the_brokers_responses(pair: Pair) -> None:
     for address in pair.addresses:
         _commit(address, GROUP, 7)
     with Raw(pair.broker.address) as raw:
@@ -545,7 +542,7 @@ class Conversation:
         return answer
 
 
-def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
+def test_consumers_get_the_same_records_in_order(pair: Pair) -> None:
     for topic in TOPICS:
         for isolation in ("read_committed", "read_uncommitted"):
             assert _all(pair.ours.address, topic, isolation) == _all(
@@ -554,9 +551,7 @@ def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_javas_consumer_reads_as_a_group_and_goes_on_where_it_committed(
-    pair: Pair, protocol: str
-) -> None:
+def test_java_consumer_group_continues_where_it_committed(pair: Pair, protocol: str) -> None:
     wanted = [f"0 {each[0]}" for each in _all(pair.ours.address, "zstd", "read_committed")]
     assert java_consumes(pair, protocol) == wanted
     assert java_consumes(pair, protocol) == []
@@ -635,7 +630,7 @@ _OTHERS = [
 
 
 @pytest.mark.parametrize("name", ["confluent", *_OTHERS])
-def test_what_a_client_said_is_answered_as_by_the_broker(
+def test_recorded_client_requests_have_the_brokers_responses(
     pair: Pair, name: str, tmp_path: Path
 ) -> None:
     """A reader's own requests, recorded while it reads of us as a group and commits, are sent again

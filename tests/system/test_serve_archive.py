@@ -1,5 +1,7 @@
-"""``serve`` over archives that change while clients read: what comes is seen, and a reader from the
-begin has at least the last write of every key, in the middle of rounds too.
+"""Tests of ``serve`` on archives that change while clients read.
+
+New records appear, and a reader from the beginning gets at least the last write of every key, also
+during rounds.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def polled(member: Consumer, until: int, seconds: float = 60.0) -> list[tuple[in
     raise AssertionError(f"{len(found)} records, the last at {found[-1:]}")
 
 
-def test_a_waiting_consumer_gets_what_is_fetched_and_goes_on_over_a_round(
+def test_waiting_consumer_gets_new_records_and_continues_over_a_round(
     log: Log, serving: RunningServer
 ) -> None:
     member = consumer(serving)
@@ -128,7 +130,7 @@ def test_a_waiting_consumer_gets_what_is_fetched_and_goes_on_over_a_round(
         member.close()
 
 
-def test_whoever_begins_while_rounds_run_ends_with_the_table(
+def test_reader_that_starts_during_rounds_ends_with_the_table(
     log: Log, serving: RunningServer
 ) -> None:
     """Readers begin again and again while the log grows and is compacted; each stops at the end
@@ -167,7 +169,7 @@ def test_whoever_begins_while_rounds_run_ends_with_the_table(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_group_shares_commits_and_goes_on_after_a_restart(
+def test_group_shares_partitions_and_continues_after_a_restart(
     log: Log, tmp_path: Path, protocol: str
 ) -> None:
     """Also where the server is killed: what was answered is there."""
@@ -205,7 +207,7 @@ def _member(serving: RunningServer, settings: dict[str, Any]) -> Consumer:
 
 
 @pytest.mark.parametrize("is_idempotent", [False, True])
-def test_writing_is_refused_in_words_that_clients_show(
+def test_produce_is_refused_with_an_error_that_clients_show(
     serving: RunningServer, is_idempotent: bool
 ) -> None:
     failed: list[Any] = []
@@ -216,13 +218,13 @@ def test_writing_is_refused_in_words_that_clients_show(
     assert failed and failed[0].name() == "TOPIC_AUTHORIZATION_FAILED"
 
 
-def test_transactions_are_refused_in_words(serving: RunningServer) -> None:
+def test_transactions_are_refused_with_an_error_that_clients_show(serving: RunningServer) -> None:
     settings = {"bootstrap.servers": serving.address, "transactional.id": "t", "log_level": 0}
     with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
         Producer(settings).init_transactions(60)
 
 
-def test_no_address_of_other_machines_unless_said(
+def test_address_for_other_machines_needs_an_option(
     log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InvalidConfig, match="--open"):
@@ -233,7 +235,7 @@ def test_no_address_of_other_machines_unless_said(
     assert "--open" in capsys.readouterr().err
 
 
-def test_frames_come_together_and_in_pieces(serving: RunningServer) -> None:
+def test_frames_may_arrive_together_and_in_pieces(serving: RunningServer) -> None:
     frames = [struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(300)]
     host, _, port = serving.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as client:
@@ -258,9 +260,7 @@ def test_frames_come_together_and_in_pieces(serving: RunningServer) -> None:
         struct.pack(">ihhih", 14, 1, 2, 1, -1) + bytes(4),
     ],
 )
-def test_what_is_no_request_ends_that_conversation_alone(
-    serving: RunningServer, frame: bytes
-) -> None:
+def test_malformed_frame_ends_only_its_connection(serving: RunningServer, frame: bytes) -> None:
     member = consumer(serving)
     host, _, port = serving.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as strange:

@@ -1,5 +1,6 @@
-"""``serve`` over a bucket: how much is asked of it before a client has its first byte. A request
-takes some 20 ms where buckets are far, so they are counted, not timed.
+"""Tests of the requests that ``serve`` sends to a bucket before a client gets its first byte.
+
+A request to a distant bucket takes about 20 ms, so they are counted, not timed.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 
 @pytest.mark.parametrize("offset", [0, SEGMENTS * EACH // 2 + 123, SEGMENTS * EACH - 1])
-def test_the_first_byte_takes_a_few_requests(bucket: S3, offset: int) -> None:
+def test_first_byte_needs_few_requests(bucket: S3, offset: int) -> None:
     """Whatever the archive's size: from the start of the server to the first bytes of a fetch."""
     use(bucket.settings)
     before = asked()

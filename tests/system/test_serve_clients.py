@@ -1,5 +1,5 @@
-"""Clients of every make read a compacted topic of an archive from begin to end, then what arrives;
-tables of Kafka Streams and Spark's source of Kafka the same.
+"""Tests of many clients that read a compacted topic and then new records; also tables of Kafka
+Streams and Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ LONG = [pytest.mark.long, pytest.mark.broker]
     "name",
     [each if each == "confluent" else pytest.param(each, marks=LONG) for each in READERS],
 )
-def test_a_client_reads_to_the_end_and_what_arrives(place: Place, name: str) -> None:
+def test_client_reads_to_the_end_and_then_new_records(place: Place, name: str) -> None:
     reader = READERS[name]
     old = [f"{offset} {key} {value or 'NULL'}" for offset, key, value in place.records]
     try:
@@ -187,7 +187,7 @@ def test_a_client_reads_to_the_end_and_what_arrives(place: Place, name: str) -> 
 @pytest.mark.long
 @pytest.mark.broker
 @pytest.mark.parametrize("kind", ["global", "table"])
-def test_a_table_of_kafka_streams_is_the_topics(place: Place, tmp_path: Path, kind: str) -> None:
+def test_table_of_kafka_streams_equals_the_topic(place: Place, tmp_path: Path, kind: str) -> None:
     try:
         command = java(STREAMS, "Table", "kafka-streams")
     except Unavailable as reason:

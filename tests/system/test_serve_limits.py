@@ -1,4 +1,4 @@
-"""What clients may take of ``serve``, limit by limit, and that others are served meanwhile."""
+"""Tests of the limits of ``serve``, one by one, and that other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def fetch(connection: socket.socket, max_bytes: int = 64 << 20, offset: int = 0)
 # ---------------------------------------------------------------------- connections
 
 
-def test_so_many_connections_in_all(serving: RunningServer, told: list[str]) -> None:
+def test_number_of_connections_is_limited(serving: RunningServer, told: list[str]) -> None:
     with ExitStack() as held:
         for _ in range(SMALL.connections):
             held.enter_context(Raw(serving.address)).ask("api_versions", 0)
@@ -146,7 +146,7 @@ def test_so_many_connections_in_all(serving: RunningServer, told: list[str]) -> 
     assert any("no more connections" in each for each in told)
 
 
-def test_so_many_of_one_address_but_of_this_machine(
+def test_number_of_connections_of_a_remote_address_is_limited(
     serving: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "_is_of_this_machine", lambda host: False)
@@ -157,7 +157,7 @@ def test_so_many_of_one_address_but_of_this_machine(
             assert hung_up(one_more)
 
 
-def test_whose_time_is_over(serving: RunningServer) -> None:
+def test_slow_and_silent_connections_are_closed(serving: RunningServer) -> None:
     """Who says nothing, who does not end a frame, who sends it byte by byte."""
     with connected(serving) as silent, connected(serving) as half, connected(serving) as slow:
         half.sendall(struct.pack(">ih", 100, 3))
@@ -178,7 +178,7 @@ def test_whose_time_is_over(serving: RunningServer) -> None:
 _LIMIT, _IDLE, _READERS = 64, 100, 22
 
 
-def test_at_the_limit_of_open_files_idle_connections_make_room(root: Path, tmp_path: Path) -> None:
+def test_idle_connections_are_closed_at_the_limit_of_open_files(root: Path, tmp_path: Path) -> None:
     """Readers go on, a new client is answered, and the limit is reported once."""
     port = free_ports(1)[0]
     command = ["sh", "-c", f'ulimit -n {_LIMIT}; exec "$@"', "sh", sys.executable, "-m"]
@@ -215,7 +215,7 @@ def read_to_the_end(address: tuple[str, int]) -> int:
     return BATCHES
 
 
-def test_what_is_no_client_of_kafka_is_named(serving: RunningServer, told: list[str]) -> None:
+def test_client_of_another_protocol_is_named(serving: RunningServer, told: list[str]) -> None:
     """An HTTP client and a TLS client: each is closed, reported once, and harms nobody."""
     with connected(serving) as http:
         http.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -230,21 +230,21 @@ def test_what_is_no_client_of_kafka_is_named(serving: RunningServer, told: list[
 # ---------------------------------------------------------------------- frames
 
 
-def test_a_frame_beyond_its_size(serving: RunningServer) -> None:
+def test_frame_above_the_size_limit_is_refused(serving: RunningServer) -> None:
     for size in (SMALL.request_bytes + 1, (1 << 31) - 1, -1, 0):
         with connected(serving) as strange:
             strange.sendall(struct.pack(">i", size))
             assert hung_up(strange)
 
 
-def test_parts_beyond_their_number(serving: RunningServer) -> None:
+def test_number_of_parts_of_a_request_is_limited(serving: RunningServer) -> None:
     topics = struct.pack(">i", 250_000) + b"\0\0" * 250_000
     with Raw(serving.address) as raw, pytest.raises(ConnectionError):
         raw.send(struct.pack(">hhih", 3, 1, 1, 0) + topics)
         raw.receive()
 
 
-def test_requests_share_their_memory(serving: RunningServer) -> None:
+def test_requests_share_a_memory_limit(serving: RunningServer) -> None:
     """Two frames of which one fits: the other waits, and small requests are answered meanwhile."""
     frame = bytes(200_000)
     with connected(serving) as one, connected(serving) as other:
@@ -261,7 +261,7 @@ def test_requests_share_their_memory(serving: RunningServer) -> None:
 # ---------------------------------------------------------------------- readers
 
 
-def test_a_reader_that_does_not_read_is_left(serving: RunningServer) -> None:
+def test_reader_that_does_not_read_is_disconnected(serving: RunningServer) -> None:
     with lazy(serving) as connection:
         fetch(connection)
         assert is_served(serving)
@@ -271,7 +271,9 @@ def test_a_reader_that_does_not_read_is_left(serving: RunningServer) -> None:
             received(connection)
 
 
-def test_a_slow_reader_gets_all(root: Path, tmp_path: Path, told: list[str]) -> None:
+def test_slow_reader_gets_the_complete_response(
+    root: Path, tmp_path: Path, told: list[str]
+) -> None:
     with serving_of(root, tmp_path, told) as serving, lazy(serving) as connection:
         fetch(connection)
         time.sleep(0.5)
@@ -283,7 +285,7 @@ def test_a_slow_reader_gets_all(root: Path, tmp_path: Path, told: list[str]) -> 
 @pytest.mark.parametrize(
     "readers", [100, pytest.param(1000, marks=[pytest.mark.long], id="a thousand")]
 )
-def test_slow_readers_do_not_hold_up_others(
+def test_slow_readers_do_not_delay_others(
     root: Path, tmp_path: Path, told: list[str], readers: int
 ) -> None:
     """Nothing of what they do not read is kept in memory, and another is answered."""
@@ -331,7 +333,9 @@ def known(serving: RunningServer) -> Raw:
     return raw
 
 
-def test_before_anybody_said_who_he_is(asking: RunningServer, told: list[str]) -> None:
+def test_unauthenticated_connections_have_lower_limits(
+    asking: RunningServer, told: list[str]
+) -> None:
     with connected(asking) as large:
         large.sendall(struct.pack(">i", SMALL.unknown_bytes + 1))
         assert hung_up(large)
@@ -350,7 +354,7 @@ def test_before_anybody_said_who_he_is(asking: RunningServer, told: list[str]) -
         assert len(raw.ask("list_groups", 0).groups) == 0
 
 
-def test_what_is_wrong_is_said_once_and_never_with_the_secret(
+def test_refusal_is_reported_once_and_without_the_secret(
     asking: RunningServer, told: list[str]
 ) -> None:
     with Raw(asking.address) as raw:
@@ -372,7 +376,7 @@ def test_what_is_wrong_is_said_once_and_never_with_the_secret(
     assert "s3cr3t" not in str(told)
 
 
-def test_tokens_without_headers(asking: RunningServer) -> None:
+def test_unframed_sasl_tokens_are_accepted(asking: RunningServer) -> None:
     """As clients of before KIP-152 send them."""
     with Raw(asking.address) as raw:
         raw.ask("sasl_handshake", 0, mechanism="PLAIN")
@@ -393,7 +397,7 @@ def _is_over(raw: Raw) -> bool:
     return False
 
 
-def test_rules_and_users_change_while_clients_are_there(
+def test_rules_and_users_are_reloaded_for_connected_clients(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)
@@ -412,7 +416,9 @@ def test_rules_and_users_change_while_clients_are_there(
             raw.ask("metadata", 4, **values)
 
 
-def test_sessions_end(root: Path, tmp_path: Path, told: list[str], users: str) -> None:
+def test_sessions_end_without_reauthentication(
+    root: Path, tmp_path: Path, told: list[str], users: str
+) -> None:
     config = {"connections.max.reauth.ms": 1200}
     with serving_of(root, tmp_path, told, users=users, config=config) as serving:
         with Raw(serving.address) as raw:
@@ -433,7 +439,7 @@ def test_sessions_end(root: Path, tmp_path: Path, told: list[str], users: str) -
 # ---------------------------------------------------------------------- where it listens
 
 
-def test_where_nobody_may_listen_unless_said(root: Path, tmp_path: Path, users: str) -> None:
+def test_unprotected_listener_needs_an_option(root: Path, tmp_path: Path, users: str) -> None:
     pem = _certificate(tmp_path)
     tls = {"ssl.certificate.location": pem}
     more = {"users": users, "config": tls}
@@ -478,7 +484,7 @@ def _certificate(folder: Path, name: str = "us") -> str:
     return str(both)
 
 
-def test_a_certificate_that_changes_and_one_that_is_none(
+def test_changed_certificate_is_reloaded_and_an_invalid_one_ignored(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)

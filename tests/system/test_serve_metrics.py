@@ -1,4 +1,4 @@
-"""What ``serve`` tells Prometheus, after a client of Kafka's has read."""
+"""Tests of the Prometheus metrics of ``serve`` after a Kafka client has read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _read(address: str) -> int:
     return found
 
 
-def test_a_page_tells_of_requests_bytes_and_lag(root: Path, tmp_path: Path) -> None:
+def test_metrics_page_has_requests_bytes_and_lag(root: Path, tmp_path: Path) -> None:
     told: list[str] = []
     with lastwrite.serve(
         str(root),
@@ -75,7 +75,7 @@ def test_a_page_tells_of_requests_bytes_and_lag(root: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(root: Path, tmp_path: Path, number: int) -> None:
+def test_signal_ends_the_server_cleanly(root: Path, tmp_path: Path, number: int) -> None:
     words = ["serve", str(root), "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")]
     with subprocess.Popen(
         [sys.executable, "-m", "lastwrite", *words], stdout=subprocess.PIPE, text=True

@@ -1,5 +1,5 @@
-"""``serve`` beside a real broker with the same users, rules and certificates: whoever may read here
-may read there, and is refused in the same words.
+"""Tests of ``serve`` beside a real broker with the same users, rules and certificates: same access,
+same errors.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def _words(error: Any) -> str:
 
 
 @pytest.mark.parametrize("mechanism", some(MECHANISMS[::-1], 1))
-def test_a_password_right_and_wrong(pair: Pair, mechanism: str) -> None:
+def test_right_and_wrong_passwords_are_treated_like_the_brokers(pair: Pair, mechanism: str) -> None:
     right = [
         told(settings_of(pair, of, how, mechanism, "alice", PASSWORDS["alice"]))
         for of in ("theirs", "ours")
@@ -276,7 +276,7 @@ def test_a_password_right_and_wrong(pair: Pair, mechanism: str) -> None:
 
 
 @pytest.mark.long
-def test_what_a_user_may_not(pair: Pair) -> None:
+def test_forbidden_access_has_the_brokers_errors(pair: Pair) -> None:
     for user, topic, group in (
         ("alice", "told", "a-1"),
         ("alice", "closed", "a-1"),
@@ -293,7 +293,7 @@ def test_what_a_user_may_not(pair: Pair) -> None:
         assert ours == theirs, (user, topic, group)
 
 
-def test_certificates(pair: Pair) -> None:
+def test_certificates_are_treated_like_the_brokers(pair: Pair) -> None:
     theirs, ours = (
         told(settings_of(pair, of, "TLS", "", "client", "")) for of in ("theirs", "ours")
     )
@@ -305,7 +305,7 @@ def test_certificates(pair: Pair) -> None:
     assert {each.partition(" ")[0] for each in ours} == {"_SSL"} or ours == theirs, (ours, theirs)
 
 
-def test_who_somebody_is_is_asked_again(pair: Pair) -> None:
+def test_consumer_survives_reauthentication(pair: Pair) -> None:
     """A consumer that reads on for longer than two sessions last hears of nothing."""
     errors: list[Any] = []
     consumers = []
@@ -329,7 +329,7 @@ def test_who_somebody_is_is_asked_again(pair: Pair) -> None:
 
 
 @pytest.mark.long
-def test_javas_client_says_the_same_of_both(pair: Pair) -> None:
+def test_java_client_reports_the_same_for_both(pair: Pair) -> None:
     if shutil.which("javac") is None:
         pytest.skip("no JDK")
     cases = [
@@ -689,7 +689,7 @@ def plain(answer: Any) -> str:
 
 
 @pytest.mark.parametrize("user", some(["alice", "bob", "carol"], 1))
-def test_what_rules_refuse_is_refused_as_the_broker_does(pair: Pair, user: str) -> None:
+def test_refusals_by_rules_equal_the_brokers(pair: Pair, user: str) -> None:
     ids = ids_of(pair.broker.address)
     ids = {name: id for name, id in ids.items() if name in TOPICS}
     wrong = []

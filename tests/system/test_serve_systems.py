@@ -1,5 +1,5 @@
-"""``serve`` over what RocketMQ's and Pulsar's brokers wrote, read by Kafka's own clients: one
-server, a store and an archive.
+"""Tests of ``serve`` on data of RocketMQ and Pulsar brokers, read by Kafka's clients from one
+server.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def expected(system: str, path: Path, topic: str) -> list[Seen]:
     ]
 
 
-def test_a_store_that_a_broker_wrote(place: Place) -> None:
+def test_store_of_a_rocketmq_broker_is_served(place: Place) -> None:
     found = read(place.serving.address, "ctopic", 2)
     assert found == expected("rocketmq", place.store, "ctopic") and len(found) == 118
     table: dict[bytes, tuple[int, bytes]] = {}
@@ -121,7 +121,7 @@ def test_a_store_that_a_broker_wrote(place: Place) -> None:
     assert {key.decode(): value for key, (_, value) in table.items()} == dict(latest)
 
 
-def test_a_topic_of_pulsar_and_what_comes_to_it(place: Place) -> None:
+def test_pulsar_topic_and_its_new_entries_are_served(place: Place) -> None:
     found = read(place.serving.address, "files")
     wanted = expected("pulsar", place.archive, FILES)
     assert len(found) == 95
@@ -145,7 +145,7 @@ def test_a_topic_of_pulsar_and_what_comes_to_it(place: Place) -> None:
 
 @pytest.mark.broker
 @pytest.mark.long
-def test_javas_consumer_reads_both(place: Place) -> None:
+def test_java_consumer_reads_both(place: Place) -> None:
     try:
         home = kafka_home()
     except Unavailable as reason:
@@ -175,7 +175,7 @@ def test_javas_consumer_reads_both(place: Place) -> None:
         assert sorted(ended.stdout.splitlines()) == sorted(by_us) and by_us
 
 
-def test_topics_of_one_name_are_refused(place: Place, tmp_path: Path) -> None:
+def test_topics_with_the_same_name_are_refused(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.store, tmp_path / "again")
     with pytest.raises(InvalidConfig, match="ctopic-0 exists in"):
         lastwrite.serve(

@@ -1,6 +1,6 @@
-"""Kafka's own tools print the same of ``serve`` and of a broker 4.4.0 on the same files.
+"""Tests that Kafka's tools print the same for ``serve`` and for a broker 4.4.0 on the same files.
 
-A broker has topics, groups of both protocols, an open transaction, dynamic settings, quotas and
+The broker has topics, groups of both protocols, an open transaction, dynamic settings, quotas and
 SCRAM credentials. It is stopped, its directory is copied, and it starts again. ``serve`` has the
 copy and the broker's properties file.
 """
@@ -234,7 +234,9 @@ def _comparable(pair: Pair, line: str) -> str:
     return line
 
 
-def test_a_transaction_without_a_coordinator_is_found_hanging(pair: Pair, tmp_path: Path) -> None:
+def test_transaction_without_a_coordinator_is_reported_as_hanging(
+    pair: Pair, tmp_path: Path
+) -> None:
     for name in ("data", "copy"):
         shutil.copytree(pair.copy, tmp_path / name)
         shutil.rmtree(tmp_path / name / "__transaction_state-0")
@@ -253,14 +255,14 @@ def test_a_transaction_without_a_coordinator_is_found_hanging(pair: Pair, tmp_pa
     assert printed[1].split()[:2] == ["t", "0"]
 
 
-def test_loggers_are_those_of_a_running_broker(pair: Pair) -> None:
+def test_loggers_equal_those_of_a_running_broker(pair: Pair) -> None:
     asked = "--describe", "--entity-type", "broker-loggers", "--entity-name", "1"
     theirs, ours = (pair.tools.run("kafka-configs", each, *asked) for each in pair.addresses)
     assert (ours.status, ours.lines) == (theirs.status, theirs.lines[:1])
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_features_of_each_version_are_the_brokers(pair: Pair, version: int) -> None:
+def test_features_of_each_version_equal_the_brokers(pair: Pair, version: int) -> None:
     """Version 3 leaves out features whose least level is 0 (KAFKA-17492)."""
     name = {"client_software_name": "a", "client_software_version": "1"}
     answers = []
@@ -339,7 +341,7 @@ _USERS = [{"name": name} for name in ("bob", "alice", "alice", "nobody")]
         ),
     ],
 )
-def test_answers_to_tools_are_the_brokers(
+def test_responses_to_tools_equal_the_brokers(
     pair: Pair, api: str, versions: tuple[int, ...], body: dict[str, Any]
 ) -> None:
     for version in versions:

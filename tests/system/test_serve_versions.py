@@ -1,5 +1,7 @@
-"""Clients of a server that speaks less than ours: of our answer to ApiVersions one request is taken
-out, or left in its oldest version alone, and whoever does not need it reads all.
+"""Tests of clients with a server that supports fewer requests: clients that do not need the missing
+one read everything.
+
+From our ApiVersions response one request is removed, or left in its oldest version.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ ONE = struct.Struct(">hhh")
 
 
 @pytest.mark.parametrize("name", sorted(READERS.keys() - {"spark"}))
-def test_a_client_reads_without_what_it_does_not_need(tmp_path: Path, name: str) -> None:
+def test_client_reads_without_the_requests_that_it_does_not_need(tmp_path: Path, name: str) -> None:
     records = [Record(n, 1_700_000_000_000 + n, b"k-%d" % n, b"v") for n in range(COUNT)]
     batches = [encode_batch(records[n : n + 10]) for n in range(0, COUNT, 10)]
     write_segment(tmp_path / "log" / f"{TOPIC}-0", 0, batches)

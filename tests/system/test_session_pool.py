@@ -1,5 +1,5 @@
-"""Several calls of one program: the second takes the Spark of the first, and what ends does so
-without a word.
+"""Tests of several calls in one program: the second uses the Spark of the first, and it ends
+silently.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run(program: str, folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["copy", "root"]
 
 
-def test_the_second_call_takes_the_spark_of_the_first(tmp_path: Path) -> None:
+def test_second_call_uses_the_spark_of_the_first(tmp_path: Path) -> None:
     run(
         """
 first = call()
@@ -102,7 +102,7 @@ wait_for(lambda: not children())
     )
 
 
-def test_it_ends_where_nobody_comes_or_tasks_may_be_left(tmp_path: Path) -> None:
+def test_idle_or_failed_session_ends(tmp_path: Path) -> None:
     run(
         """
 session_pool.SECONDS_PARKED = 0.0
@@ -139,7 +139,7 @@ wait_for(lambda: not children())
 
 
 @pytest.mark.long
-def test_threads_take_turns_and_only_where_they_need_spark(tmp_path: Path) -> None:
+def test_threads_wait_for_the_session_only_if_they_need_spark(tmp_path: Path) -> None:
     run(
         """
 import threading

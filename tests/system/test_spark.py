@@ -1,4 +1,4 @@
-"""The engine on a real Spark session: both exchanges, whole keys and fingerprints, one answer."""
+"""Tests of the engine on a real Spark session, with both exchanges, exact keys and fingerprints."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def make_root(root: Path, seed: int = 7, *, keyless: bool = False) -> Path:
 
 @pytest.mark.parametrize("strategy", ["offset", "timestamp"])
 @pytest.mark.parametrize("exact", [False, True])
-def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
+def test_spark_leaves_the_bytes_of_the_inline_engine(
     tmp_path: Path, spark: Any, exact: bool, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 1500)  # transactions across pieces
@@ -149,7 +149,7 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
                     write_segment(place / f"t-{partition}", last + 1, [], mtime_ms=NOW)
 
 
-def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: Any) -> None:
+def test_damaged_partition_does_not_affect_the_others(tmp_path: Path, spark: Any) -> None:
     root = make_root(tmp_path / "log")
     victim = sorted((root / "t-1").glob("*.log"))[1]
     data = bytearray(victim.read_bytes())
@@ -162,7 +162,7 @@ def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: An
     assert contents(root / "t-1") == before
 
 
-def test_a_large_segment_is_rewritten_in_parts(
+def test_large_segment_is_rewritten_in_parts(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 4096)
@@ -177,9 +177,7 @@ def test_a_large_segment_is_rewritten_in_parts(
     assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
 
 
-def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
-    tmp_path: Path, spark: Any
-) -> None:
+def test_stored_scans_are_used_if_workers_share_a_folder(tmp_path: Path, spark: Any) -> None:
     """The second round on either exchange leaves the same files; by Spark's shuffle nothing is
     kept.
     """

@@ -1,5 +1,5 @@
-"""The source under Spark Connect: batch, compacted, a stream, writing, and ``read(spark=)``;
-nothing of it asks for a context, which no client there has.
+"""Tests of the source under Spark Connect, whose clients have no context: batch, compacted view,
+stream, writing and read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ print("well")
 """
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_all_functions_work_under_spark_connect(tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [sys.executable, "-c", CODE, str(CORPUS), str(tmp_path)],

@@ -1,5 +1,5 @@
-"""Our jobs in a caller's session: named as ours, and nothing of the caller's is changed or
-cancelled.
+"""Tests of our jobs in a caller's session: they have our names, and the caller's settings and jobs
+are unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def properties(context: Any) -> list[str | None]:
 
 
 @pytest.mark.parametrize("was_set", [False, True])
-def test_jobs_bear_their_stage_and_the_caller_keeps_what_was_set(
+def test_jobs_have_the_stage_name_and_the_callers_settings_stay(
     session: Any, was_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = session.sparkContext
@@ -77,7 +77,7 @@ def test_jobs_bear_their_stage_and_the_caller_keeps_what_was_set(
     assert len({group for group, *_ in inside.values()}) == len(stages)
 
 
-def test_cancelling_ours_leaves_the_callers_jobs(session: Any, tmp_path: Path) -> None:
+def test_cancelling_our_jobs_keeps_the_callers(session: Any, tmp_path: Path) -> None:
     context = session.sparkContext
     theirs: list[Any] = []
 
@@ -114,7 +114,7 @@ def test_cancelling_ours_leaves_the_callers_jobs(session: Any, tmp_path: Path) -
         runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
 
 
-def test_an_interrupt_ends_our_job_alone(session: Any) -> None:
+def test_interrupt_ends_only_our_job(session: Any) -> None:
     """Ctrl-C in a program whose session has no handler of PySpark's: an exception, and no job that
     goes on.
     """
@@ -132,7 +132,7 @@ def test_an_interrupt_ends_our_job_alone(session: Any) -> None:
     assert context.parallelize([1, 2], 2).sum() == 3
 
 
-def test_a_jvm_that_pyspark_launched_for_us_ends_with_our_session() -> None:
+def test_jvm_launched_by_pyspark_for_us_ends_with_our_session() -> None:
     """The next one starts with the environment of its own time; a daemon once came from a JVM of
     another test's.
     """
@@ -147,7 +147,7 @@ def test_a_jvm_that_pyspark_launched_for_us_ends_with_our_session() -> None:
 
 
 @pytest.mark.long
-def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
+def test_spark_launcher_option_uses_pysparks_jvm(tmp_path: Path) -> None:
     """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers. It is
     parked like ours, beside a session of the caller's, and ends with the program.
     """
@@ -174,7 +174,7 @@ def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=600)
 
 
-def test_what_was_started_ahead_is_used_with_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_started_ahead_uses_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command of an earlier test had started it and not used it; then the environment changed."""
     start_ahead("local[1]", {}, print)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -183,7 +183,7 @@ def test_what_was_started_ahead_is_used_with_our_python(monkeypatch: pytest.Monk
     assert found == [sys.executable]
 
 
-def test_no_other_launcher(tmp_path: Path) -> None:
+def test_unknown_launcher_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="spark.lastwrite.launcher is 'slow'"):
         lastwrite.compact(
             str(make_root(tmp_path / "root")), topic="t", conf={"spark.lastwrite.launcher": "slow"}

@@ -1,5 +1,5 @@
-"""``format("lastwrite")`` and ``read(spark=)``: what they give is what a consumer gets, record by
-record, of logs that a real broker wrote.
+"""Tests of ``format("lastwrite")`` and ``read(spark=)`` against a consumer, on logs of a real
+broker.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_source_gives_what_a_consumer_gets(spark: SparkSession, level: str) -> None:
+def test_source_equals_a_consumer(spark: SparkSession, level: str) -> None:
     options = {"subscribePattern": ".*", "includeHeaders": "true", "kafka__isolation__level": level}
     found = rows(load(spark, **options))
     expected = [row for topic in TOPICS for row in consumed(topic, level)]
@@ -91,7 +91,7 @@ def test_the_source_gives_what_a_consumer_gets(spark: SparkSession, level: str) 
     assert len(found) > 600
 
 
-def test_a_frame_of_read_has_the_same_rows(spark: SparkSession) -> None:
+def test_frame_of_read_has_the_same_rows(spark: SparkSession) -> None:
     columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     frame = lastwrite.read(str(CORPUS), spark=spark)
     assert frame.columns == columns
@@ -104,7 +104,7 @@ def test_a_frame_of_read_has_the_same_rows(spark: SparkSession) -> None:
     ]
 
 
-def test_ranges_by_offset_and_by_time(spark: SparkSession) -> None:
+def test_ranges_by_offset_and_time_are_honoured(spark: SparkSession) -> None:
     whole = consumed("client-zstd", LEVELS[0])
     starting, ending = ({"client-zstd": {"0": offset}} for offset in (10, 50))
     some = load(
@@ -122,7 +122,7 @@ def test_ranges_by_offset_and_by_time(spark: SparkSession) -> None:
     assert rows(later) == [row for row in whole if row[4] >= first]
 
 
-def test_the_compacted_view_is_the_table(spark: SparkSession) -> None:
+def test_compacted_view_equals_the_table(spark: SparkSession) -> None:
     view = {"view": "compacted", "subscribePattern": ".*", "includeHeaders": "true"}
     found = rows(load(spark, **view))
     for topic in TOPICS:
@@ -136,14 +136,14 @@ def test_the_compacted_view_is_the_table(spark: SparkSession) -> None:
         load(spark, startingTimestamp="5", **view).count()
 
 
-def test_columns_of_the_callers_schema(spark: SparkSession) -> None:
+def test_caller_may_choose_the_schema(spark: SparkSession) -> None:
     frame = spark.read.format("lastwrite").schema("offset BIGINT, key BINARY")
     found = frame.option("subscribe", "client-lz4").load(str(CORPUS)).collect()
     assert [(row.offset, bytes(row.key)) for row in found if row.key is not None][:2]
     assert len(found) == len(consumed("client-lz4", LEVELS[0]))
 
 
-def test_filters_are_pushed_where_that_is_asked_for(spark: SparkSession) -> None:
+def test_filters_are_pushed_if_enabled(spark: SparkSession) -> None:
     pushed = "spark.sql.python.filterPushdown.enabled"
     if not hasattr(datasource.DataSourceReader, "pushFilters"):
         pytest.skip("filters came with PySpark 4.1")
@@ -183,18 +183,20 @@ def test_filters_are_pushed_where_that_is_asked_for(spark: SparkSession) -> None
         ),
     ],
 )
-def test_what_is_wrong_is_said(spark: SparkSession, options: dict[str, str], words: str) -> None:
+def test_wrong_options_are_reported(
+    spark: SparkSession, options: dict[str, str], words: str
+) -> None:
     with pytest.raises(Exception, match=words):
         load(spark, **options).count()
 
 
-def test_a_range_is_cut_where_that_is_wished(spark: SparkSession) -> None:
+def test_missing_data_is_tolerated_on_request(spark: SparkSession) -> None:
     asked = {"startingOffsets": '{"client-lz4":{"0":5000}}', "failOnDataLoss": "false"}
     assert load(spark, subscribe="client-lz4", **asked).count() == 0
     assert load(spark, subscribePattern="nothing").count() == 0
 
 
-def test_damage_is_an_error_and_no_short_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "logs"
     shutil.copytree(CORPUS, root)
     path = root / "client-lz4-0" / "00000000000000000000.log"

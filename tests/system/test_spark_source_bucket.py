@@ -1,4 +1,4 @@
-"""``format("lastwrite")`` over an archive in a real S3 server: batches, streams, writing."""
+"""Tests of ``format("lastwrite")`` on an archive in a real S3 server: batches, streams and writing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 TOPIC = "transactional"
 
 
-def test_an_archive_in_a_bucket(tmp_path: Path) -> None:
+def test_archive_in_a_bucket_is_read(tmp_path: Path) -> None:
     with s3_server(tmp_path / "s3", BUCKET) as s3:
         address = f"s3://{BUCKET}/a"
         lastwrite.fetch([str(CORPUS)], address, topic=TOPIC, include_active=True, config=s3.config)
@@ -31,7 +31,7 @@ def test_an_archive_in_a_bucket(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_written_streamed_and_looked_up_in_a_bucket(tmp_path: Path) -> None:
+def test_bucket_is_written_streamed_and_looked_up(tmp_path: Path) -> None:
     """``df.write``, ``readStream`` and the README's pastes, with no path of this machine."""
     with s3_server(tmp_path / "s3", BUCKET) as s3, spark_session("local[2]", {}) as spark:
         address, options = f"s3://{BUCKET}/written", s3.config

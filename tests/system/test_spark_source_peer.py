@@ -1,5 +1,5 @@
-"""``format("lastwrite")`` against Spark's own Kafka source on a real broker's topics: the same
-rows, with the same options, in both directions.
+"""Tests of ``format("lastwrite")`` against Spark's own Kafka source: same rows with the same
+options, in both directions.
 """
 
 from __future__ import annotations

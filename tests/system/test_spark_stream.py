@@ -1,5 +1,6 @@
-"""``readStream.format("lastwrite")``: every record once, over restarts and crashes, of an archive
-that follows a log, and of a log that a real broker writes.
+"""Tests of ``readStream.format("lastwrite")``: every record once, over restarts and crashes.
+
+The sources are an archive that follows a log, and a log that a real broker writes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Query:
         return json.loads(path.read_text().splitlines()[-1])
 
 
-def test_every_record_once_of_an_archive_that_follows(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_of_a_following_archive_gets_every_record_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     root, archive = Root(tmp_path / "logs"), str(tmp_path / "archive")
 
     def bring(name: str, records: int) -> None:
@@ -93,7 +96,9 @@ def test_every_record_once_of_an_archive_that_follows(spark: SparkSession, tmp_p
 @pytest.mark.broker
 @pytest.mark.long
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
-def test_a_log_that_a_broker_writes(spark: SparkSession, tmp_path: Path, level: str) -> None:
+def test_stream_of_a_live_log_gets_every_record_once(
+    spark: SparkSession, tmp_path: Path, level: str
+) -> None:
     from confluent_kafka import Producer
 
     from tests.support.kafka.broker import Broker, Unavailable, kafka_home

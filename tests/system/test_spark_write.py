@@ -1,5 +1,5 @@
-"""``df.write.format("lastwrite")`` and ``writeStream``: what is appended is read back, by Spark, by
-a restored broker's consumer, and once over restarts.
+"""Tests of ``df.write.format("lastwrite")`` and ``writeStream``, read by Spark and by the consumer
+of a restored broker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def append(frame: Any, archive: Path, topic: str = "t", **options: str) -> None:
     writer.save(str(archive))
 
 
-def test_what_is_appended_is_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_appended_rows_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(0, 500, 1, 3).selectExpr(*ROWS)
     append(frame, tmp_path, numPartitions="3", kafka__compression__type="zstd")
     append(frame.limit(50), tmp_path, txnAppId="job", txnVersion="3")
@@ -65,7 +65,7 @@ def test_what_is_appended_is_read(spark: SparkSession, tmp_path: Path) -> None:
     assert copy.count() == 550
 
 
-def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_options_and_columns_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(5).selectExpr(*ROWS)
     for asked, words in [
         ({"frobnicate": "1"}, "unknown option frobnicate"),
@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_stream_into_an_archive_comes_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_into_an_archive_writes_every_row_once(spark: SparkSession, tmp_path: Path) -> None:
     root, archive = Root(tmp_path / "logs"), tmp_path / "archive"
 
     def run() -> None:
@@ -111,7 +111,7 @@ def test_a_stream_into_an_archive_comes_once(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.broker
 @pytest.mark.long
-def test_a_consumer_reads_it_of_a_restored_broker(spark: SparkSession, tmp_path: Path) -> None:
+def test_consumer_of_a_restored_broker_reads_the_rows(spark: SparkSession, tmp_path: Path) -> None:
     from tests.support.kafka.broker import Broker, Unavailable, kafka_home
     from tests.support.kafka.clients import Sent, consume, create_topic, produce
 

@@ -1,5 +1,5 @@
-"""Spark as we start it: what comes up goes down, whoever ends first, and where we cannot start it
-Spark does.
+"""Tests of starting and ending Spark: everything that starts ends, and Spark starts itself where we
+cannot.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def wait_for(condition: object, seconds: float = 120) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_driver_is_killed_and_everything_ends(ahead: bool) -> None:
+def test_killed_driver_ends_every_process(ahead: bool) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", ROUND.format(ahead=ahead, wait=True)],
         stdout=subprocess.PIPE,
@@ -86,9 +86,7 @@ def test_the_driver_is_killed_and_everything_ends(ahead: bool) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ahead", [False, True])
-def test_nothing_is_left_behind(
-    tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_leaves_no_files(tmp_path: Path, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no" / "cache"))
     (tmp_path / "no").write_bytes(b"")
     assert run(ROUND.format(ahead=ahead, wait=False)) == "55 True\n"
@@ -98,7 +96,7 @@ def test_nothing_is_left_behind(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_laid_out_start_gives_the_same(tmp_path: Path) -> None:
+def test_start_from_the_class_archive_gives_the_same(tmp_path: Path) -> None:
     """The first run writes the archive while it ends, the second takes it; a broken one goes."""
     cache = tmp_path / "cache"
     code = ROUND.format(ahead=True, wait=False)
@@ -121,7 +119,7 @@ def test_a_laid_out_start_gives_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_settings_from_outside_take_sparks_own_way(tmp_path: Path) -> None:
+def test_external_settings_use_sparks_own_start(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.lastwrite.exchange shuffle\n")
     code = ROUND.format(ahead=True, wait=False).replace(
         "spark.close", 'print(spark.setting("spark.lastwrite.exchange")); spark.close'
@@ -130,7 +128,7 @@ def test_settings_from_outside_take_sparks_own_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_session_that_nobody_waited_for_ends_at_once() -> None:
+def test_unused_session_ends_at_once() -> None:
     before = psutil.Process().children(recursive=True)
     began = time.monotonic()
     OwnSpark("local[2]", {}).close()
@@ -180,7 +178,7 @@ def forked_worker(
             yield psutil.Process(worker)
 
 
-def test_a_daemon_comes_from_the_fork_server_and_ends_with_its_input(
+def test_daemon_is_forked_from_the_server_and_ends_with_its_input(
     fork_server: ForkServer,
 ) -> None:
     with attach(**fork_server.environment) as daemon:
@@ -191,7 +189,7 @@ def test_a_daemon_comes_from_the_fork_server_and_ends_with_its_input(
         daemon.wait(20)
 
 
-def test_a_daemon_ends_with_what_attached_it(fork_server: ForkServer) -> None:
+def test_daemon_ends_with_its_attached_process(fork_server: ForkServer) -> None:
     with attach(**fork_server.environment) as daemon:
         with forked_worker(daemon) as worker:
             parent = worker.parent()
@@ -200,7 +198,7 @@ def test_a_daemon_ends_with_what_attached_it(fork_server: ForkServer) -> None:
 
 
 @pytest.mark.parametrize("address", ["", "/no/such/forkserver"])
-def test_without_a_fork_server_it_is_the_daemon_itself(address: str) -> None:
+def test_missing_fork_server_is_replaced_by_the_daemon(address: str) -> None:
     with attach(**({ADDRESS: address} if address else {})) as daemon:
         with forked_worker(daemon) as worker:
             assert worker.ppid() == daemon.pid
@@ -209,7 +207,7 @@ def test_without_a_fork_server_it_is_the_daemon_itself(address: str) -> None:
         daemon.wait(20)
 
 
-def test_it_takes_environment_and_folder_of_what_attached(
+def test_worker_has_the_environment_and_folder_of_its_attached_process(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
     """The secret comes by the environment; the worker that was told it says ok."""
@@ -222,14 +220,14 @@ def test_it_takes_environment_and_folder_of_what_attached(
         daemon.stdin.close()
 
 
-def test_what_a_worker_needs_can_be_loaded_beforehand() -> None:
+def test_preloading_of_worker_modules_succeeds() -> None:
     """``load`` passes over what fails, so that the work says it; it must not fail by itself."""
     _load_all(with_kernels=True)
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_first_run_says_that_it_compiles(tmp_path: Path) -> None:
+def test_first_run_reports_the_compilation(tmp_path: Path) -> None:
     """Before it scans, and once; the second run says nothing of it. Of the kernels of other systems
     none is compiled.
     """

@@ -1,6 +1,4 @@
-"""``table``: the mapping of last writes, over logs that a real broker wrote, a cleaner's work, and
-what goes wrong.
-"""
+"""Tests of ``table`` on logs of a real broker, after rounds, and on damage."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ def by_consumer(path: Path | str, topic: str) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_it_is_what_a_consumer_is_left_with(topic: str) -> None:
+def test_table_equals_a_consumers_last_state(topic: str) -> None:
     expected = {
         base64.b64decode(key): base64.b64decode(value)
         for key, value in by_consumer(CORPUS, topic).items()
@@ -62,7 +60,7 @@ def written(root: Path, partition: int, writes: int, keys: int, begin_ms: int) -
             log.append(b"k%d" % ((n * 7 + partition) % keys), value, begin_ms + n)
 
 
-def test_between_partitions_the_later_record_wins_and_files_hold_what_memory_does_not(
+def test_later_record_wins_between_partitions_in_any_memory(
     tmp_path: Path,
 ) -> None:
     written(tmp_path, 0, 20_000, 9000, 1_000_000)
@@ -83,7 +81,7 @@ def test_between_partitions_the_later_record_wins_and_files_hold_what_memory_doe
             assert all(table[key] == live[key] for key in list(live)[::50])
 
 
-def test_columns_for_other_libraries(tmp_path: Path) -> None:
+def test_other_libraries_read_the_columns(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
     written(tmp_path, 0, 5_000, 300, 1_000_000)
     table = lastwrite.table(tmp_path, "t")
@@ -96,7 +94,7 @@ def test_columns_for_other_libraries(tmp_path: Path) -> None:
         table.to_arrow(["nothing"])
 
 
-def test_after_a_round_it_reads_on_or_says_so(tmp_path: Path) -> None:
+def test_table_survives_a_round_or_reports_it(tmp_path: Path) -> None:
     written(tmp_path, 0, 5_000, 3_000, 1_000_000)
     table = lastwrite.table(tmp_path, "t")
     key = next(iter(table))
@@ -121,7 +119,7 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
     assert (caught.value.path, caught.value.at) == (str(path), 17)
 
 
-def test_no_spark_and_no_java_is_started_for_it() -> None:
+def test_table_starts_neither_spark_nor_java() -> None:
     code = (
         "import sys, lastwrite\n"
         f"lastwrite.table({str(CORPUS)!r}, 'client-zstd')\n"

@@ -1,6 +1,7 @@
-"""``table`` and ``follow`` beside real brokers: over a log directory that grows while the broker's
-own cleaner runs, and over an archive that is fetched in turns and compacted between. What follows
-a table change by change ends with what a consumer is left with.
+"""Tests of ``table`` and ``follow`` beside real brokers: the followed table equals a consumer's.
+
+The sources are a log directory under its broker's cleaner, and an archive that is fetched and
+compacted in turn.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def left(broker: Broker) -> dict[bytes, bytes]:
 
 
 @pytest.mark.parametrize("retention_ms", [3_600_000, 100])
-def test_a_log_directory_that_its_cleaner_cleans(broker: Broker, retention_ms: int) -> None:
+def test_log_directory_under_its_cleaner_is_followed(broker: Broker, retention_ms: int) -> None:
     create_topic(broker, "kept", CLEANED | {"delete.retention.ms": str(retention_ms)})
     wait_for(lambda: (broker.data / "kept-0").is_dir())
     follower, writer = Follower(broker.data), Writer(broker, "kept", retention_ms)
@@ -100,7 +101,7 @@ def test_a_log_directory_that_its_cleaner_cleans(broker: Broker, retention_ms: i
     print(follower.looks, follower.conflicts, follower.made)
 
 
-def test_an_archive_that_is_fetched_and_compacted(broker: Broker, tmp_path: Path) -> None:
+def test_archive_that_is_fetched_and_compacted_is_followed(broker: Broker, tmp_path: Path) -> None:
     create_topic(broker, "kept", CLEANED | {"delete.retention.ms": "3600000"})
     archive, writer = tmp_path / "archive", Writer(broker, "kept", 7)
     writer.start()

@@ -1,4 +1,4 @@
-"""``docs/guide/lookup-service.md``, run as a reader would paste it, over a log that grows."""
+"""Tests that ``docs/guide/lookup-service.md`` runs as written, on a growing log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def snippet(number: int, tmp_path: Path) -> str:
     return re.sub("/(data|tmp)/", f"{tmp_path}/", code)
 
 
-def test_behind_http(tmp_path: Path) -> None:
+def test_http_service_of_the_guide_runs(tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     exec(snippet(0, tmp_path).replace("8080", "0"), found)
     service = found["service"]
@@ -45,13 +45,15 @@ def test_behind_http(tmp_path: Path) -> None:
         service.server_close()
 
 
-def test_a_dimension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dimension_table_of_the_guide_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("duckdb")
     exec(snippet(1, tmp_path), {})
     assert "('user-0', 3, 'epsilon epsilon')" in capsys.readouterr().out
 
 
-def test_a_search_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_index_of_the_guide_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found: dict[str, Any] = {}
     exec(snippet(2, tmp_path), found)
     assert capsys.readouterr().out == "True\n"

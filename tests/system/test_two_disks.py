@@ -1,5 +1,5 @@
-"""A real broker of two ``log.dirs``: of the disk without the cluster's metadata nothing is taken
-for compacted.
+"""Tests of a real broker with two ``log.dirs``: topics on the disk without metadata do not count as
+compacted.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def command(*words: object) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_the_second_disk(disks: TwoDisks, tmp_path: Path) -> None:
+def test_second_disk_alone_is_left_unchanged_and_both_are_compacted(
+    disks: TwoDisks, tmp_path: Path
+) -> None:
     """It has a topic of each policy: the broker spreads them."""
     clicks, orders = sorted(disks.on(disks.b))
     assert (clicks in CLICKS, orders in ORDERS) == (True, True)

@@ -1,4 +1,4 @@
-"""``verify`` on a real Spark session says what it says without one."""
+"""Tests that ``verify`` on a real Spark session reports the same as without one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORE = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
 ROCKETMQ_NOW = 1_795_300_000_000
 
 
-def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
+def test_spark_reports_the_same_as_the_inline_engine(tmp_path: Path) -> None:
     before = make_root(tmp_path / "before")
     after = tmp_path / "after"
     shutil.copytree(before, after)
@@ -45,7 +45,9 @@ def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_store_of_rocketmq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rocketmq_store_has_the_same_report_on_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = shutil.copytree(STORE, tmp_path / "before")
     after = shutil.copytree(STORE, tmp_path / "after")
     lastwrite.compact(str(after), now_ms=ROCKETMQ_NOW, spark=INLINE)
