@@ -19,7 +19,7 @@ class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
     folder: str = field(name="path")  # the partition's folder in the log root
     first_offset: int | None = None
     end_offset: int | None = None
-    # false if the log root already had the partition, or if it is empty
+    # false if the log root already had the partition, or if the partition is empty
     is_written: bool = field(default=False, name="written")
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")
@@ -35,7 +35,7 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     path: str  # the log root
     partitions: tuple[RestoredLog, ...]
     notes: tuple[str, ...] = ()
-    # command that sets the groups' committed offsets once the broker runs; null if there are none
+    # command that sets the groups' committed offsets once the broker runs; null without groups
     groups_command: str | None = None
     untouched: tuple[UntouchedFile, ...] = ()  # other files of the log root, which were not changed
     # 3 if the archive is damaged, 1 if something could not be restored
@@ -53,7 +53,7 @@ class GroupGiven(FrozenDocument, frozen=True, kw_only=True):
 
     group: str
     position: int  # the group's committed offset in the archive
-    # the group's committed offset in the cluster, after this run; null if it has none
+    # the group's committed offset in the cluster, after this run; null if the group has no offset
     offset: int | None = None
     is_set: bool = field(default=False, name="set")  # this run set the group's offset
     reason: str | None = None  # why the group's offset was not set

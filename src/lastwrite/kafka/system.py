@@ -608,7 +608,7 @@ def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end offset; -1 if the last segment is empty, so that its base is that offset."""
+    """The log's end offset; -1 if the last segment is empty, whose base offset is the log's end."""
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 

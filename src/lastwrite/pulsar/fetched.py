@@ -27,11 +27,11 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
     ledger: int
     how: FetchMethod
-    entries: int  # number of copied entries; for a missing ledger, of all its entries
+    entries: int  # number of copied entries; for a missing ledger, the number of all entries
     size_bytes: int = field(name="bytes")  # bytes of the data object
     # the data object in the archive; empty, printed as null, if the ledger has none
     path: Annotated[str, JsonName(or_none)] = field(name="object")
-    # the file, folder or cluster that it was copied from; empty, printed as null, if none
+    # the file, folder or cluster that was copied; empty, printed as null, for a missing ledger
     source: Annotated[str, JsonName(or_none)]
     # whether the ledger may have more entries by now
     is_open: bool = field(default=False, name="open")
@@ -41,7 +41,7 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
-    """One topic: its ledgers in the log's order, the compacted one last, and its problems."""
+    """One topic: its ledgers in the log's order, the compacted ledger last, and its problems."""
 
     topic: str  # the full name, with the partition
     folder: str

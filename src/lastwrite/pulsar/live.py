@@ -146,7 +146,7 @@ def compact_live(
 def _with_retention(
     cluster: PulsarCluster, topic: TopicName, rules: dict[str, object]
 ) -> dict[str, object]:
-    """Add the retention in the cluster's policies, unless the settings have one."""
+    """Add the retention in the cluster's policies, unless the settings have a retention."""
     if states_retention(rules) or (found := cluster.retention_of(topic)) is None:
         return rules
     said = {"retentionTimeInMinutes": found.minutes, "retentionSizeInMB": found.megabytes}

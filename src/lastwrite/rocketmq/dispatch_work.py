@@ -73,7 +73,7 @@ class QueueState:
 
     # number of the next unit; -1: the queue is empty
     next_number: int = -1
-    # address after the last record; in a batch consume queue its first byte; -1: no record
+    # address after the last record; in a batch consume queue, address of that record; -1: no record
     end: int = -1
     tail_path: str = ""  # the file with the last unit
     tail_start: int = 0  # position of ``tail_path`` in the queue

@@ -72,8 +72,8 @@ class BrokerQueue:
 
     queue: MessageQueue
     topic: TopicConfig | None
-    is_compacted: bool  # its broker compacts it, so offsets have gaps
-    file_bytes: int  # file size of its compaction log, which may not exist
+    is_compacted: bool  # whether the broker compacts the queue, so that offsets have gaps
+    file_bytes: int  # file size of the queue's compaction log, which may not exist
 
     @property
     def name(self) -> TopicPartition:
@@ -407,7 +407,7 @@ class RocketmqSyncContext:
         self._patience.stopped.set()
 
     def close(self) -> None:
-        """Close all idle connections; the next request opens a new one."""
+        """Close all idle connections; the next request opens a new connection."""
         with self._turn:
             clients, self._clients = self._clients, []
         for client in clients:
@@ -443,7 +443,7 @@ class _QueueWalk:
 
     @property
     def may_stop(self) -> bool:
-        """Whether an incomplete fetch may be committed, so that the next one continues it.
+        """Whether an incomplete fetch may be committed, so that the next fetch continues it.
 
         The next fetch searches missing offsets in the commit log, which may lack offsets of a
         compacted queue. So such a queue must be fetched completely at first. Missing offsets that
@@ -516,7 +516,7 @@ class _QueueWalk:
             self._at = offset + 1
 
     def _prove_same(self, offset: int, record: bytes) -> None:
-        """Check that the commit log's message is the pulled one, not a re-created topic's."""
+        """Check that the commit log has the pulled message, because a topic may be re-created."""
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = f"the topic was made anew: offset {offset} is another message in the commit log"

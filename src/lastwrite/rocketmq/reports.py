@@ -206,7 +206,7 @@ class CutReport(Document, kw_only=True):
     file: str = ""
     position: int = 0
     records: int = 0  # number of removed whole records
-    bytes: int = 0  # from ``at`` to the end of the last whole record
+    bytes: int = 0  # bytes from ``at`` to the end of the last whole record
     log_end: int = 0  # address after the last whole record, before the cut
     queues: list[OffsetRange] = []
     compaction: list[OffsetRange] = []
@@ -225,7 +225,7 @@ class CutReport(Document, kw_only=True):
 
 
 class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
-    """One restored queue: its messages from the broker, merged with those of the store."""
+    """One restored queue: its messages from the broker, merged with the store's messages."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)

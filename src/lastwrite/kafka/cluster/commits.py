@@ -101,7 +101,7 @@ class OffsetCommits:
             place, key = None, record.key or b""
             try:
                 place = place_of(record.key)
-                # Records of a transaction are applied at its marker, after newer records.
+                # A transaction's records are applied at the marker, perhaps after newer records.
                 if place is None or record.offset < self._said.get(place, -1):
                     continue
                 commit = None if record.value is None else commit_of(record.value)

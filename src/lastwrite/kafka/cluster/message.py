@@ -68,7 +68,7 @@ class SchemaField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure. A ``nullable`` one follows a byte, which is 1 if the structure is present."""
+    """A structure. The byte before a ``nullable`` structure is 1 if the structure is present."""
 
     fields: tuple[SchemaField, ...]
     nullable: bool = False

@@ -71,7 +71,7 @@ def gather(
 
 
 def with_headers(records: RecordColumns) -> RecordColumns:
-    """The same records, with the positions of their headers' names and values."""
+    """``records``, with the positions of their headers' names and values."""
     starts, counts = records.headers
     found = np.empty((4, int(counts.sum())), dtype=np.int64)
     _locate_headers(records.data, starts, counts, found)

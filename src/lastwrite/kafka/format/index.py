@@ -42,7 +42,7 @@ NO_TIMESTAMP_MS = -1
 
 
 class OffsetEntry(NamedTuple):
-    """The last offset of a batch, and the byte at which the batch or an earlier one begins."""
+    """The last offset of a batch, and the byte at which the batch or an earlier batch begins."""
 
     # fmt: off
     #                                       offset  type
@@ -360,7 +360,7 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
 
 
 def _rising(column: Int64s, floor: int) -> int:
-    """Count the values before the first one that does not rise. The first must exceed ``floor``."""
+    """Count the leading values that rise. The first value must exceed ``floor``."""
     if not len(column) or column[0] <= floor:
         return 0
     falls = column[1:] <= column[:-1]  # a difference could overflow

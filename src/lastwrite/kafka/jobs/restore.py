@@ -219,11 +219,11 @@ class _Cluster:
     def _making(self, found: RestorablePartition) -> str:
         """The command that creates the topic with its archived settings."""
         topic, known = found.to.topic, found.contents.known
-        if topic == GROUPS_TOPIC:  # a broker creates it at the first request about a group
+        if topic == GROUPS_TOPIC:  # a broker creates this topic at the first request about a group
             return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
         words = ["--create", "--topic", topic, "--partitions", str(found.partitions)]
         for name, value in sorted((known.topic if known else {}).items()):
-            if "throttled.replicas" not in name:  # its value contains broker ids
+            if "throttled.replicas" not in name:  # the value contains broker ids
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 

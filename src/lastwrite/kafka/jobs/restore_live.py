@@ -230,7 +230,7 @@ class _LiveRestore:
                 key: value
                 for key, value in sorted((known.topic if known else {}).items())
                 if value is not None
-                and "throttled.replicas" not in key  # its value contains broker ids
+                and "throttled.replicas" not in key  # the value contains broker ids
             }
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 

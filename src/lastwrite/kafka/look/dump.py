@@ -125,7 +125,7 @@ class _Dump:
         return limited(rows, limit, self._problems)
 
     def note(self, problem: Problem) -> None:
-        """Note a problem, unless there is one at the same position."""
+        """Note a problem, unless a problem at the same position was noted."""
         if all(
             (known.path, known.position) != (problem.path, problem.position)
             for known in self._problems
@@ -270,7 +270,7 @@ class _Dump:
 
     def _index_files(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
         stem = segment.path.rpartition(".log")[0]
-        tail = segment.path.rpartition(".log")[2]  # ".swap" if a crash left it
+        tail = segment.path.rpartition(".log")[2]  # ".swap" after a crash
         for kind in (
             KafkaFileKind.INDEX,
             KafkaFileKind.TIME_INDEX,

@@ -40,7 +40,7 @@ from lastwrite.storage.reading import read_small
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # problems reported for a partition; the rest are counted
+MOST_PROBLEMS = 20  # most problems listed per partition; further problems are only counted
 _NO_END = (1 << 63) - 1
 
 
@@ -249,7 +249,7 @@ class _LogInspection:
 
 
 class _ProblemCollector:
-    """Collects a partition's problems: one for each position, all counted, the first ones kept.
+    """Counts a partition's problems, one for each position, and lists the first of them.
 
     Problems without a position differ by their message, as the gaps of an archive do.
     """

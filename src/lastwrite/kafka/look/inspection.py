@@ -109,7 +109,7 @@ class PartitionInspection(Document, kw_only=True):
     expired_producers: int | None = None  # producers that have expired
     log_start: int | None = None
     high_watermark: int | None = None
-    # records below it are replicated, and their transactions have ended
+    # records below this offset are replicated, and their transactions have ended
     last_stable_offset: int | None = None
     end_offset: int | None = None
     checkpoint: int | None = None  # the end of the last compaction; null if there was none
@@ -120,9 +120,9 @@ class PartitionInspection(Document, kw_only=True):
     cleanable_bytes: int | None = None  # dirty bytes that compaction may clean now
     dirty_ratio: float | None = None  # cleanable share of the log, as a broker computes it
     is_due: bool | None = None  # a broker would compact the partition now
-    reason: str | None = None  # why a broker would not compact it
+    reason: str | None = None  # why a broker would not compact the partition
     uncleanable: Quarantined | None = None  # quarantine note, if the cleaner skips the partition
-    problem_count: int = 0  # number of all problems; ``problems`` has the first ones
+    problem_count: int = 0  # number of all problems; ``problems`` lists only the first problems
     # the effective settings; empty if they are unknown
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)

@@ -19,7 +19,7 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window, problem_of
 from lastwrite.storage.reading import SegmentReader, reader_of
 
-_FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
+_FRAME_BYTES = 17  # bytes through the magic, which have the same layout in every format
 
 
 def kafka_problem_of(error: LogError, path: str, shift: int = 0) -> Problem:

@@ -51,7 +51,7 @@ class KafkaProof(LogProof):
     damage_remedy = RESTORE
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """A log root with one partition may stand for that partition."""
+        """Always True: a log root may stand for its only partition."""
         return True
 
     def check(

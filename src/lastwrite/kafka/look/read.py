@@ -221,7 +221,7 @@ class KafkaReading(Iterator[Row]):
                 yield segment, position, batch
 
     def _note(self, problem: Problem) -> None:
-        """Note a problem, unless there is one at the same position."""
+        """Note a problem, unless a problem at the same position was noted."""
         known = {(other.path, other.position) for other in self._problems}
         if (problem.path, problem.position) not in known:
             self._problems.append(problem)

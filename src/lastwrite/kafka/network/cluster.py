@@ -119,7 +119,7 @@ class KafkaCluster:
             self._idle.clear()
 
     def stop(self) -> None:
-        """Abort all requests in all threads, and refuse later ones."""
+        """Abort all requests in all threads, and refuse later requests."""
         self._is_stopped = True
         for connection in list(self._busy):
             connection.shutdown()

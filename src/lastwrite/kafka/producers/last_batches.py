@@ -36,7 +36,7 @@ class LastBatches:
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """The entries by producer id. Expired ones are included, because expiry needs a clock."""
+        """The entries by producer id, including expired ones, because expiry needs a clock."""
         return tuple(entry for _, entry in sorted(self._known.items()))
 
     def add(self, data: ByteArray, positions: Int64Array, table: BatchTable) -> None:

@@ -247,7 +247,7 @@ class TransactionIndexCheck:
         self._transactions = transactions
         begins = np.where(transactions[:, LEFT] > 0, transactions[:, FIRST_LEFT], _NEVER)
         begins = np.append(begins, _NEVER if first_open is None else first_open)
-        # For each row: the smallest first offset of its transaction and all later ones.
+        # For each row: the smallest first offset of its transaction and all later transactions.
         self._earliest = np.minimum.accumulate(begins[::-1])[::-1]
         committed = transactions[
             (transactions[:, VERDICT] == COMMIT_MARKER) & (transactions[:, LEFT] > 0)

@@ -443,7 +443,7 @@ def _read(file: FileIdentity) -> bytes:
 
 
 def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
-    """Write the indexes that a broker would write for a segment at start. Correct ones stay.
+    """Write the indexes that a broker would write for a segment at start. Correct indexes stay.
 
     If only the time index is missing, an empty one is created, as in Kafka. ``aborted`` are the
     entries of the transaction index; without entries the file is removed.

@@ -56,7 +56,7 @@ class Intent:
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
     kept: tuple[int, ...]  # unchanged segments between old ones; their new files are hard links
-    # the ``.swap`` names of all new files; when the last one exists, the commit is valid
+    # the ``.swap`` names of all new files; once the last of these files exists, the commit is valid
     swaps: tuple[str, ...]
     # names in ``swaps`` of empty files, for old files that have no new file
     stand_ins: tuple[str, ...]

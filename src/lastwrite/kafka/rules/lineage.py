@@ -49,7 +49,7 @@ def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
 def chain(
     copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """The segments for the offsets from ``log_start`` to ``end``. None means the last one's end.
+    """The segments for the offsets from ``log_start`` to ``end``; None: to the last segment's end.
 
     If two segments have the same base offset, the longer one is used. If they are equally long, the
     one that was finished last is used.

@@ -90,7 +90,7 @@ class ProducerStates:
 
     @property
     def producers(self) -> tuple[ProducerState, ...]:
-        """All producers so far, by id. Expired ones are included, because expiry needs a clock."""
+        """All producers so far, by id, including expired ones, because expiry needs a clock."""
         return tuple(
             ProducerState(producer_id, *state, self._open.get(producer_id, -1))
             for producer_id, state in sorted(self._known.items())

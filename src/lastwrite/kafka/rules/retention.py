@@ -41,7 +41,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
             RetentionRule.BYTES: config.retention_bytes,
             RetentionRule.AGE: config.retention_ms,
         }
-    # For each segment, the total bytes of it and all later segments.
+    # For each segment, the bytes from its start to the log's end.
     sizes = list(accumulate(segment.size_bytes for segment in reversed(log.segments)))[::-1]
     gone: list[Expired] = []
     stays = None

@@ -62,7 +62,7 @@ class LiveSource:
     log_start: int
     end: int  # the high watermark: the end of the replicated records
     topic_id: str | None
-    # leader epochs above the given one, with their first offsets; see ``LiveLog.lineage``
+    # returns the leader epochs above an epoch, with their first offsets; see ``LiveLog.lineage``
     lineage: Callable[[int], Epochs]
     # the topic's settings in the cluster; None leaves the archive's settings unchanged
     known: ArchivedMetadata | None
@@ -77,7 +77,7 @@ class LiveSource:
     # the caller polls, so LogHeld is raised while another process has an unfinished round
     follows: bool = False
     level_ms: int = 0  # time at which the archive last had all records; 0 if unknown
-    # not None for records that no broker wrote, which get a single commit; see ``ArchivedLog``
+    # (append name, number) pairs for records that no broker wrote; they get a single commit
     written: tuple[tuple[str, int], ...] | None = None
 
 
@@ -218,7 +218,7 @@ class KafkaArchiveWriter:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> DivergenceReason | None:
-        """The reason if a tombstone may be missing, else None. A hole is the work of a cleaner."""
+        """The reason if a tombstone may be missing, else None. Holes show the work of a cleaner."""
         config = self._source.config
         if self._gap is not None:  # --accept-gap also accepts lost tombstones
             return None
@@ -295,7 +295,7 @@ class KafkaArchiveWriter:
         self._copy(again)
 
     def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
-        """The small segments at the archive's end that are merged into the new one.
+        """The small segments at the archive's end that are merged into the new segment.
 
         Only uncleaned segments qualify, and for a follower only parts of the active segment. The
         new segment must still have space for the batches in ``coming``.

@@ -113,7 +113,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     etag: str = ""
     index_bytes: int = 0
     time_index_bytes: int = 0
-    transaction_index_bytes: int = 0  # 0 if there is no such index
+    transaction_index_bytes: int = 0  # 0 without a transaction index
     # whether there are an offset index and a time index
     is_indexed: bool = msgspec.field(default=True, name="indexed")
     largest_timestamp_ms: int

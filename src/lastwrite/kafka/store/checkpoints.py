@@ -94,7 +94,7 @@ def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | N
     """
     with lock.root_turn(root):
         path = os.path.join(root, file)
-        # Not from the cache: two versions within one tick of the clock may look alike.
+        # Read without the cache: two versions within one tick of the clock may look alike.
         offsets = _read(path)
         if file == CLEANER_OFFSETS:
             there = _folders(root)

@@ -225,7 +225,8 @@ class _Swap:
         self._links: list[tuple[str, str]] = []
         for output in outputs:
             for kind, path in output.files:
-                # Renamed, so that cleanup by the task that wrote the file does not find it.
+                # The file is renamed, so that the cleanup by the task that wrote it does not find
+                # it.
                 staged = segment_file_name(
                     output.base_offset, kind, Suffix.CLEANED, attempt="commit"
                 )

@@ -216,7 +216,7 @@ class _PartitionListing:
         self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by offset of the snapshot
         self._bare_from: int | None = None
         self._holes: list[tuple[int, int]] = []
-        # Read before the log, so that a running broker's later offsets are not used.
+        # Checkpoints are read before the log, so that later offsets of a broker are not used.
         problems: list[Problem] = []
         noted_ns = 0 if below is None else root.noted_ns
         self._noted_ns = noted_ns - _NOTING_NS
@@ -468,7 +468,7 @@ class _PartitionListing:
             return None
 
     def _look_at(self, name: str) -> None:
-        """Check a file by its name, and a small one also by its content."""
+        """Check a file by its name, and a small file also by its content."""
         kind, found = classify(name).kind, self._found
         if (
             kind is KafkaFileKind.LOG
@@ -542,7 +542,7 @@ class _PartitionListing:
     # ------------------------------------------------------------------ segments
 
     def _note_hole(self, base: int, end: int) -> None:
-        """Record the offsets between the end of a closed segment and the next one as a hole.
+        """Record the offsets between a closed segment's end and the next segment as a hole.
 
         A cleaner may have removed offsets below its checkpoint. A lost segment whose indexes remain
         is not a hole: the indexes are reported.

@@ -18,7 +18,7 @@ _SMALL_BYTES = 8 << 20
 
 
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-    """Positions in bytes at which a segment is split, with its start and end, by its offset index.
+    """The byte positions at which a segment is split, from its offset index, with start and end.
 
     The scan verifies that index. A segment without an index is one piece.
     """

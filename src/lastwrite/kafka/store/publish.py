@@ -68,7 +68,7 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
     root, staging = os.path.dirname(target_folder), staging_path(target_folder)
     if source is None:
         files.make_folder(root)
-        files.make_folder(staging, is_synced=False)  # nothing depends on it before the rename
+        files.make_folder(staging, is_synced=False)  # nothing needs the folder before the rename
     elif not os.path.isdir(staging):
         files.make_folder(root, files.owner_of(os.path.dirname(source)).as_far_as_may())
         files.make_folder(staging, files.owner_of(source).as_far_as_may(), is_synced=False)
@@ -151,7 +151,7 @@ class _Publishing:
         self._each(self._place)
         for place in self._begun:
             if self.errors[place] is not None:
-                # Frees the space of a full disk. If it fails, the next run removes the folder.
+                # The removal frees a full disk. If it fails, the next run removes the folder.
                 with contextlib.suppress(LogError, OSError):
                     files.remove_tree(staging_path(self._copies[place].target_folder))
 
@@ -169,7 +169,7 @@ class _Publishing:
     def _hold(self, copy: PartitionCopy) -> None:
         staging_folder(
             copy.target_folder, copy.log.folder
-        )  # refuses an existing target before it is locked
+        )  # an existing target is refused before it is locked
         if not lock.holds(self._root, copy.log.name):
             self._held.enter_context(lock.hold(self._root, [copy.log.name]))
 
@@ -257,7 +257,7 @@ def _copied(
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
         if log.open_as is not None and (file.offset or 0) > log.end_offset:
-            continue  # newer than the copied log, such as a snapshot
+            continue  # the file is newer than the copied log, such as a snapshot
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
     missing = {
@@ -296,7 +296,7 @@ def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int
     except (
         CorruptLog,
         UnsupportedFormat,
-    ):  # ``log.problems`` reports it; no entry is better than a wrong one
+    ):  # ``log.problems`` reports the damaged file; no entry is better than a wrong entry
         return
     retention = copy.retention
     if copy.log.open_as is not None:

@@ -102,7 +102,8 @@ class PartitionRestored:
 
     first_offset: int
     end_offset: int
-    is_written: bool = False  # False if the root already had the partition, or if it is empty
+    # False if the root already had the partition, or if the partition is empty
+    is_written: bool = False
     segments: int = 0
     bytes: int = 0
     is_same_topic: bool = True
@@ -197,7 +198,7 @@ def batches_above(log: PartitionLog, most_bytes: int) -> Iterator[tuple[int, int
                     head = np.empty(_FRAME.size, dtype=np.uint8)
                     reader.read_into(head, at)
                     base_offset, length = _FRAME.unpack(head)
-                    if length < 0:  # the later decoding of the batches reports it
+                    if length < 0:  # the later decoding of the batches reports the damage
                         break
                     if _FRAME.size + length > most_bytes:
                         yield base_offset, _FRAME.size + length

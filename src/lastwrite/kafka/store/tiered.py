@@ -497,7 +497,7 @@ def _whole(
         if tail.end:
             head = np.empty(BATCH_HEADER.size, dtype=np.uint8)
             reader.read_into(head, 0)
-            with suppress(CorruptLog, UnsupportedFormat):  # the scan reports it
+            with suppress(CorruptLog, UnsupportedFormat):  # the scan reports the error
                 first = decode_batch_header(memoryview(head), 0).max_timestamp_ms
     return TierSegment(
         segment=replace(segment, first_batch_timestamp_ms=first),

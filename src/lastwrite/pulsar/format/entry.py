@@ -569,7 +569,7 @@ def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> 
 
 
 def checked(entry: Entry) -> Entry:
-    """The entry, if its checksum matches or it has none.
+    """The entry, if its checksum matches or is absent.
 
     Raises:
         CorruptLog: the checksum does not match.

@@ -166,7 +166,7 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """The same records, with their properties as headers.
+    """``records``, with their properties as headers.
 
     Raises:
         CorruptLog: a property is not a pair of texts.

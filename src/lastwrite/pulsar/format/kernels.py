@@ -876,7 +876,7 @@ def _flushed(out, to, plain, run, end):
 
 @njit(cache=True, nogil=True)
 def thin(plain, end, data, row, entry, keep, out, indexes):
-    """Write a batch's messages to ``out``: kept ones unchanged, a placeholder for each other one.
+    """Write a batch's messages to ``out``: kept messages unchanged, placeholders for the others.
 
     ``plain[:end]`` has the messages and ``data`` the entry's metadata; these and ``out`` are
     addresses. ``keep`` has a byte for each record that is present. ``indexes`` receives the batch

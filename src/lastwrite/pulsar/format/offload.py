@@ -131,7 +131,7 @@ def is_padding(data: Buffer, at: int, end: int) -> bool:
 
 
 def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, int]]:
-    """The entries of a V1 data object, or of whole blocks of one: entry id, first byte, size.
+    """The entries of a V1 data object, or of some of its blocks: entry id, first byte, size.
 
     Ids rise by 1, within a block and from block to block. With ``has_gaps``, a block may begin with
     a later id.

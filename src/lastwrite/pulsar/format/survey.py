@@ -21,8 +21,8 @@ SURVEYED = np.dtype(
     [
         ("offset", np.int64),  # ledger and entry
         ("position", np.int64),  # the entry's first byte in the buffer
-        ("records", np.int64),  # as compaction counts them
-        ("messages", np.int64),  # as the entry's metadata count them, without placeholders
+        ("records", np.int64),  # number of records, as compaction counts them
+        ("messages", np.int64),  # number of messages in the metadata, without placeholders
         ("marker", np.int64),  # marker_type, or -1
         # transaction number of data and markers, as in ``producer_id``; -1 outside of transactions
         ("transaction", np.int64),

@@ -250,7 +250,7 @@ def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
 
 
 def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
-    """The remaining raw ledgers by id, each as a segment or a part of one."""
+    """The remaining raw ledgers by id, each as a segment or a part of a segment."""
     raw = [each for each in log.segments if not is_of_compacted(log, each)]
     return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
 

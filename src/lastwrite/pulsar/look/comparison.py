@@ -405,7 +405,7 @@ def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask
 
 
 def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -> None:
-    """Check that ledgers beyond the horizon are present, and that present ones are unchanged."""
+    """Check that ledgers beyond the horizon are present, and that present ledgers are unchanged."""
     here = {ledger.id: ledger for ledger in after.ledgers}
     for ledger in before.ledgers:
         now = here.get(ledger.id)

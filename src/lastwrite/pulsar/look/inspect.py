@@ -298,7 +298,7 @@ class _TopicInspection:
 
 
 def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
-    """Add the next part of a compacted ledger to the earlier ones."""
+    """Add the next part of a compacted ledger to the earlier parts."""
     seen.contents.add(part.contents)
     seen.file_bytes += part.file_bytes
     seen.blocks = (seen.blocks or 0) + (part.blocks or 0)

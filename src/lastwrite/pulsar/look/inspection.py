@@ -67,7 +67,7 @@ class LedgerInspection(Document, kw_only=True):
     """One ledger: its objects and their contents."""
 
     ledger: int
-    file: str | None  # null if the topic's metadata name the ledger and it has no object here
+    file: str | None  # null if the folder has no object of the ledger
     file_bytes: int = 0
     first_entry: int | None = None
     last_entry: int | None = None
@@ -100,7 +100,7 @@ class TopicInspection(Document, kw_only=True):
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # bytes of entries up to the horizon, which retention may delete
     dirty_bytes: int = 0  # bytes of entries beyond the horizon, which the next compaction reads
-    # distinct keys of the compacted ledger and of the entries beyond it; null if not counted
+    # distinct keys of the compacted ledger and of later entries; null if not counted
     keys: int | None = None
     is_due: bool | None = None  # whether a compaction now would change the topic
     reason: str | None = None  # why a compaction now would change nothing

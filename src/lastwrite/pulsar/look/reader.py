@@ -140,7 +140,7 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """A broker's answer to a request for the topic's last message; -1, -1 without one.
+        """A broker's answer to a request for the topic's last message; -1, -1 without a message.
 
         Raises:
             CorruptLog: the entries needed for the answer cannot be read.

@@ -131,7 +131,7 @@ class LiveLedger:
 
 
 class LastEntry(NamedTuple):
-    """An entry of a ledger on a bookie, usually the last one."""
+    """An entry of a ledger on a bookie, usually the last entry."""
 
     entry: int  # the highest entry that any bookie has, or -1
     # last confirmed entry, up to which readers may read; usually the entry before the last
@@ -462,7 +462,7 @@ class _LedgerReadAhead:
         """
         while entry not in self._found:
             bookie, link = self._asked.get(entry, ("", None))
-            # It was not requested, or the bookie has failed since.
+            # The entry was not requested, or the bookie has failed since.
             if link is None or self._bookies._links.get(bookie) is not link:
                 self._asked.pop(entry, None)
                 return None

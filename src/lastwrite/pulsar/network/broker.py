@@ -71,7 +71,7 @@ class _NotReady(RemoteFailed):
 class LastMessage:
     """The end of a topic in its broker's memory."""
 
-    position: Position  # the last entry that a consumer may get; -1:-1 without one
+    position: Position  # the last entry that a consumer may get; -1:-1 without such an entry
     mark_delete: Position | None  # mark-delete position of this subscription
 
 
@@ -369,7 +369,7 @@ class Subscription:
         )
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
-            return  # the broker answers the next request only after it has read this one
+            return  # the broker reads this acknowledgement before it answers the next request
         answer = self.broker._ask(number, BaseCommand(kind=10, ack=ack), doing)
         response = answer.ack_response
         if response is not None and response.error is not None:

@@ -162,7 +162,7 @@ class PulsarCluster:
                     path=self.store.address,
                     remedy="unload the topic, so that its broker stores the subscription again",
                 )
-            # another cursor's ledger may have replaced this one meanwhile
+            # another ledger may have become the cursor's ledger meanwhile
             except CorruptLog as error:
                 problem = error
             time.sleep(_RETRY_SECONDS)

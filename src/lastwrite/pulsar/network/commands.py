@@ -121,7 +121,7 @@ class CloseConsumer(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping(ProtoMessage):
-    """A keep-alive request. The other side must answer with the same, as PONG."""
+    """A keep-alive request. The other side must answer with a PONG, which has the same fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -149,7 +149,7 @@ class Link:
         return self._at_hand()
 
     def _at_hand(self) -> bytes | None:
-        """The next frame, if it has arrived completely. ``receive`` handles an invalid one."""
+        """The next frame, if it has arrived completely. ``receive`` handles an invalid frame."""
         begin = self._taken + _PREFIX.size
         if len(self._received) < begin:
             return None

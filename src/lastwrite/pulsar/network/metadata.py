@@ -232,7 +232,7 @@ class MetadataStore:
         return sorted(name for name in names if name != "readonly")
 
     def racks(self) -> dict[str, str]:
-        """The rack of each bookie that has one."""
+        """The racks by bookie. A bookie without a rack is absent."""
         groups = _object(self._get(_RACKS, "asking for the bookies' racks"))
         return {
             str(bookie): str(known["rack"])

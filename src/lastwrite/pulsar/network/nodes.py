@@ -65,7 +65,7 @@ class Nodes(Protocol):
         """
 
     def delete(self, path: str, doing: str) -> None:
-        """Delete a node without children. Does nothing for a missing node or one with children."""
+        """Delete a node. Does nothing if the node is missing or has children."""
 
     def number(self, prefix: str, doing: str) -> str:
         """A unique number for the path ``prefix``, as text."""

@@ -133,7 +133,7 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
         return ()
     told, written = cluster.told(topic), cluster.written_down(topic)
     if told is None or written is None or not told.ledger == told.served == written.ledger:
-        return ()  # it is unknown which ledger is in use; the next commit deletes the others
+        return ()  # unknown which ledger is in use; the next commit deletes the unused ledgers
     return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
 
 

@@ -26,7 +26,7 @@ class RawSegment(NamedTuple):
     end_offset: int  # offset after the last entry
     size_bytes: int
     closed_ms: int | None  # time of closing; None if unknown
-    is_open: bool = False  # whether it is still being written
+    is_open: bool = False  # whether the segment is still being written
 
 
 def backlog_of(

@@ -248,7 +248,7 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
         )
     if not any(pair):
         is_brokers = any(name in names for name in _OF_A_BROKER)
-        # In a broker's file tlsCertificateFilePath is its server certificate.
+        # In a broker's file, tlsCertificateFilePath is the broker's server certificate.
         wanted = (_BROKERS_PAIR,) if is_brokers else (_BROKERS_PAIR, _CLIENTS_PAIR)
         both = ((_text(names, each[0]), _text(names, each[1])) for each in wanted)
         pair = next((each for each in both if any(each)), ("", ""))
@@ -262,7 +262,7 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
 
 
 def _bookies_tls(names: Mapping[str, object]) -> TlsFiles | None:
-    if not _is_on(names, _BOOKIES):  # Without it brokers use no TLS with bookies either.
+    if not _is_on(names, _BOOKIES):  # Without this setting, brokers use no TLS with bookies either.
         return None
     for name in _BOOKIES_TYPES:
         if _text(names, name).upper() not in ("", "PEM"):

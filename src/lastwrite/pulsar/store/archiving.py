@@ -350,7 +350,7 @@ class _ArchiveFetch:
         return into.commit(begun, after, raw, compacted)
 
     def _told(self, after: ArchivedTopic, how: dict[int, FetchMethod]) -> Iterator[FetchedLedger]:
-        """The topic's ledgers in the archive, with the sources of the copied ones."""
+        """The topic's ledgers in the archive, with the sources of the copied ledgers."""
         sources = {each.id: each for each in self._topic.all_ledgers}
         for stored in (*after.ledgers, *after.parts):
             source = sources.get(stored.ledger)
@@ -472,7 +472,7 @@ def _id_of(offset: int | None) -> str | None:
 
 
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
-    """Replace the topic's ledger list and known facts by the ones in the folder ``source``.
+    """Replace the topic's ledger list and facts by the list and facts in the folder ``source``.
 
     A list or facts that the folder lacks stay unchanged.
     """

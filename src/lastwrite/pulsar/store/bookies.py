@@ -173,7 +173,7 @@ class BookieFolders:
         return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """The copies whose digest does not match: a few by name, then the number of the others."""
+        """The copies whose digest does not match: a few by name, and the number of all others."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,

@@ -792,7 +792,7 @@ def _entries_of(index: IndexObject) -> set[int]:
 
 
 def _following(stored: BookieLedger) -> list[int]:
-    """Damaged entries that directly follow the intact ones."""
+    """Damaged entries that directly follow the intact entries."""
     end = int(stored.rows["entry"].max(initial=-1)) + 1
     return [
         entry for n, entry in enumerate(e for e in stored.broken if e >= end) if entry == end + n

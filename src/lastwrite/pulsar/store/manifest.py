@@ -71,7 +71,7 @@ class CompactionManifest:
     messages: int
     order: str = PUBLISHING
     retain_null_key: bool = False
-    parts: bool = False  # whether it may contain chunked messages
+    parts: bool = False  # whether the ledger may contain chunked messages
     # messages that the last compaction read, including those of the former compacted ledger
     read: int = 0
     ledgers: tuple[int, ...] = ()  # the raw ledgers that the last compaction read

@@ -317,7 +317,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Set the compacted ledger's number and horizon to the ones in the cluster."""
+        """Set the number and horizon that the compacted ledger has in the cluster."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return

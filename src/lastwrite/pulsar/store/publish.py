@@ -121,7 +121,7 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         files.fsync_dir(folder)
         replace_manifest(folder, manifest)
     except (LogError, OSError):
-        # After an error the rename may or may not have happened. Read which manifest is there.
+        # After an error the rename may or may not have happened. Read the manifest to find out.
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
@@ -214,7 +214,7 @@ def recover(folder: str) -> None:
     if os.path.join(folder, MANIFEST) in damaged or (
         topic.manifest is not None and topic.compacted is None
     ):
-        strays = []  # if the manifest's ledger is lost, another one may be the only copy
+        strays = []  # if the manifest's ledger is lost, another ledger may be the only copy
     elif topic.manifest is None and damaged:
         strays = []  # as above: a stray ledger may be the only copy of the missing entries
     else:
@@ -295,7 +295,7 @@ def copy_staging_folder(log: PartitionLog, to: str) -> str:
 
 
 def _make_copy_folder(log: PartitionLog, folder: str) -> None:
-    """Create the folder, and those above it up to the archive, with the topic's owner."""
+    """Create the folder, and its parents up to the archive, with the topic's owner."""
     if not os.path.isdir(folder):
         files.make_folder(folder, files.owner_of(log.folder).as_far_as_may())
 

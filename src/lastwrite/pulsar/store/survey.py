@@ -175,7 +175,7 @@ def free(size_bytes: int) -> None:
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger: the stored one, or a new one from a pass over the ledger.
+    """The stored survey of a ledger, or a new survey from a pass over the ledger.
 
     ``spend`` is called with the bytes read.
 

@@ -232,7 +232,7 @@ class TopicFolder:
 
     @property
     def highest_ledger(self) -> int:
-        """The highest ledger id that occurs here, or -1."""
+        """The highest ledger id in the topic folder, or -1."""
         known = [ledger.id for ledger in (*self.ledgers, *self.strays)]
         known += [info.ledger for info in self.info.ledgers] if self.info is not None else []
         if self.manifest is not None:
@@ -501,7 +501,7 @@ class _Listing:
         manifest: CompactionManifest | None,
         known: TopicFacts | None,
     ) -> None:
-        """Compare the stored entries with the expected ones.
+        """Compare the stored entries with the expected entries.
 
         Entries up to the horizon may be missing.
         """

@@ -153,7 +153,7 @@ class RocketmqFormat:
                 yield BatchRun(first, last, buffer)
 
     def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
-        """Decompress the compressed bodies, to detect broken and empty ones."""
+        """Decompress the compressed bodies, to detect broken and empty bodies."""
         messages, deletes = self._messages[:rows], self._deletes[:rows]
         chosen = (messages["sys_flag"] & COMPRESSED != 0) & (deletes == 0)
         if wanted is not None:

@@ -111,7 +111,7 @@ LIGHT_AT_ZERO: Final = 1  # a queue named %LMQ%… is queue 0
 LIGHT_BY_RECORD: Final = 2  # a light queue has the record's queue number
 
 # Bits of a queue in ``QueueNumbers``.
-TO_LIGHT: Final = 1  # its records are also dispatched to light queues
+TO_LIGHT: Final = 1  # the queue's records are also dispatched to light queues
 NO_UNITS: Final = 2  # the queue has no units of 20 bytes
 
 # Reasons why a kernel stopped.
@@ -519,7 +519,8 @@ def group(rows, row_queues, count, ends, out):
 
 # The state of a queue, which the kernels below read and update.
 NEXT: Final = 0  # number of the next unit; -1: the queue is empty
-# address after the queue's last record; in a batch consume queue its first byte; -1: no record
+# address after the queue's last record; in a batch consume queue, address of that record; -1: no
+# record
 END: Final = 1
 FIRST: Final = 2  # number of the first unit written
 FILLED: Final = 3  # units written

@@ -383,7 +383,7 @@ def _properties(source, at, end, bound, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def is_whole(data, body_at, body_length, crc):
-    """Whether a record's body matches its checksum; an empty body always does."""
+    """Whether a record's body matches its checksum. An empty body always matches."""
     if body_length == 0:
         return True
     return np.int64(crc32(data, body_at, body_at + body_length)) & 0x7FFFFFFF == crc

@@ -76,7 +76,7 @@ IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both bits: the body is a sequence of me
 
 BLANK_BYTES = 8
 SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, no body, topic or properties
-PHYSICAL_OFFSET_AT = 28  # only these 8 bytes change when a record is copied
+PHYSICAL_OFFSET_AT = 28  # only the 8 bytes from here on change when a record is copied
 DEFAULT_LIMIT_BYTES = 64 << 20  # largest size of a decompressed body
 
 _MAX_I16 = (1 << 15) - 1

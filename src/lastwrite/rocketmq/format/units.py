@@ -129,7 +129,7 @@ def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
 
 
 def valid_count(units: Units) -> int:
-    """The number of units before the first invalid one.
+    """The number of units before the first invalid unit.
 
     A unit is valid if its address is at least 0 and its size at least 1. A unit of 46 bytes must
     also have a base of at least 0 and a number of at least 1. A filler is valid.

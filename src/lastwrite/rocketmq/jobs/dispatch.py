@@ -635,7 +635,7 @@ class _Dispatch:
         path, count, name = old.path, old.count, old.name
         room = capacity - old.count if old.name else 0
         last_address, before = old.last_address, None
-        # After a full file a broker creates the next one for any record, even for a record without
+        # After a full file a broker creates the next file for any record, even for a record without
         # a key.
         while left or (not room and newest > last_address):
             if not room:
@@ -688,8 +688,8 @@ class _Dispatch:
         if self.report.read_from > self.report.log_start and any(
             one.gap_at >= 0 or one.begins_late for one in built
         ):
-            # A queue has no units for earlier records although others have, so its files were
-            # lost. The whole log is read again.
+            # A queue lacks units for earlier records although other queues have them, so its files
+            # were lost. The whole log is read again.
             self.queued_from = self.read_from = self.report.log_start
             self.rows.clear()
             self.entries.clear()

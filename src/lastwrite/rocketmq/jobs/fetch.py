@@ -93,7 +93,7 @@ class _RocketmqFetch:
         """The largest number of bytes of the log that a fetch copies."""
         try:
             segments = ROCKETMQ.read(folder).segments
-        except (LogError, OSError):  # fetching it reports the error
+        except (LogError, OSError):  # the fetch of the queue reports the error
             return 0
         return sum(each.size_bytes for each in segments[: None if self._include_active else -1])
 

@@ -218,7 +218,7 @@ class _StoreDump:
         return not is_its_own and (is_unique or not is_one_of(said.get(properties.KEYS, ""), key))
 
     def _precedes(self, row: Row) -> bool:
-        """Whether a message in a batch, or one found by key, is below the requested offset."""
+        """Whether a message in a batch, or found by key, is below the requested offset."""
         wanted = self._wanted
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None

@@ -119,7 +119,7 @@ class RocketmqProof(LogProof):
 def _take(
     report: StoreReport, store: StoreVerification, found: list[PartitionVerification]
 ) -> None:
-    """Copy the results of ``inspect``, except those of the compaction logs."""
+    """Copy the results of ``inspect``, except the results for compaction logs."""
     log = report.commit_log
     if log is not None:
         store.segments, store.records = len(log.files), log.contents.records

@@ -30,7 +30,7 @@ BY_SCAN = "compaction log (no index)"
 
 
 class QueueReading(Iterator[Row]):
-    """The messages as dictionaries with the fields of ``dump``, and the outcome after the last one.
+    """The messages as dictionaries with the fields of ``dump``; after the last, the outcome.
 
     ``status`` and ``code`` describe the last answer: the broker's name and the response code.
     ``next_offset`` is the offset at which a consumer continues. ``notes`` has the differences from
@@ -157,7 +157,7 @@ class QueueReading(Iterator[Row]):
 def read_queue(
     path: str, topic: str | None, queue: int | None, offset: int, limit: int | None, one_pull: bool
 ) -> QueueReading:
-    """The messages of one queue. The arguments are those of ``commands.read``.
+    """The messages of one queue. Arguments as ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.

@@ -76,7 +76,7 @@ class Puller:
             ) from error
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that a pull can return, and the offset after the last one.
+        """The first offset that a pull can return, and the offset after the last message.
 
         Raises:
             RemoteFailed: no answer, or a refusal.

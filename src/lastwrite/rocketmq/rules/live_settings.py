@@ -53,7 +53,7 @@ CLIENT_NAMES = frozenset(RocketmqClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings, except those of the network client."""
+    """The settings, except the settings of the network client."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 
@@ -61,7 +61,7 @@ class ClusterAddress(NamedTuple):
     """The name servers of a cluster, and the broker to use."""
 
     name_servers: str  # separated by semicolons
-    broker: str | None  # None means the broker of a topic that has only one
+    broker: str | None  # None means the topic's only broker
 
     def __str__(self) -> str:
         return self.name_servers.replace(";", ",")

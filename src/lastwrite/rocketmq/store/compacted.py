@@ -225,7 +225,7 @@ class CompactedQueue:
         return self._rebuilt[number]
 
     def blocks(self, offset: int = 0) -> Iterator[RecordBlock]:
-        """The records of all files from ``offset`` on. A block is valid until the next one is read.
+        """The records of all files from ``offset`` on. A block is valid until the next is read.
 
         Raises:
             CommitConflict: the files keep changing.
@@ -246,7 +246,7 @@ class CompactedQueue:
                 number = 0
 
     def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[RecordBlock]:
-        """The records of one file from ``offset`` on. A block is valid until the next one is read.
+        """The records of one file from ``offset`` on. A block is valid until the next is read.
 
         Raises:
             FilesMoved: a file was deleted.
@@ -625,7 +625,7 @@ def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -
 
 
 def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
-    """For each offset, whether it is above the previous one; the first must be above ``floor``."""
+    """For each offset, whether it is above the previous offset; for the first, above ``floor``."""
     rises = np.empty(len(offsets), np.bool_)
     rises[0] = offsets[0] > floor
     rises[1:] = offsets[1:] > offsets[:-1]

@@ -43,7 +43,7 @@ def is_brokers(root: str) -> bool:
 
 
 def others_of(root: str) -> list[str]:
-    """Other brokers' stores that contain trees of this one, through links."""
+    """Other brokers' stores that contain trees of this store, through links."""
     own = os.path.realpath(root)
     real = {
         _above(os.path.realpath(os.path.join(root, tree)), len(tree.split(os.sep)))

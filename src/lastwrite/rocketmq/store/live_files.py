@@ -128,7 +128,7 @@ def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
 
 
 def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
-    """The files of ``log`` up to the last index file; the last one is marked as growing.
+    """The files of ``log`` up to the last index file; the last file is marked as growing.
 
     Log files that the broker has created since are skipped. The work folders of its compaction are
     not reported as problems.

@@ -226,7 +226,7 @@ def _opened(path: str) -> Iterator[_Index]:
 
 
 def index_end(path: str) -> tuple[int, bool]:
-    """The size of an index file, and whether an end unit follows the last valid one.
+    """The size of an index file, and whether an end unit follows the last valid unit.
 
     The end unit means that a broker has closed the file. The last two units are read first, because
     most files are full. If both are invalid, the end is searched by bisection, which assumes that

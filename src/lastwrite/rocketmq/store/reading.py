@@ -162,7 +162,7 @@ class MappedLog:
 
     @property
     def gaps(self) -> tuple[Problem, ...]:
-        """A problem for each missing file between two others of a commit log or consume queue.
+        """A problem for each missing file between files of a commit log or consume queue.
 
         In a compaction log, gaps between names are normal.
         """

@@ -108,7 +108,7 @@ def is_guarded(commit_log: str) -> bool:
 
 
 def clear(root: str) -> None:
-    """Remove the temporary files of this command or of a killed one. The caller holds the lock.
+    """Remove temporary files of this or a killed command. The caller holds the lock.
 
     Raises:
         LogError: a file could not be removed.
