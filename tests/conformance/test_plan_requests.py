@@ -18,6 +18,8 @@ from lastwrite.storage.objects.address import store_at, use
 from tests.property.test_scan_cache import told
 from tests.support.kafka.logs import write_checkpoint, write_segment
 from tests.support.objects import BUCKET, S3
+from tests.support.pulsar.topics import put_ledger, topic_folder
+from tests.unit.test_pulsar_topic import single
 
 pytestmark = pytest.mark.broker
 
@@ -33,6 +35,30 @@ def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | N
         for n in range(len(numbers))
     ]
     write_segment(root / f"t-{partition}", base, batches, mtime_ms=NOW_MS)
+
+
+def test_a_round_over_small_pulsar_partitions_asks_little(s3: S3, tmp_path: Path) -> None:
+    """The target is 8 requests a partition. A further ledger costs two, for its data."""
+    count, to = 16, f"s3://{BUCKET}/{tmp_path.name}"
+    config = {**s3.config, "storage.keepReplacedMs": str(DAY_MS)}
+    asked: list[int] = []
+    for step in range(3):
+        for number in range(count):
+            folder = topic_folder(tmp_path, f"persistent://public/default/t{number}")
+            put_ledger(folder, 10 + step, [single(f"k{n % 5}") for n in range(20)])
+        lastwrite.fetch([str(tmp_path)], to, config=config)
+        if step == 2:  # what the second round replaced is deleted
+            config["storage.keepReplacedMs"] = "0"
+        options: dict[str, Any] = {"config": config, "spark": INLINE}
+        plan, made = lastwrite.plan(to, **options), lastwrite.compact(to, **options)
+        assert made.exit_status == 0, made
+        assert plan.requests == made.requests is not None
+        found = made.requests
+        asked.append(found.gets + found.puts + found.lists + found.deletes)
+    few = 14  # of the whole round: listings, the store's promises, one deletion of journals
+    assert asked[0] <= 7 * count + few  # 7.35 a partition where there are 40
+    assert asked[1] <= 9 * count + few
+    assert asked[2] <= 9 * count + few
 
 
 @pytest.mark.parametrize("keep_scans", [False, True])

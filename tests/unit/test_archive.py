@@ -17,6 +17,7 @@ from lastwrite.archive.partition_store import (
     SweepResult,
     VersionedManifest,
     WriteTransaction,
+    clear_unused,
 )
 from lastwrite.errors import (
     CommitConflict,
@@ -26,7 +27,7 @@ from lastwrite.errors import (
     RemoteFailed,
     UnsupportedFormat,
 )
-from lastwrite.storage.objects.store import Version
+from lastwrite.storage.objects.store import Requests, Version
 from tests.support.objects import MemoryStore
 
 PREFIX = "kafka/orders/0"
@@ -306,6 +307,39 @@ def test_pin_keeps_the_objects_of_its_generation() -> None:
         assert seen.manifest.objects[0].key in archive.names()
     archive.run()
     assert seen.manifest.objects[0].key not in archive.names()
+
+
+@pytest.mark.parametrize("others", [1, 7])  # with few partitions, each has its own listing
+def test_rounds_that_begin_together_delete_by_one_request_and_spare_pins(others: int) -> None:
+    store = MemoryStore()
+    archives = [Archive(store) for _ in range(others + 1)]
+    for number, archive in enumerate(archives):
+        archive.place = PartitionStore(store, f"kafka/orders/{number}")
+    seen = [archive.run() for archive in archives]
+    old = [each.manifest.objects[0].key for each in seen]
+    with archives[0].place.pin(seen[0]):
+        for archive in archives:
+            archive.run()
+        store.now_ms += GRACE_MS
+        rounds = [
+            (archive.place, archive.place.begin(archive.seen(), clears=False))
+            for archive in archives
+        ]
+        store.requests = Requests()
+        with pytest.MonkeyPatch.context() as patch:
+            calls: list[list[str]] = []
+            real = store.remove
+            patch.setattr(store, "remove", lambda keys: (calls.append([*keys]), real(calls[-1])))
+            clear_unused(rounds)
+    assert len(calls) == 1 and len(calls[0]) == others
+    assert (store.requests.gets, store.requests.lists) == (1, 1 if others > 2 else others + 1)
+    left = {each.key for each in store.list("")}
+    kept = [archive.place.key(key) in left for key, archive in zip(old, archives, strict=True)]
+    assert kept == [True, *[False] * others]
+    for archive, (_, begun) in zip(archives, rounds, strict=True):
+        unused = archive.commit(begun, archive.write(begun)).manifest.unused
+        there = {each.key for each in store.list("")}
+        assert unused and all(archive.place.key(each.key) in there for each in unused)
 
 
 def test_sweep_deletes_the_pin_of_a_dead_reader() -> None:

@@ -22,8 +22,9 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -50,6 +51,7 @@ from lastwrite.errors import (
 from lastwrite.model.attempts import Attempts
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.address import store_at, used
+from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore, Version
 
 MANIFEST = "manifest.json"
@@ -155,12 +157,13 @@ class PartitionStore:
     # ------------------------------------------------------------------ a round
 
     def begin(
-        self, seen: VersionedManifest | None, grace_ms: int | None = None
+        self, seen: VersionedManifest | None, grace_ms: int | None = None, *, clears: bool = True
     ) -> WriteTransaction:
         """Start a round: choose its id and write its journal, before any of its objects exists.
 
         Also deletes objects that were replaced more than ``grace_ms`` ago, unless a reader has
-        pinned them. None means ``storage.keepReplacedMs``.
+        pinned them. None means ``storage.keepReplacedMs``. Without ``clears``, the caller calls
+        ``clear_unused`` for several rounds together.
         """
         begun = WriteTransaction(uuid.uuid4().hex, seen)
         _running.add(begun.id)
@@ -180,8 +183,8 @@ class PartitionStore:
                 remedy="run again when the store answers; nothing was changed",
             )
         begun.renewed_s = time.monotonic()
-        if seen is not None and seen.manifest.unused:
-            begun.cleared = self._clear(seen, key, _grace_ms(grace_ms))
+        if clears:
+            clear_unused([(self, begun)], grace_ms)
         return begun
 
     def note_round(self, id: str) -> None:
@@ -256,36 +259,22 @@ class PartitionStore:
         """The store's key of a round's journal."""
         return self.key(f"{ROUNDS}{id}.json")
 
-    def _clear(self, seen: VersionedManifest, just_written: str, grace_ms: int) -> frozenset[str]:
-        """Delete the unused objects that no reader of an old manifest needs. Returns their keys.
-
-        The current time is the store's time of the object ``just_written``.
-        """
-        found = self.store.head(just_written)
-        if found is None:
-            return frozenset()
-        old = self._needless(seen, found.modified_ms, grace_ms)
-        self.store.remove([self.key(each.key) for each in old])
-        return frozenset(each.key for each in old)
-
-    def _needless(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
-        """The unused objects that no reader of an old manifest needs."""
-        old = [
+    def expired(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
+        """The objects that have been unused for ``grace_ms``. A reader may have pinned them."""
+        return [
             each
             for each in seen.manifest.unused
             if (_since_ms(each, seen) or now_ms) <= now_ms - grace_ms
         ]
-        pinned = self._pinned(now_ms) if old else None
-        return [each for each in old if pinned is None or each.generation <= pinned]
 
-    def _pinned(self, now_ms: int) -> int | None:
-        """The oldest generation that a reader has pinned. None if there are no pins."""
-        pins = [
-            int(each.key.rpartition("/")[2].split("-")[1])
-            for each in self.store.list(self.key(f"{ROUNDS}{_PIN}"))
-            if now_ms - each.modified_ms < PINNED_MS
-        ]
-        return min(pins, default=None)
+    def _needless(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
+        """The unused objects that no reader of an old manifest needs."""
+        old = self.expired(seen, now_ms, grace_ms)
+        return _unpinned(old, self.pins(), now_ms) if old else []
+
+    def pins(self) -> list[ObjectInfo]:
+        """The pins of readers, which may have died."""
+        return list(self.store.list(self.key(f"{ROUNDS}{_PIN}")))
 
     @contextlib.contextmanager
     def pin(self, seen: VersionedManifest) -> Iterator[Callable[[], None]]:
@@ -564,6 +553,71 @@ class PartitionStore:
             return None if found is None else decode_struct(found[0], Journal)
         except msgspec.MsgspecError:
             return None
+
+
+def clear_unused(
+    begun: Sequence[tuple[PartitionStore, WriteTransaction]], grace_ms: int | None = None
+) -> None:
+    """Delete the unused objects that no reader of an old manifest needs, for rounds just begun.
+
+    Sets ``cleared`` of each round. In a bucket, the rounds share one request for the time, one
+    listing of pins if it is short, and the requests that delete. ``grace_ms`` is as in ``begin``.
+    """
+    by_store: dict[str, list[tuple[PartitionStore, WriteTransaction, VersionedManifest]]] = {}
+    for place, round in begun:
+        if round.seen is not None and round.seen.manifest.unused:
+            by_store.setdefault(place.store.address, []).append((place, round, round.seen))
+    for rounds in by_store.values():
+        place, round, _ = rounds[0]
+        # The time is read before the pins are listed. A reader that pins later has read its
+        # manifest within the grace period, so it needs none of the objects deleted here.
+        found = place.store.head(place.journal(round.id))
+        if found is None:
+            continue
+        now_ms = found.modified_ms
+        old = [
+            (place, round, unused)
+            for place, round, seen in rounds
+            if (unused := place.expired(seen, now_ms, _grace_ms(grace_ms)))
+        ]
+        pins = _all_pins([place for place, _, _ in old])
+        cleared = [
+            (place, round, _unpinned(unused, found, now_ms))
+            for (place, round, unused), found in zip(old, pins, strict=True)
+        ]
+        place.store.remove([place.key(each.key) for place, _, unused in cleared for each in unused])
+        for _, round, unused in cleared:
+            round.cleared = frozenset(each.key for each in unused)
+
+
+def _all_pins(places: Sequence[PartitionStore]) -> list[list[ObjectInfo]]:
+    """The pins of each partition of a store, by one listing if it has few pages."""
+    most = len(places) // 4 * AT_ONCE
+    if most:
+        keys = [place.key(f"{ROUNDS}{_PIN}") for place in places]
+        above = os.path.commonprefix(keys).rpartition("/")[0]
+        listed = list(islice(places[0].store.list(f"{above}/" if above else ""), most))
+        if len(listed) < most:
+            found: dict[str, list[ObjectInfo]] = {key: [] for key in keys}
+            for each in listed:
+                key = each.key[: each.key.rfind("/") + 1] + _PIN
+                if key in found and each.key.startswith(key):
+                    found[key].append(each)
+            return list(found.values())
+    return [place.pins() for place in places]
+
+
+def _unpinned(unused: list[Unused], pins: Sequence[ObjectInfo], now_ms: int) -> list[Unused]:
+    """The objects of ``unused`` that no reader has pinned. A pin names the oldest generation."""
+    pinned = min(
+        (
+            int(each.key.rpartition("/")[2].split("-")[1])
+            for each in pins
+            if now_ms - each.modified_ms < PINNED_MS
+        ),
+        default=None,
+    )
+    return [each for each in unused if pinned is None or each.generation <= pinned]
 
 
 def place_at(folder: str, stores: StoreSettings | None = None) -> PartitionStore:

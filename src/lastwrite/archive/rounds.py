@@ -20,6 +20,7 @@ from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.partition_store import (
     VersionedManifest,
     WriteTransaction,
+    clear_unused,
     place_at,
     read_versioned_manifest,
 )
@@ -124,21 +125,36 @@ class ArchiveRounds:
         Raises:
             InvalidConfig: the archive ``to`` already has the partition.
         """
+        return self._begin_for(log, to)
+
+    def _begin_for(self, log: PartitionLog, to: str | None, *, clears: bool = True) -> str:
         folder = log.folder if to is None else self.address_in(to, log)
-        return self.begin(folder, log.segments, is_new=to is not None)
+        return self.begin(folder, log.segments, is_new=to is not None, clears=clears)
 
     def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        """Write the journals of these partitions' rounds in parallel.
+        """Write the journals of these partitions' rounds in parallel, and delete unused objects.
 
         If a write fails, the next call of ``output_folder`` for that partition raises the error.
         """
 
         def begin(log: PartitionLog) -> None:
-            self.output_folder(log, to)
+            self._begin_for(log, to, clears=False)
 
-        map_concurrently(begin, logs)
+        with self._clearing():
+            map_concurrently(begin, logs)
 
-    def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
+    @contextlib.contextmanager
+    def _clearing(self) -> Iterator[None]:
+        """Delete the unused objects of the rounds that begin in this context, together."""
+        before = {begun.id for _, begun in self._rounds.values()}
+        yield
+        new = [(folder, each) for folder, (_, each) in self._rounds.items()]
+        with contextlib.suppress(LogError):  # a later round deletes them
+            clear_unused(
+                [(place_at(folder), each) for folder, each in new if each.id not in before]
+            )
+
+    def begin(self, folder: str, of: object, *, is_new: bool = False, clears: bool = True) -> str:
         """Start a round: write its journal, and return the folder where its tasks write.
 
         Args:
@@ -146,6 +162,7 @@ class ArchiveRounds:
             of: the round's input from the log. If a previous round had another input, it has
                 failed, and its objects are deleted.
             is_new: the partition must not exist yet.
+            clears: as in ``PartitionStore.begin``.
 
         Raises:
             InvalidConfig: the partition exists.
@@ -161,7 +178,7 @@ class ArchiveRounds:
                     path=folder,
                     remedy="give --to an archive without this partition",
                 )
-            begun = place.begin(None if is_new else self.seen(folder))
+            begun = place.begin(None if is_new else self.seen(folder), clears=clears)
             last = self._rounds[folder] = of, begun
             self._keep_renewing()
         return f"{folder}/{last[1].prefix}"
@@ -189,7 +206,7 @@ class ArchiveRounds:
             try:
                 told = of(folder)
                 self._worked_on.discard(folder)  # the round uses the manifest that was just read
-                self.begin(folder, told)
+                self.begin(folder, told, clears=False)
             except RemoteFailed:
                 raise
             except LogError:  # the compaction reports the error
@@ -209,7 +226,9 @@ class ArchiveRounds:
                 place_at(folder).abandon(begun)
 
         try:
-            refused = [error for error in map_concurrently(take, [*folders]) if error is not None]
+            with self._clearing():
+                outcomes = map_concurrently(take, [*folders])
+            refused = [error for error in outcomes if error is not None]
             if refused:
                 raise refused[0]
             yield free

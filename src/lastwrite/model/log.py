@@ -67,6 +67,8 @@ class Segment:
     # ETag of an immutable object in an archive, which identifies it together with the size; empty
     # for a file
     etag: str = ""
+    # bytes of a small index object in a bucket, so that tasks do not read the object
+    index: bytes = b""
     kept: KeptScan | None = None  # stored scan of a segment in an archive; None in a log directory
 
     @property

@@ -61,6 +61,7 @@ class ScanRange:
     cached: CachedScan | None = None  # stored scan of an earlier round, if any
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
+    index: bytes = b""  # as ``Segment.index``
 
     @classmethod
     def of(
@@ -91,6 +92,7 @@ class ScanRange:
             cached=cached,
             growing=segment.growing,
             etag=segment.etag,
+            index=segment.index,
         )
 
     @property

@@ -323,6 +323,9 @@ class ArchivedPulsar(PulsarSystem):
         """The folder of all topics of the archive."""
         return archived.root_of(folder)
 
+    def archive_of(self, folder: str, to: str | None = None) -> str | None:
+        return archived.archive_of(folder) if to is None else to.rstrip("/")
+
     def hold(self, root: str, names: Iterable[TopicPartition], /) -> AbstractContextManager[None]:
         reject_if_broken(os.path.dirname(root))
         return nullcontext()

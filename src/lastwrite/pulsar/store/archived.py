@@ -44,6 +44,10 @@ from lastwrite.storage.objects.address import is_address
 SYSTEM = "pulsar"
 
 
+_Content = bytes  # ``StoredLedger`` has a field of the type's name
+SMALL_BYTES = 1024  # largest index or survey whose bytes the manifest repeats
+
+
 class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A ledger among the objects of a topic, or a part of the compacted ledger."""
 
@@ -60,6 +64,9 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
+    # the bytes of the index and of the survey, if small: a round then reads neither object
+    index: _Content = b""
+    survey: _Content = b""
 
     def path(self, folder: str) -> str:
         """The address of the data object."""
@@ -72,6 +79,11 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, is_foreign=foreign)
         if self.survey_bytes:
             yield DataObject(key=self.key + SURVEY_SUFFIX, bytes=self.survey_bytes)
+
+
+def small(content: bytes) -> bytes:
+    """``content``, if it is small enough for a manifest. Empty otherwise."""
+    return content if len(content) <= SMALL_BYTES else b""
 
 
 class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):

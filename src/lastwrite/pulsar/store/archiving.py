@@ -438,6 +438,8 @@ class LedgerCopy:
             first=_id_of(first) if ledger.is_compacted else None,
             last=_id_of(last) if ledger.is_compacted else None,
             mtime_ms=mtime_ms,
+            index=archived.small(index),
+            survey=archived.small(survey),
         )
 
 
@@ -563,7 +565,7 @@ class PulsarRounds(ArchiveRounds):
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """The topic's log, by its current manifest."""
         manifest = self.now(folder).manifest
-        topic = topic_of(manifest, folder)
+        topic = topic_of(manifest, folder, reads_small=False)
         self._read[folder] = _Read(manifest.nonce, topic.highest_ledger, raw_ledgers(topic))
         return topic_log.log_of(topic, spend)
 

@@ -43,7 +43,7 @@ from lastwrite.pulsar.format.offload import (
     block_header,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.archived import StoredLedger, is_archived
+from lastwrite.pulsar.store.archived import StoredLedger, is_archived, small
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of, name_or_none
@@ -227,6 +227,7 @@ class StagedPart(StagedLedger):
             first=str(Position.of(self._first)),
             last=str(last),
             mtime_ms=mtime_ns // 1_000_000,
+            index=small(content),
         )
         result.stored = (part,)
         result.log_path = part.path(self._topic)

@@ -185,7 +185,8 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
         CommitConflict: the object changed or was deleted.
         LogError: the ledger cannot be read.
     """
-    found = kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
+    found = LedgerSurvey.decode(ledger.survey, ledger.size_bytes, ledger.mtime_ns)
+    found = found or kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
     if found is None or found.entries != ledger.entries:
         found = _survey(ledger, spend)
     if len(_made) >= _MOST_MADE:

@@ -141,6 +141,7 @@ class Ledger:
     etag: str = ""  # see ``Segment.etag``
     # id of the first record, only for a part of a compacted ledger in an archive
     first_id: Position | None = None
+    survey: bytes = b""  # the survey's bytes, if a manifest has them
 
     @property
     def entries(self) -> int:
@@ -174,6 +175,7 @@ class Ledger:
             unused_bytes=self.size_bytes - position - size,
             position=position,
             etag=self.etag,
+            index=archived.small(self.index.encode()) if is_address(self.path) else b"",
         )
 
     def reader(self) -> SegmentReader:
@@ -252,13 +254,15 @@ def list_topic(folder: str) -> TopicFolder:
     return _Listing(os.path.abspath(folder)).topic()
 
 
-def topic_of(manifest: ArchiveManifest, folder: str) -> TopicFolder:
+def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True) -> TopicFolder:
     """The topic of an archive that a manifest describes. Reads the indexes of its objects.
+
+    Without ``reads_small``, indexes and surveys that the manifest repeats are not read.
 
     Raises:
         LogError: as ``list_topic``.
     """
-    return _ArchivedListing(folder, manifest).topic()
+    return _ArchivedListing(folder, manifest, reads_small).topic()
 
 
 class _Facts(NamedTuple):
@@ -551,8 +555,9 @@ class _Listing:
 class _ArchivedListing(_Listing):
     """Lists a topic of an archive. The manifest names all valid objects."""
 
-    def __init__(self, folder: str, manifest: ArchiveManifest) -> None:
+    def __init__(self, folder: str, manifest: ArchiveManifest, reads_small: bool) -> None:
         super().__init__(folder)
+        self._reads_small = reads_small
         self._seen = archived.contents_of(manifest, folder)
 
     def topic(self) -> TopicFolder:
@@ -580,7 +585,10 @@ class _ArchivedListing(_Listing):
         path = stored.path(self._folder)
         parsed = parse_object_name(os.path.basename(path))  # None for a part of a compacted ledger
         try:
-            index = read_index(path)
+            if stored.index and not self._reads_small:
+                index = IndexObject.decode(stored.index)
+            else:
+                index = read_index(path)
             # not checked in a bucket, where the check would cost a request
             if not is_address(path) and not os.path.exists(path):
                 raise missing_error(path, "the object", AGAIN)
@@ -596,7 +604,8 @@ class _ArchivedListing(_Listing):
         mtime_ns = stored.mtime_ms * 1_000_000
         identity = stored.ledger, parsed[0] if parsed else UUID(int=0), path, stored.bytes, mtime_ns
         first = None if stored.first is None else Position.parse(stored.first)
-        return Ledger(*identity, index, metadata, missing, stored.etag or "-", first)
+        survey = b"" if self._reads_small else stored.survey
+        return Ledger(*identity, index, metadata, missing, stored.etag or "-", first, survey)
 
     def _check_parts(self, manifest: CompactionManifest, parts: tuple[Ledger, ...]) -> None:
         entries = sum(part.entries for part in parts)

@@ -25,7 +25,7 @@ from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.work import ScanRange
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
-from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
+from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead, IndexObject
 from lastwrite.pulsar.format.position import COMPACTED, MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import lock
@@ -337,7 +337,7 @@ class OffloadIndexChecker:
     """Compares the blocks of the index with the entries of a piece."""
 
     def __init__(self, piece: ScanRange) -> None:
-        index = read_index(piece.path)
+        index = IndexObject.decode(piece.index) if piece.index else read_index(piece.path)
         blocks = [block for block in index.blocks if piece.start <= block.offset < piece.end]
         self._path = piece.path + INDEX_SUFFIX
         self._is_raw = index.metadata.compacted_topic is None
