@@ -1,9 +1,9 @@
 """Checks that a log did not change while it was read.
 
 A broker may have the log open, or a compaction may replace it in an archive. A broker appends,
-rolls segments, replaces them by cleaned ones and deletes expired ones; a new leader may make it
-truncate the log. Each of these actions except appending changes the folder, a listed file, or the
-leader epochs (docs/decisions/beside-a-broker.md).
+rolls segments, replaces segments by cleaned segments, and deletes expired segments. After a leader
+change it may truncate the log. Each of these actions except appending changes the folder, a listed
+file, or the leader epochs (docs/decisions/beside-a-broker.md).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> 
     Compaction does not change offsets, so reading can continue.
 
     Raises:
-        CommitConflict: the records already read were truncated, or the next ones were deleted.
+        CommitConflict: the records already read were truncated, or the next records were deleted.
     """
     check_uncut(log)
     before = log.generation

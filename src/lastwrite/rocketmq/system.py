@@ -333,7 +333,7 @@ def range_of(
 def _change(new: CommitPlan) -> QueueChange:
     """The pairs of a plan to remove and to add.
 
-    Empty pairs are removed too, except the active one, because a broker does not serve records
+    Empty pairs are removed too, except the active pair, because a broker does not serve records
     before them. Only a failed append leaves an empty pair.
     """
     replaced = [segment for sources in new.sources for segment in sources]

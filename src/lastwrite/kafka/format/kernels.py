@@ -351,8 +351,8 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
     records are copied unchanged. ``rebase`` also makes offset deltas start at 0.
 
     ``walk`` has checked these records. This kernel reads only the length of a dropped record, and
-    only the changed fields of a kept one. ``out`` needs space for the records before thinning, plus
-    12 bytes per kept record.
+    only the changed fields of a kept record. ``out`` needs space for the records before thinning,
+    plus 12 bytes per kept record.
 
     Returns (position after the records, records kept, base timestamp, largest timestamp, code,
     position in ``plain``, offset deltas of the first and the last kept record).

@@ -6,9 +6,9 @@ The receiving broker assigns consecutive offsets, and rejects a batch with gaps 
     after       a@0 b@1              c@2 d@3
 
 A batch without gaps is sent with its records unchanged, still compressed. Other batches are
-rewritten, and several may become one. In both cases timestamps, headers and codec stay. Records
-with append time keep the time of the source's broker. ``transplant`` removes markers, and records
-of aborted and open transactions.
+rewritten, and several may be joined to one batch. In both cases timestamps, headers and codec stay.
+Records with append time keep the time of the source's broker. ``transplant`` removes markers, and
+records of aborted and open transactions.
 
 Source: Kafka 4.4 ``LogValidator``, ``DefaultRecordBatch``; docs/formats/kafka.md, "Record batch".
 """

@@ -2,8 +2,9 @@
 
 ``verify`` must not trust the code it verifies. Its digest therefore differs from the engine's
 fingerprint in function and secret: 112 bits for a key and 128 for the rest of the record. A flaw in
-one of them is not repeated in the other. Value and headers are digested as they are encoded after
-the key. A record that compaction copies keeps its digest, and a change of any byte changes it.
+one of the two functions is not repeated in the other function. Value and headers are digested as
+they are encoded after the key. A record that compaction copies keeps its digest, and a change of
+any byte changes it.
 
 The digest of a batch's header covers the fields that compaction must not change: base and last
 offset, leader epoch, producer id, epoch and sequence, and the bits for timestamp type, transaction
@@ -119,9 +120,9 @@ class KafkaContents:
     """Turns opened runs of batches into rows.
 
     ``seed`` is the secret of the digests; None means to check and count only. ``is_after`` means
-    that the log is the compacted one. Delete horizons up to ``now_ms`` have passed; None means that
-    all have passed. ``order`` selects how records are ordered, and ``header`` is the name of the
-    header with a record's version.
+    that the log is the result of a compaction. Delete horizons up to ``now_ms`` have passed; None
+    means that all have passed. ``order`` selects how records are ordered, and ``header`` is the
+    name of the header with a record's version.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """``inspect`` of Kafka's logs: counts and verifies, without Spark and without changing anything.
 
 Every batch is read and its checksum verified, a chunk at a time. After damage in one batch or
-partition, the next ones are still inspected.
+partition, the next batches and partitions are still inspected.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def reject_beyond(file: SingleFile) -> None:
     """Refuse to read a single file that a broker may be writing.
 
     Raises:
-        LogHeld: the file belongs to the segment with the high watermark, or to a later one.
+        LogHeld: the file belongs to the segment with the high watermark, or to a later segment.
     """
     if file.partition is not None and file.partition.topic == names.METADATA_TOPIC:
         reject_metadata(file.root)

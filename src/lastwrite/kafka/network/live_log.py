@@ -104,8 +104,8 @@ class LiveLog:
         The first entry is the epoch at ``log_start``: ``known``, or the last epoch below it, if the
         log still has records of it. Empty if the broker has no epochs.
 
-        Uses OffsetForLeaderEpoch, which returns the largest epoch up to the requested one, and the
-        start offset of the epoch after it.
+        Uses OffsetForLeaderEpoch, which returns the largest epoch up to the requested epoch, and
+        the start offset of the epoch after it.
 
         Raises:
             RemoteFailed: no broker answers within the timeout.

@@ -6,7 +6,7 @@ after it::
     offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
 
 v1 adds a timestamp after the attributes. A compressed message is a *wrapper*: its value is a
-compressed sequence of entries, and its offset is the offset of the last one. In v0 the entries
+compressed sequence of entries, and its offset is the offset of the last entry. In v0 the entries
 inside have absolute offsets. In v1 their offsets are relative, and the last one corresponds to the
 wrapper's offset: 0, 1, 2 inside a wrapper at 12 are 10, 11, 12. So the first offset is known only
 after the wrapper is decompressed.

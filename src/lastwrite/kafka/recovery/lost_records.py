@@ -12,9 +12,9 @@ loses data that was not synced. A failing disk and an incomplete copy do, too.
 
 A closed segment gives less evidence, because a cleaner removes batches from its end. The next
 segment's base offset is evidence only if the closed segment has a broken batch. The indexes of the
-closed segment are evidence if they contain an offset after its last one. The indexes of the last
-segment are no evidence after a crash: a broker that truncates a log leaves old entries in the index
-files until it closes them.
+closed segment are evidence if they contain an offset after the segment's last offset. The indexes
+of the last segment are no evidence after a crash: a broker that truncates a log leaves old entries
+in the index files until it closes them.
 
 Source: Kafka 4.4 ``ReplicaManager.checkpointHighWatermarks``, ``LogManager.truncateTo``,
 ``LogLoader.recoverLog``, ``AbstractIndex.truncateToEntries0``,

@@ -445,8 +445,8 @@ def _read(file: FileIdentity) -> bytes:
 def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
     """Write the indexes that a broker would write for a segment at start. Correct indexes stay.
 
-    If only the time index is missing, an empty one is created, as in Kafka. ``aborted`` are the
-    entries of the transaction index; without entries the file is removed.
+    If only the time index is missing, an empty time index is created, as in Kafka. ``aborted`` are
+    the entries of the transaction index; without entries the file is removed.
     """
     folder = os.path.dirname(segment.path)
     index = segment_file_name(segment.base_offset, KafkaFileKind.INDEX)

@@ -1,8 +1,8 @@
 """Settings as a broker describes them: values, sources and synonyms.
 
 If a setting is not set for a topic or group, the broker's value applies. A broker's value comes
-from the first layer that has one: dynamic settings of this broker, dynamic defaults of all brokers,
-the broker's properties file, Kafka's default.
+from the first layer that has a value: dynamic settings of this broker, dynamic defaults of all
+brokers, the broker's properties file, Kafka's default.
 
 Source: Kafka 4.4 ``ConfigHelper``, ``DynamicBrokerConfig.brokerConfigSynonyms``,
 ``AbstractKafkaConfig``; KIP-226, KIP-1142.

@@ -1,6 +1,6 @@
 """Which adjacent segments compaction merges to one.
 
-Compaction shrinks segments. Merging small ones prevents a log of thousands of tiny files. Only
+Compaction shrinks segments. Merging small segments prevents a log of thousands of tiny files. Only
 adjacent segments are merged, and only if their total size *before* compaction fits one segment. So
 no output exceeds the size at which a broker would have rolled. Segments without surviving records
 become a file of 0 bytes, which a later compaction merges.

@@ -10,7 +10,7 @@ from some offset on. Copies of the old leader from that offset on no longer belo
     log       [0 ──── 60) [60 ── 100) [100 ──── 150) [150 ──── 200)
 
 Two histories that diverged never agree again. So a segment is used from its base offset up to the
-base offset of the next one.
+base offset of the next segment.
 
 Source: KIP-405; Kafka 4.4 ``RemoteLogManager``, ``RemoteLogSegmentMetadata.segmentLeaderEpochs``.
 """
@@ -49,10 +49,10 @@ def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
 def chain(
     copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """The segments for the offsets from ``log_start`` to ``end``; None: to the last segment's end.
+    """The segments from offset ``log_start`` to ``end``, or to the last segment's end if None.
 
-    If two segments have the same base offset, the longer one is used. If they are equally long, the
-    one that was finished last is used.
+    If two segments have the same base offset, the longer segment is used. If both are equally long,
+    the segment that was finished last is used.
     """
     spans = []
     for place, each in enumerate(copies):

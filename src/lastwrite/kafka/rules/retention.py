@@ -13,8 +13,8 @@ with a future timestamp keeps all later segments. No pass deletes a segment that
 watermark, so the log start never exceeds the replicated part.
 
 The last segment is deleted like any other, unless it is empty: a broker appends to an empty last
-segment. If all segments are deleted, an empty one is created at the log's end first. A log needs at
-least one segment, because the segment's name stores the next offset.
+segment. If all segments are deleted, an empty segment is created at the log's end first. A log
+needs at least one segment, because the segment's name stores the next offset.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteOldSegments, deletableSegments, deleteSegments.
 """
@@ -71,7 +71,7 @@ def _ask(
 ) -> tuple[bool, str]:
     """Whether segment number ``place`` qualifies, and why.
 
-    ``bytes_left`` are the bytes of this segment and all later ones.
+    ``bytes_left`` are the bytes of this segment and all later segments.
     """
     segment = log.segments[place]
     end = log.segment_end(place)

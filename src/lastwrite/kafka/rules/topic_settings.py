@@ -122,7 +122,7 @@ def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]
     """The settings in ``overrides`` for ``topic``.
 
     An override with the exact topic name has precedence over a pattern, and a later override over
-    an earlier one.
+    an earlier override.
     """
     found: dict[str, object] = {}
     for is_exact in (False, True):

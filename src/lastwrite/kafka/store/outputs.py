@@ -114,8 +114,8 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
     Returns the offset after the last record of all outputs; 0 if there are none.
 
     Raises:
-        LogError: an output is not where its sources are, overlaps the next one, ends too far above
-            its base offset, or would move the log's end.
+        LogError: an output is not where its sources are, overlaps the next output, ends too far
+            above its base offset, or would move the log's end.
     """
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
     ordered = in_order(outputs)

@@ -57,7 +57,8 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
     """The folder beside ``target_folder`` in which the copy is built. Created if necessary.
 
     ``source`` is the folder of the copied partition. As far as the process's permissions allow, a
-    new folder gets its owner and mode, and a new root the owner and mode of its root.
+    new folder gets the owner and mode of ``source``, and a new root gets the owner and mode of the
+    source's root.
 
     Raises:
         InvalidConfig: the target has a partition already.

@@ -214,7 +214,7 @@ def chunks_of(
 ) -> Iterator[BatchWindow]:
     """The chunks of a whole segment, with the checksums of all batches checked.
 
-    ``format`` splits the segment. None means a new one.
+    ``format`` splits the segment. None means a new instance.
     """
     piece = ScanRange.of(
         segment,

@@ -13,10 +13,10 @@ Kafka deletes in this order too, but writes the checkpoint once a minute. If it 
 it does not matter which renames survive a power cut. A remaining segment is below the log's start,
 and the next run removes it. The same holds for a crash at any time after the first step.
 
-If every segment is deleted, an empty one is created at the log's end first, because its name stores
-the offset at which a broker continues. Kafka writes a producer snapshot there. It ignores that
-snapshot after a restart, like every snapshot that is not above the log's start. Therefore
-Lastwrite writes no snapshot there, and keeps an existing one.
+If every segment is deleted, an empty segment is created at the log's end first, because its name
+stores the offset at which a broker continues. Kafka writes a producer snapshot there. It ignores
+that snapshot after a restart, like every snapshot that is not above the log's start. Therefore
+Lastwrite writes no snapshot there, and keeps an existing snapshot.
 
 Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes,
 LeaderEpochFileCache.truncateFromStart; docs/formats/kafka.md, "Text files";

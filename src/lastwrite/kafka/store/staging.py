@@ -34,7 +34,7 @@ class StagedSegment:
 
     ``folder`` None means that bytes are counted but not written. ``is_first`` means the first of
     several parts of a segment, which gets no indexes yet. ``index_interval_bytes`` None means a
-    later part, which is appended to the first one. ``source`` is the replaced ``.log``: new files
+    later part, which is appended to the first part. ``source`` is the replaced ``.log``: new files
     get its owner and mode, in another folder as far as the process's permissions allow.
     """
 

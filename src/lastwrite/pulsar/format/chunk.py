@@ -18,7 +18,7 @@ entry's bytes show its kind. The appender writes the entries to the new ledger.
   They do not compete, so the entry stays.
 - The last chunk of a chunked message competes by its key, and the other chunks are kept. With
   ``TELLS_GROUPS`` the other chunks are kept or removed with the last one (``Strategy.GROUPS``).
-  With ``LIKE_BROKER`` each chunk competes, and the last one is kept, as in a broker.
+  With ``LIKE_BROKER`` each chunk competes, and the last chunk is kept, as in a broker.
 - A marker has no record. Transactional entries have the transaction's number as their producer.
 
 ``split`` also fills a table of facts about each entry (``kernels.ENTRY``). It is valid until the
@@ -167,7 +167,7 @@ class PulsarFormat:
     ) -> Iterator[BatchRun]:
         """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
 
-        Sets ``plain_start`` and ``plain_end``. A run is valid until the next one is requested. A
+        Sets ``plain_start`` and ``plain_end``. A run is valid until the next run is requested. A
         batch that does not decompress to its stated size is kept unchanged.
 
         Raises:
@@ -317,9 +317,9 @@ class PulsarFormat:
 
         Each competing record also gets a row of ``entries``.
 
-        Returns the number of filled rows of ``entries``. A row with a third word gets the version
-        (see ``add_versions``). ``keys`` gets (position in ``run.plain``, length), row for row with
-        ``entries``.
+        Returns the number of filled rows of ``entries``. The third word of a row, if rows have it,
+        is the version (see ``add_versions``). ``keys`` receives (position in ``run.plain``,
+        length), row for row with ``entries``.
         """
         chunk = kernels.SplitChunk(self._held, table, self._entries)
         keyed = kernels.KeyedRecords(entries, _NO_KEYS if keys is None else keys)

@@ -13,8 +13,9 @@ Other entries:
 - An *encrypted* payload cannot be read: single or batch, it is one record with one key.
 - A *marker* is not a message.
 - Compaction keeps the indexes of a batch. A removed message becomes a placeholder, ``00000004
-  18002001``, and ``compacted_batch_indexes`` lists the kept ones. Upstream describes a denser
-  layout without placeholders. Lastwrite reads that layout, but no program is known to write it.
+  18002001``, and ``compacted_batch_indexes`` lists the indexes of the kept messages. Upstream
+  describes a denser layout without placeholders. Lastwrite reads that layout, but no program is
+  known to write it.
 
 Decoding is as strict as in a broker: a missing required field or a length that does not add up is
 an error. Rebuilding a batch never encodes its metadata from decoded fields. Two fields are replaced

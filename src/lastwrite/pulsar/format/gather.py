@@ -4,7 +4,7 @@ No Python statement runs per message.
 
 ``tests/unit/test_other_rows.py`` compares it with ``pulsar.format.entry``.
 
-The offset of a message is its entry's, so the messages of a batch share one. ``orders``
+A message has the offset of its entry, so the messages of a batch share an offset. ``orders``
 distinguishes them: the entry's position in the file, then the message's original index in the
 batch.
 """

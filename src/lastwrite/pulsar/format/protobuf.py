@@ -202,7 +202,7 @@ class ProtoMessage:
 
     ``unknown`` keeps the fields that are not in the table, byte for byte.
 
-    ``encode`` writes the known fields by ascending number, then the unknown ones. So bytes that
+    ``encode`` writes the known fields by ascending number, then the unknown fields. So bytes that
     must not change are patched (``without``, ``inserted``), never decoded and encoded again.
     """
 

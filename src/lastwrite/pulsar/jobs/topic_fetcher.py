@@ -32,7 +32,7 @@ from lastwrite.pulsar.store.objects import read_entries, read_index
 class State:
     """The state of a topic in its cluster.
 
-    ``info`` has the raw ledgers, with the current number of entries of the open one. ``base``
+    ``info`` has the raw ledgers, with the current number of entries of the open ledger. ``base``
     states how far the topic is compacted, and into which ledger.
     """
 

@@ -139,7 +139,7 @@ class _TopicInspection:
     def note(self, problem: Problem) -> None:
         """Add a problem once.
 
-        All problems are counted and the first ones are listed. Damage replaces a listed minor
+        All problems are counted, and the first problems are listed. Damage replaces a listed minor
         problem.
         """
         mark = (problem.path, problem.position, problem.message)

@@ -164,7 +164,7 @@ class TopicReader:
     def entries(self) -> Iterator[ReadEntry]:
         """The entries from ``at`` on that a consumer gets, with chunked messages joined.
 
-        ``at`` moves beyond an entry when the next one is requested.
+        ``at`` moves beyond an entry when the next entry is requested.
         """
         moves = 0
         while self.status is None:

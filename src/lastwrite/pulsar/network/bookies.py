@@ -13,8 +13,8 @@ Pulsar's brokers use this protocol too.
 
 The metadata name an ensemble of bookies for entry e. The entry is on the bookies e, e + 1 … of the
 ensemble, modulo its size. The write quorum is the number of these bookies. A read asks one of them.
-If it lacks the entry, cannot read it from its disk, or returns other bytes, the next one is asked.
-Reading does not fence a ledger: a topic's open ledger is still written meanwhile.
+If it lacks the entry, cannot read it from its disk, or returns other bytes, the next bookie is
+asked. Reading does not fence a ledger: a topic's open ledger is still written meanwhile.
 
 Sending an answer costs a bookie more than reading an entry. If each bookie of an ensemble has all
 entries, they are requested in batches. A bookie older than 4.17 then closes the connection and is

@@ -1,8 +1,8 @@
 """Write a new ledger: choose bookies, write the entries, close the metadata.
 
-A ledger is written once and by one writer. If a bookie fails, the ledger is deleted and another one
-is written with other bookies. The entries can be read again, and the ledger has no readers yet, so
-its ensemble never has to change.
+A ledger is written once and by one writer. If a bookie fails, the ledger is deleted and another
+ledger is written with other bookies. The entries can be read again, and the ledger has no readers
+yet, so its ensemble never has to change.
 
 Source: Pulsar 4.2.4 ``AbstractTwoPhaseCompactor``; BookKeeper 4.17.3 ``LedgerCreateOp``;
 docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit".

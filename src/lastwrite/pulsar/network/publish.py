@@ -6,7 +6,7 @@ facts complicate the commit:
 - *A refusal is not answered.* The result is read from the store afterwards:
   ``PulsarCluster.written_down``.
 - *Cursors are stored at most once a second.* If an acknowledgement arrives too early, a broker
-  answers it, serves the new ledger and deletes the former one, but stores nothing: after a crash
+  answers it, serves the new ledger and deletes the former ledger, but stores nothing: after a crash
   readers hang. So the acknowledgement is sent only after the subscription was held and idle for
   more than a second.
 - *A horizon below the mark-delete position is refused*, and that position may have moved without a
@@ -14,8 +14,8 @@ facts complicate the commit:
   that position becomes the horizon.
 - *A horizon beyond the last entry is refused.* So the topic must still have the horizon's entry.
 - *A ledger that is acknowledged twice is deleted* while it is served. So each acknowledgement has a
-  new ledger. If an acknowledgement has no effect or is lost, the next one has another copy of the
-  ledger.
+  new ledger. If an acknowledgement has no effect or is lost, the next acknowledgement has another
+  copy of the ledger.
 - *A reference to a deleted ledger* is repaired in memory by a first acknowledgement, and on disk by
   a second.
 - *A failure leaves ledgers without an owner.* A note of each ledger is stored before its first

@@ -48,7 +48,7 @@ class BookieResponse(ProtoMessage):
 def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
     """Ask the bookie at ``address`` to start TLS.
 
-    ``exchange`` sends a frame and returns the next one.
+    ``exchange`` sends a frame and returns the next received frame.
 
     Raises:
         RemoteFailed: the bookie has no TLS, or the server is not a bookie.

@@ -1,9 +1,9 @@
 """Ledgers as bookies store them: entry logs and journals of several bookies, read together.
 
 The entries of a ledger are spread over several bookies; the write quorum is the number of bookies
-that store an entry. A bookie's entry logs mix all ledgers of all topics, deleted ones included. The
-caller therefore names the wanted ledgers. Each log is walked once, and for each entry one copy with
-a matching digest is used::
+that store an entry. A bookie's entry logs mix all ledgers of all topics, including deleted ledgers.
+The caller therefore names the wanted ledgers. Each log is walked once, and for each entry one copy
+with a matching digest is used::
 
     bookie 1   10:0 10:2 77:0 10:3        wanted 10:  10:0 10:1 10:2 10:3
     bookie 2   10:0 10:1 12:0 10:3

@@ -19,7 +19,7 @@ command recognizes an incomplete topic.
 
 The compacted ledger is never offloaded. If bookies are among the sources, the compacted ledger is
 copied too, and the manifest is written, so that the next compaction continues after the cluster's
-last one. A second fetch adds new entries and leaves existing objects unchanged.
+last compaction. A second fetch adds new entries and leaves existing objects unchanged.
 
 Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md,
 "The commit".
@@ -101,7 +101,7 @@ def fetch(
         metadata, cursor: files of this topic, or a folder of many topics; see
             ``exported_metadata``.
         copies: copy objects instead of linking them.
-        recover: include entries beyond the last confirmed one, as BookKeeper's ledger recovery
+        recover: include entries beyond the last confirmed entry, as BookKeeper's ledger recovery
             would.
         lists: the ledger lists from a live cluster, instead of ``metadata`` and ``cursor``.
 

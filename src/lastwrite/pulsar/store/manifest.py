@@ -10,7 +10,7 @@ It is the offline version of the cursor ``__compaction``.
      "order": "publishing", "retain_null_key": false, "parts": false, "read": 9,
      "ledgers": [10, 12], "checksum": "8a2e10c4"}
 
-Entries up to the horizon are read from this ledger, later ones from the raw ledgers. The file is
+Entries up to the horizon are read from this ledger, later entries from the raw ledgers. The file is
 replaced by one rename. So it always names a complete ledger, the old or the new one. ``checksum``
 is the CRC-32C of the other fields, as JSON with sorted names and no blanks.
 

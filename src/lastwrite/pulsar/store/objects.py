@@ -184,9 +184,9 @@ class OffloadWriter:
     def finish(self, metadata: LedgerMetadata) -> str:
         """Write the index, sync both objects and rename them. Returns the path of the data object.
 
-        ``metadata`` are the ledger's metadata. In the index, their length and last entry are set to
-        the written ones, and the ids skipped before the last entry are added. The caller syncs the
-        folder.
+        ``metadata`` are the ledger's metadata. In the index, length and last entry are set to the
+        values of the written entries, and the ids skipped before the last entry are added. The
+        caller syncs the folder.
         """
         if self._is_open:
             self._end_block()

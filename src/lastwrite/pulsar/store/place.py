@@ -97,7 +97,7 @@ def name_of(folder: str) -> TopicName:
 def locate(path: str) -> str | None:
     """The topic folder at or above ``path``.
 
-    Without one, returns ``path`` if topics are below it, otherwise None.
+    Without such a folder, returns ``path`` if topics are below it, otherwise None.
     """
     if is_address(str(path)):  # a bucket contains only archives
         return None

@@ -623,7 +623,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
     """Drop earlier fetched objects if another object has all their entries.
 
     A crash may leave both. A newly fetched object includes the entries stored before. So the
-    fetched object with the most entries has all entries of the other ones.
+    fetched object with the most entries has all entries of the other objects.
     """
     ours = [each for each in objects if each.uuid in _brought(name, each)]
     others = [each for each in objects if each not in ours]

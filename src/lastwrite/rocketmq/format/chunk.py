@@ -3,7 +3,7 @@
 A commit log record is a batch of one record:
 
 - ``split`` splits a chunk into records and verifies each body's checksum.
-- ``opened`` decompresses bodies, to detect broken and empty ones. An empty body is a delete.
+- ``opened`` decompresses bodies, to detect broken and empty bodies. An empty body is a delete.
 - ``walk`` fingerprints the keys.
 - ``rebuild`` copies the records that are kept.
 

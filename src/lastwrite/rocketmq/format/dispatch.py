@@ -18,8 +18,8 @@ This module does the same for many records at once, without Python code per reco
 The rules:
 
 - A prepared or rolled back message of a transaction gets no unit.
-- A record that names light queues (``INNER_MULTI_DISPATCH``) also gets a unit in each of them, at
-  the queue offset in ``INNER_MULTI_QUEUE_OFFSET``; see ``find_light_queues``.
+- A record that names light queues (``INNER_MULTI_DISPATCH``) also gets a unit in each of these
+  queues, at the queue offset in ``INNER_MULTI_QUEUE_OFFSET``; see ``find_light_queues``.
 - A record below the queue's end address is skipped, so dispatching twice adds nothing.
 - A unit's number is its queue offset. If a queue's first record is not number 0, fillers precede
   its unit. A second number 0 means that the topic was deleted and created again, so the queue
@@ -423,11 +423,11 @@ def take(
 ):
     """Convert ``table[first:count]``, a MESSAGE table, to rows, written from ``row`` on.
 
-    ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` gets the queue
-    number of each row. Records below the address ``queued_from``, and records that get no unit,
-    get a row only if their queue is compacted. ``light`` and ``light_queues`` are ``light`` and
-    ``out`` of ``find_light_queues``. ``light_bad`` gets the count of records with a bad light
-    queue, and the address of the first.
+    ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` receives the
+    queue number of each row. Records below the address ``queued_from``, and records that get no
+    unit, get a row only if their queue is compacted. ``light`` and ``light_queues`` are ``light``
+    and ``out`` of ``find_light_queues``. ``light_bad`` receives the count of records with a bad
+    light queue, and the address of the first such record.
 
     Returns (messages processed, rows, code). The code is NEW_QUEUE if the next message's queue has
     no number, NEW_LIGHT_QUEUE if the light queue in row 0 of ``light_queues`` has none, FULL if
@@ -628,8 +628,8 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 
     See docs/formats/rocketmq-compaction.md, "Into the compaction log".
 
-    ``pairs`` gets the number of the pair (log and index file) for each row, or -1 if the row is
-    skipped. ``positions`` gets the row's position in the pair's log file. Every pair before the
+    ``pairs`` receives the number of the pair (log and index file) for each row, or -1 if the row is
+    skipped. ``positions`` receives the row's position in the pair's log file. Every pair before the
     last is closed; see ``closing``. A record that is larger than a log file is skipped. A broker
     loses this record too, but it also creates a pair without a unit, and then serves nothing from
     the queue.

@@ -286,8 +286,8 @@ def decimal(source, at, end, largest):
 def _properties(source, at, end, bound, row):
     """Fill the columns of ``row`` that depend on the properties ``[at, end)``.
 
-    If a name is repeated, its last value counts. This is one function, because smaller ones would
-    have to pass a dozen local numbers.
+    If a name is repeated, its last value counts. This is one function, because smaller functions
+    would have to pass a dozen local numbers.
     """
     key_at = np.int64(-1)
     key_length = np.int64(-1)
@@ -503,9 +503,9 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
 
     A record has an entry for its UNIQ_KEY, then one for each word of KEYS. With ``tags``, as in
     5.5.0 but not in 4.9.3, an entry for its tag follows, under the key ``T#TAG``. A record of a
-    rolled back transaction has no entries. The three arrays get the hash, address and store time of
-    each entry. Returns (entries, next row). A row whose entries may not fit is left for the next
-    call.
+    rolled back transaction has no entries. The three arrays receive the hash, address and store
+    time of each entry. Returns (entries, next row). A row whose entries may not fit is left for the
+    next call.
     """
     source = address(data)
     filled = 0

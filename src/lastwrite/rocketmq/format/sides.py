@@ -281,7 +281,8 @@ def position_name(topic: str, queue: int) -> str:
 def encode_positions(positions: Mapping[str, int]) -> bytes:
     """Encode positions as 5.5.0 does: tabs, no final newline, in the order of Java's map.
 
-    ``positions`` has the loaded positions first, in file order, then new ones in insertion order.
+    ``positions`` has the loaded positions first, in file order, then new positions in insertion
+    order.
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'

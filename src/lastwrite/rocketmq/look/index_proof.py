@@ -451,7 +451,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
 
     A slot must have its newest entry, and the header must have the number of slots in use.
     ``is_growing`` means that a broker enters keys, so slots may point to entries after the counted
-    ones.
+    entries.
     """
     entries = index.entries()
     slots = np.frombuffer(index.data, ">i4", index.slots, INDEX_HEADER.size)

@@ -1,8 +1,8 @@
 """``verify`` of a RocketMQ store.
 
-Compaction logs are partitions. Their rows are compared like those of Kafka's logs
-(``verification.logs``), and their records are decoded one by one (``look.records``). Rules for
-what compaction may remove from a compaction log:
+Compaction logs are partitions. Their rows are compared like the rows of Kafka's logs
+(``verification.logs``), and their records are decoded one by one (``look.records``). Rules for what
+compaction may remove from a compaction log:
 
 - a record up to the position (``position-checkpoint``) if a later record up to the position has its
   key; no record above the position, where the log is not compacted yet;

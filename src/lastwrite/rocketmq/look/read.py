@@ -175,7 +175,7 @@ def store_at(path: str) -> tuple[str, str | None, int | None]:
     """The store that contains ``path``, and the topic and queue in the path.
 
     Raises:
-        NotALog: the path is neither a store nor inside one.
+        NotALog: the path is neither a store nor inside a store.
     """
     place = find_place(path)
     if place.root is None:

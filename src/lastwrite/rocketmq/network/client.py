@@ -343,7 +343,7 @@ class RocketmqClient:
 
         Raises:
             InvalidConfig: brokers would not accept the message.
-            RemoteFailed: the broker refuses the message, or does not answer. In the latter case the
+            RemoteFailed: the broker refuses the message, or does not answer. Without an answer, the
                 message may be stored.
         """
         properties = message.encode_properties(secrets.token_hex(16).upper())

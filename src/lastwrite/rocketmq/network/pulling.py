@@ -1,7 +1,7 @@
 """Reads stored messages of a live broker's queue by queue offset, and verifies them.
 
 For a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log. The offsets
-then have gaps, and the addresses and the end are those of the compaction log. For any other topic a
+then have gaps, and the addresses and the end refer to the compaction log. For any other topic a
 broker answers from the commit log. ``original`` reads messages from the commit log that compaction
 has removed from the compaction log.
 """

@@ -30,10 +30,11 @@ _COMMIT_BYTES = 256 << 20  # uncommitted bytes after which ``commit_if_due`` com
 class QueueArchiveWriter:
     """Writes messages to the archive's queue at ``folder``, in order of their offsets.
 
-    ``topic`` has the topic's settings; None keeps those in the archive. ``source`` is the origin of
-    the messages. ``file_bytes`` is the largest size of a file, unless the archive's files have
+    ``topic`` has the topic's settings; None keeps the archive's settings. ``source`` is the origin
+    of the messages. ``file_bytes`` is the largest size of a file, unless the archive's files have
     another size. ``follows`` means that the caller writes again soon, so a write waits for another
     command's unfinished change.
+
     Every method that begins to write raises:
         LogHeld: ``follows`` is set, and the other command has not finished.
     """

@@ -124,7 +124,7 @@ def lost_between(
     """The queue offsets lost to damage, from the consume queues or else from the gap.
 
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
-    the queues with units for the damaged bytes or later ones; their lost offsets are known, so no
+    the queues with units for the damaged bytes or later bytes; their lost offsets are known, so no
     gap is computed. ``beyond`` has the records after the damage. ``ends`` has the offset after each
     queue's last whole record before the damage.
     """

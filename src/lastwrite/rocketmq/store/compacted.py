@@ -9,8 +9,8 @@ shows whether the record is damaged or the index is wrong. A damaged record is s
 index is replaced in memory; both are reported. A file without an index is walked too.
 
 Files may disappear during a read, because a live broker renames and deletes them. So both files of
-a pair are opened before either is read. If one is missing, ``FilesMoved`` is raised and the folder
-must be listed again. Queue offsets stay valid.
+a pair are opened before either is read. If a file is missing, ``FilesMoved`` is raised and the
+folder must be listed again. Queue offsets stay valid.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ class CompactedQueue:
         """Whether the index is right about entry ``at``, for which no whole record was read.
 
         If so, the record is damaged, and the damage is reported. If not, a rebuilt index replaces
-        the stored one.
+        the stored index.
         """
         self._check_unmoved()
         pair = self.pairs[number]

@@ -11,7 +11,7 @@ or ``timerlog``. For each tree that changes::
 
 A queue's next offset is the end of its consume queue, so a broker assigns removed offsets again.
 All other files that refer to them must be truncated too. A compaction log would refuse new records
-at offsets that it has, an index file would refuse addresses below its last one, and a consumer
+at offsets that it has, an index file would refuse addresses below its last address, and a consumer
 group would skip messages below its committed offset. The small files ``checkpoint``,
 ``config/consumerOffset.json``, ``lmqConsumerOffset.json`` and ``delayOffset.json`` are rewritten,
 and the old files are kept beside them.

@@ -1,4 +1,4 @@
-"""Store layouts other than the default one: DLedger, consume queues in RocksDB, tiered storage.
+"""Store layouts other than the default layout: DLedger, consume queues in RocksDB, tiered storage.
 
 DLedger writes the commit log as entries of a 48-byte header and a record, to ``dledger-NAME/data``
 below the store. A record's address does not depend on the header, so readers skip the headers.

@@ -6,7 +6,7 @@ A broker locks the first byte of ``lock`` while it runs. ``abort`` exists from i
 clean stop; if it exists without the lock, a broker was killed. The commit log and the queues may
 then end at different records. The next start of the broker repairs that: it dispatches the missing
 records again (docs/formats/rocketmq-compaction.md). Compaction of such a store keeps the record
-with the highest offset of each queue. But it may drop records in favor of later ones that the
+with the highest offset of each queue. But it may drop records in favor of later records that the
 commit log has lost. So it is refused without ``--unclean``.
 
 An archive needs no lock: the second of two concurrent commits fails.

@@ -1,4 +1,4 @@
-"""Resolves a path to a RocketMQ store, or to a log, folder, topic, queue or file of one.
+"""Resolves a path to a RocketMQ store, or to a log, folder, topic, queue or file in a store.
 
 Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md, "The store".
 """

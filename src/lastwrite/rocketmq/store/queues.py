@@ -161,7 +161,7 @@ def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
     Later units are checked too, unless the file grows. Holes of the file are not read.
 
     Raises:
-        CorruptLog: a valid unit follows an invalid one, so units between them were lost.
+        CorruptLog: a valid unit follows an invalid unit, so units between them were lost.
         LogError: the file cannot be read.
     """
     with _opened(path) as file:
@@ -436,7 +436,7 @@ class _QueueListing:
     def _prove_whole(self, segments: list[Segment], position: int) -> None:
         """Add a problem if records are missing because a file ends too early.
 
-        A broker closes a pair before it creates the next one, with two exceptions: the last pair
+        A broker closes a pair before it creates the next pair, with two exceptions: the last pair
         that its compaction wrote, and a pair that is empty because a record was too large for it.
         Records above the position are not compacted, so above it no message with a key may be
         missing.

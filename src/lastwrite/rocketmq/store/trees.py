@@ -10,7 +10,7 @@ built beside it::
 
 Consume queues are exchanged last. A broker that starts dispatches from the end of its consume
 queues, and skips records that the index and the compaction logs have. So after a crash between two
-steps, a broker completes the rest.
+steps, a broker completes the other trees.
 
 But the end is that of *all* consume queues. If only the ordinary queues were exchanged, a broker
 would continue at their end, and the batch queues would have a gap. So if both change, a guard file
@@ -133,7 +133,7 @@ def install(
 
     Raises:
         LogError: a step failed. Earlier trees are completely exchanged; a broker or the next
-            dispatch completes the rest.
+            dispatch completes the other trees.
     """
     wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
     with lock.turn(root):

@@ -294,9 +294,9 @@ def whole_records(
 ) -> Iterator[kernels.MessageTable]:
     """The whole records of a file with the bytes ``data``, skipping damage.
 
-    A table is valid until the next one. ``start`` and ``end`` are addresses. ``is_exact`` means
-    that a record begins at ``start``; otherwise the first record after it is searched. The
-    addresses of damage are added to ``bad``.
+    A table is valid until the next table is requested. ``start`` and ``end`` are addresses.
+    ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
+    searched. The addresses of damage are added to ``bad``.
     """
     table = np.empty(_TABLE_ROWS, MESSAGE)
     at, is_lost = start - file.start, not is_exact
