@@ -14,7 +14,14 @@ pytest.importorskip("deltalake", reason="pip install 'lastwrite[tables]'")
 pytest.importorskip("pyiceberg", reason="pip install 'lastwrite[tables]'")
 
 import lastwrite
-from lastwrite.cleaner.events import DaemonNote, Event, RoundEnded, TableFailed, TableUpdated
+from lastwrite.cleaner.events import (
+    DaemonNote,
+    Event,
+    FilesUntouched,
+    RoundEnded,
+    TableFailed,
+    TableUpdated,
+)
 from lastwrite.cleaner.following import Stoppable
 from lastwrite.cleaner.tables import Tables
 from lastwrite.commands.systems import system_of
@@ -35,12 +42,12 @@ T = 1_700_000_000_000
 
 
 def clean(root: Path, tables: Tables, config: Mapping[str, Any] = COMPACT) -> tuple[int, list[Any]]:
-    """One pass; the exit status and what was told but notes."""
+    """One pass; the exit status and the events without notes and untouched files."""
     events: list[Event] = []
     status = lastwrite.clean(
         [str(root)], config, once=True, spark=INLINE, tell=events.append, tables=tables
     )
-    return status, [each for each in events if not isinstance(each, DaemonNote)]
+    return status, [each for each in events if not isinstance(each, (DaemonNote, FilesUntouched))]
 
 
 def written(root: Path, topic: str, turn: int = 0) -> None:
@@ -164,7 +171,7 @@ def test_daemon_retries_a_failed_table(tmp_path: Path) -> None:
             metrics_port=0,
         )
     assert status == 0 and came.is_set()
-    kinds = [type(each) for each in events if not isinstance(each, DaemonNote)]
+    kinds = [type(each) for each in events if not isinstance(each, (DaemonNote, FilesUntouched))]
     assert kinds == [TableFailed, TableUpdated, TableUpdated]
     proof = lastwrite.verify_table(str(log.root), str(place), topic="t")
     assert proof.is_proven and proof.rows == 2

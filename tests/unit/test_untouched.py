@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lastwrite
+from lastwrite.cleaner.events import Event, FilesUntouched
+from lastwrite.cli.clean import event_line
 from lastwrite.cli.problems import untouched_lines
+from lastwrite.kafka.restored import LogsRestored
+from lastwrite.kafka.store.untouched import WRITTEN_BY_RESTORES
 from lastwrite.reports.compaction import CompactionReport
 from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY
-from lastwrite.spark.inline import Inline
+from lastwrite.spark.inline import INLINE, Inline
+from tests.support.kafka import metadata
 from tests.support.kafka.growing import GrowingLog
+from tests.support.kafka.metadata import TOPIC_ID, partition, write_identity, write_records
 from tests.support.pulsar.folders import single, write_ledger
 from tests.support.pulsar.topics import topic_folder
 from tests.support.rocketmq.stores import StoreWriter
@@ -134,7 +141,42 @@ def test_plan_and_archive_list_no_unchanged_files(tmp_path: Path) -> None:
     assert len(done.partitions) == 1 and done.untouched == []
 
 
+@pytest.mark.parametrize("make", [log_root, store])
+def test_cleaner_lists_the_files_that_compact_lists(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    root, other = make(tmp_path / "root"), make(tmp_path / "other")
+    events: list[Event] = []
+    config = CLEAN if make is log_root else {}
+    for each in (root, other):
+        (each / "t-0" / "notes.txt").unlink(missing_ok=True)  # it is damage to a cleaner
+    assert lastwrite.clean([str(root)], config, once=True, spark=INLINE, tell=events.append) == 0
+    reported = [event for event in events if isinstance(event, FilesUntouched)]
+    found = [each for event in reported for each in event.untouched]
+    compacted = named(other, compact(other))
+    assert {os.path.relpath(each.path, root): each.why for each in found} == compacted
+    assert len(found) == len(compacted) and len({event.folder for event in reported}) == len(
+        reported
+    )
+    assert f"unknown files, left unchanged: {root}/odd" in event_line(reported[0])
+
+
 def test_long_list_is_shortened() -> None:
     names = [UntouchedFile(f"/root/{n:02}", "") for n in range(20)]
     (line,) = untouched_lines(names, is_copy=True)
     assert line.endswith("10, 11 and 8 more")
+
+
+def test_a_restore_into_a_log_root(tmp_path: Path) -> None:
+    archive, root = str(tmp_path / "archive"), tmp_path / "new"
+    source = GrowingLog(tmp_path / "source")
+    source.append([(b"a", b"1", 5)])
+    lastwrite.fetch(str(source.root), archive, include_active=True)
+    write_identity(root, "c")
+    write_records(root, f"{0:020d}.log", 0, metadata.topic("t"), partition(0, TOPIC_ID))
+    (root / "odd").write_bytes(b"")
+    (root / f"t-1.{'0' * 32}-delete").mkdir()
+    before = entries_of(root)
+    done = lastwrite.restore(archive, to=str(root))
+    assert isinstance(done, LogsRestored) and done.exit_status == 0
+    found = {os.path.relpath(one.path, root): one.why for one in done.untouched}
+    assert before <= found.keys() | WRITTEN_BY_RESTORES and found["odd"] == UNKNOWN
+    assert found.keys() == entries_of(root) - {"t-0", *WRITTEN_BY_RESTORES}

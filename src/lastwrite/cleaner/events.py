@@ -14,6 +14,7 @@ from lastwrite.reports.compaction import PartitionReport, Quarantined
 from lastwrite.reports.document import SPREAD, UNPRINTED, FrozenDocument, JsonName, figure
 from lastwrite.reports.following import FollowedLog
 from lastwrite.reports.table_round import TableRound
+from lastwrite.reports.untouched import UntouchedFile
 
 
 def rounded(seconds: float) -> float:
@@ -104,6 +105,15 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
     next_try_ms: int | None  # time of the next attempt; null if there is none in this run
 
 
+class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
+    """Files beside the logs that a round did not change. Reported again only if there are others."""
+
+    event: ClassVar[str] = figure(lambda self: "untouched")
+    time_ms: int
+    folder: str
+    untouched: tuple[UntouchedFile, ...]
+
+
 class DaemonNote(FrozenDocument, frozen=True, kw_only=True):
     """A note on the daemon itself, such as new settings or a root that a broker has open."""
 
@@ -119,6 +129,7 @@ Event = (
     | FetchHeldBack
     | TableUpdated
     | TableFailed
+    | FilesUntouched
     | DaemonNote
 )
 

@@ -13,6 +13,7 @@ lock. A lock on each partition excludes other processes.
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
 import time
@@ -22,7 +23,7 @@ from itertools import groupby
 
 from lastwrite.archive.layout import partitions_at
 from lastwrite.cleaner.daemon import Daemon, DaemonServices
-from lastwrite.cleaner.events import PartitionQuarantined, RoundEnded
+from lastwrite.cleaner.events import FilesUntouched, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.cleaner.tables import KeptTables, TableRun
@@ -76,6 +77,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         self._watch = Watch(system)
         self._running: dict[int, tuple[threading.Thread, tuple[Candidate, ...]]] = {}
         self._alone: set[str] = set()
+        self._untouched: dict[str, frozenset[str]] = {}  # reported paths by folder
         self._ended: dict[str, tuple[object, float]] = {}
         self._not_before: dict[str, float] = {}
         self._retention_at_ms = 0
@@ -330,8 +332,32 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._metrics.wave_ended(outcome.report, len(self._running))
             for candidate, report in zip(outcome.wave, outcome.report.partitions, strict=True):
                 self._note_report(outcome, candidate, report, failed, now_ms)
+            self._account(
+                [
+                    candidate.folder
+                    for candidate, report in zip(
+                        outcome.wave, outcome.report.partitions, strict=True
+                    )
+                    if report.status is Status.CLEANED or report.segments_deleted
+                ],
+                now_ms,
+            )
         for candidate, reason in failed.items():
             self._set_aside(candidate, reason, now_ms)
+
+    def _account(self, folders: Sequence[str], now_ms: int) -> None:
+        """Report the files beside the logs that the rounds did not change, once in each folder."""
+        try:
+            found = self._system.untouched(folders, None)
+        except LogError as error:
+            self._events.report_once("files", f"the files beside the logs are not named: {error}")
+            return
+        for folder, inside in groupby(found, lambda each: os.path.dirname(each.path)):
+            files = tuple(inside)
+            paths = frozenset(each.path for each in files)
+            if paths - self._untouched.get(folder, frozenset()):
+                self._events.tell(FilesUntouched(time_ms=now_ms, folder=folder, untouched=files))
+            self._untouched[folder] = paths
 
     def _note_report(
         self,

@@ -12,6 +12,7 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_stages, in_time, in_words, local_moment, moment
 from lastwrite.cli.plan import keyless_line
+from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.attempts import attempts_in_words
 from lastwrite.pulsar.format.names import SCHEME
@@ -259,7 +260,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
             output.text([json_.dumps(event.to_dict())])
         elif hasattr(event, "text"):
             output.say(f"{moment(event.time_ms)} {event.text}")
-        else:
+        elif _LINES[event.event](event):
             output.text([event_line(event)])
 
     return tell
@@ -345,6 +346,7 @@ def _table_failed(event: TableFailed) -> str:
 # The text of each event, by the event's name in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
+    "untouched": lambda event: " ".join(untouched_lines(event.untouched)),
     "uncleanable": _set_aside,
     "round": _round,
     "brought": _brought,

@@ -15,6 +15,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.cleaner.events import (
         DaemonNote,
         FetchHeldBack,
+        FilesUntouched,
         FollowerFetched,
         PartitionQuarantined,
         RoundEnded,
@@ -43,7 +44,14 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.rocketmq.reports import CutReport, DispatchReport, Restoration
 
     return {
-        "clean": (RoundEnded, PartitionQuarantined, FollowerFetched, FetchHeldBack, DaemonNote),
+        "clean": (
+            RoundEnded,
+            PartitionQuarantined,
+            FollowerFetched,
+            FetchHeldBack,
+            FilesUntouched,
+            DaemonNote,
+        ),
         "compact": (CompactionReport,),
         "cut": (CutReport,),
         "demo": (DemoReport,),
