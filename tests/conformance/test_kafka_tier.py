@@ -153,6 +153,37 @@ def test_gap_is_damage_with_its_offsets(tier: Path) -> None:
     assert report.exit_status == 3
 
 
+def test_a_last_segment_without_its_log_is_damage(
+    tier: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    last = max(folder("orders", tier).glob("*.log"))
+    base = int(last.name[:20])
+    last.unlink()
+    assert run(["read", str(tier), "--topic", "orders"]) == 3
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert f"offsets from {base} on are in no segment of the tier" in said
+    with pytest.raises(CorruptLog, match=f"offsets from {base} on"):
+        lastwrite.latest(str(tier), "orders")
+    chunks = Path(shutil.copytree(CHUNKS / "zstd", tmp_path / "chunks"))
+    max(chunks.rglob("*.log")).unlink()
+    with pytest.raises(CorruptLog, match="on are in no segment of the tier"):
+        lastwrite.latest(str(chunks))
+
+
+def test_a_last_segment_without_files_is_damage_to_the_metadata(tier: Path, local: Path) -> None:
+    last = max(folder("orders", tier).glob("*.log"))
+    for file in folder("orders", tier).glob(f"{last.stem}*"):
+        file.unlink()
+    write_metadata(local, {"orders": {}})
+    shutil.rmtree(local / "orders-0")
+    (found,) = lastwrite.inspect(
+        str(tier), topic="orders", metadata=str(local), spark=INLINE
+    ).partitions
+    assert found.status != "whole" and last.name[21:43] in str(found.problems[0])
+    (found,) = lastwrite.inspect(str(tier), topic="orders", spark=INLINE).partitions
+    assert found.status == "whole"  # without the metadata nothing shows it
+
+
 @pytest.mark.parametrize(
     "command",
     [

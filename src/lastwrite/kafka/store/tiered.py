@@ -256,7 +256,8 @@ def read_tier(
     """
     states = states or {}
     removed = {id for id, each in states.items() if each.state > FINISHED}
-    there = {id: files for id, files in _files_of(folder).items() if id not in removed}
+    everything = {id: files for id, files in _files_of(folder).items() if id not in removed}
+    there = {id: files for id, files in everything.items() if KafkaFileKind.LOG in files}
     with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # requests mostly wait
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
@@ -279,6 +280,9 @@ def read_tier(
     told = [states[id].state if id in states else None for id in there]
     chained = _told_apart(copies, told, lambda some: chain(some, lineage, log_start, end))
     tier = _tier(folder, found, chained, lineage, log_start, beside)
+    if beside is None:
+        lost = _lost_after_end(folder, tier, everything, states)
+        tier = replace(tier, log=replace(tier.log, problems=(*tier.log.problems, *lost)))
     for other in list(_known)[:-_MOST_KNOWN]:
         _known.pop(other, None)
     _known[folder] = tier
@@ -397,9 +401,10 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
 
 
 def _files_of(folder: str) -> dict[str, dict[KafkaFileKind, ObjectInfo]]:
-    """The files of each complete segment, by segment id.
+    """The files of each segment that was copied completely, by segment id.
 
-    An interrupted copy lacks the file that is written last: leader epochs or chunk manifest.
+    An interrupted copy lacks the file that is written last: leader epochs or chunk manifest. A
+    segment without its ``.log`` has lost it since.
     """
     store, prefix = store_at(folder)
     found: dict[str, dict[KafkaFileKind, ObjectInfo]] = {}
@@ -411,8 +416,53 @@ def _files_of(folder: str) -> dict[str, dict[KafkaFileKind, ObjectInfo]]:
     return {
         name.partition("-")[2]: files
         for name, files in sorted(found.items())
-        if KafkaFileKind.LOG in files and _LAST & files.keys()
+        if _LAST & files.keys()
     }
+
+
+def _lost_after_end(
+    folder: str,
+    tier: Tier,
+    there: Mapping[str, Mapping[KafkaFileKind, ObjectInfo]],
+    states: Mapping[str, SegmentState],
+) -> Iterator[Problem]:
+    """Problems for evidence that the log continues after the tier's last segment.
+
+    Such evidence is a segment whose ``.log`` alone is missing, or a finished copy in the metadata
+    that has no file. Retention removes segments at the log's start only.
+    """
+    end = tier.log.end_offset
+    newest = tier.lineage[-1][0] if tier.lineage else -1
+    for files in there.values():
+        if KafkaFileKind.LOG in files:
+            continue
+        last = next(files[kind] for kind in files if kind in _LAST)
+        path = join(folder, last.key.rpartition("/")[2])
+        file = decode_tier_file(os.path.basename(path))
+        assert file is not None
+        if file.offset < end:
+            continue
+        if KafkaFileKind.LEADER_EPOCHS in files:
+            with located(path):
+                epochs = decode_leader_epochs(read_small(path))
+            if epochs and epochs[-1].epoch < newest:
+                continue  # a copy of a leader whose records do not count
+        yield Problem(
+            ProblemKind.DAMAGED,
+            f"offsets from {end} on are in no segment of the tier: a segment that begins at "
+            f"{file.offset} has lost its .log",
+            path,
+            remedy=_REMEDY,
+        )
+    for id, each in states.items():
+        if each.state == FINISHED and each.end_offset > end and id not in there:
+            yield Problem(
+                ProblemKind.DAMAGED,
+                f"offsets {end} to {each.end_offset - 1} are in no segment of the tier: the "
+                f"metadata lists the finished copy {id}, which has no file",
+                folder,
+                remedy=_REMEDY,
+            )
 
 
 def _segment(folder: str, files: Mapping[KafkaFileKind, ObjectInfo]) -> TierSegment:
