@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections break: after so many bytes from the server it ends both sides."""
+"""A TCP proxy whose connections break: after so many bytes it ends both sides."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ class BreakingProxy:
     """Passes bytes on between its ``address`` and a server. ``sizes``: after how many bytes of the
     server each connection breaks, one connection after another, and from the begin again.
     ``renamed``: an address in the server's answers, and one of the same length in its place.
+    ``is_both``: as many bytes of the client break it, too.
     """
 
     def __init__(
-        self, sizes: Iterable[int], port: int = 0, renamed: tuple[str, str] = ("", "")
+        self,
+        sizes: Iterable[int],
+        port: int = 0,
+        renamed: tuple[str, str] = ("", ""),
+        is_both: bool = False,
     ) -> None:
+        self._is_both = is_both
         self._renamed = renamed[0].encode(), renamed[1].encode()
         self.breaks = 0
         self._sizes = itertools.cycle(sizes)
@@ -64,18 +70,21 @@ class BreakingProxy:
                 continue
             self._open |= {client, server}
             size = next(self._sizes)
-            threading.Thread(target=self._pass, args=(client, server, None), daemon=True).start()
-            threading.Thread(target=self._pass, args=(server, client, size), daemon=True).start()
+            sent = size if self._is_both else None
+            for each in ((client, server, sent, False), (server, client, size, True)):
+                threading.Thread(target=self._pass, args=each, daemon=True).start()
 
     def _in_clients_words(self, data: bytes) -> bytes:
         old, new = self._renamed
         assert len(old) == len(new)
         return data.replace(old, new) if old else data
 
-    def _pass(self, source: socket.socket, sink: socket.socket, left: int | None) -> None:
+    def _pass(
+        self, source: socket.socket, sink: socket.socket, left: int | None, is_answer: bool
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16 if left is None else min(left, 1 << 16)):
-                sink.sendall(data if left is None else self._in_clients_words(data))
+                sink.sendall(self._in_clients_words(data) if is_answer else data)
                 if left is not None:
                     left -= len(data)
                     if not left:

@@ -30,6 +30,7 @@ from lastwrite.kafka.network.producer import TransactionalProducer as OurProduce
 from lastwrite.kafka.restored import LogGiven, LogsGiven
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive
+from tests.support.breaking import BreakingProxy
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Seen, Sent, consume, create_topic, produce
 from tests.support.kafka.groups import committed
@@ -686,3 +687,21 @@ def check_bucket(broker: Broker, s3: S3, same: Archive) -> None:
     found = one(broker, f"s3://{BUCKET}/kept", "bucket-again", config=s3.config, rate="100m")
     assert found.reason is None
     check_same(broker, same, "bucket-again")
+
+
+def test_all_comes_once_through_connections_that_break(broker: Broker, tmp_path: Path) -> None:
+    topic = f"breaking-{time.time_ns()}"  # it may run once more
+    create_topic(broker, topic, {})
+    rng = random.Random(40)
+    records = [Sent(b"%d" % n, rng.randbytes(900), NOW_MS + n) for n in range(300)]
+    produce(broker, topic, records, batch_records=2)
+    archive = Archive(tmp_path / "archive", f"{topic}-0")
+    lastwrite.fetch([f"kafka://{broker.address}"], str(archive.to), topic=topic)
+    proxy = BreakingProxy([rng.randint(2_000, 40_000) for _ in range(100)], SPOILER, is_both=True)
+    begin = time.monotonic()
+    with proxy.before(f"127.0.0.1:{SPOILT}"):
+        found = lastwrite.restore(str(archive.to), to=f"kafka://{proxy.address}", name=f"{topic}-b")
+    print(time.monotonic() - begin, proxy.breaks, [p.reason for p in found.partitions], found.notes)
+    assert (found.exit_status, proxy.breaks > 10) == (0, True)
+    seen = consume(broker, f"{topic}-b")
+    assert [(each.key, each.value) for each in seen] == [(each.key, each.value) for each in records]
