@@ -153,7 +153,7 @@ def test_gap_is_damage_with_its_offsets(tier: Path) -> None:
     assert report.exit_status == 3
 
 
-def test_a_last_segment_without_its_log_is_damage(
+def test_last_segment_without_its_log_is_damage(
     tier: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     last = max(folder("orders", tier).glob("*.log"))
@@ -170,7 +170,7 @@ def test_a_last_segment_without_its_log_is_damage(
         lastwrite.latest(str(chunks))
 
 
-def test_a_last_segment_without_files_is_damage_to_the_metadata(tier: Path, local: Path) -> None:
+def test_last_segment_without_files_is_found_by_the_metadata(tier: Path, local: Path) -> None:
     last = max(folder("orders", tier).glob("*.log"))
     for file in folder("orders", tier).glob(f"{last.stem}*"):
         file.unlink()

@@ -142,7 +142,9 @@ def test_plan_and_archive_list_no_unchanged_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [log_root, store])
-def test_cleaner_lists_the_files_that_compact_lists(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+def test_cleaner_lists_the_files_that_compact_lists(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
     root, other = make(tmp_path / "root"), make(tmp_path / "other")
     events: list[Event] = []
     config = CLEAN if make is log_root else {}

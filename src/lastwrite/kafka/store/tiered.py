@@ -449,9 +449,9 @@ def _lost_after_end(
                 continue  # a copy of a leader whose records do not count
         yield Problem(
             ProblemKind.DAMAGED,
-            f"offsets from {end} on are in no segment of the tier: a segment that begins at "
-            f"{file.offset} has lost its .log",
-            path,
+            f"offsets from {end} on are in no segment of the tier: {os.path.basename(path)} "
+            "is left of a segment whose .log is missing",
+            folder,
             remedy=_REMEDY,
         )
     for id, each in states.items():
