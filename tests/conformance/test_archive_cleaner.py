@@ -252,7 +252,7 @@ def test_round_that_loses_to_another_is_repeated_without_a_failure(archive: Arch
 
 @pytest.mark.broker
 @pytest.mark.slow
-def test_two_daemons_on_one_archive_leave_what_one_leaves(bucket: Archive) -> None:
+def test_two_daemons_on_one_archive_equal_a_single_one(bucket: Archive) -> None:
     """Each in a process of its own; what both leave is what one leaves."""
     for n in range(4):
         bucket.fetch(f"t{n}", records=300)

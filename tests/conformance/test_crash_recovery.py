@@ -33,7 +33,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, 5))
-def test_kafka_loads_what_a_killed_commit_left(
+def test_kafka_loads_the_log_of_a_killed_commit(
     tmp_path: Path, oracle: Oracle, layout: Layout
 ) -> None:
     write_layout(tmp_path / "old", layout)

@@ -23,7 +23,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.parametrize("log", some(range(80, 88), 3))
-def test_kafka_loads_what_a_killed_round_left(oracle: Oracle, log: int) -> None:
+def test_kafka_loads_the_log_of_a_killed_round(oracle: Oracle, log: int) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         round_ = prepare(log, Path(folder))
         for seed in range(log * KILLS_A_LOG, (log + 1) * KILLS_A_LOG, 2):

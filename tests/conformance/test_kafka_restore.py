@@ -444,7 +444,7 @@ def test_folder_of_the_broker_provides_the_topic_id_without_metadata(tmp_path: P
     assert len(held(target)) == 60
 
 
-def test_notes_describe_what_a_broker_will_do(tmp_path: Path) -> None:
+def test_notes_describe_the_later_actions_of_a_broker(tmp_path: Path) -> None:
     archive = written(tmp_path)
     policy = {"cleanup.policy": "delete", "retention.ms": "1000"}
     target = log_root(tmp_path / "target", partitions=2, replicas=(1, 2), settings=policy)

@@ -37,7 +37,7 @@ def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | N
     write_segment(root / f"t-{partition}", base, batches, mtime_ms=NOW_MS)
 
 
-def test_a_round_over_small_pulsar_partitions_asks_little(s3: S3, tmp_path: Path) -> None:
+def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path: Path) -> None:
     """The target is 8 requests a partition. A further ledger costs two, for its data."""
     count, to = 16, f"s3://{BUCKET}/{tmp_path.name}"
     config = {**s3.config, "storage.keepReplacedMs": str(DAY_MS)}

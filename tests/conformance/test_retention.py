@@ -251,7 +251,7 @@ def test_same_segments_expire_as_in_kafka(oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("layout", some(EXPIRING, 3))
-def test_kafka_loads_what_a_killed_process_left(
+def test_kafka_loads_the_log_of_a_killed_process(
     tmp_path: Path, oracle: Oracle, layout: Expiring
 ) -> None:
     write_expiring(tmp_path / "old", layout)

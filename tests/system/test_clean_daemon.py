@@ -172,7 +172,7 @@ def replace(file: Path, text: str) -> None:
     os.rename(file.with_suffix(".new"), file)
 
 
-def test_daemon_cleans_two_roots_over_its_whole_run(tmp_path: Path) -> None:
+def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
     """Two roots; the order; a damaged, a held and a not so dirty partition; new settings; metrics;
     the end.
     """

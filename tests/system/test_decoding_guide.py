@@ -19,7 +19,7 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```$\n\n^```\n(.*?)^```$", re.DOTALL | 
 END = "-- end of a snippet --"
 
 
-def test_guide_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+def test_guide_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     snippets = SNIPPET.findall(PAGE.read_text().replace("/tmp/", f"{tmp_path}/"))
     program = "".join(f"{code}\nprint({END!r})\n" for code, _ in snippets)
     done = subprocess.run(

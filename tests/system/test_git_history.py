@@ -337,7 +337,7 @@ def test_shallow_clone_is_read(tmp_path: Path, depth: int) -> None:
     assert len(history.commits) == depth
 
 
-def test_inner_folder_selects_the_whole_repository(tmp_path: Path) -> None:
+def test_inner_folder_selects_its_repository(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     file_and_folder_change_places(repository)
     repository.write("inner/file")

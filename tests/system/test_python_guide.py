@@ -25,7 +25,7 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```\n(.*?)^```$)?", re.DOTA
 END = "-- end of a snippet --"
 
 
-def test_guide_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+def test_guide_runs_and_prints_the_shown_output(tmp_path: Path) -> None:
     page = PAGE.read_text().replace("/tmp/", f"{tmp_path}/")
     (source,) = re.findall(r"^cp -r (\S+) \S+/logs$", page, re.MULTILINE)
     shutil.copytree(ROOT / source, tmp_path / "logs")

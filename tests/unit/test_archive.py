@@ -1,4 +1,4 @@
-"""An archive's manifest, its commit, and what a sweep removes."""
+"""Tests of an archive's manifest, of its commit, and of sweeps."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_pin_keeps_the_objects_of_its_generation() -> None:
 
 
 @pytest.mark.parametrize("others", [1, 7])  # with few partitions, each has its own listing
-def test_rounds_that_begin_together_delete_by_one_request_and_spare_pins(others: int) -> None:
+def test_concurrent_rounds_delete_with_one_request_and_keep_pinned_objects(others: int) -> None:
     store = MemoryStore()
     archives = [Archive(store) for _ in range(others + 1)]
     for number, archive in enumerate(archives):

@@ -1,4 +1,4 @@
-"""The short form of ``python -m tests.archives``."""
+"""Tests of random histories of an archive: the short form of ``python -m tests.archives``."""
 
 from __future__ import annotations
 

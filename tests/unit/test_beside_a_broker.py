@@ -340,7 +340,9 @@ def test_read_gives_up_on_a_log_that_keeps_changing(
         assert "changed while" in (why.summary or "")
 
 
-def test_read_waits_for_a_segment_swap(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_segment_swap_is_refused_after_a_wait(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
     path = root / NAME / segment(4)
     path.rename(f"{path}.swap")

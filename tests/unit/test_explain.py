@@ -219,7 +219,7 @@ def test_explain_states_when_a_young_record_becomes_cleanable(log: Log) -> None:
     assert log.compact(NOW + 1000) == "cleaned"
 
 
-def test_explain_states_what_rolls_the_active_segment(log: Log) -> None:
+def test_explain_states_when_the_active_segment_rolls(log: Log) -> None:
     log.config |= {"segment.ms": 50_000, "segment.bytes": 2000}
     log.add([data((A, V), (A, V))])
     found = log.explain()

@@ -88,7 +88,7 @@ def test_commands_name_a_missing_segment(
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
-def test_the_remedy_for_a_topic_that_was_compacted_works(
+def test_remedy_for_a_compacted_topic_works(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
 ) -> None:
     root = write(tmp_path / "root", "delete")
@@ -102,7 +102,7 @@ def test_the_remedy_for_a_topic_that_was_compacted_works(
 
 
 @pytest.mark.parametrize("name", ["plan", "compact"])
-def test_the_remedy_keeps_a_policy_that_only_the_user_states(
+def test_remedy_keeps_a_policy_that_only_the_user_states(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
     root = write(tmp_path / "root")

@@ -312,7 +312,7 @@ def test_malformed_batch_is_refused(
         assert read(liar, last=3) == EXPECTED[:4]
 
 
-def test_end_of_an_open_ledger_is_the_highest_that_a_bookie_knows() -> None:
+def test_end_of_an_open_ledger_is_the_highest_of_its_bookies() -> None:
     def behind(operation: int, number: int, entry: int) -> bytes:
         return answered(2, 0, number, -1, packet(7, b"older", 6))
 

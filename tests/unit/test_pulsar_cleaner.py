@@ -182,7 +182,7 @@ def managed_ledger(folder: Path, *ledgers: tuple[int, int, int, int]) -> None:
     (folder / "managed-ledger.json").write_text(json.dumps({"ledgerInfo": known}))
 
 
-def test_plan_reports_backlog_size_and_what_retention_could_free(tmp_path: Path) -> None:
+def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     sizes = []
     for ledger in (10, 12):

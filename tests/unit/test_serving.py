@@ -268,7 +268,7 @@ def test_table_beyond_its_memory_limit_is_refused(store: Path) -> None:
     assert lastwrite.latest(str(store), topic="prices", limit_bytes=1000) == {"a": b"1", "b": b"2"}
 
 
-def test_latest_selects_a_single_topic(store: Path) -> None:
+def test_latest_needs_exactly_one_topic(store: Path) -> None:
     assert lastwrite.latest(str(store)) == {"a": b"1", "b": b"2"}  # it has one
     queue = store / "compaction" / "compactionLog" / "prices" / "0"  # and that one queue
     assert lastwrite.latest(str(queue)) == {"a": b"1", "b": b"2"}

@@ -52,7 +52,7 @@ def test_large_segment_is_divided_among_the_workers() -> None:
     assert parts([[100] * 8, [10]], 2) == [[400, 400], [10]]
 
 
-def test_small_remainder_of_a_part_is_added_to_the_share() -> None:
+def test_share_is_cut_although_it_ends_in_the_first_bytes_of_a_part() -> None:
     """It was not cut at all then, so that one of two worked for 1.77 s and one for 1.26."""
     assert parts([[31] * 10, [43] * 10], 2, 5 * MIB) == [[310], [344, 86]]
 
