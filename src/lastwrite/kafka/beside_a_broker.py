@@ -71,7 +71,7 @@ def marks(folder: str, end_offset: int) -> tuple[object, ...]:
     except OSError as error:
         raise to_log_error(error, path, "read the leader epochs") from error
     except LogError:
-        pass  # an unknown version: compare the bytes
+        pass  # the version is unknown, so compare the bytes
     return folder_state(folder)[0], epochs
 
 

@@ -231,9 +231,8 @@ class KafkaSyncContext:
             bounds, cut = log.bounds(), None
             if held is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
-                if (
-                    cut == before.end_offset
-                ):  # leader epochs do not show where log and archive diverge
+                # Leader epochs do not show where log and archive diverge.
+                if cut == before.end_offset:
                     cut = None
             return set_aside(self._to, folder, cut, bounds.log_start)
         finally:

@@ -66,8 +66,8 @@ class LogGiven(FrozenDocument, frozen=True, kw_only=True):
     partition: int
     source: str  # the partition's address in the archive
     folder: str = field(name="path")  # kafka://BROKERS/TOPIC-PARTITION
-    first_offset: int | None = None  # first offset in the cluster
-    end_offset: int | None = None  # end offset in the cluster
+    first_offset: int | None = None  # first offset of the restored records in the cluster
+    end_offset: int | None = None  # end offset of the restored records in the cluster
     source_end: int | None = None  # end offset of the restored records in the archive
     records: int = 0  # records that this run sent
     size_bytes: int = field(default=0, name="bytes")  # bytes that this run sent

@@ -359,7 +359,7 @@ class KafkaSystem(System):
                         positions[group] = min(offset, positions.get(group, offset))
             for group in reasons:  # the unreadable offset may be the newest
                 positions.pop(group, None)
-        named = settings.hold_tombstones_positions  # has precedence over the log roots
+        named = settings.hold_tombstones_positions  # this setting has precedence over the log roots
         if named:
             wrong: dict[str, str] = {}
             positions |= self._positions_in(named, log.name, groups, wrong)
@@ -547,9 +547,8 @@ class KafkaSystem(System):
         return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        if not archived.is_root(
-            root, first_dirty
-        ):  # an archive's manifest has the first dirty offset
+        # An archive's manifest has the first dirty offset.
+        if not archived.is_root(root, first_dirty):
             committing.record(root, first_dirty)
 
     def delete_replaced(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:

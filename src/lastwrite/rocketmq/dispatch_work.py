@@ -42,7 +42,7 @@ class WalkUnit:
     compacted: frozenset[str]  # topics with compaction logs
     batched: frozenset[str]  # topics with batch consume queues
     light: int  # numbering of light queues; see ``format.dispatch``
-    index_tags: bool  # tags are indexed
+    index_tags: bool  # whether tags are indexed
     scratch: str
     memory_scratch: str = ""
     memory_bytes: int = 0
@@ -59,9 +59,8 @@ class WalkedPiece:
     stop_at: int = -1  # address that the code refers to
     records: int = 0
     last_record: int = -1  # address of the last record that may be indexed
-    queues: list[tuple[bytes, int, ScratchSlice]] = field(
-        default_factory=list
-    )  # topic, queue, rows
+    # (topic, queue, rows)
+    queues: list[tuple[bytes, int, ScratchSlice]] = field(default_factory=list)
     entries: ScratchSlice | None = None
     light_bad: int = 0  # records with a light queue that a broker cannot dispatch
     light_bad_at: int = -1  # address of the first record counted in ``light_bad``
@@ -150,7 +149,7 @@ class IndexUnit:
     slots: int
     capacity: int
     entries: tuple[tuple[ScratchSlice, int, int], ...]
-    old_path: str  # empty for a new file
+    old_path: str  # path of the old file; empty for a new file
     old_count: int
     before: tuple[ScratchSlice, int] | None
     last_address: int
@@ -167,13 +166,13 @@ class StagedIndexFiles:
 
     # (path below the tree, path of the new file)
     files: list[tuple[str, str]] = field(default_factory=list)
-    is_anew: bool = False  # all old units of the queue are replaced
+    is_anew: bool = False  # whether all old units of the queue are replaced
     added: int = 0  # number of units or index entries
     passed: int = 0  # records skipped because of their offset, as in a broker
     keyless: int = 0
     too_large: int = 0
     gap_at: int = -1  # address of a record after an offset gap; no file is written then
     gap: str = ""
-    begins_late: bool = False  # the first unit of an empty queue has a number other than 0
+    begins_late: bool = False  # whether the first unit of an empty queue has a number other than 0
     next_number: int = -1
     bytes_written: int = 0

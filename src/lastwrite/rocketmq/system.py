@@ -98,7 +98,7 @@ class RocketmqSystem(System):
         return self._rounds.try_lock(folders, lambda folder: self._rounds.read(folder).segments)
 
     def __init__(self) -> None:
-        self._rounds = QueueRounds()  # for archives
+        self._rounds = QueueRounds()  # compactions in archives
 
     def told(self, sources: SettingSources) -> RocketmqSystem:
         super().told(sources)

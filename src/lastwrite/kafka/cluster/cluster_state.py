@@ -40,7 +40,8 @@ class ClusterState:
     """The cluster's state after the records applied so far."""
 
     end: LogEnd = field(default_factory=LogEnd)
-    finalized: dict[str, int] = field(default_factory=dict)  # level by feature name
+    # finalized level of each feature, by name
+    finalized: dict[str, int] = field(default_factory=dict)
     # lowest and highest supported level by feature name
     supported: dict[str, tuple[int, int]] = field(default_factory=dict)
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)

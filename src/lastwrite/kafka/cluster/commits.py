@@ -106,7 +106,7 @@ class OffsetCommits:
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
-                if record.value is None:  # it deletes the record with the same undecodable key
+                if record.value is None:  # a tombstone deletes the record with this undecodable key
                     self.unread.pop(key, None)
                     continue
                 group = _group_of(key) if place is None else place.group

@@ -48,12 +48,10 @@ _REGISTRATION, _PLAINTEXT = 0, 0
 class ClusterConfigs:
     """The settings of every existing topic, and the dynamic settings of brokers."""
 
-    topics: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # by topic; empty for a topic without settings
-    brokers: dict[str, dict[str, str]] = field(
-        default_factory=dict
-    )  # by node id; "" has the cluster-wide settings
+    # settings by topic; empty for a topic without settings
+    topics: dict[str, dict[str, str]] = field(default_factory=dict)
+    # dynamic settings by node id; "" has the cluster-wide settings
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def cluster_configs(folder: str) -> ClusterConfigs | None:
@@ -97,8 +95,8 @@ def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or has an unknown version.
         LogError: a file cannot be read.
     """
-    names: dict[str, str] = {}  # by topic id
-    topics: dict[str, ClusterTopic] = {}  # by topic id
+    names: dict[str, str] = {}  # topic names by topic id
+    topics: dict[str, ClusterTopic] = {}  # topics by topic id
     pending: list[tuple[int, dict[str, Any]]] | None = None  # records of an open transaction
     for number, fields in records_of(folder, _decode_placement):
         if number in (each.value for each in Transaction):

@@ -91,7 +91,7 @@ class SegmentState(NamedTuple):
     partition: int
     segment_id: str
     state: int
-    end_offset: int  # exclusive; -1 if the record has none
+    end_offset: int  # offset after the segment's last record; -1 if unknown
 
 
 def decode_segment_state(value: bytes) -> SegmentState | None:

@@ -402,9 +402,8 @@ def _decode_record(
     if not SHORTEST_RECORD_BYTES - 1 <= length <= len(plain) - start:
         raise CorruptLog(f"length {length}, {len(plain) - start} bytes are left", at)
     end = start + length
-    timestamp_delta, cursor = decode_varlong(
-        plain, start + 1, end
-    )  # skips the record's attributes, one unused byte
+    # Skip the record's attributes, one unused byte.
+    timestamp_delta, cursor = decode_varlong(plain, start + 1, end)
     offset_delta, cursor = decode_varint(plain, cursor, end)
     key, cursor = _decode_nullable(plain, cursor, end, "key")
     value, cursor = _decode_nullable(plain, cursor, end, "value")

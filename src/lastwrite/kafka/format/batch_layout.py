@@ -44,18 +44,20 @@ class BatchHeader(NamedTuple):
     batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
     # not covered by the CRC, because brokers rewrite it; -1: unknown
     partition_leader_epoch: Annotated[int, At(12, I32)]
-    magic:                  Annotated[int, At(16, I8)]   # 2
+    magic:                  Annotated[int, At(16, I8)]   # always 2
     crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
     attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
-    last_offset_delta:      Annotated[int, At(23, I32)]  # not changed by compaction
+    # last minus base offset; compaction does not change it
+    last_offset_delta:      Annotated[int, At(23, I32)]
     # the delete horizon if attribute bit 6 is set; -1 in a batch without records
     base_timestamp_ms:      Annotated[int, At(27, I64)]
     # the append time if attribute bit 3 is set; -1: no timestamp
     max_timestamp_ms:       Annotated[int, At(35, I64)]
-    producer_id:            Annotated[int, At(43, I64)]  # -1: not idempotent
-    producer_epoch:         Annotated[int, At(51, I16)]  # -1: none
-    base_sequence:          Annotated[int, At(53, I32)]  # -1: none; also in control batches
-    record_count:           Annotated[int, At(57, I32)]  # compaction lowers it
+    producer_id:            Annotated[int, At(43, I64)]  # -1 if the producer is not idempotent
+    producer_epoch:         Annotated[int, At(51, I16)]  # -1 without a producer id
+    # -1 without a sequence, as in control batches
+    base_sequence:          Annotated[int, At(53, I32)]
+    record_count:           Annotated[int, At(57, I32)]  # compaction lowers this count
     # fmt: on
 
     @property

@@ -53,9 +53,8 @@ _IN_KERNELS = (Codec.LZ4, Codec.ZSTD)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _FACT_NAMES = ("position", "size", "records", "codec")
 _PLAIN_BYTES = 1 << 20  # initial buffer for decompressed batches
-_RUN_BYTES = (
-    1 << 19
-)  # decompressed bytes per run; they stay in the second-level cache until ``walk`` reads them
+# Decompressed bytes per run. They stay in the second-level cache until ``walk`` reads them.
+_RUN_BYTES = 1 << 19
 
 
 class Split(NamedTuple):

@@ -46,7 +46,7 @@ class OffsetEntry(NamedTuple):
 
     # fmt: off
     #                                       offset  type
-    relative_offset: Annotated[int, At(0, I32)]  # above the segment's base offset
+    relative_offset: Annotated[int, At(0, I32)]  # offset minus the segment's base offset
     position:        Annotated[int, At(4, I32)]
     # fmt: on
 
@@ -57,7 +57,7 @@ class TimeEntry(NamedTuple):
     # fmt: off
     #                                       offset  type
     timestamp_ms:    Annotated[int, At(0, I64)]
-    relative_offset: Annotated[int, At(8, I32)]  # above the segment's base offset
+    relative_offset: Annotated[int, At(8, I32)]  # offset minus the segment's base offset
     # fmt: on
 
 
@@ -66,9 +66,10 @@ class AbortedEntry(NamedTuple):
 
     # fmt: off
     #                                           offset  type
-    version:            Annotated[int, At(0,  I16)]  # 0
+    version:            Annotated[int, At(0,  I16)]  # always 0
     producer_id:        Annotated[int, At(2,  I64)]
-    first_offset:       Annotated[int, At(10, I64)]  # may be in an earlier segment
+    # the transaction's first offset, perhaps in an earlier segment
+    first_offset:       Annotated[int, At(10, I64)]
     last_offset:        Annotated[int, At(18, I64)]  # offset of the marker, in this segment
     # first offset of the earliest transaction still open, or else the offset after the marker
     last_stable_offset: Annotated[int, At(26, I64)]
@@ -363,7 +364,7 @@ def _rising(column: Int64s, floor: int) -> int:
     """Count the leading values that rise. The first value must exceed ``floor``."""
     if not len(column) or column[0] <= floor:
         return 0
-    falls = column[1:] <= column[:-1]  # a difference could overflow
+    falls = column[1:] <= column[:-1]  # compared, because a difference could overflow
     return int(falls.argmax()) + 1 if falls.any() else len(column)
 
 

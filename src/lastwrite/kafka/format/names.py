@@ -115,7 +115,7 @@ class FolderState(StrEnum):
     LIVE = "live"
     DELETED = "delete"
     FUTURE = "future"  # a copy from another log directory, not yet complete
-    STRAY = "stray"  # not assigned to this broker
+    STRAY = "stray"  # the partition is not assigned to this broker
 
 
 class FolderName(NamedTuple):

@@ -61,8 +61,8 @@ class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
     topic_id: str | None  # id of the topic in the cluster
     producer: int  # producer id of the noted batches
     first: int  # first offset of the restored records in the cluster
-    at: int  # next offset in the archive
-    offset: int  # next offset in the cluster
+    at: int  # offset of the next record to restore, in the archive
+    offset: int  # offset of the next record to restore, in the cluster
     # (``at`` after the batch, record count) for each noted batch
     steps: tuple[tuple[int, int], ...] = ()
     marks: tuple[tuple[int, int], ...] = ()  # (offset in the archive, offset in the cluster)

@@ -69,7 +69,7 @@ class RestoreRequest:
     """The selection and options of a restore; see ``lastwrite.restore``."""
 
     topic: Topics = None
-    partitions: Sequence[int] | None = None  # None means all
+    partitions: Sequence[int] | None = None  # None means all partitions
     name: str | None = None
     until: Until | None = None
     drop_open: bool = False

@@ -233,7 +233,7 @@ def _version(data, at, end, name):
 def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
     """The rows and facts of the batches of ``run``, whose headers are in ``buffer``.
 
-    Returns (rows filled, facts noted, code, batch at fault, position in ``run.plain``).
+    Returns (end in ``rows``, end in ``facts``, code, batch at fault, position in ``run.plain``).
     """
     first, last, plain = run
     seed, side, now_ms, is_old_due, emits, order, header = means
@@ -354,9 +354,8 @@ def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
             rows[filled, 1] = two & _LANE | np.uint64(flags)
             rows[filled, 2] = base
             rows[filled, 3] = np.uint64(horizon)
-            one, two = digest(
-                buffer, head + 43, head + 57, seed
-            )  # producer id, epoch, base sequence
+            # Producer id, epoch and base sequence.
+            one, two = digest(buffer, head + 43, head + 57, seed)
             one, two = _joined(one, two, np.uint64(top), epoch, seed)
             time = row.max_timestamp if append_time else np.int64(0)
             one, two = _joined(one, two, np.uint64(attributes & _KINDS), np.uint64(time), seed)

@@ -103,9 +103,8 @@ class PartitionInspection(Document, kw_only=True):
     bytes: int = 0
     keys: int | None = None  # distinct keys of records that were not aborted
     producers: int | None = None  # distinct producer ids in the batches, counted up to a million
-    active_producers: int | None = (
-        None  # producers that have not expired; compaction keeps their last batches
-    )
+    # producers that have not expired; compaction keeps their last batches
+    active_producers: int | None = None
     expired_producers: int | None = None  # producers that have expired
     log_start: int | None = None
     high_watermark: int | None = None

@@ -184,7 +184,7 @@ def _meaning(name: str, content: bytes, first: int, end: int) -> object:
         if name == PARTITION_METADATA:
             return decode_partition_metadata(content)
         epochs = decode_leader_epochs(content)
-    except UnsupportedFormat:  # an unknown version: compare the bytes
+    except UnsupportedFormat:  # the version is unknown, so compare the bytes
         return content
     ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
     spans = [

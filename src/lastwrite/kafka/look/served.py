@@ -55,7 +55,7 @@ EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4,
 EARLIEST_PENDING = -6  # the first offset that is not in a tier yet: KIP-1023
 
 _WINDOW_BYTES = 16 << 10  # bytes read at once to find headers after an index entry
-_MOST_INDEXED = 256  # segments whose index is cached
+_MOST_INDEXED = 256  # largest number of segments whose index is cached
 _PLACE = struct.Struct(">qi")  # base offset, length: the first fields of an entry of any magic
 _LENGTH_END = 12
 _HEADER_BYTES = 61

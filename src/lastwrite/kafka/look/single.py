@@ -64,9 +64,8 @@ def identify(path: str) -> SingleFile:
         names.decode_tier_folder(over, above),
         names.decode_tier_file(os.path.basename(path)),
     )
-    if (
-        file is not None and not above.isdigit()
-    ):  # in a folder with a number as its name, segments are in chunks
+    # In a folder with a number as its name, segments are in chunks.
+    if file is not None and not above.isdigit():
         name = FileName(file.kind, offset=file.offset)
         found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign

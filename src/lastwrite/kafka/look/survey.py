@@ -60,7 +60,8 @@ class TransactionCount:
     """Counts a log's transactions batch by batch, and tracks the open ones."""
 
     def __init__(self) -> None:
-        self._open: dict[int, list[int]] = {}  # producer id: first offset, records so far
+        # [first offset, record count] of open transactions, by producer id
+        self._open: dict[int, list[int]] = {}
         self._aborted = self._committed = self._aborted_records = 0
 
     def data(self, producer_id: int, first_offset: int, records: int) -> None:
@@ -94,9 +95,8 @@ class Surveyor:
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.format = KafkaFormat(limit_bytes)
-        self._secret = secret_from(
-            b"\x01" * (8 * SECRET_WORDS)
-        )  # fingerprints are computed but not used
+        # Fingerprints are computed but not used.
+        self._secret = secret_from(b"\x01" * (8 * SECRET_WORDS))
         self._states: ByteArray = np.empty(1 << 16, dtype=np.uint8)
         self._entries = np.empty((1 << 16, 2), dtype=np.uint64)
         self.new_partition()

@@ -189,9 +189,8 @@ class KafkaConnection:
     def produced(self, doing: str) -> ProduceResult:
         """The response to the oldest unanswered ``ask_produce``."""
         with self._failing(doing):
-            deadline = (
-                time.monotonic() + 2 * self._timeout
-            )  # the broker may also wait for its replicas
+            # The broker may also wait for its replicas.
+            deadline = time.monotonic() + 2 * self._timeout
             data = self._receive(deadline, self._room, self._awaited.popleft())
             answer = decode_produce(self._version("produce"), data)
             self._mute(answer.throttle_ms)

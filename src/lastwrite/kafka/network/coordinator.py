@@ -12,7 +12,7 @@ from lastwrite.kafka.network.messages import made
 from lastwrite.model.log import TopicPartition
 
 _GROUP, _TRANSACTIONS = 0, 1
-_FENCED = (47, 90)  # a producer with a later epoch exists
+_FENCED = (47, 90)  # error codes: a producer with a later epoch exists
 _HAS_MEMBERS = (22, 25, 27, 82, 113)
 _RIGHTS = "docs/guide/restore.md names the rights"
 _TRANSACTION = timedelta(seconds=60)

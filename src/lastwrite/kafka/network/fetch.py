@@ -45,7 +45,7 @@ class FetchedPartition(NamedTuple):
     throttle_ms: int
     error: int
     high_watermark: int
-    log_start: int  # -1 if the response has none
+    log_start: int  # -1 if the response has no log start
     records: memoryview
     is_cut: bool = False  # whether the connection broke within ``records``
 

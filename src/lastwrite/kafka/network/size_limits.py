@@ -34,7 +34,7 @@ from lastwrite.encoding.varint import encode_unsigned
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.message import MessageReader
 
-MOST_ELEMENTS = 2_000_000  # elements in all lists of a message together
+MOST_ELEMENTS = 2_000_000  # largest number of elements in all lists of a message
 _FIXED = {
     "bool": 1,
     "int8": 1,

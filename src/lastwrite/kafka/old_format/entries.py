@@ -57,9 +57,9 @@ class MessageV0(NamedTuple):
     offset: Annotated[int, At(0, I64)]  # offset of the message, or of a wrapper's last record
     size: Annotated[int, At(8, I32)]  # bytes after this field
     crc: Annotated[int, At(12, U32)]  # CRC-32 of byte 16 to the entry's end
-    magic: Annotated[int, At(16, I8)]  # 0
+    magic: Annotated[int, At(16, I8)]  # always 0
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec
-    key_length: Annotated[int, At(18, I32)]  # -1: null, and in wrappers
+    key_length: Annotated[int, At(18, I32)]  # -1 for a null key, and in a wrapper
     # fmt: on
 
 
@@ -70,7 +70,7 @@ class MessageV1(NamedTuple):
     offset: Annotated[int, At(0, I64)]
     size: Annotated[int, At(8, I32)]
     crc: Annotated[int, At(12, U32)]
-    magic: Annotated[int, At(16, I8)]  # 1
+    magic: Annotated[int, At(16, I8)]  # always 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
     # -1 without a timestamp. A wrapper has the largest timestamp of its messages, or the append
     # time.

@@ -26,7 +26,7 @@ class SnapshotHeader(NamedTuple):
 
     # fmt: off
     #                                      offset  type
-    version:        Annotated[int, At(0, I16)]  # 1
+    version:        Annotated[int, At(0, I16)]  # always 1
     crc:            Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
     producer_count: Annotated[int, At(6, I32)]
     # fmt: on
@@ -39,7 +39,7 @@ class ProducerEntry(NamedTuple):
     #                                                offset  type
     producer_id:              Annotated[int, At(0,  I64)]
     producer_epoch:           Annotated[int, At(8,  I16)]
-    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
+    last_sequence:            Annotated[int, At(10, I32)]  # -1 without a sequence
     # last offset of the producer's last data batch; -1 if the epoch has no data batch
     last_offset:              Annotated[int, At(14, I64)]
     # last offset minus base offset of the producer's last data batch

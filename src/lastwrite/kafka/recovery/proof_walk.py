@@ -33,7 +33,7 @@ END = 2  # the file ends here
 TORN = 3  # the file ends inside an entry
 CORRUPT = 4  # an impossible size, or a wrong checksum
 
-_FRAME_BYTES = 17  # bytes of an entry up to its magic, inclusive
+_FRAME_BYTES = 17  # bytes of an entry from its start through the magic
 _LEAST_SIZE = 14
 
 

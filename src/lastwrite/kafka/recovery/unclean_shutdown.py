@@ -62,7 +62,7 @@ _OLD_CRC = 12
 _MAGIC = 16
 _ATTRIBUTES = 21  # the first byte that a batch's checksum covers
 _HEADER_BYTES = 61
-_HEAD_BYTES = 17  # bytes of an entry up to its magic, inclusive
+_HEAD_BYTES = 17  # bytes of an entry from its start through the magic
 # ``whole_beyond`` stops after it has verified this many bytes of invalid candidate entries.
 _MOST_PROVEN = 256 << 20
 
@@ -145,9 +145,9 @@ def file_identity(path: str) -> FileIdentity:
     return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
-@lru_cache(
-    maxsize=256
-)  # a compaction needs the result to list, to plan, and to check before and after the commit
+# Cached, because a compaction needs the result to list, to plan, and to check before and after the
+# commit.
+@lru_cache(maxsize=256)
 def _recover_once(
     base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity
 ) -> RecoveredSegment:

@@ -52,9 +52,9 @@ _ONE, _MANY = 2, 3  # versions of the note: one folder (earlier releases), sever
 class Intent:
     """The plan of a commit. Segments are given by their base offsets, ascending."""
 
-    first_dirty_offset: int  # the checkpoint's new value
-    outputs: tuple[int, ...]  # new segments
-    sources: tuple[int, ...]  # old segments, all replaced
+    first_dirty_offset: int  # new first dirty offset in the checkpoint
+    outputs: tuple[int, ...]  # base offsets of the new segments
+    sources: tuple[int, ...]  # base offsets of the old segments, which are all replaced
     kept: tuple[int, ...]  # unchanged segments between old ones; their new files are hard links
     # the ``.swap`` names of all new files; once the last of these files exists, the commit is valid
     swaps: tuple[str, ...]

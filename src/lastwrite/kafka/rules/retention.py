@@ -46,7 +46,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
     gone: list[Expired] = []
     stays = None
     for rule, limit in limits.items():
-        if limit < 0:  # switched off
+        if limit < 0:  # a negative limit switches the rule off
             continue
         while len(gone) < len(log.segments):
             qualifies, reason = _ask(rule, limit, log, len(gone), sizes[len(gone)], now_ms)

@@ -78,10 +78,10 @@ class KafkaTopicConfig(SettingsTable):
         0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
     segment_index_bytes: int = setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
     index_interval_bytes: int = setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
-    retention_ms: int = setting(  # -1: for ever
+    retention_ms: int = setting(  # -1 means for ever
         7 * _DAY, f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}", -1,
         parse=_time_or_for_ever)
-    retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1: any size
+    retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1 means any size
     file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     max_decompressed_message_bytes: int = setting(

@@ -137,9 +137,8 @@ class TopicMetadata:
     """The settings in the cluster's metadata for one topic."""
 
     topic: Mapping[str, object]
-    broker: Mapping[str, object] = field(
-        default_factory=dict
-    )  # dynamic defaults of the broker that has the log
+    # dynamic defaults of the broker that has the log
+    broker: Mapping[str, object] = field(default_factory=dict)
     brokers: Mapping[str, object] = field(default_factory=dict)  # cluster-wide dynamic defaults
     # the broker's properties file, if the settings come from a live broker
     file: Mapping[str, object] = field(default_factory=dict)

@@ -74,7 +74,7 @@ class LiveSource:
     unread_groups: Set[str] = frozenset()
     # continue the archive even if offsets between its end and ``log_start`` are lost
     accepts_gap: bool = False
-    # the caller polls, so LogHeld is raised while another process has an unfinished round
+    # the caller polls: LogHeld is raised while another process has a write transaction
     follows: bool = False
     level_ms: int = 0  # time at which the archive last had all records; 0 if unknown
     # (append name, number) pairs for records that no broker wrote; they get a single commit
@@ -193,7 +193,7 @@ class KafkaArchiveWriter:
 
         Raises:
             LogError: a batch spans the archive's end, or the high watermark.
-            LogHeld: a follower must wait, because another process has an unfinished round.
+            LogHeld: a follower must wait until another process ends its write transaction.
             CommitConflict, RemoteFailed: from the store.
         """
         compacts = self._source.config.compacts
@@ -372,10 +372,10 @@ class KafkaArchiveWriter:
     # ------------------------------------------------------------------ the end
 
     def _begin(self) -> WriteTransaction:
-        """Begin a round.
+        """Begin a write transaction.
 
         Raises:
-            LogHeld: a follower must wait, because another process has an unfinished round.
+            LogHeld: a follower must wait until another process ends its write transaction.
         """
         if self._source.follows and self._seen is not None:
             return self._place.begin_after_others(self._seen)

@@ -3,8 +3,8 @@
 A segment of up to ``LEAST_INDEXED_BYTES`` has no offset index and no time index. Reading the
 complete segment takes one request, and so would reading an index.
 
-Each attempt at a task has its own folder below the round's folder, so that two attempts never write
-to the same object. The round's journal lists them all.
+Each attempt at a task has its own folder below the write transaction's folder, so that two attempts
+never write to the same object. The transaction's journal lists all of these folders.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Example: a log has segments 0, 100, 200 and 300, and 0 and 200 are rewritten::
                                          to record the decision
     0.log.deleted, 200.log.deleted       from the lowest up
     0.log, 200.log                       the new segments
-    checkpoint                           the first dirty offset, of all partitions of a wave at once
+    checkpoint                           the first dirty offset, of all committed partitions at once
     (nothing)                            files marked deleted are removed, the note last
 
 This is Kafka's own order, so its loader understands every state in between. But the loader treats

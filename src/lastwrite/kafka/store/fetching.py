@@ -122,9 +122,8 @@ def fetch(
     if not log.segments:
         raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
     end = log.high_watermark
-    if (
-        groups is not None and end >= before.end_offset
-    ):  # groups of a log that lags behind the archive are older than the archive's groups
+    # The groups of a log that lags behind the archive are older than the archive's groups.
+    if groups is not None and end >= before.end_offset:
         said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
@@ -145,9 +144,8 @@ def fetch(
     if seen is not None and end <= before.end_offset:
         # The archive lacks no offset, so it has missed no tombstone: the time limit for tombstones
         # restarts.
-        is_older = (
-            archived.is_archived(log.folder) and end < before.end_offset
-        )  # the source archive lags behind
+        # True if the source is an archive that lags behind.
+        is_older = archived.is_archived(log.folder) and end < before.end_offset
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
         if is_due or after != structs.replace(stored, brought_ms=after.brought_ms):

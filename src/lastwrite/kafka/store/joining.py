@@ -15,11 +15,12 @@ from lastwrite.model.work import ScanRange, SegmentOutput
 from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
 
+# The columns after the position, as in ROW_COLUMNS.
 _COLUMNS = (
     "size",
     "next_offset",
     "max_timestamp",
-)  # the columns after the position, as in ROW_COLUMNS
+)
 
 
 def join_parts(joined: SegmentParts) -> SegmentOutput:

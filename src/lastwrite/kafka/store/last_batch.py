@@ -19,7 +19,7 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
     """The identity of the last fetched batch."""
 
     base_offset: int
-    next_offset: int  # last offset + 1
+    next_offset: int  # last offset of the batch + 1
     records: int
     crc: int  # CRC-32 of all bytes of the batch
 

@@ -26,7 +26,7 @@ from lastwrite.kafka.format.names import (
 )
 
 _BROKERS = (META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS)
-_MOST_LINKS = 40  # Linux's limit
+_MOST_LINKS = 40  # Linux's limit of links in a path
 
 
 def is_brokers(root: str) -> bool:
@@ -55,6 +55,6 @@ def ways_to(folder: str) -> Iterator[str]:
         yield folder
         try:
             target = os.readlink(folder)
-        except OSError:  # not a link
+        except OSError:  # the path is not a link
             return
         folder = os.path.join(os.path.dirname(folder), target)

@@ -207,13 +207,13 @@ class _PartitionListing:
         if self._is_disowned:
             below = None  # the broker appends to the live folder only
         self._root = root
-        self._aborted: dict[
-            int, tuple[AbortedTransaction, ...]
-        ] = {}  # by base offset of the segment
+        # Aborted transactions by base offset of the segment.
+        self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
         # Segments whose transaction index may be wrong after a crash.
         self._unsure: set[int] = set()
         self._index = b""  # content of the active segment's offset index
-        self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by offset of the snapshot
+        # producers by offset of the snapshot
+        self._producers: dict[int, tuple[ProducerEntry, ...]] = {}
         self._bare_from: int | None = None
         self._holes: list[tuple[int, int]] = []
         # Checkpoints are read before the log, so that later offsets of a broker are not used.

@@ -26,7 +26,8 @@ _DISOWNED = {
 }
 
 OTHERS = (
-    "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"  # part of remedies
+    # part of several remedies
+    "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"
 )
 
 
@@ -203,7 +204,7 @@ def why_disowned(folder: str) -> str | None:
     """Why the folder is not a live partition of its log root.
 
     None if it is live, or if it is in an archive or a tier. A folder that is not live can be read,
-    but rounds skip it, and the root's checkpoints do not apply to it.
+    but compaction skips it, and the root's checkpoints do not apply to it.
     """
     name = decode_folder_name(os.path.basename(os.path.abspath(folder)))
     return None if name is None else _DISOWNED.get(name.state)

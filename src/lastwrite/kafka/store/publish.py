@@ -168,9 +168,8 @@ class _Publishing:
             self.errors[place] = error
 
     def _hold(self, copy: PartitionCopy) -> None:
-        staging_folder(
-            copy.target_folder, copy.log.folder
-        )  # an existing target is refused before it is locked
+        # An existing target is refused before it is locked.
+        staging_folder(copy.target_folder, copy.log.folder)
         if not lock.holds(self._root, copy.log.name):
             self._held.enter_context(lock.hold(self._root, [copy.log.name]))
 
@@ -294,10 +293,8 @@ def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int
     """The copy's checkpoint entry. Yields nothing if the source root's file cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
-    except (
-        CorruptLog,
-        UnsupportedFormat,
-    ):  # ``log.problems`` reports the damaged file; no entry is better than a wrong entry
+    except (CorruptLog, UnsupportedFormat):
+        # ``log.problems`` reports the damaged file. No entry is better than a wrong entry.
         return
     retention = copy.retention
     if copy.log.open_as is not None:

@@ -138,7 +138,7 @@ def restore(
         is_same_topic=contents.topic_id == target.topic_id,
     )
     staging = staging_path(target.folder)
-    files.remove_tree(staging)  # left by a killed run
+    files.remove_tree(staging)  # a killed run may have left the folder
     if end == 0 or _is_there(target, log, end):
         return found
     writing = _PartitionWriter(log, contents, target, end, limits)

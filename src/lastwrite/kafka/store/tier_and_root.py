@@ -26,9 +26,8 @@ from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-States = Mapping[
-    tuple[str, int], Mapping[str, SegmentState]
-]  # by (topic id, partition), then by segment id
+# States of segment copies by (topic id, partition), then by segment id.
+States = Mapping[tuple[str, int], Mapping[str, SegmentState]]
 
 
 def local_folder(folder: str, roots: Sequence[str]) -> str | None:
@@ -104,9 +103,8 @@ def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
             state = decode_segment_state(value)
             if state is not None:
                 states = found.setdefault((state.topic_id, state.partition), {})
-                before = states.get(
-                    state.segment_id, state
-                )  # only a segment's first record has the end offset
+                # Only a segment's first record has the end offset.
+                before = states.get(state.segment_id, state)
                 end = max(state.end_offset, before.end_offset)
                 states[state.segment_id] = state._replace(end_offset=end)
     return found

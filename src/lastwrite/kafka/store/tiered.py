@@ -258,7 +258,7 @@ def read_tier(
     removed = {id for id, each in states.items() if each.state > FINISHED}
     everything = {id: files for id, files in _files_of(folder).items() if id not in removed}
     there = {id: files for id, files in everything.items() if KafkaFileKind.LOG in files}
-    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # requests mostly wait
+    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # requests mostly wait for the store
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
         raise NotALog(
@@ -485,7 +485,7 @@ def _segment(folder: str, files: Mapping[KafkaFileKind, ObjectInfo]) -> TierSegm
         index = decode_offset_index(read(KafkaFileKind.INDEX), base)
         times = decode_time_index(read(KafkaFileKind.TIME_INDEX), base)
         largest = int(times.timestamps_ms[-1]) if len(times) else -1
-    except CorruptLog:  # reported when the indexes are used
+    except CorruptLog:  # the error is reported when the indexes are used
         index, largest = decode_offset_index(b"", base), -1
     segment = Segment(
         base_offset=base,

@@ -68,7 +68,7 @@ MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without pla
 TXN_COMMIT = 21
 TXN_ABORT = 22
 
-DEFAULT_LIMIT_BYTES = 64 << 20  # largest decompressed payload
+DEFAULT_LIMIT_BYTES = 64 << 20  # largest decompressed size of a payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,19 +85,19 @@ ENTRY = np.dtype(
         for name in (
             "kind",  # MARKER, SINGLE, BATCH or WHOLE
             "marks",  # bits from IS_PART to IS_DROPPED
-            "framed_at",  # after the broker's metadata
+            "framed_at",  # position after the broker's metadata
             "metadata_at",
-            "payload_at",  # after the metadata
-            "key_at",  # key of a single message, or of an encrypted batch's first message
+            "payload_at",  # position after the metadata
+            "key_at",  # position of the key of a single message or an encrypted batch
             "key_length",  # -1 without a key
             "value_length",  # value length of a single message; 0 makes it a tombstone
             "event_time",
             "messages",  # num_messages_in_batch, or 1 if absent
             "kept",  # number of compacted_batch_indexes
-            "kept_at",  # tag of the first compacted_batch_index
+            "kept_at",  # position of the first compacted_batch_index's tag
             "plain_size",  # uncompressed_size, or -1 if absent
             "marker",  # marker_type, or -1
-            "uuid_at",  # uuid of a chunked message
+            "uuid_at",  # position of the uuid of a chunked message
             "uuid_length",  # -1 without a uuid
         )
     ]
@@ -139,7 +139,7 @@ class Scratch(NamedTuple):
     thinned: ByteArray  # payloads without the dropped messages
     indexes: Int64Array
     heads: ByteArray
-    notes: Int64Array  # THINNED columns
+    notes: Int64Array  # one row per batch, THINNED columns
 
 
 class RebuildProgress(NamedTuple):
@@ -293,35 +293,35 @@ def _metadata(data, at, end, row, entry):
             value, at = _varint(data, at, end)
             if at < 0:
                 return False, place
-            if tag == 16:  # 2 sequence_id
+            if tag == 16:  # field 2, sequence_id
                 seen |= 2
-            elif tag == 24:  # 3 publish_time
+            elif tag == 24:  # field 3, publish_time
                 seen |= 4
                 row.max_timestamp = value
-            elif tag == 64:  # 8 compression
+            elif tag == 64:  # field 8, compression
                 codec = np.int64(np.int32(value))
-            elif tag == 72:  # 9 uncompressed_size
+            elif tag == 72:  # field 9, uncompressed_size
                 entry.plain_size = value & 0xFFFFFFFF
-            elif tag == 88:  # 11 num_messages_in_batch
+            elif tag == 88:  # field 11, num_messages_in_batch
                 entry.messages = np.int64(np.int32(value))
                 marks |= IS_BATCHED
-            elif tag == 96:  # 12 event_time
+            elif tag == 96:  # field 12, event_time
                 entry.event_time = value
-            elif tag == 160:  # 20 marker_type
+            elif tag == 160:  # field 20, marker_type
                 entry.marker = value & 0x7FFFFFFF
-            elif tag == 176:  # 22 txnid_least_bits
+            elif tag == 176:  # field 22, txnid_least_bits
                 least = value
                 halves |= 1
-            elif tag == 184:  # 23 txnid_most_bits
+            elif tag == 184:  # field 23, txnid_most_bits
                 most = value
                 halves |= 2
-            elif tag == 200:  # 25 null_value
+            elif tag == 200:  # field 25, null_value
                 null_value = value != 0
-            elif tag == 216:  # 27 num_chunks_from_msg
+            elif tag == 216:  # field 27, num_chunks_from_msg
                 chunks = np.int64(np.int32(value))
-            elif tag == 232:  # 29 chunk_id
+            elif tag == 232:  # field 29, chunk_id
                 chunk = np.int64(np.int32(value))
-            elif tag == 248:  # 31 compacted_batch_indexes
+            elif tag == 248:  # field 31, compacted_batch_indexes
                 if entry.kept == 0:
                     entry.kept_at = place
                 entry.kept += 1
@@ -329,17 +329,17 @@ def _metadata(data, at, end, row, entry):
             size, at = _varint(data, at, end)
             if at < 0 or size < 0 or size > end - at:
                 return False, place
-            if tag == 10:  # 1 producer_name
+            if tag == 10:  # field 1, producer_name
                 seen |= 1
-            elif tag == 50:  # 6 partition_key
+            elif tag == 50:  # field 6, partition_key
                 entry.key_at = at
                 entry.key_length = size
-            elif tag == 106:  # 13 encryption_keys
+            elif tag == 106:  # field 13, encryption_keys
                 marks |= IS_ENCRYPTED
-            elif tag == 210:  # 26 uuid
+            elif tag == 210:  # field 26, uuid
                 entry.uuid_at = at
                 entry.uuid_length = size
-            elif tag == 250 and size > 0:  # 31, packed
+            elif tag == 250 and size > 0:  # field 31, packed
                 if entry.kept == 0:
                     entry.kept_at = place
                 inside = at
@@ -661,15 +661,15 @@ def _message(data, at, end):
             return bad, key_at, key_length, size, event_time, is_out, is_null
         if tag & 7 == 0:
             value, at = _varint(data, at, stop)
-            if tag == 24:  # 3 payload_size
+            if tag == 24:  # field 3, payload_size
                 size = np.int64(np.int32(value))
-            elif tag == 32:  # 4 compacted_out
+            elif tag == 32:  # field 4, compacted_out
                 is_out = value != 0
-            elif tag == 40:  # 5 event_time
+            elif tag == 40:  # field 5, event_time
                 event_time = value
-            elif tag == 72:  # 9 null_value
+            elif tag == 72:  # field 9, null_value
                 is_null = value != 0
-        elif tag == 18:  # 2 partition_key
+        elif tag == 18:  # field 2, partition_key
             length, at = _varint(data, at, stop)
             if at < 0 or length < 0 or length > stop - at:
                 return bad, key_at, key_length, size, event_time, is_out, is_null

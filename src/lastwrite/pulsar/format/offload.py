@@ -49,7 +49,7 @@ class BlockHeader(NamedTuple):
 
     # fmt: off
     magic:        Annotated[int, At(0,  U32)]
-    header_bytes: Annotated[int, At(4,  I64)]  # 128
+    header_bytes: Annotated[int, At(4,  I64)]  # always 128
     block_bytes:  Annotated[int, At(12, I64)]  # bytes of the block, header and padding included
     first_entry:  Annotated[int, At(20, I64)]
     # fmt: on
@@ -80,7 +80,7 @@ class OffloadIndexEntry(NamedTuple):
 
     # fmt: off
     first_entry: Annotated[int, At(0,  I64)]
-    part:        Annotated[int, At(8,  I32)]  # number in the upload, from 1
+    part:        Annotated[int, At(8,  I32)]  # the block's number in the upload, from 1
     offset:      Annotated[int, At(12, I64)]  # byte of the block's header in the data object
     # fmt: on
 

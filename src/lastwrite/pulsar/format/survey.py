@@ -19,7 +19,7 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 
 SURVEYED = np.dtype(
     [
-        ("offset", np.int64),  # ledger and entry
+        ("offset", np.int64),  # ledger id and entry id as one number
         ("position", np.int64),  # the entry's first byte in the buffer
         ("records", np.int64),  # number of records, as compaction counts them
         ("messages", np.int64),  # number of messages in the metadata, without placeholders

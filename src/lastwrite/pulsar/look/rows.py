@@ -33,7 +33,7 @@ from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
-VALUE_LIMIT_BYTES = 256 << 20  # largest decompressed entry
+VALUE_LIMIT_BYTES = 256 << 20  # largest decompressed size of an entry
 
 # names of the values of marker_type
 MARKERS = {

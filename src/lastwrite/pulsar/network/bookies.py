@@ -82,7 +82,7 @@ _MOST_AHEAD = 1024
 _AHEAD_BYTES = 16 << 20
 _BATCHES_AHEAD = 4  # number of batches requested ahead
 _BATCH_BYTES = 1 << 20  # requested bytes of a batch; a bookie's frame has at most 5 MiB by default
-_MOST_OUTSTANDING = 1000  # limit of the entries added and not answered
+_MOST_OUTSTANDING = 1000  # limit of added entries without an answer
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
 

@@ -72,21 +72,22 @@ class Connected(ProtoMessage):
 class Subscribe(ProtoMessage):
     topic: Annotated[str, ProtoField(1, STRING, required=True)]
     subscription: Annotated[str, ProtoField(2, STRING, required=True)]
-    kind: Annotated[int, ProtoField(3, INT32, required=True)] = 0  # exclusive
+    kind: Annotated[int, ProtoField(3, INT32, required=True)] = 0  # 0 means exclusive
     consumer_id: Annotated[int, ProtoField(4, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(5, UINT64, required=True)]
     consumer_name: Annotated[str | None, ProtoField(6, STRING)] = None
     durable: Annotated[bool | None, ProtoField(8, BOOL)] = None  # durable if absent
     start: Annotated[MessageId | None, ProtoField(9, MessageId)] = None
     read_compacted: Annotated[bool | None, ProtoField(11, BOOL)] = None
-    initial_position: Annotated[int | None, ProtoField(13, INT32)] = None  # 1: the earliest
+    # 1 means the earliest entry
+    initial_position: Annotated[int | None, ProtoField(13, INT32)] = None
     force_topic_creation: Annotated[bool, ProtoField(15, BOOL)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ack(ProtoMessage):
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
-    kind: Annotated[int, ProtoField(2, INT32, required=True)] = 1  # cumulative
+    kind: Annotated[int, ProtoField(2, INT32, required=True)] = 1  # 1 means cumulative
     positions: Annotated[tuple[MessageId, ...], ProtoField(3, MessageId, repeated=True)] = ()
     properties: Annotated[tuple[LongProperty, ...], ProtoField(5, LongProperty, repeated=True)] = ()
     request_id: Annotated[int | None, ProtoField(8, UINT64)] = None

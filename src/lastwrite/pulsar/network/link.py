@@ -25,9 +25,8 @@ from lastwrite.pulsar.network.tls import TlsSocket
 TIMEOUT_SECONDS = 30.0
 
 _PREFIX = struct.Struct(">i")
-_MOST_BYTES = (
-    256 << 20
-)  # the largest frame; more than the largest message size that a cluster can have
+# The largest frame. It is more than the largest message size that a cluster can have.
+_MOST_BYTES = 256 << 20
 _READ_BYTES = 1 << 18
 
 

@@ -82,7 +82,7 @@ class CreatedLedger:
     """A new open ledger of this process."""
 
     ledger: LiveLedger
-    version: int  # version of its node
+    version: int  # version of the ledger's node
 
 
 @dataclass(frozen=True, slots=True)

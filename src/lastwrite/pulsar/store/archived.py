@@ -64,7 +64,7 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
-    # the bytes of the index and of the survey, if small: a round then reads neither object
+    # the bytes of the index and of the survey, if small, so that compaction reads neither object
     index: _Content = b""
     survey: _Content = b""
 

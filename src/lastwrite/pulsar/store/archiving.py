@@ -511,7 +511,7 @@ def _new_manifest(name: TopicName) -> ArchiveManifest:
     return ArchiveManifest(system=archived.SYSTEM, topic=name.base, partition=name.partition)
 
 
-# ---------------------------------------------------------------------- rounds
+# ---------------------------------------------------------------------- compaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

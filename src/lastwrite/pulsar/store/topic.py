@@ -74,7 +74,7 @@ _FETCH = (
     "journals, a bucket or a cluster that still have it"
 )
 _MOST_METADATA_BYTES = 256 << 20
-_REQUESTS_AT_ONCE = 16  # more than CPUs: a request mostly waits for the store
+_REQUESTS_AT_ONCE = 16  # more requests than CPUs, because a request mostly waits for the store
 
 
 # ---------------------------------------------------------------------- names and paths of topics

@@ -56,9 +56,9 @@ class TopicView:
     compacted: LedgerReader | None
     offsets: Sequence[int]  # offsets of the compacted ledger's entries
     backlog: tuple[LedgerReader, ...]
-    surveys: Mapping[int, LedgerSurvey]  # by ledger id
+    surveys: Mapping[int, LedgerSurvey]  # surveys by ledger id
     undecided: int | None
-    aborted: frozenset[int]  # transaction numbers, as in the surveys
+    aborted: frozenset[int]  # numbers of aborted transactions, as in the surveys
     open_transactions: int
     problems: tuple[Problem, ...]
 

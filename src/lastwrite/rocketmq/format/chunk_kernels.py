@@ -38,7 +38,7 @@ from lastwrite.model.columns import (
 from lastwrite.rocketmq.format.kernels import is_whole
 from lastwrite.rocketmq.format.record import COMPRESSED
 
-_PHYSICAL_OFFSET_AT = 28  # byte of a record
+_PHYSICAL_OFFSET_AT = 28  # position of the address in a record
 _UNIT_BYTES = 46
 _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 

@@ -523,8 +523,8 @@ NEXT: Final = 0  # number of the next unit; -1: the queue is empty
 # record
 END: Final = 1
 FIRST: Final = 2  # number of the first unit written
-FILLED: Final = 3  # units written
-IS_ANEW: Final = 4  # the queue started over: its old units are replaced
+FILLED: Final = 3  # number of units written
+IS_ANEW: Final = 4  # whether the queue started over, so that old units are replaced
 PASSED: Final = 5  # records skipped because their offset exists or is negative
 STATE_WORDS: Final = 6
 

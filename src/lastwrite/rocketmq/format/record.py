@@ -75,7 +75,7 @@ COMPRESSION_ZLIB = 0x300
 IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both bits: the body is a sequence of messages
 
 BLANK_BYTES = 8
-SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, no body, topic or properties
+SMALLEST_RECORD_BYTES = 91  # size with IPv4 hosts, magic v1, no body, topic or properties
 PHYSICAL_OFFSET_AT = 28  # only the 8 bytes from here on change when a record is copied
 DEFAULT_LIMIT_BYTES = 64 << 20  # largest size of a decompressed body
 
@@ -99,7 +99,7 @@ class RecordHead(NamedTuple):
     # address of the record's first byte in its log
     physical_offset: Annotated[int, At(28, I64)]
     sys_flag:        Annotated[int, At(36, I32)]
-    born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
+    born_time_ms:    Annotated[int, At(40, I64)]  # creation time by the client's clock
     # 48: born host
     # fmt: on
 
@@ -109,7 +109,8 @@ class StoreTime(NamedTuple):
 
     # fmt: off
     #                             offset  type
-    store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never decreases within a log
+    # time by the broker's clock; never decreases within a log
+    store_time_ms: Annotated[int, At(0, I64)]
     # 8: store host
     # fmt: on
 
@@ -142,8 +143,8 @@ class InnerHead(NamedTuple):
     # fmt: off
     #                           offset  type
     size:        Annotated[int, At(0,  I32)]  # bytes of the message, this field included
-    magic:       Annotated[int, At(4,  I32)]  # 0
-    body_crc:    Annotated[int, At(8,  I32)]  # 0
+    magic:       Annotated[int, At(4,  I32)]  # always 0
+    body_crc:    Annotated[int, At(8,  I32)]  # always 0
     flag:        Annotated[int, At(12, I32)]
     body_length: Annotated[int, At(16, I32)]
     # 20: body; properties' length, i16; properties
@@ -167,7 +168,7 @@ class Compression(StrEnum):
 
 
 _COMPRESSIONS = {
-    0: Compression.ZLIB,  # clients before 4.9.4
+    0: Compression.ZLIB,  # used by clients before 4.9.4
     COMPRESSION_LZ4: Compression.LZ4,
     COMPRESSION_ZSTD: Compression.ZSTD,
     COMPRESSION_ZLIB: Compression.ZLIB,

@@ -32,12 +32,12 @@ class TimerUnit(NamedTuple):
 
     # fmt: off
     #                               offset  type
-    size:            Annotated[int, At(0,  I32)]  # 52
+    size:            Annotated[int, At(0,  I32)]  # always 52
     previous:        Annotated[int, At(4,  I64)]  # previous unit of the same second; -1: none
     magic:           Annotated[int, At(12, I32)]  # bits: 1 default, 2 store again, 4 recall
     write_time_ms:   Annotated[int, At(16, I64)]
     delay_ms:        Annotated[int, At(24, I32)]  # delay that begins at write_time_ms
-    physical_offset: Annotated[int, At(28, I64)]  # in the commit log
+    physical_offset: Annotated[int, At(28, I64)]  # address in the commit log
     message_size:    Annotated[int, At(36, I32)]
     topic_hash:      Annotated[int, At(40, I32)]
     reserved:        Annotated[int, At(44, I64)]
@@ -55,7 +55,7 @@ class TimerCheckpoint(NamedTuple):
     # fmt: off
     #                                   offset  type
     read_time_ms:        Annotated[int, At(0,  I64)]  # slots before this time are delivered
-    log_flushed_at:      Annotated[int, At(8,  I64)]  # byte of the timer log
+    log_flushed_at:      Annotated[int, At(8,  I64)]  # byte up to which the timer log was flushed
     queue_offset:        Annotated[int, At(16, I64)]  # next offset of the timer's consume queue
     master_queue_offset: Annotated[int, At(24, I64)]
     state_version:       Annotated[int, At(32, I64)]

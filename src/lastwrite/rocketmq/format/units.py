@@ -34,7 +34,7 @@ class ConsumeQueueUnit(NamedTuple):
 
     # fmt: off
     #                               offset  type
-    physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
+    physical_offset: Annotated[int, At(0,  I64)]  # address in the commit log
     size:            Annotated[int, At(8,  I32)]  # bytes of the record
     # hash of the tag, delivery time, or address of an extension unit
     tags_code:       Annotated[int, At(12, I64)]
@@ -46,14 +46,15 @@ class BatchUnit(NamedTuple):
 
     # fmt: off
     #                                offset  type
-    physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log, or in the compaction log
+    # address in the commit log or in the compaction log
+    physical_offset:  Annotated[int, At(0,  I64)]
     size:             Annotated[int, At(8,  I32)]
     tags_code:        Annotated[int, At(12, I64)]
     store_time_ms:    Annotated[int, At(20, I64)]
     base:             Annotated[int, At(28, I64)]  # first queue offset
     number:           Annotated[int, At(36, I16)]  # count of queue offsets
-    compacted_offset: Annotated[int, At(38, I32)]  # -1
-    reserved:         Annotated[int, At(42, I32)]  # 0
+    compacted_offset: Annotated[int, At(38, I32)]  # always -1
+    reserved:         Annotated[int, At(42, I32)]  # always 0
     # fmt: on
 
 

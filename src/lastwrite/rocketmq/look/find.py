@@ -574,7 +574,7 @@ class StoreFinder:
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
         if message.tags:
-            keys.append(f"T#{message.tags}")  # also indexed by 5.5.0
+            keys.append(f"T#{message.tags}")  # 5.5.0 also indexes the tag
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Contradiction(
                 f"it points from {part!r} to {address}, whose record does not have that key"

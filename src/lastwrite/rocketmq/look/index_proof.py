@@ -61,7 +61,8 @@ class QueueProof:
         self._reader = LogReader(files)
         self._matched = self._lacking = self._wrong = 0
         self._light_lacking = 0
-        self._light: tuple[units.Units, Int64Array] | None = None  # all units and their numbers
+        # all units of a light queue, and their numbers
+        self._light: tuple[units.Units, Int64Array] | None = None
         self._strange_tags = 0
         # The first unit with a wrong tags code: its offset, the code, and the right code.
         self._tag: tuple[int, int, int] | None = None
@@ -165,7 +166,7 @@ class QueueProof:
     def _compare_tags(self, table: kernels.MessageTable, there: units.Units, good: Flags) -> None:
         codes = there["tags_code"]
         strange = good & (codes != table["tags_code"]) & (codes >= _LEAST_HASH)
-        if self._name.topic == names.SCHEDULE_TOPIC:  # the time of delivery
+        if self._name.topic == names.SCHEDULE_TOPIC:  # the tags code is the time of delivery
             strange &= (table["marks"] & kernels.HAS_DELAY) == 0
         self._strange_tags += int(strange.sum())
         if self._tag is None and strange.any():
@@ -477,7 +478,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
 def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
     """Number and defect of the first entry that contradicts others or points beyond ``log``."""
     count = index.header.count
-    entries = index.entries()  # from number 1 on
+    entries = index.entries()  # the entries from number 1 on
     for first in range(1, count, _ENTRIES_AT_ONCE):
         some = entries[first - 1 : first - 1 + _ENTRIES_AT_ONCE]
         numbers = np.arange(first, first + len(some))

@@ -207,10 +207,9 @@ class _StoreInspection:
     include_active: bool = False
     has_compaction: bool = True  # whether compaction logs are read
     queues: dict[TopicPartition, QueueInspection] = field(default_factory=dict)
-    topics: Mapping[str, sides.TopicConfig] | None = (
-        None  # from the settings; None means not read yet
-    )
-    seen: set[tuple[str, int | None, str]] = field(default_factory=set)  # problems
+    # from the settings; None means that they were not read yet
+    topics: Mapping[str, sides.TopicConfig] | None = None
+    seen: set[tuple[str, int | None, str]] = field(default_factory=set)  # problems that were added
 
     def run(self) -> None:
         place, report = self.place, self.report

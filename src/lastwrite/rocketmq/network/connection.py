@@ -17,7 +17,7 @@ from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, en
 
 TIMEOUT_SECONDS = 30.0
 
-_MOST_BYTES = 64 << 20  # largest answer; brokers accept frames of at most 16 MiB
+_MOST_BYTES = 64 << 20  # largest accepted answer; brokers accept frames of at most 16 MiB
 _READ_BYTES = 1 << 18
 
 SUCCESS = 0

@@ -32,7 +32,8 @@ class RocketmqClientConfig(SettingsTable):
     tls_key_password: str = setting("", "tls.client.keyPassword")
     # whether the broker's certificate is verified; RocketMQ's clients do not verify it by default
     tls_proves_server: bool = setting(True, "tls.client.authServer")
-    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # for one request
+    # time limit of one request
+    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)
     # longest time for which a broker or name server may be unreachable
     api_timeout_ms: int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
 

@@ -36,9 +36,8 @@ class WholeRecords:
     records: int = 0
     record_bytes: int = 0
     bad: list[int] = field(default_factory=list)  # addresses where the log is damaged
-    queues: dict[TopicPartition, tuple[int, int]] = field(
-        default_factory=dict
-    )  # first and last queue offset of each queue
+    # first and last queue offset of each queue
+    queues: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
     def _add(self, base: int, table: kernels.MessageTable) -> None:
         places = table["position"].tolist()

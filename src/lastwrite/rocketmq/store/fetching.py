@@ -59,7 +59,7 @@ GAP = (
     "accept the loss with --accept-gap, which notes the gap in the archive's manifest; or fetch it "
     "into an archive of its own: give another --to"
 )
-_LIMIT_BYTES = 64 << 20  # largest decompressed body
+_LIMIT_BYTES = 64 << 20  # largest decompressed size of a body
 
 
 def fetch(

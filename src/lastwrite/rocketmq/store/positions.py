@@ -37,9 +37,8 @@ class QueuePositions:
     """The positions of all queues of a store, by their names in the file."""
 
     offsets: Mapping[str, int]
-    problem: LogError | None = (
-        None  # why the file was not used; ``offsets`` is then from the backup, or empty
-    )
+    # why the file was not used; ``offsets`` is then from the backup, or empty
+    problem: LogError | None = None
 
     def of(self, name: TopicPartition) -> int:
         return self.offsets.get(key_of(name), UNKNOWN)

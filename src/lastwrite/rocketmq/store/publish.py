@@ -96,7 +96,7 @@ class QueueChange:
 
     name: TopicPartition
     log: PartitionLog | None = None
-    gone: Collection[str] = ()  # names of pairs
+    gone: Collection[str] = ()  # names of the removed pairs
     pairs: Sequence[Pair] = ()
     position: int | None = None  # new position; None keeps the old one
     source: str | None = None  # for a copy: the store of the original queue
@@ -194,7 +194,7 @@ def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
 
     The caller holds the queues' locks. Returns for each change None, or an error, which means that
     the queue is unchanged. A failed check affects only its change. If a file cannot be created, no
-    queue of the wave is changed.
+    queue of ``wave`` is changed.
     """
     try:
         with lock.turn(root):
@@ -334,14 +334,15 @@ class _NewFolder:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Writes a wave of changes to the tree. The caller holds the store's ``turn``."""
+    """Writes several changes to the tree at once. The caller holds the store's ``turn``."""
 
     root: str
     wave: Sequence[QueueChange]
     errors: list[Outcome] = field(default_factory=list)
     live: str = ""
     next: str = ""
-    folders: dict[str, _NewFolder] = field(default_factory=dict)  # by path below the tree
+    # changed folders by path below the tree
+    folders: dict[str, _NewFolder] = field(default_factory=dict)
     made: list[str] = field(default_factory=list)  # new folders, each before its subfolders
     unsynced: list[str] = field(default_factory=list)  # new files to sync
 
@@ -440,7 +441,7 @@ class _Exchange:
             models = [*filter(os.path.isdir, trees), os.path.dirname(self.live)]
             files.make_folder(self.live, files.owner_of(models[0]).as_far_as_may())
         self._add_folder("", positions is not None)
-        for place in sorted(self.folders):  # new queues
+        for place in sorted(self.folders):  # folders of new queues
             self._add_new_folder(place)
         if positions is not None:
             write_new_positions(self.next, positions, self.live)
