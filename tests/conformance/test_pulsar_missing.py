@@ -114,7 +114,7 @@ def test_ledger_known_only_from_the_archives_metadata_is_missing(
         path.unlink()
     if not keeps_known:
         (folder / "fetched.json").unlink()
-    check_damaged(folder, "ledger 54 of 2 entries is not here: entries 54:0 to 54:1 are missing")
+    check_damaged(folder, "ledger 54 of 2 entries is missing: entries 54:0 to 54:1 are missing")
     again = fetch(bookies, tmp_path, "odd", None)
     assert again.exit_status == 0
     check_whole(folder, has_table=False)
@@ -165,7 +165,7 @@ def test_bucket_is_complete_if_nothing_else_is_known(tmp_path: Path) -> None:
     report = fetch([CORPUS / "offloaded"], tmp_path / "b", "shapes", str(tmp_path / "node"))
     assert report.exit_status == 0
     (words,) = {str(problem.message) for problem in report.topics[0].problems}
-    assert words == "ledger 62 is open: only bookies have its entries"
+    assert words == "ledger 62 is open, and only bookies have its entries"
     (tmp_path / "node").write_bytes(ManagedLedgerInfo(ledgers=info.ledgers[1:]).encode())
     report = fetch([CORPUS / "offloaded"], tmp_path / "b", "shapes", str(tmp_path / "node"))
     for path in folder_of(report).glob("*-ledger-2*"):
@@ -178,7 +178,7 @@ def test_ledgers_of_a_bucket_without_a_list_are_remembered(tmp_path: Path) -> No
     report = fetch([CORPUS / "offloaded"], tmp_path, "shapes", None)
     for path in folder_of(report).glob("*-ledger-17*"):
         path.unlink()
-    check_damaged(folder_of(report), "ledger 17 of 35 entries is not here")
+    check_damaged(folder_of(report), "ledger 17 of 35 entries is missing")
 
 
 def test_empty_current_ledger_causes_no_warning(tmp_path: Path, bookies: list[Path]) -> None:
@@ -199,7 +199,7 @@ def test_topic_folder_without_ledgers_is_inspected(tmp_path: Path) -> None:
         ManagedLedgerInfo(ledgers=(LedgerInfo(ledger=1),)).encode()
     )
     (found,) = lastwrite.inspect(str(folder)).partitions
-    assert (found.is_due, found.reason) == (False, "there is no message")
+    assert (found.is_due, found.reason) == (False, "the topic has no message")
     for command, (status, words) in said_of(folder):
         assert status == 0, (command, words)
 
@@ -225,7 +225,7 @@ def test_intact_entries_around_a_damaged_one_are_fetched(
         15,
         ((3, 3), (8, 8)),
     )
-    assert "the other 15 of 17 entries are here" in str(report.topics[0].problems)
+    assert "the other 15 of 17 entries were fetched" in str(report.topics[0].problems)
     folder = folder_of(report)
     check_damaged(folder, "entries 69:3 and 69:8, 2 in all are missing")
     whole = sorted(place for place in raw if place not in lost)
@@ -309,11 +309,11 @@ def test_damaged_unconfirmed_last_entry_is_handled(tmp_path: Path, bookies: list
     node = said("odd", "managed-ledger")
     report = fetch(bad, tmp_path / "a", "odd", node)
     assert report.exit_status == 3
-    check_damaged(folder_of(report), "entry 54:1: a fetch found no whole copy")
+    check_damaged(folder_of(report), "entry 54:1: the fetch found no intact copy")
     both = damaged_copies(bookies, tmp_path / "both", raw[54, 0], raw[54, 1])
     report = fetch(both, tmp_path / "b", "odd", node)
     assert report.exit_status == 3, "nothing at all is whole of it"
-    check_damaged(folder_of(report), "entries 54:0 to 54:1: a fetch found no whole copy")
+    check_damaged(folder_of(report), "entries 54:0 to 54:1: the fetch found no intact copy")
     report = fetch(bookies, tmp_path / "b", "odd", node, recover=True)
     assert report.exit_status == 0
     check_whole(folder_of(report), has_table=False)
@@ -394,7 +394,7 @@ def test_unreadable_cursor_is_remembered(tmp_path: Path, bookies: list[Path]) ->
         cursor=said("odd", "cursor"),
     )
     assert report.exit_status == 3
-    check_damaged(folder_of(report), "which has the compaction horizon")
+    check_damaged(folder_of(report), "which contains the compaction horizon")
     report = fetch(
         bookies,
         tmp_path / "a",
@@ -479,7 +479,7 @@ def test_commands_name_a_gap_in_text(
     words = capfd.readouterr().out
     assert "written, 2 missing" in words
     assert (
-        "entries 69:3 and 69:8, 2 in all lie in none of the sources; the other 15 of 17 entries are here"
+        "entries 69:3 and 69:8, 2 in all are in none of the sources; the other 15 of 17 entries were fetched"
         in words
     )
     for command in (["inspect"], ["verify"], ["dump"], ["read", "--read-compacted"]):
@@ -543,7 +543,7 @@ def test_unreadable_ledger_of_a_source_is_remembered(tmp_path: Path, source: str
     report = lastwrite.fetch([str(bucket)], str(tmp_path / "a"))
     assert report.exit_status == 3
     folder = next(Path(topic.folder) for topic in report.topics if topic.topic == TOPICS[name])
-    check_damaged(folder, f"entry {ledger}:0: a fetch found no whole copy")
+    check_damaged(folder, f"entry {ledger}:0: the fetch found no intact copy")
     report = lastwrite.fetch([str(CORPUS / source)], str(tmp_path / "a"), topic=TOPICS[name])
     assert report.exit_status == 0
     assert {status for _, (status, _) in said_of(folder, has_table=False)} == {0}

@@ -37,7 +37,7 @@ _IN_ORDER = _PROFILES[
     :3
 ]  # what is loose may leave a data object without its index, which says whose it is
 _NAME = TopicName.parse(TOPIC)
-_LACKS = ("is not here", "is missing", "are missing")
+_LACKS = ("is missing", "are missing")
 
 
 def scenes(number: int, place: Path) -> list[Scene]:

@@ -195,7 +195,7 @@ def test_entries_missing_from_an_archive_are_named_by_every_command(seed: int) -
                 for suffix in rng.choice([("", "-index"), ("-index",), ("",)]):
                     Path(f"{name}{suffix}").unlink()
         names = [
-            f"ledger {ledger} of {COUNTS[ledger]} entries is not here" for ledger in sorted(gone)
+            f"ledger {ledger} of {COUNTS[ledger]} entries is missing" for ledger in sorted(gone)
         ]
         check_damaged(folder, names[0])
         words = str(lastwrite.inspect(str(folder)).partitions[0].problems)

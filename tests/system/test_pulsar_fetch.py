@@ -30,7 +30,7 @@ def test_fetch_from_bookies_prints_text_and_one_bookie_is_not_enough(tmp_path: P
     assert f"{TOPICS['shapes']}: compacted up to {place['ledger']}:{place['entry']}" in done.stdout
     done = lastwrite("fetch", bookies[0], "--to", tmp_path / "one", *known)
     assert done.returncode == 3
-    assert "lies in none of the sources" in done.stdout
+    assert "is in none of the sources" in done.stdout
     done = lastwrite("fetch", bookies[0], "--to", tmp_path / "two", "--topic", "shapes")
     assert done.returncode == 2
     assert "stats-internal" in one_line(done)

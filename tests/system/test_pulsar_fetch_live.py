@@ -314,7 +314,7 @@ def test_entries_from_broken_connections_are_kept(
             return proxies[bookie].address
 
         monkeypatch.setattr(MetadataStore, "address_of", behind)
-        with pytest.raises(RemoteFailed, match=r"came from entry 30 on .* archive has the entries"):
+        with pytest.raises(RemoteFailed, match=r"from entry 30 on .* archive has the entries"):
             lastwrite.fetch([url], str(tmp_path), config=config)
         assert sum(each.breaks for each in proxies.values())
     monkeypatch.undo()

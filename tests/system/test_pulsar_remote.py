@@ -161,7 +161,7 @@ def test_wrong_entries_are_reported(store: MetadataStore, bookies: Bookies) -> N
     ):
         list(bookies.read(other, 0, 1))
     with pytest.raises(
-        CorruptLog, match=f"entry 2 of ledger {ledger.id} is on none of its bookies: bk0test"
+        CorruptLog, match=f"none of its bookies has entry 2 of ledger {ledger.id}: bk0test"
     ):
         list(bookies.read(ledger, 0, 2))
     store.delete_ledger(ledger.id)
@@ -188,18 +188,18 @@ def test_ledger_changed_by_another_client_is_not_closed(
 
 def test_unavailable_bookies_are_reported(store: MetadataStore) -> None:
     with pytest.raises(
-        RemoteFailed, match="1 bookies accept entries, and a ledger needs 2"
+        RemoteFailed, match="a new ledger needs 2 bookies, but only 1 accept entries"
     ) as caught:
         choose_bookies(store.bookies(), 2, store.racks())
     assert "managedLedgerDefaultEnsembleSize" in str(caught.value.remedy)
-    with pytest.raises(RemoteFailed, match="bookie bk7 is not alive"):
+    with pytest.raises(RemoteFailed, match="bookie bk7 is not running"):
         store.address_of("bk7")
     with pytest.raises(InvalidConfig):
         Quorums(2, 3, 1)
     ledger = LiveLedger(0, open_metadata(ONE, ["bk7"], {}, NOW_MS))
     with (
         Bookies(store.address_of, timeout=2) as bookies,
-        pytest.raises(RemoteFailed, match="bk7 is not alive"),
+        pytest.raises(RemoteFailed, match="bk7 is not running"),
     ):
         list(bookies.read(ledger, 0, 3))
     refused = {"b": RemoteFailed("x")}
@@ -301,9 +301,9 @@ def test_missing_topics_and_brokers_are_reported(pulsar: Broker, driver: Driver)
             owner.look(topic("nowhere").full)
         with pytest.raises(NotALog, match="does not exist"):
             owner.subscribe(topic("nowhere").full)
-    with pytest.raises(RemoteFailed, match="a frame of"):
+    with pytest.raises(RemoteFailed, match="invalid frame length"):
         find_owner([pulsar.admin_url.removeprefix("http://")], topic("nowhere").full, timeout=5)
-    with pytest.raises(RemoteFailed, match="no broker of the cluster is alive"):
+    with pytest.raises(RemoteFailed, match="no broker of the cluster is running"):
         find_owner([], topic("nowhere").full)
 
 
@@ -313,7 +313,7 @@ def test_server_that_is_not_a_metadata_store_is_named(pulsar: Broker) -> None:
     for address, words in {
         "127.0.0.1:1": "connection refused",
         admin: "admin port",
-        pulsar.address: "a Pulsar broker's own port",
+        pulsar.address: "a Pulsar broker's service port",
         pulsar.bookie: "does not answer a ZooKeeper client|not a ZooKeeper",
     }.items():
         with (

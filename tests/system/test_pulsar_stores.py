@@ -131,7 +131,7 @@ def test_etcd_client_reads_and_writes(etcd: str) -> None:
     either = Etcd(f"etcd:http://127.0.0.1:1,{etcd}", 10, "", TlsFiles())
     assert either.children("/a", "looking") == ["c"]
     either.close()
-    with pytest.raises(InvalidConfig, match="not an address of etcd"):
+    with pytest.raises(InvalidConfig, match="not an etcd address"):
         Etcd("etcd:127.0.0.1:2379", 10, "", TlsFiles())
 
 

@@ -34,19 +34,40 @@ def test_backlog_counts_closed_ledgers_below_the_horizon(
     [
         (0, 0, 2, None),
         (-1, -1, 0, "ledger 10: retention has no limit"),
-        (4999, -1, 1, "ledger 12: it was closed 1000 ms ago, and retention is 4999 ms"),
-        (5000, -1, 0, "ledger 10: it was closed 5000 ms ago, and retention is 5000 ms"),
+        (
+            4999,
+            -1,
+            1,
+            "ledger 12: the ledger was closed 1000 ms ago, and the retention time is 4999 ms",
+        ),
+        (
+            5000,
+            -1,
+            0,
+            "ledger 10: the ledger was closed 5000 ms ago, and the retention time is 5000 ms",
+        ),
         (999, -1, 2, None),
-        (-1, 4, 1, "ledger 12: without it 1048576 bytes are left, and retention is 4194304 bytes"),
-        (-1, 5, 0, "ledger 10: without it 4194304 bytes are left, and retention is 5242880 bytes"),
+        (
+            -1,
+            4,
+            1,
+            "ledger 12: without the ledger 1048576 bytes remain, and the retention size is 4194304 bytes",
+        ),
+        (
+            -1,
+            5,
+            0,
+            "ledger 10: without the ledger 4194304 bytes remain, and the retention size is 5242880 bytes",
+        ),
         (-1, 1, 2, None),
         (
             10_000,
             4,
             1,
-            "ledger 12: it was closed 1000 ms ago, and retention is 10000 ms; without it 1048576 bytes",
+            "ledger 12: the ledger was closed 1000 ms ago, and the retention time is 10000 ms; "
+            "without the ledger 1048576 bytes",
         ),
-        (4000, 9, 1, "ledger 12: it was closed 1000 ms ago"),
+        (4000, 9, 1, "ledger 12: the ledger was closed 1000 ms ago"),
         (10_000, 0, 2, None),
     ],
 )
@@ -64,7 +85,7 @@ def test_ledger_without_a_close_time_is_not_freed() -> None:
     assert (
         found.segments_free == 0
         and found.reason is not None
-        and "its close time is not known" in found.reason
+        and "the close time of the ledger is unknown" in found.reason
     )
 
 

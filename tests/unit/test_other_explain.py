@@ -183,11 +183,11 @@ def test_explain_names_an_open_transaction(tmp_path: Path) -> None:
     inside: dict[str, Any] = {"txnid_least_bits": 7, "txnid_most_bits": 0}
     put_ledger(folder, 10, [single("a", b"1"), single("a", b"2", **inside), single("a", b"3")])
     found = reason(folder, Rule.TRANSACTION)
-    assert found.message == "an undecided transaction begins at 10:1"
+    assert found.message == "an open transaction begins at 10:1"
     first, second, third = explained(folder, b"a").records or ()
     assert first.message.startswith("10:2 is a later write of the key, but lies above")
     assert first.change is not None and "open transaction (from 10:1)" in first.change
-    assert second.message == "it was published in a transaction that is still open"
+    assert second.message == "the message was published in a transaction that is still open"
     assert third.message == "it is the key's last write"
     assert compact(folder) == "cleaned"
     assert compact(folder) == "skipped"
@@ -204,7 +204,7 @@ def test_explain_states_the_distance_to_the_threshold(
     put_ledger(folder, 10, [single("a", b"1")])
     found = reason(folder, Rule.THRESHOLD, config={"compactionThreshold": "1M"})
     assert "compactionThreshold is 1048576" in found.message
-    assert found.change.endswith("more bytes; lastwrite compact runs all the same")
+    assert found.change.endswith("more bytes; lastwrite compact does not wait for it")
     assert explained(folder, config={"compactionThreshold": "1M"}).is_due
     assert run(["explain", str(folder), "--key", "a"]) == 0
     said = capfd.readouterr().out

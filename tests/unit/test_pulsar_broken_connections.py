@@ -53,7 +53,7 @@ def test_entry_that_never_arrives_completely_is_named_within_the_timeout() -> No
         Bookies(lambda _: address, 1.0, patience_s=1) as bookies,
     ):
         came = 0
-        with pytest.raises(RemoteFailed, match=r"came from entry 7 on for 1 s: ") as error:
+        with pytest.raises(RemoteFailed, match=r"from entry 7 on for 1 s: ") as error:
             for _ in bookies.read(ledger, 0, 39):
                 came += 1
     assert came == LARGE and "default.api.timeout.ms" in str(error.value)

@@ -197,7 +197,8 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
     [report] = whole.partitions
     assert list(_backlog_lines(whole))[1].endswith(
         f"{in_words(sum(sizes))} in 2 segments are entirely below the horizon; {in_words(sizes[0])} in 1 segment "
-        "could be deleted; held by retention: ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+        "could be deleted; held by retention: ledger 12: the ledger was closed 30000 ms ago, and "
+        "the retention time is 60000 ms"
     )
     found = report.backlog
     assert found is not None and report.to_dict()["backlog"]["segments"] == 2
@@ -208,7 +209,10 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
         0,
     )
     assert (found.segments_free, found.bytes_free) == (1, sizes[0])
-    assert found.reason == "ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
+    assert (
+        found.reason
+        == "ledger 12: the ledger was closed 30000 ms ago, and the retention time is 60000 ms"
+    )
     gone = structs.replace(found, segments_free=2, bytes_free=sum(sizes), reason=None)
     config = {"retentionTimeInMinutes": 0}
     [report] = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions

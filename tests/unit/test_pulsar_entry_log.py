@@ -93,7 +93,7 @@ def test_ledger_map_of_a_closed_log_is_decoded() -> None:
     for cut in range(len(body) + 4, len(body) + 40):
         with pytest.raises(TruncatedLog):
             decode_map(data[:cut])
-    with pytest.raises(CorruptLog, match="a map of"):
+    with pytest.raises(CorruptLog, match="a ledger map of"):
         decode_map(body + SECOND)
 
 
@@ -160,7 +160,7 @@ def test_file_that_is_not_an_entry_log_is_refused(head: bytes, error: type[Corru
 
 
 def test_entry_too_short_for_its_fields_is_refused() -> None:
-    with pytest.raises(CorruptLog, match="entry 0:0 in a record of 31"):
+    with pytest.raises(CorruptLog, match="the record of entry 0:0 has only 31"):
         found(encode_header() + (31).to_bytes(4, "big") + bytes(100))
 
 

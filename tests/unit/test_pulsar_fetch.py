@@ -81,7 +81,7 @@ def test_offloaded_ledger_is_fetched_to_its_end_despite_the_list(tmp_path: Path)
         assert [each.entries for each in report.topics[0].ledgers] == [3, 1]
     [note] = list_topic(str(topic_folder(tmp_path / "archive"))).problems
     assert note.kind is ProblemKind.RECOVERED
-    assert "3 entries, and the topic's ledger list counts 2" in note.message
+    assert "3 entries, but the topic's ledger list states 2" in note.message
     assert keys(tmp_path / "archive") == ["b", "c"]
 
 
@@ -131,7 +131,10 @@ def test_fetch_of_a_recreated_topic_skips_the_old_ledgers(tmp_path: Path) -> Non
     without = tmp_path / "without"
     report = lastwrite.fetch([str(bucket)], str(without))
     [note] = report.topics[0].problems
-    assert report.exit_status == 0 and "All 2 ledgers with its name count" in note.message
+    assert (
+        report.exit_status == 0
+        and "Each of the 2 ledgers with the topic's name counts" in note.message
+    )
     assert list_topic(str(topic_folder(without))).problems == (note,)
     before = sorted(path.name for path in topic_folder(without).iterdir())
     # an archive that was made without a list does not take one up
@@ -141,7 +144,7 @@ def test_fetch_of_a_recreated_topic_skips_the_old_ledgers(tmp_path: Path) -> Non
     shutil.copy(node, second)
     held = lastwrite.fetch([str(tmp_path / "second")], str(tmp_path / "archive"))
     [problem] = held.topics[0].problems
-    assert held.exit_status == 1 and "it has ledger 51, which" in problem.message
+    assert held.exit_status == 1 and "has ledger 51, which" in problem.message
     # with the list, into the same folder: nothing tells which life the first ledger is of
     refused = lastwrite.fetch([str(bucket)], str(without), topic=TOPIC, metadata=str(node))
     [problem] = refused.topics[0].problems

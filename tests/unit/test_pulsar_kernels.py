@@ -327,19 +327,19 @@ SECOND = 128 + 12 + len(SINGLE)  # where the second entry begins
 @pytest.mark.parametrize(
     ("data", "words", "at"),
     [
-        (harmed(OBJECT, SECOND, b"\x9c"), "neither an entry", SECOND),
-        (harmed(OBJECT, SECOND, b"\xde\xad\xfe\xdc"), "neither an entry", SECOND),
+        (harmed(OBJECT, SECOND, b"\x9c"), "no entry, block or padding", SECOND),
+        (harmed(OBJECT, SECOND, b"\xde\xad\xfe\xdc"), "no entry, block or padding", SECOND),
         (harmed(OBJECT, SECOND, b"\xfe\xdc\xde\xad\x00"), "padding ends", SECOND + 4),
         (harmed(OBJECT, 3, b"\xcc"), "block header", 0),
         (harmed(OBJECT, 11, b"\x7f"), "block header", 0),
         (harmed(OBJECT, 12, b"\xff"), "block header", 0),
-        (harmed(OBJECT, 27, b"\x01"), "entry ids", 132),
-        (harmed(OBJECT, SECOND + 11, b"\x02"), "entry ids", SECOND + 4),
+        (harmed(OBJECT, 27, b"\x01"), "entry id does not follow", 132),
+        (harmed(OBJECT, SECOND + 11, b"\x02"), "entry id does not follow", SECOND + 4),
         (harmed(OBJECT, SECOND + 20, b"\x02"), "checksum", SECOND + 14),
-        (harmed(OBJECT, SECOND, b"\0\0\0\x03"), "too small", SECOND),
-        (data_object([b"\x0e\x01\0\0\0"]), "lengths", 140),
-        (data_object([b"\x0e\x02\0\0\0\x09"]), "lengths", 140),
-        (data_object([b"\0\0\0\x05\x0a\x01"]), "lengths", 140),
+        (harmed(OBJECT, SECOND, b"\0\0\0\x03"), "shorter than its smallest", SECOND),
+        (data_object([b"\x0e\x01\0\0\0"]), "length fields", 140),
+        (data_object([b"\x0e\x02\0\0\0\x09"]), "length fields", 140),
+        (data_object([b"\0\0\0\x05\x0a\x01"]), "length fields", 140),
         (data_object([encode_entry(b"\x0a\x01p\x10\x07", checksum=False)]), "metadata", 149),
         (data_object([encode_entry(b"\x0a\x09p", checksum=False)]), "metadata", 144),
         (data_object([encode_entry(b"\x0b", checksum=False)]), "metadata", 144),
@@ -377,13 +377,13 @@ def test_id_that_does_not_fit_in_an_offset_is_refused() -> None:
 
 def test_entries_out_of_order_are_damage() -> None:
     form, data = PulsarFormat(), buffer_of(data_object([SINGLE] * 2))
-    with pytest.raises(CorruptLog, match="entry ids"):
+    with pytest.raises(CorruptLog, match="entry id does not follow"):
         form.split(data, 0, len(data), BASE + 1)
     records = as_records([SINGLE] * 2, [Position(10, 4), Position(10, 4)])
     data = buffer_of(data_object(records))
     table, consumed, wanted, _ = form.split(data, 0, len(data), 0)
     assert (len(table), wanted) == (1, -1)
-    with pytest.raises(CorruptLog, match="entry ids"):
+    with pytest.raises(CorruptLog, match="entry id does not follow"):
         form.split(data, consumed, len(data), int(table["next_offset"][0]))
 
 

@@ -47,7 +47,7 @@ def test_quorums_are_given_completely_or_not_at_all() -> None:
     given = dict(zip(names, ("3", "2", 2), strict=True))
     assert LiveConfig.from_names({**STORE, **given}).quorums == (3, 2, 2)
     for name in names:
-        with pytest.raises(InvalidConfig, match="only some of the quorums"):
+        with pytest.raises(InvalidConfig, match="only some of the quorum settings"):
             LiveConfig.from_names({**STORE, **{each: 1 for each in given if each != name}})
 
 
@@ -125,7 +125,7 @@ def test_tls_follows_the_url_and_its_settings() -> None:
     assert live(brokerClientTlsEnabled="true").uses_tls and live(useTls="TRUE").uses_tls
     found = live(tlsEnableHostnameVerification="true", tlsAllowInsecureConnection="true").tls
     assert found.verifies_host and found.is_insecure
-    with pytest.raises(InvalidConfig, match="key stores cannot be read"):
+    with pytest.raises(InvalidConfig, match="cannot read Java key stores"):
         live(useKeyStoreTls="true")
 
 

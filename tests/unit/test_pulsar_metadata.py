@@ -102,7 +102,7 @@ def test_ledger_node_round_trips() -> None:
     for cut in range(len(node)):
         with pytest.raises(CorruptLog if cut < begin else TruncatedLog):
             LedgerMetadata.decode_node(node[:cut])
-    with pytest.raises(CorruptLog, match="bytes after"):
+    with pytest.raises(CorruptLog, match="bytes follow"):
         LedgerMetadata.decode_node(node + b"\0")
 
 

@@ -161,7 +161,7 @@ def test_malformed_index_is_refused(at: int, text: str) -> None:
 
 def test_blocks_of_an_index_must_rise() -> None:
     for second in (OffloadIndexEntry(0, 2, 300), OffloadIndexEntry(5, 2, 0)):
-        with pytest.raises(CorruptLog, match="out of order"):
+        with pytest.raises(CorruptLog, match="in the wrong order"):
             IndexObject.decode(IndexObject(400, b"", (OffloadIndexEntry(0, 1, 0), second)).encode())
 
 
@@ -171,7 +171,7 @@ def test_index_of_the_v2_layout_is_refused() -> None:
 
 
 def test_missing_ledger_metadata_is_refused() -> None:
-    with pytest.raises(CorruptLog, match="LedgerMetadata without"):
+    with pytest.raises(CorruptLog, match="of LedgerMetadata is missing"):
         _ = replace(IndexObject.decode(EXAMPLES["P"]), metadata_bytes=b"").metadata
     assert LedgerMetadata.decode(IndexObject.decode(EXAMPLES["P"]).metadata_bytes).is_closed
 
@@ -196,5 +196,5 @@ def test_metadata_that_contradicts_the_blocks_is_refused(
         quorum=1, ensemble=1, length=0, last_entry=last, state=LedgerState.CLOSED
     )
     blocks = tuple(OffloadIndexEntry(first, n + 1, 200 * n) for n, first in enumerate(firsts))
-    with pytest.raises(CorruptLog, match="index of a ledger up to entry"):
+    with pytest.raises(CorruptLog, match="the index describes a ledger up to entry"):
         _ = IndexObject(500, metadata.encode(), blocks).metadata

@@ -184,9 +184,9 @@ def test_invalid_utf8_is_replaced() -> None:
 
 
 def test_missing_required_field_is_named() -> None:
-    with pytest.raises(CorruptLog, match="Outer without number"):
+    with pytest.raises(CorruptLog, match="the field number of Outer is missing"):
         Outer.decode(b"")
-    with pytest.raises(CorruptLog, match="Inner without name"):
+    with pytest.raises(CorruptLog, match="the field name of Inner is missing"):
         Outer.decode(put(1, 1) + put(6, b""))
 
 

@@ -55,7 +55,7 @@ def test_topic_setting_takes_precedence_over_the_brokers() -> None:
         ("topicCompactionRetainNullKey", "yes", "true or false"),
         ("compactionThreshold", "-1", "at least 0"),
         ("compactionThreshold", "10X", "whole number"),
-        ("compactionServiceFactoryClassName", "com.acme.Own", "are not known"),
+        ("compactionServiceFactoryClassName", "com.acme.Own", "is not supported"),
         ("managedLedgerDefaultAckQuorum", "3", "contradict each other"),
     ],
 )

@@ -152,7 +152,7 @@ def test_manifest_round_trips(tmp_path: Path) -> None:
     [
         ({"entries": 4}, "checksum"),
         ({"checksum": None}, "checksum"),
-        ({"version": 2}, "of another release"),
+        ({"version": 2}, "by another release"),
     ],
 )
 def test_changed_manifest_is_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
@@ -200,7 +200,7 @@ def test_manifest_of_another_topic_is_damage(tmp_path: Path) -> None:
     report = compact(other)
     assert (
         report.status is Status.DAMAGED
-        and "is of another topic, persistent://public/default/t" in str(report.reason)
+        and "belongs to another topic, persistent://public/default/t" in str(report.reason)
     )
 
 
@@ -212,7 +212,7 @@ def test_topic_metadata_selects_one_of_two_objects(tmp_path: Path) -> None:
     put_ledger(folder, 10, [single("k")], uuid=UUID(int=1))
     put_ledger(folder, 10, [single("k"), single("l")], uuid=UUID(int=2))
     ((kind, message),) = problems(folder)
-    assert kind is ProblemKind.DAMAGED and "ledger 10 has two objects" in message
+    assert kind is ProblemKind.DAMAGED and "ledger 10 has several objects" in message
     assert compact(folder).status is Status.DAMAGED
     info = LedgerInfo(
         ledger=10, entries=2, closed_ms=1, offload=OffloadContext.of_uuid(UUID(int=2))
@@ -233,10 +233,10 @@ def test_missing_ledger_is_damage_unless_compacted(tmp_path: Path) -> None:
     path = put_ledger(folder, 15, [single("c")])
     report = compact(folder)
     assert report.status is Status.DAMAGED
-    assert "ledger 12 of 1 entries is not here: entry 12:0 is missing" in str(report.reason)
+    assert "ledger 12 of 1 entries is missing: entry 12:0 is missing" in str(report.reason)
     assert problems(folder)[-1] == (
         ProblemKind.RECOVERED,
-        "ledger 16 is open and not here, and its size is not known: the log ends before it",
+        "ledger 16 is open and missing, and its size is unknown: the log ends before this ledger",
     )
     hidden = path.rename(path.with_name("hidden"))
     assert [kind for kind, _ in problems(folder)] == [
@@ -275,12 +275,15 @@ def test_object_that_contradicts_its_index_is_damage(tmp_path: Path) -> None:
     told = index.read_bytes()
     index.unlink()
     assert problems(folder) == [
-        (ProblemKind.RECOVERED, "a data object without its index: its offload was not finished")
+        (ProblemKind.RECOVERED, "the data object has no index: its offload was not finished")
     ]
     assert compact(folder).reason == "the log has no segment"
     index.write_bytes(told)
     path.write_bytes(whole[:-1])
-    assert "by its index" in problems(folder)[0][1] and compact(folder).status is Status.DAMAGED
+    assert (
+        "but its index states" in problems(folder)[0][1]
+        and compact(folder).status is Status.DAMAGED
+    )
     path.write_bytes(whole)
     index.write_bytes(told[:-1])
     assert compact(folder).status is Status.DAMAGED
@@ -332,7 +335,7 @@ def test_horizon_includes_markers_and_aborted_messages(tmp_path: Path) -> None:
     manifest = read_manifest(str(folder))
     assert manifest is not None and str(manifest.horizon) == "11:1"
     assert (manifest.messages, manifest.read, manifest.ledgers) == (3, 4, (10, 11))
-    assert compact(folder).reason == "no message beyond the horizon, 11:1"
+    assert compact(folder).reason == "the topic has no message beyond the compaction horizon, 11:1"
 
 
 def test_round_stops_before_an_open_transaction(tmp_path: Path) -> None:
@@ -341,7 +344,7 @@ def test_round_stops_before_an_open_transaction(tmp_path: Path) -> None:
     assert compact(folder).status is Status.CLEANED
     assert positions(folder) == ["10:0"]
     put_ledger(folder, 12, [single("c")])
-    assert compact(folder).reason == "an undecided transaction begins at 10:1"
+    assert compact(folder).reason == "an open transaction begins at 10:1"
     put_ledger(folder, 14, [marker(COMMIT, 1)])
     assert compact(folder).status is Status.CLEANED
     assert positions(folder) == ["10:1", "10:2", "12:0"]
@@ -350,7 +353,7 @@ def test_round_stops_before_an_open_transaction(tmp_path: Path) -> None:
 def test_topic_of_only_markers_is_not_compacted(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, [marker(SNAPSHOT), marker(COMMIT, 1)])
-    assert compact(folder).reason == "there is no message"
+    assert compact(folder).reason == "the topic has no message"
     assert read_manifest(str(folder)) is None
 
 

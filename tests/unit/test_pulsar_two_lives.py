@@ -15,7 +15,7 @@ from tests.support.files import unpack
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "pulsar"
 TOPIC = "persistent://public/default/again"
-NO_LIST = "an earlier topic of this name left"
+NO_LIST = "an earlier topic of this name"
 SECOND = {"new": b"life2", "both": b"life2"}
 
 
@@ -74,6 +74,8 @@ def test_ambiguity_is_named_without_a_ledger_list(
     # a list that does not name what is there is refused, and the remedy of the note helps
     assert fetch(source, to, ledgers).exit_status == 1
     assert len(lives(to)) == 4
-    assert "fetch into a new folder with --topic and --metadata" in str(reading.notes[0].remedy)
+    assert "fetch into a new folder with --topic, and with --metadata" in str(
+        reading.notes[0].remedy
+    )
     assert fetch(source, tmp_path / "new", ledgers).exit_status == 0
     assert dict(lastwrite.latest(str(tmp_path / "new"), TOPIC)) == SECOND

@@ -118,26 +118,32 @@ def second_block_of_another_entry(index: IndexObject) -> IndexObject:
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "checksum does not match": lambda folder: flip(raw(folder), 160),
-    "the index has a block at byte": lambda folder: change_index(raw(folder), second_block_moved),
-    "by the index with": lambda folder: change_index(raw(folder), second_block_of_another_entry),
-    "21 entries, and by the ledger's metadata 22": lambda folder: change_index(
+    "the index places a block at byte": lambda folder: change_index(
+        raw(folder), second_block_moved
+    ),
+    "but the index states entry": lambda folder: change_index(
+        raw(folder), second_block_of_another_entry
+    ),
+    "the ledger has 21 entries, but its metadata state 22": lambda folder: change_index(
         raw(folder), lambda index: with_metadata(index, last_entry=21)
     ),
-    "bytes of entries, and by the ledger's metadata 7": lambda folder: change_index(
+    "bytes of entries, but its metadata state 7": lambda folder: change_index(
         raw(folder), lambda index: with_metadata(index, length=7)
     ),
-    "messages: 6, and by the manifest 7": lambda folder: with_manifest(folder, messages=7),
-    "bytes: ": lambda folder: with_manifest(folder, size_bytes=1),
-    "is beyond the horizon": lambda folder: with_manifest(
+    "the messages of the compacted ledger: 6, but the manifest states 7": lambda folder: (
+        with_manifest(folder, messages=7)
+    ),
+    "the bytes of the compacted ledger: ": lambda folder: with_manifest(folder, size_bytes=1),
+    "is beyond the compaction horizon": lambda folder: with_manifest(
         folder,
         horizon=read_manifest(str(folder)).horizon._replace(entry=3),  # type: ignore[union-attr]
     ),
-    "by the manifest from": lambda folder: with_manifest(
+    "but the manifest states ": lambda folder: with_manifest(
         folder,
         from_=read_manifest(str(folder)).horizon._replace(entry=0),  # type: ignore[union-attr]
     ),
-    "messages have the key of another one": lambda folder: made_by_hand(folder, b"k0", b"v"),
-    "messages without a key, which compaction never leaves": lambda folder: made_by_hand(
+    "superseded messages": lambda folder: made_by_hand(folder, b"k0", b"v"),
+    "messages without a key, which compaction always removes": lambda folder: made_by_hand(
         folder, None, b"v"
     ),
 }
@@ -184,13 +190,13 @@ def test_keyless_messages_of_a_broker_are_advice_and_not_damage(folder: Path) ->
     found = verified(folder)
     assert (
         str(found.status) == "verified"
-        and "it contains 1 messages without a key" in found.advice[0]
+        and "the compacted ledger contains 1 messages without a key" in found.advice[0]
     )
 
 
 def test_tombstones_in_a_compacted_ledger_are_advice(folder: Path) -> None:
     made_by_hand(folder, b"k1", b"")
-    assert [line for line in verified(folder).advice if line.endswith("it contains 1 tombstones")]
+    assert [line for line in verified(folder).advice if line.endswith("contains 1 tombstones")]
 
 
 def test_compacted_ledger_without_a_manifest_is_advice(folder: Path) -> None:
@@ -198,5 +204,5 @@ def test_compacted_ledger_without_a_manifest_is_advice(folder: Path) -> None:
     found = verified(folder)
     assert str(found.status) == "verified"
     assert [
-        line for line in found.advice if line.endswith("a compacted ledger that no manifest names")
+        line for line in found.advice if line.endswith("no manifest names this compacted ledger")
     ]

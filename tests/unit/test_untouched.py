@@ -129,7 +129,7 @@ def test_round_on_a_pulsar_topic_lists_unchanged_files(tmp_path: Path, is_copy: 
     replaced = {why for name, why in others.items() if not name.endswith(".survey")}
     assert ours <= {"written by Lastwrite"}
     assert replaced == (
-        {"of a ledger that the copy's compacted ledger replaces"} if is_copy else set()
+        {"belongs to a ledger that the copy's compacted ledger replaces"} if is_copy else set()
     )
 
 

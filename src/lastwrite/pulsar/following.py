@@ -89,12 +89,12 @@ class PulsarFollowResult:
             found = list(self._matching(cluster, pattern))
             if not found and self._wanted.is_once:
                 raise NotALog(
-                    f"no topic matches {pattern}",
+                    f"no topic of the cluster matches {pattern}",
                     path=cluster.store.address,
-                    remedy="check the name",
+                    remedy="check the name and the namespace",
                 )
             if not found:
-                words = f"waiting for {pattern}: the cluster has no such topic yet"
+                words = f"waiting for {pattern}: no topic of the cluster matches yet"
                 self._wanted.progress.note(words)
             names.update(found)
         return sorted(names)
@@ -136,7 +136,7 @@ class PulsarFollowResult:
 
     def _refuse_if_stopped(self) -> None:
         if self._is_stopped:
-            raise LogError("the work was stopped", remedy="run it again to continue")
+            raise LogError("the command was stopped", remedy="run the command again to continue")
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -160,7 +160,8 @@ def patterns_of(url: str, wanted: FollowRequest) -> Iterator[TopicName]:
         return
     if topics:
         raise InvalidConfig(
-            f"both {url} and --topic name topics", remedy=f"give {SCHEME}TENANT/NAMESPACE"
+            f"both {url} and --topic contain a topic",
+            remedy=f"give {SCHEME}TENANT/NAMESPACE without a topic, or leave out --topic",
         )
     namespace, _, local = namespace.partition("/")
     if _is_pattern(local) and "/" not in local and not _is_pattern(f"{tenant}{namespace}"):

@@ -66,10 +66,9 @@ from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import make_throttle, spender
 
 _BRING = (
-    "nothing was changed; no bookie has it; run lastwrite fetch persistent://… --to ARCHIVE, which "
-    "copies the rest, "
-    "also from folders of bookies, journals and buckets that have it; then compact with --archive "
-    "ARCHIVE"
+    "nothing was changed; no bookie has the entry. Run lastwrite fetch "
+    "persistent://TENANT/NAMESPACE/TOPIC --to ARCHIVE, which copies the rest. Add folders of "
+    "bookies, journals or buckets that have the entry; then compact with --archive ARCHIVE"
 )
 
 Run = Callable[[str, str, Options], CompactionReport]
@@ -89,8 +88,8 @@ def compact_live(
 
     Args:
         options: options of the compaction; the settings have the cluster's addresses. A dry run
-            publishes nothing and blocks no other compactor. With ``to``, the result is written to that
-            archive and not published.
+            publishes nothing and blocks no other compactor. With ``to``, the result is written to
+            that archive and not published.
         archive: folder that keeps the copied ledgers. None means a folder that is deleted at the
             end.
         run: function that compacts the topic in an archive, given the archive's path and the
@@ -109,9 +108,9 @@ def compact_live(
     publishes = not options.dry_run and options.to is None
     if archive is not None and (is_address(archive) or holds_archived(archive)):
         raise InvalidConfig(
-            "a round on a live topic needs topic folders, and this is another kind of archive",
+            "this archive has another form than topic folders, which a round on a live topic needs",
             path=archive,
-            remedy="give a folder of its own as --archive",
+            remedy="give a separate folder as --archive",
         )
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(PulsarCluster(access_of(config)))
@@ -301,7 +300,7 @@ def topics_of(cluster: PulsarCluster, url: str, partition: int | None) -> list[T
             raise InvalidConfig(
                 f"{topic} has {count} partitions",
                 path=url,
-                remedy="give a partition below that number; they count from 0",
+                remedy=f"give a partition from 0 to {count - 1}",
             )
         return [topic.with_partition(partition)]
     return [topic.with_partition(n) for n in range(count)] or [topic]
@@ -386,13 +385,12 @@ class _Live:
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
                 raise InvalidConfig(
-                    f"the folder has ledger {ledger} of {self.topic}, which the topic's ledger "
-                    "list "
-                    "does not have: retention deleted it, or the topic was deleted and created "
-                    "again",
+                    f"the folder has ledger {ledger} of {self.topic}, but the topic's ledger "
+                    "list does not. Retention deleted the ledger, or the topic was deleted "
+                    "and created again",
                     path=mirror.folder,
-                    remedy="nothing was changed; give a new folder: --archive of compact, --to "
-                    "of fetch",
+                    remedy="nothing was changed; give a new folder: as --archive of compact, or "
+                    "as --to of fetch",
                 )
 
     # ------------------------------------------------------------------ publish
@@ -412,7 +410,7 @@ class _Live:
         if manifest is None or manifest == self.brought:
             return
         assert self.hold is not None
-        what = f"{manifest.entries} entries as the compacted ledger of {self.topic}"
+        what = f"the compacted ledger of {self.topic} with {manifest.entries} entries"
         self.progress.note(f"publishing {what}")
         path = f"{mirror.folder}/{manifest.object}"
         spend = _within(self.options, "written")

@@ -60,17 +60,20 @@ class PulsarSystem(System):
 
     name = "pulsar"
     scan_kernel = "lastwrite.pulsar.format.kernels:walk"
-    kind_of_path = "a topic of Pulsar"
+    kind_of_path = "a Pulsar topic"
     offset_span = LONG_MAX
     # No scans are cached, because each compaction reads other ledgers than the one before.
     makes_one_segment = True
     notes = watching.NOTES
     damage_remedy = PulsarFormat.damage_remedy
     governs_keyless = "topicCompactionRetainNullKey"
-    policy_remedy = "give --config compactionThreshold=100M: a topic with more than that to compact is compacted"
+    policy_remedy = (
+        "give --config compactionThreshold=100M, which selects topics with more than 100 MB "
+        "beyond the compaction horizon"
+    )
     # Other readers use the raw ledgers too, and retention deletes them.
-    no_retention = "compaction removes no raw ledger"
-    no_deletes = "a compacted ledger of Pulsar contains no tombstones"
+    no_retention = "Pulsar's compaction removes no raw ledger"
+    no_deletes = "Pulsar's compacted ledger contains no tombstones"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
 
     def __init__(self) -> None:
@@ -87,9 +90,9 @@ class PulsarSystem(System):
             return PulsarSystem()
         if any(not found[root] and locate(root) is not None for root in found):
             raise InvalidConfig(
-                "some of the paths are topics of an archive, and some are topic folders",
+                "some paths are topics of an archive, and others are topic folders",
                 path=archives[0],
-                remedy="run the command for one of the two at a time",
+                remedy="run the command once for each of the two",
             )
         return ArchivedPulsar()
 
@@ -392,20 +395,26 @@ def waits(fresh: int, threshold: int) -> str | None:
     Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
     """
     if threshold == 0:
-        return "compactionThreshold is 0: it is compacted on request only"
+        return "compactionThreshold is 0, so brokers compact the topic only on request"
     if fresh <= threshold:
-        return f"{fresh} bytes are beyond the horizon, and compactionThreshold is {threshold}"
+        return (
+            f"only {fresh} bytes are beyond the compaction horizon, and compactionThreshold is "
+            f"{threshold}"
+        )
     return None
 
 
 def _nothing_new(log: PartitionLog) -> str:
     """The reason why the horizon cannot move."""
     if log.first_unstable_offset is not None:
-        return f"an undecided transaction begins at {Position.of(log.first_unstable_offset)}"
+        return f"an open transaction begins at {Position.of(log.first_unstable_offset)}"
     if log.checkpoint is not None:
         behind = Position.of(log.checkpoint)
-        return f"no message beyond the horizon, {behind.ledger}:{behind.entry - 1}"
-    return "there is no message"
+        return (
+            "the topic has no message beyond the compaction horizon, "
+            f"{behind.ledger}:{behind.entry - 1}"
+        )
+    return "the topic has no message"
 
 
 def _order_of(policy: Policy) -> str:

@@ -59,18 +59,20 @@ TELLS_GROUPS = kernels.TELLS_GROUPS
 
 _ROWS = 2048
 _WORDS = {
-    kernels.BAD_BORDER: "neither an entry nor a block nor padding begins here",
+    kernels.BAD_BORDER: "no entry, block or padding begins at this byte",
     kernels.BAD_BLOCK: "the block header contradicts the format or the entry ids",
     kernels.BAD_PADDING: "padding ends where no block begins",
-    kernels.BAD_ORDER: "entry ids have a gap, do not rise, or are lower than expected here",
-    kernels.BAD_SIZE: "the entry is too small to be one",
-    kernels.BAD_FRAME: "the entry's lengths do not fit it",
-    kernels.BAD_CRC: "checksum does not match the entry",
-    kernels.BAD_METADATA: "the message metadata are broken",
-    kernels.BAD_RECORD: "the compacted ledger's record is broken",
-    kernels.TOO_FAR: "ledger ids from 2^31 and entry ids from 2^32 on are not supported",
-    kernels.BAD_TRANSACTION: "a transaction id of this size is not supported",
-    kernels.CHANGED: "the batch changed after the scan",
+    kernels.BAD_ORDER: "the entry id does not follow the id before it",
+    kernels.BAD_SIZE: "the entry is shorter than its smallest possible size",
+    kernels.BAD_FRAME: "the length fields of the entry do not fit its size",
+    kernels.BAD_CRC: "the checksum does not match the entry",
+    kernels.BAD_METADATA: "the entry's message metadata cannot be decoded",
+    kernels.BAD_RECORD: "the record of the compacted ledger cannot be decoded",
+    kernels.TOO_FAR: (
+        "the ledger id is 2^31 or higher, or the entry id is 2^32 or higher, which is not supported"
+    ),
+    kernels.BAD_TRANSACTION: "the transaction id is too large for Lastwrite",
+    kernels.CHANGED: "the entry was changed after Lastwrite had scanned it",
 }
 _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(PulsarCodec)
@@ -292,7 +294,7 @@ class PulsarFormat:
                 return -1
             if len(self._plain) >= min(self._limit, size):
                 raise OutOfMemoryBudget(
-                    f"a batch decompresses to {size} bytes, more than {self._limit}",
+                    f"the batch decompresses to {size} bytes, more than the limit of {self._limit}",
                     int(row["origin"]),
                     remedy="raise --memory",
                 )
@@ -350,10 +352,10 @@ class PulsarFormat:
             return
         if int(entries[start:filled, 2].max()) >> TIME_SHIFT >= kernels.MOST_TIME:
             raise UnsupportedFormat(
-                f"a message has an event time of {kernels.MOST_TIME} ms or later, which cannot be "
-                "compared",
-                remedy="the topic was left unchanged; compact it in log order, without the setting "
-                "compactionServiceFactoryClassName",
+                f"a message has an event time of {kernels.MOST_TIME} ms or later, which "
+                "Lastwrite cannot compare",
+                remedy="the topic was left unchanged; compact it by publish order: leave out the "
+                "setting compactionServiceFactoryClassName",
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:

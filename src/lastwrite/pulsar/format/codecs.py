@@ -59,7 +59,7 @@ class PulsarCodec(IntEnum):
         try:
             return cls(number)
         except ValueError:
-            raise UnsupportedFormat(f"unknown compression codec {number}", at) from None
+            raise UnsupportedFormat(f"the compression codec {number} is unknown", at) from None
 
 
 # The most bytes that one compressed byte can become. ZSTD has no bound.
@@ -94,7 +94,7 @@ class PulsarCodecs:
         most = GREATEST_RATIO.get(codec)
         if size < 0 or (most is not None and size > most * len(view) + _SLACK):
             raise CorruptLog(
-                f"{len(view)} bytes of {codec.label} data cannot hold {size} bytes",
+                f"{len(view)} bytes of {codec.label} data cannot decompress to {size} bytes",
                 0,
             )
         if codec is PulsarCodec.ZSTD:
@@ -103,7 +103,11 @@ class PulsarCodecs:
             return False
         opened = _opened(codec, view, size)
         if len(opened) != size:
-            raise CorruptLog(f"{codec.label} data hold {len(opened)} bytes, not {size}", 0)
+            raise CorruptLog(
+                f"the {codec.label} data decompress to {len(opened)} bytes, but the metadata "
+                f"state {size}",
+                0,
+            )
         memoryview(out)[:size] = opened
         return True
 
@@ -121,7 +125,8 @@ class PulsarCodecs:
                 return out[:size].tobytes()
             if room >= min(size, limit_bytes):
                 raise OutOfMemoryBudget(
-                    f"a payload states a size of {size} bytes, more than {limit_bytes}",
+                    f"the uncompressed size of the payload is {size} bytes, more than the "
+                    f"limit of {limit_bytes}",
                     0,
                     remedy="raise --memory",
                 )
@@ -150,7 +155,9 @@ class PulsarCodecs:
         except zstandard.ZstdError:
             said = -1  # the stream below raises the error
         if said not in (-1, size):  # a partial read would not detect a wrong size
-            raise CorruptLog(f"zstd data state {said} bytes, and the metadata {size}", 0)
+            raise CorruptLog(
+                f"the zstd frame states a size of {said} bytes, but the metadata state {size}", 0
+            )
         if said > 0 and size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))):
             try:
                 memoryview(out)[:size] = self._zstd_opener.decompress(data, allow_extra_data=False)
@@ -173,11 +180,16 @@ class PulsarCodecs:
         if held == len(room) < size and more:
             return False
         if held != size or more:
-            raise CorruptLog(f"zstd data hold {'more' if more else held} bytes, not {size}", 0)
+            raise CorruptLog(
+                "the zstd data decompress to "
+                f"{'more bytes than' if more else f'{held} bytes, not'} the {size} of the "
+                "metadata",
+                0,
+            )
         # The stream does not detect a frame without an end, which clients refuse.
         whole = self._zstd_opener.decompressobj()
         if size and not (whole.decompress(data) and whole.eof):
-            raise CorruptLog("zstd data end inside their frame", len(data))
+            raise CorruptLog("the zstd data end inside a frame", len(data))
         return True
 
 
@@ -193,8 +205,11 @@ def _opened(codec: PulsarCodec, data: memoryview, size: int) -> bytes | memoryvi
         if codec is PulsarCodec.SNAPPY:
             claim = int(cramjam.snappy.decompress_raw_len(data))
             if claim != size:
-                raise CorruptLog(f"snappy data state {claim} bytes, and the metadata {size}", 0)
+                raise CorruptLog(
+                    f"the snappy data state a size of {claim} bytes, but the metadata state {size}",
+                    0,
+                )
             return bytes(cramjam.snappy.decompress_raw(data))
         return data
     except (lz4.block.LZ4BlockError, zlib.error, cramjam.DecompressionError) as error:
-        raise CorruptLog(f"broken {codec.label} data: {error}", 0) from None
+        raise CorruptLog(f"the {codec.label} data cannot be decompressed: {error}", 0) from None

@@ -91,20 +91,28 @@ def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
         CorruptLog: bytes follow the body, or the id is missing or below 0.
     """
     if len(data) < 4:
-        raise TruncatedLog(f"compacted record of {len(data)} bytes", 0)
+        raise TruncatedLog(f"the record of the compacted ledger has only {len(data)} bytes", 0)
     id_bytes = int.from_bytes(bytes(data[:4]), "big")
     if id_bytes > len(data) - 8:
-        raise TruncatedLog(f"id of {id_bytes} bytes in a compacted record of {len(data)}", 0)
+        raise TruncatedLog(
+            f"the id's length is {id_bytes} bytes, in a compacted record of {len(data)} bytes", 0
+        )
     found = MessageId.decode(data, 4, 4 + id_bytes)
     position = found.position
     if min(position) < 0:
-        raise CorruptLog(f"compacted record with the invalid entry id {position}", 4)
+        raise CorruptLog(f"the compacted record has the invalid entry id {position}", 4)
     at = 8 + id_bytes
     body_bytes = int.from_bytes(bytes(data[at - 4 : at]), "big")
     if body_bytes > len(data) - at:
-        raise TruncatedLog(f"body of {body_bytes} bytes, {len(data) - at} are left", at - 4)
+        raise TruncatedLog(
+            f"the body's length is {body_bytes} bytes, but only {len(data) - at} bytes follow",
+            at - 4,
+        )
     if body_bytes < len(data) - at:
-        raise CorruptLog(f"{len(data) - at - body_bytes} bytes after the body", at + body_bytes)
+        raise CorruptLog(
+            f"{len(data) - at - body_bytes} extra bytes follow the body of the compacted record",
+            at + body_bytes,
+        )
     return position, found.partition, bytes(data[at:])
 
 

@@ -109,7 +109,9 @@ class Metadata(ProtoMessage):
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
     # milliseconds, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
-    property_fields:           Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
+    property_fields: Annotated[
+        tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)
+    ] = ()
     replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None
     # text; a binary key is sent as Base64
     partition_key:             Annotated[bytes | None, ProtoField(6, BYTES)] = None
@@ -119,7 +121,9 @@ class Metadata(ProtoMessage):
     # present only in a batch
     num_messages_in_batch:     Annotated[int | None, ProtoField(11, INT32)] = None
     event_time:                Annotated[int | None, ProtoField(12, UINT64)] = None
-    encryption_keys:           Annotated[tuple[bytes, ...], ProtoField(13, BYTES, repeated=True)] = ()
+    encryption_keys: Annotated[
+        tuple[bytes, ...], ProtoField(13, BYTES, repeated=True)
+    ] = ()
     encryption_algo:           Annotated[str | None, ProtoField(14, STRING)] = None
     encryption_param:          Annotated[bytes | None, ProtoField(15, BYTES)] = None
     schema_version:            Annotated[bytes | None, ProtoField(16, BYTES)] = None
@@ -186,7 +190,9 @@ class SingleMetadata(ProtoMessage):
     """SingleMessageMetadata: the metadata of one message in a batch."""
 
     # fmt: off
-    property_fields:           Annotated[tuple[bytes, ...], ProtoField(1, BYTES, repeated=True)] = ()
+    property_fields: Annotated[
+        tuple[bytes, ...], ProtoField(1, BYTES, repeated=True)
+    ] = ()
     partition_key:             Annotated[bytes | None, ProtoField(2, BYTES)] = None
     payload_size:              Annotated[int, ProtoField(3, INT32, required=True)]
     compacted_out:             Annotated[bool | None, ProtoField(4, BOOL)] = None
@@ -310,7 +316,7 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
     holds: bool | None = None
     if raw[at : at + 2] == MAGIC_CHECKSUM:
         if len(raw) - at < 6:
-            raise TruncatedLog("checksum cut short", at)
+            raise TruncatedLog("the entry ends inside the checksum", at)
         checksum = int.from_bytes(raw[at + 2 : at + 6], "big")
         at += 6
         holds = checksum == google_crc32c.value(raw[at:])
@@ -332,10 +338,12 @@ def _length(raw: bytes, at: int, what: str) -> int:
     """The u32 at ``at``, checked against the bytes that follow it."""
     left = len(raw) - at - 4
     if left < 0:
-        raise TruncatedLog(f"length of the {what} cut short", at)
+        raise TruncatedLog(f"the data end inside the length of the {what}", at)
     size = int.from_bytes(raw[at : at + 4], "big")
     if size > left:
-        raise TruncatedLog(f"{what} of {size} bytes, {left} are left", at)
+        raise TruncatedLog(
+            f"the length of the {what} is {size} bytes, but only {left} bytes follow", at
+        )
     return size
 
 
@@ -412,7 +420,9 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
     most = len(plain) // SMALLEST_MESSAGE_BYTES
     if not 0 <= count <= (max(most, MOST_DENSE) if kept else most) or len(kept) > min(count, most):
         raise CorruptLog(
-            f"batch of {count} messages, {len(kept)} of them kept, in {len(plain)} bytes", 0
+            f"the batch states {count} messages and keeps {len(kept)}, but it has only "
+            f"{len(plain)} bytes",
+            0,
         )
     found: list[tuple[SingleMetadata, bytes, bytes]] = []
     at = 0
@@ -421,7 +431,9 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
         single = SingleMetadata.decode(plain, at + 4, begin)
         if not 0 <= single.payload_size <= len(plain) - begin:
             raise CorruptLog(
-                f"message of {single.payload_size} bytes, {len(plain) - begin} are left", at
+                f"the payload's length is {single.payload_size} bytes, but only "
+                f"{len(plain) - begin} bytes follow",
+                at,
             )
         end = begin + single.payload_size
         found.append((single, plain[begin:end], plain[at:end]))
@@ -430,9 +442,12 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
     if len(found) != count:
         indexes = kept
         if not kept or len(found) != len(kept):
-            raise CorruptLog(f"batch of {count} messages contains {len(found)}", 0)
+            raise CorruptLog(f"the batch states {count} messages, but contains {len(found)}", 0)
         if not all(low < high for low, high in pairwise((-1, *kept, count))):
-            raise CorruptLog(f"batch of {count} messages with indexes that do not rise", 0)
+            raise CorruptLog(
+                f"the message indexes in the batch of {count} messages are not in ascending order",
+                0,
+            )
     return [(index, *parts) for index, parts in zip(indexes, found, strict=True)]
 
 
@@ -577,7 +592,9 @@ def checked(entry: Entry) -> Entry:
     """
     if entry.crc_holds is False:
         name = f"entry {entry.ledger}:{entry.entry}"
-        raise CorruptLog(f"{name} has checksum {entry.checksum:08x}, which does not match", 0)
+        raise CorruptLog(
+            f"{name} has the checksum {entry.checksum:08x}, which does not match its bytes", 0
+        )
     return entry
 
 

@@ -110,14 +110,18 @@ def decode_header(data: Buffer) -> LogHeader:
         UnsupportedFormat: a version above 1.
     """
     if len(data) < HEADER_BYTES:
-        raise TruncatedLog(f"entry log of {len(data)} bytes", 0)
+        raise TruncatedLog(f"the entry log has only {len(data)} bytes, less than its header", 0)
     header = LogHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise CorruptLog(f"not an entry log: magic {header.magic:08x}", 0)
+        raise CorruptLog(f"the file is not an entry log: its magic is {header.magic:08x}", 0)
     if not 0 <= header.version <= _MAX_VERSION:
-        raise UnsupportedFormat(f"entry log of version {header.version}", 4)
+        raise UnsupportedFormat(f"entry log version {header.version} is not supported", 4)
     if header.map_at and not HEADER_BYTES <= header.map_at <= len(data):
-        raise CorruptLog(f"entry log of {len(data)} bytes with its map at {header.map_at}", 8)
+        raise CorruptLog(
+            f"the header places the ledger map at byte {header.map_at}, outside the entry log's "
+            f"{len(data)} bytes",
+            8,
+        )
     return header
 
 
@@ -192,19 +196,21 @@ def _record(
     The caller has checked the length.
     """
     if size < _IDS_BYTES:
-        raise CorruptLog(f"record of {size} bytes", at)
+        raise CorruptLog(
+            f"the record length is {size} bytes, too small for a ledger id and an entry id", at
+        )
     ledger, entry = struct.unpack_from(">qq", data, at + 4)
     if ledger < 0 or entry < 0:
         return None
     if size < RECORD_HEAD.size:
-        raise CorruptLog(f"entry {ledger}:{entry} in a record of {size} bytes", at)
+        raise CorruptLog(f"the record of entry {ledger}:{entry} has only {size} bytes", at)
     head = EntryRecordHead._make(RECORD_HEAD.unpack_from(data, at + 4))
     body = bytes(data[at + 4 : at + 4 + size])
     known = digests.get(ledger)
     tried = (known,) if known is not None else (Digest.CRC32C, Digest.CRC32)
     found = next((one for one in tried if _holds(one, body, passwords.get(ledger, b""))), None)
     if known is not None and found is None:
-        raise CorruptLog(f"entry {ledger}:{entry} does not match its digest, {known.name}", at)
+        raise CorruptLog(f"entry {ledger}:{entry} does not match its digest ({known.name})", at)
     skipped = RECORD_HEAD.size + (0 if found is None else DIGEST_BYTES[found])
     return LogRecord(at, *head, found, at + 4 + skipped, size - skipped)
 
@@ -247,10 +253,12 @@ def decode_map(data: Buffer) -> dict[int, int]:
         if size == 0:
             break
         if size < 20 or size > left:
-            raise TruncatedLog(f"map of {size} bytes, {left} are left", at)
+            raise TruncatedLog(
+                f"the length of the ledger map is {size} bytes, but only {left} bytes follow", at
+            )
         ledger, entry, count = struct.unpack_from(">qqi", data, at + 4)
         if (ledger, entry) != (MAP_LEDGER, MAP_ENTRY) or size != 20 + 16 * count:
-            raise CorruptLog(f"a map of {count} ledgers does not have {size} bytes", at)
+            raise CorruptLog(f"a ledger map of {count} ledgers cannot have {size} bytes", at)
         found |= dict(struct.iter_unpack(">qq", bytes(data[at + 24 : at + 4 + size])))
         at += 4 + size
     return found
@@ -301,12 +309,12 @@ def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> I
         UnsupportedFormat: a version below 5 or above 6.
     """
     if len(data) < JOURNAL_HEADER_BYTES:
-        raise TruncatedLog(f"journal of {len(data)} bytes", 0)
+        raise TruncatedLog(f"the journal has only {len(data)} bytes, less than its header", 0)
     magic, version = struct.unpack_from(">Ii", data, 0)
     if magic != JOURNAL_MAGIC:
-        raise CorruptLog(f"not a journal: magic {magic:08x}", 0)
+        raise CorruptLog(f"the file is not a journal: its magic is {magic:08x}", 0)
     if not _FIRST_JOURNAL_WITH_PADDING <= version <= _LAST_JOURNAL_VERSION:
-        raise UnsupportedFormat(f"journal of version {version}", 4)
+        raise UnsupportedFormat(f"journal version {version} is not supported", 4)
     at, end = JOURNAL_HEADER_BYTES, len(data)
     while end - at >= 4:
         size = _i32(data, at)
@@ -315,7 +323,7 @@ def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> I
         is_padding = size == JOURNAL_PADDING
         if is_padding:
             if end - at < 8:
-                raise TruncatedLog("padding of a journal cut short", at)
+                raise TruncatedLog("the journal ends inside its padding", at)
             at += 4
             size = _i32(data, at)
         if size < 0 or size > end - at - 4:

@@ -56,15 +56,15 @@ NULL = -1
 
 _OK, _ENCRYPTED, _UNREADABLE, _HUGE, _TOO_MANY = range(5)
 _WORDS = {
-    _ENCRYPTED: "an encrypted message, which cannot be read",
-    _UNREADABLE: "a batch whose messages cannot be read",
-    _HUGE: "a payload decompresses to more bytes than memory allows",
-    _TOO_MANY: f"a batch of more than {1 << INDEX_BITS} messages",
+    _ENCRYPTED: "the message is encrypted, and Lastwrite cannot read it",
+    _UNREADABLE: "the messages of the batch cannot be decoded",
+    _HUGE: "a payload decompresses to more bytes than the memory setting allows",
+    _TOO_MANY: f"the batch has more than {1 << INDEX_BITS} messages, which is not supported",
 }
 _REMEDIES = {
-    _ENCRYPTED: "decrypt the topic into another one first",
+    _ENCRYPTED: "publish the decrypted messages to another topic, and read that topic",
     _UNREADABLE: RESTORE,
-    _HUGE: "raise memory",
+    _HUGE: "raise --memory",
 }
 _KINDS: dict[int, type[LogError]] = {_HUGE: OutOfMemoryBudget, _UNREADABLE: CorruptLog}
 _COLUMNS = 9
@@ -100,7 +100,7 @@ def open_singles(given: SplitRows, wanted: ByteArray | None, limit_bytes: int) -
     bad = packed & ((codecs < 0) | (codecs >= len(PulsarCodec)))
     if bad.any():
         row = int(np.argmax(bad))
-        wrong = f"unknown compression codec {int(codecs[row])}"
+        wrong = f"the compression codec {int(codecs[row])} is unknown"
         raise UnsupportedFormat(wrong, int(table["origin"][row]))
     # Clients read an absent size as 0.
     entries["plain_size"] = np.where(packed, np.maximum(sizes, 0), sizes)
@@ -174,7 +174,7 @@ def with_properties(records: RecordColumns) -> RecordColumns:
     starts, counts = records.headers
     found = np.zeros((4, int(counts.sum())), dtype=np.int64)
     if not _locate_properties(records.data, starts, counts, found):
-        raise CorruptLog("a property without name or value", 0, remedy=RESTORE)
+        raise CorruptLog("a property of a message has no name or no value", 0, remedy=RESTORE)
     return records._replace(header_names=(found[0], found[1]), header_values=(found[2], found[3]))
 
 

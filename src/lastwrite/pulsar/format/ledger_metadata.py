@@ -85,7 +85,9 @@ class LedgerMetadata(ProtoMessage):
     password:      Annotated[bytes | None, ProtoField(8, BYTES)] = None
     ack_quorum:    Annotated[int | None, ProtoField(9, INT32)] = None
     ctime_ms:      Annotated[int | None, ProtoField(10, INT64)] = None
-    custom_items:  Annotated[tuple[CustomMetadata, ...], ProtoField(11, CustomMetadata, repeated=True)] = ()
+    custom_items: Annotated[
+        tuple[CustomMetadata, ...], ProtoField(11, CustomMetadata, repeated=True)
+    ] = ()
     ctoken:        Annotated[int | None, ProtoField(12, INT64)] = None
     # fmt: on
 
@@ -118,21 +120,30 @@ class LedgerMetadata(ProtoMessage):
         line, _, rest = data.partition(b"\n")
         version = line[len(NODE_HEAD) :]
         if not line.startswith(NODE_HEAD) or not version.isdigit() or len(version) > 9:
-            raise CorruptLog("not ledger metadata: the first line is not BookKeeper's", 0)
+            raise CorruptLog(
+                "the data are not ledger metadata: the first line is not BookKeeper's header", 0
+            )
         begin = len(line) + 1
         if int(version) == _TEXT_VERSION:
             return cls(**_of_text(rest.decode(errors="replace"), begin))
         if int(version) != NODE_VERSION:
             raise UnsupportedFormat(
-                f"ledger metadata of version {int(version)}",
+                f"version {int(version)} of ledger metadata is not supported",
                 0,
-                remedy="only versions 2 and 3 can be read; export the topic as JSON instead",
+                remedy="only versions 2 and 3 can be read; export the topic's metadata as JSON "
+                "with pulsar-admin topics stats-internal TOPIC",
             )
         size, at = decode_varint(data, begin, len(data))
         if size > len(data) - at:
-            raise TruncatedLog(f"ledger metadata of {size} bytes, {len(data) - at} are left", begin)
+            raise TruncatedLog(
+                f"the length of the ledger metadata is {size} bytes, but only {len(data) - at} "
+                "bytes follow",
+                begin,
+            )
         if size < len(data) - at:
-            raise CorruptLog(f"{len(data) - at - size} bytes after a ledger's metadata", at + size)
+            raise CorruptLog(
+                f"{len(data) - at - size} extra bytes follow the ledger metadata", at + size
+            )
         return cls.decode(data, at)
 
     def encode_node(self) -> bytes:
@@ -189,7 +200,7 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
                 found[_NAMES[name]] = int(number or _text_number(value, begin))
     for name in ("quorum", "ensemble", "length", "state"):
         if name not in found:
-            raise CorruptLog(f"LedgerMetadata without {name}", begin)
+            raise CorruptLog(f"the field {name} of the ledger metadata is missing", begin)
     return {**found, "ensembles": tuple(ensembles), "custom_items": tuple(custom)}
 
 
@@ -202,7 +213,9 @@ def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
     while text[at:].strip():
         token = _TOKEN.match(text, at)
         if token is None or (name and token[4] is None) or (not name and token[4] is not None):
-            raise CorruptLog("ledger metadata that are not a message in text form", begin + at)
+            raise CorruptLog(
+                "the ledger metadata are not a Protobuf message in text form", begin + at
+            )
         at = token.end()
         if token[2] == "{" and inner is None:
             inner = []
@@ -215,9 +228,9 @@ def _text_items(text: str, begin: int) -> list[tuple[str, Any]]:
             (items if inner is None else inner).append((name, token[4]))
             name = ""
         else:
-            raise CorruptLog("ledger metadata whose braces do not match", begin + at)
+            raise CorruptLog("the braces in the ledger metadata do not match", begin + at)
     if inner is not None or name:
-        raise TruncatedLog("ledger metadata cut short", begin + at)
+        raise TruncatedLog("the ledger metadata end inside a field", begin + at)
     return items
 
 
@@ -225,7 +238,7 @@ def _text_number(value: str, begin: int) -> int:
     try:
         return int(value)
     except ValueError:
-        words = f"ledger metadata with {value[:40]!r} instead of a number"
+        words = f"the ledger metadata have {value[:40]!r} in the place of a number"
         raise CorruptLog(words, begin) from None
 
 

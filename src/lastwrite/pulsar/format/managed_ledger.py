@@ -65,9 +65,13 @@ def unwrapped(data: bytes) -> bytes:
         return data
     size = int.from_bytes(data[2:6], "big", signed=True)
     if len(data) < 6 or size > len(data) - 6:
-        raise TruncatedLog(f"compressed metadata of {len(data)} bytes with a head of {size}", 2)
+        raise TruncatedLog(
+            f"the head of the compressed metadata has {size} bytes, but the metadata have only "
+            f"{len(data)} bytes",
+            2,
+        )
     if size < 0:
-        raise CorruptLog(f"compressed metadata with a head of {size} bytes", 2)
+        raise CorruptLog(f"the head of the compressed metadata has the invalid length {size}", 2)
     head = CompressionInfo.decode(data, 6, 6 + size)
     return PulsarCodecs().decompress(
         PulsarCodec.of(head.codec), data[6 + size :], head.uncompressed_size, _LIMIT_BYTES
@@ -153,7 +157,9 @@ class OffloadContext(ProtoMessage):
     bookkeeper_deleted: Annotated[bool | None, ProtoField(4, BOOL)] = None
     timestamp_ms:       Annotated[int | None, ProtoField(5, INT64)] = None
     driver:             Annotated[DriverMetadata | None, ProtoField(6, DriverMetadata)] = None
-    segments:           Annotated[tuple[OffloadSegment, ...], ProtoField(7, OffloadSegment, repeated=True)] = ()
+    segments: Annotated[
+        tuple[OffloadSegment, ...], ProtoField(7, OffloadSegment, repeated=True)
+    ] = ()
     # fmt: on
 
     @property
@@ -226,7 +232,9 @@ class CursorInfo(ProtoMessage):
     mark_delete_ledger: Annotated[int | None, ProtoField(2, INT64)] = None
     mark_delete_entry:  Annotated[int | None, ProtoField(3, INT64)] = None
     individual_deleted: Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
-    properties:         Annotated[tuple[LongProperty, ...], ProtoField(5, LongProperty, repeated=True)] = ()
+    properties: Annotated[
+        tuple[LongProperty, ...], ProtoField(5, LongProperty, repeated=True)
+    ] = ()
     last_active_ms:     Annotated[int | None, ProtoField(6, INT64)] = None
     batch_deletions:    Annotated[tuple[bytes, ...], ProtoField(7, BYTES, repeated=True)] = ()
     cursor_properties:  Annotated[tuple[Property, ...], ProtoField(8, Property, repeated=True)] = ()
@@ -257,10 +265,18 @@ class PositionInfo(ProtoMessage):
     # fmt: off
     ledger:                    Annotated[int, ProtoField(1, INT64, required=True)]
     entry:                     Annotated[int, ProtoField(2, INT64, required=True)]
-    individual_deleted:        Annotated[tuple[bytes, ...], ProtoField(3, BYTES, repeated=True)] = ()
-    properties:                Annotated[tuple[LongProperty, ...], ProtoField(4, LongProperty, repeated=True)] = ()
-    batch_deletions:           Annotated[tuple[bytes, ...], ProtoField(5, BYTES, repeated=True)] = ()
-    individual_deleted_ranges: Annotated[tuple[bytes, ...], ProtoField(6, BYTES, repeated=True)] = ()
+    individual_deleted: Annotated[
+        tuple[bytes, ...], ProtoField(3, BYTES, repeated=True)
+    ] = ()
+    properties: Annotated[
+        tuple[LongProperty, ...], ProtoField(4, LongProperty, repeated=True)
+    ] = ()
+    batch_deletions: Annotated[
+        tuple[bytes, ...], ProtoField(5, BYTES, repeated=True)
+    ] = ()
+    individual_deleted_ranges: Annotated[
+        tuple[bytes, ...], ProtoField(6, BYTES, repeated=True)
+    ] = ()
     # fmt: on
 
     @property
@@ -319,11 +335,12 @@ def from_json(text: str) -> ExportedTopic:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"not JSON: {error}") from None
+        raise CorruptLog(f"the exported metadata are not JSON: {error}") from None
     if not isinstance(document, dict) or not ({"ledgerInfo", "ledgers"} & document.keys()):
         raise InvalidConfig(
-            "JSON without a list of ledgers",
-            remedy="export the topic with pulsar-admin topics info-internal, or stats-internal",
+            "the exported metadata contain no ledger list",
+            remedy="export the metadata with pulsar-admin topics info-internal TOPIC, or "
+            "stats-internal TOPIC",
         )
     try:
         return _of_messages(document) if "ledgerInfo" in document else _of_admin(document)
@@ -331,7 +348,7 @@ def from_json(text: str) -> ExportedTopic:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise CorruptLog(
-            f"exported metadata with a field that is missing or of another type: {error!r}"
+            f"a field of the exported metadata is missing or has a wrong type: {error!r}"
         ) from None
 
 

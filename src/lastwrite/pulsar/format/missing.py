@@ -81,7 +81,7 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
         CorruptLog: the text has another form, or the ranges do not ascend.
     """
     if not _RANGES.fullmatch(text):
-        raise CorruptLog(f"{text[:40]!r} is not a list of missing entries")
+        raise CorruptLog(f"the list of missing entries {text[:40]!r} cannot be parsed")
     found = []
     for part in text.decode().split(","):
         first, _, last = part.partition("-")
@@ -89,7 +89,7 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
     end = -2  # adjacent ranges are invalid, because a writer joins them
     for first_entry, last_entry in found:
         if not end + 2 <= first_entry <= last_entry <= MAX_ENTRY:
-            raise CorruptLog(f"the missing entries {text[:40]!r} are not in ascending order")
+            raise CorruptLog(f"the list of missing entries {text[:40]!r} is not in ascending order")
         end = last_entry
     return tuple(found)
 

@@ -79,8 +79,8 @@ class TopicName:
         if "://" in text:
             if not text.startswith(SCHEME):
                 raise InvalidConfig(
-                    f"topic {text!r} is not persistent",
-                    remedy=f"give a persistent topic: {SCHEME}tenant/namespace/name",
+                    f"the topic {text!r} is not a persistent topic",
+                    remedy=f"give {SCHEME}TENANT/NAMESPACE/TOPIC",
                 )
             rest = text[len(SCHEME) :]
             if rest.count("/") != 2:
@@ -103,7 +103,7 @@ class TopicName:
         if len(parts) != 4 or parts[2] != PERSISTENT:
             raise InvalidConfig(
                 f"{name!r} is not the managed ledger of a persistent topic",
-                remedy="give tenant/namespace/persistent/name",
+                remedy="give the managed ledger as TENANT/NAMESPACE/persistent/TOPIC",
             )
         return cls._of_parts(name, parts[0], parts[1], unquote_plus(parts[3]))
 
@@ -166,8 +166,8 @@ def _is_entity(name: str) -> bool:
 
 def _no_topic(text: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{text!r} is not a topic's name",
-        remedy=f"give {SCHEME}tenant/namespace/name, tenant/namespace/name, or a name alone",
+        f"{text!r} is not a topic name",
+        remedy=f"give {SCHEME}TENANT/NAMESPACE/TOPIC, TENANT/NAMESPACE/TOPIC, or TOPIC alone",
     )
 
 

@@ -109,18 +109,27 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
             first entry below 0.
     """
     if end - at < BLOCK_HEADER_BYTES:
-        raise TruncatedLog(f"block header in {end - at} bytes", at)
+        raise TruncatedLog(f"the object ends inside a block header, after {end - at} bytes", at)
     found = BlockHeader._make(BLOCK.unpack_from(data, at))
     if found.magic != BLOCK_MAGIC:
-        raise CorruptLog(f"not a block of an offloaded ledger: magic {found.magic:08x}", at)
+        raise CorruptLog(
+            f"no block of an offloaded ledger begins here: the magic is {found.magic:08x}", at
+        )
     if found.header_bytes != BLOCK_HEADER_BYTES:
-        raise CorruptLog(f"block with a header of {found.header_bytes} bytes", at + 4)
+        raise CorruptLog(
+            f"the block header states its own size as {found.header_bytes} bytes, not "
+            f"{BLOCK_HEADER_BYTES}",
+            at + 4,
+        )
     if found.block_bytes < BLOCK_HEADER_BYTES:
         raise CorruptLog(f"block of {found.block_bytes} bytes", at + 12)
     if found.block_bytes > end - at:
-        raise TruncatedLog(f"block of {found.block_bytes} bytes, {end - at} are left", at + 12)
+        raise TruncatedLog(
+            f"the block length is {found.block_bytes} bytes, but only {end - at} bytes follow",
+            at + 12,
+        )
     if found.first_entry < 0:
-        raise CorruptLog(f"block whose first entry is {found.first_entry}", at + 20)
+        raise CorruptLog(f"the block has the invalid first entry {found.first_entry}", at + 20)
     return found
 
 
@@ -146,7 +155,9 @@ def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, 
         header = parse_block_header(data, at, len(data))
         first = header.first_entry
         if expected is not None and (first < expected or (first > expected and not has_gaps)):
-            raise CorruptLog(f"block begins with entry {first}, not {expected}", at + 20)
+            raise CorruptLog(
+                f"the block begins with entry {first}, not with entry {expected}", at + 20
+            )
         expected = first
         for entry, begin, size in block_entries(data, at, header.block_bytes, expected):
             yield entry, begin, size
@@ -170,14 +181,19 @@ def block_entries(
             break
         left = end - at - ENTRY_HEAD_BYTES
         if head.size > left:
-            raise CorruptLog(f"entry of {head.size} bytes, {left} are left in its block", at)
+            raise CorruptLog(
+                f"the entry length is {head.size} bytes, but its block has only {left} more bytes",
+                at,
+            )
         if head.entry != expected:
-            raise CorruptLog(f"entry {head.entry} instead of {expected}", at + 4)
+            raise CorruptLog(
+                f"the block has entry {head.entry} in the place of entry {expected}", at + 4
+            )
         yield head.entry, at + ENTRY_HEAD_BYTES, head.size
         at += ENTRY_HEAD_BYTES + head.size
         expected += 1
     if not is_padding(data, at, end):
-        raise CorruptLog("neither an entry nor the block's padding", at)
+        raise CorruptLog("no entry and no padding of the block begins at this byte", at)
 
 
 # ---------------------------------------------------------------- index objects
@@ -204,17 +220,17 @@ class IndexObject:
         missing = () if MISSING not in found.custom else decode_ranges(found.custom[MISSING])
         most = self.data_bytes // ENTRY_HEAD_BYTES + entries_in(missing)
         words, begins = (
-            f"index of a ledger up to entry {last}",
+            f"the index describes a ledger up to entry {last}",
             [b.first_entry for b in self.blocks],
         )
         if not -1 <= last < most or (last >= 0) != (len(begins) > 0):
-            raise CorruptLog(f"{words}: {len(begins)} blocks, {self.data_bytes} bytes")
+            raise CorruptLog(f"{words}, with {len(begins)} blocks and {self.data_bytes} bytes")
         behind = {each.last + 1 for each in missing}
         if missing and (missing[-1].last >= last or not behind.issubset(begins)):
-            raise CorruptLog(f"{words}, whose blocks contradict its list of missing entries")
+            raise CorruptLog(f"{words}; its blocks contradict its list of missing entries")
         first = missing[0].last + 1 if missing and not missing[0].first else 0
         if begins and (begins[0] != first or begins[-1] > last):
-            words += f", whose blocks begin with entries {begins[0]} to {begins[-1]}"
+            words += f"; its blocks begin with the entries {begins[0]} to {begins[-1]}"
             raise CorruptLog(words)
         return found
 
@@ -248,21 +264,32 @@ class IndexObject:
             raise TruncatedLog(f"index of {len(data)} bytes", 0)
         head = IndexHead._make(INDEX_HEAD.unpack_from(data))
         if head.magic == STREAMED_INDEX_MAGIC:
-            raise UnsupportedFormat("an index of layout V2", 0)
+            raise UnsupportedFormat("the index has layout V2, which is not supported", 0)
         if head.magic != INDEX_MAGIC:
-            raise CorruptLog(f"not an index of an offloaded ledger: magic {head.magic:08x}", 0)
+            raise CorruptLog(
+                f"the file is not the index of an offloaded ledger: its magic is {head.magic:08x}",
+                0,
+            )
         if head.index_bytes != len(data):
             kind = TruncatedLog if head.index_bytes > len(data) else CorruptLog
-            raise kind(f"index of {head.index_bytes} bytes, {len(data)} are there", 4)
+            raise kind(
+                f"the index states a size of {head.index_bytes} bytes, but the file has "
+                f"{len(data)}",
+                4,
+            )
         if head.data_bytes < 0:
-            raise CorruptLog(f"index that states {head.data_bytes} bytes of data", 8)
+            raise CorruptLog(f"the index states the invalid data size {head.data_bytes}", 8)
         if head.header_bytes != BLOCK_HEADER_BYTES:
-            raise CorruptLog(f"index of blocks with headers of {head.header_bytes} bytes", 16)
+            raise CorruptLog(
+                f"the index states block headers of {head.header_bytes} bytes, not "
+                f"{BLOCK_HEADER_BYTES}",
+                16,
+            )
         blocks_at = INDEX_HEAD.size + head.metadata_bytes
         has_room = blocks_at + head.blocks * INDEX_ENTRY.size == len(data)
         if head.blocks < 0 or head.metadata_bytes < 0 or not has_room:
-            words = f"metadata of {head.metadata_bytes} and {head.blocks} blocks"
-            raise CorruptLog(f"index of {len(data)} bytes with {words}", 24)
+            words = f"{head.metadata_bytes} bytes of metadata and {head.blocks} blocks"
+            raise CorruptLog(f"the index of {len(data)} bytes has an invalid header: {words}", 24)
         return cls(
             data_bytes=head.data_bytes,
             metadata_bytes=bytes(data[INDEX_HEAD.size : blocks_at]),
@@ -273,7 +300,7 @@ class IndexObject:
         """The bytes of the index object."""
         size = INDEX_HEAD.size + len(self.metadata_bytes) + len(self.blocks) * INDEX_ENTRY.size
         if size > _MAX_I32:
-            raise ValueError(f"an index of {size} bytes")
+            raise ValueError(f"the index would have {size} bytes, more than its format allows")
         counts = len(self.blocks), len(self.metadata_bytes)
         head = INDEX_HEAD.pack(INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES, *counts)
         blocks = b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
@@ -286,10 +313,16 @@ def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[Offload
     blocks = tuple(OffloadIndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):
         if block.first_entry < 0 or not 0 <= block.offset < data_bytes:
-            words = f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}"
+            words = (
+                f"the index places the block of entry {block.first_entry} at byte {block.offset}, "
+                f"outside the object's {data_bytes} bytes"
+            )
             raise CorruptLog(words, at + 20 * n)
     for n, (low, high) in enumerate(pairwise(blocks)):
         if low.first_entry >= high.first_entry or low.offset >= high.offset:
-            words = f"blocks of entries {low.first_entry} and {high.first_entry} out of order"
+            words = (
+                f"the index lists the blocks of the entries {low.first_entry} and "
+                f"{high.first_entry} in the wrong order"
+            )
             raise CorruptLog(words, at + 20 * n)
     return blocks

@@ -43,7 +43,7 @@ class Position(NamedTuple):
         """
         if not (-1 <= self.ledger <= MAX_LEDGER and -1 <= self.entry <= MAX_ENTRY):
             raise UnsupportedFormat(
-                f"entry {self} does not fit an offset",
+                f"entry {self} is outside the range that Lastwrite supports",
                 remedy=f"only topics with ledger ids up to {MAX_LEDGER} can be compacted",
             )
         return (self.ledger << ENTRY_BITS) + self.entry
@@ -73,7 +73,7 @@ class Position(NamedTuple):
         found = _TEXT.fullmatch(text.strip())
         if found is None:
             raise InvalidConfig(
-                f"{text!r} is not a message id", remedy="give LEDGER:ENTRY, like 10:5"
+                f"{text!r} is not a message id", remedy="give LEDGER:ENTRY, for example 10:5"
             )
         return cls(int(found[1]), int(found[2]))
 

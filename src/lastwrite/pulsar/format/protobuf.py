@@ -69,12 +69,12 @@ def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
     value = 0
     for place in range(MAX_VARINT_BYTES):
         if at + place >= end:
-            raise TruncatedLog("varint cut short", at)
+            raise TruncatedLog("the data end inside a varint", at)
         byte = int(data[at + place])
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value & _U64, at + place + 1
-    raise CorruptLog(f"varint longer than {MAX_VARINT_BYTES} bytes", at)
+    raise CorruptLog(f"the varint is longer than {MAX_VARINT_BYTES} bytes", at)
 
 
 def put_varint(value: int) -> bytes:
@@ -108,20 +108,24 @@ def spans(data: Buffer, at: int = 0, end: int | None = None) -> list[Span]:
         tag, value = decode_varint(data, at, end)
         number, wire_type = tag >> 3, tag & 7
         if not 0 < number <= MAX_FIELD_NUMBER:
-            raise CorruptLog(f"field number {number}", at)
+            raise CorruptLog(f"the field number {number} is invalid", at)
         if wire_type == VARINT:
             _, behind = decode_varint(data, value, end)
         elif wire_type == BYTES_OF_LENGTH:
             length, value = decode_varint(data, value, end)
             if length > end - value:
-                raise TruncatedLog(f"field {number} of {length} bytes, {end - value} are left", at)
+                raise TruncatedLog(
+                    f"the length of field {number} is {length} bytes, but only {end - value} "
+                    "bytes follow",
+                    at,
+                )
             behind = value + length
         elif wire_type in (FIXED64, FIXED32):
             behind = value + (8 if wire_type == FIXED64 else 4)
             if behind > end:
-                raise TruncatedLog(f"field {number} cut short", at)
+                raise TruncatedLog(f"the data end inside field {number}", at)
         else:
-            raise CorruptLog(f"field {number} of wire type {wire_type}", at)
+            raise CorruptLog(f"field {number} has the invalid wire type {wire_type}", at)
         found.append(Span(number, wire_type, at, value, behind))
         at = behind
     return found
@@ -233,7 +237,7 @@ class ProtoMessage:
                 values[name] = field.decode(data, span)
         for name, field in table.values():
             if field.required and name not in values:
-                raise CorruptLog(f"{cls.__name__} without {name}", at)
+                raise CorruptLog(f"the field {name} of {cls.__name__} is missing", at)
             if field.repeated:
                 values[name] = tuple(values.get(name, ()))
         return cls(**values, unknown=b"".join(unknown))

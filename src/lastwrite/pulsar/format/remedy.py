@@ -6,7 +6,7 @@ another copy of the ledger exists, since most of a damaged object can still be r
 """
 
 RESTORE = (
-    "nothing was changed; if a bucket, bookies or the cluster still have this ledger, delete this "
-    "object and fetch the topic again, which copies the ledger again; otherwise restore the object "
-    "from a backup"
+    "nothing was changed; if the cluster, its bookies or its bucket still have this ledger, "
+    "move this object to another folder and fetch the topic again, which copies the ledger "
+    "again; otherwise restore the object from a backup"
 )

@@ -76,7 +76,10 @@ class _BufferReader:
 
     def take(self, size: int, what: str) -> bytes:
         if not 0 <= size <= self.end - self.at:
-            raise TruncatedLog(f"{what} of {size} bytes, {self.end - self.at} are left", self.at)
+            raise TruncatedLog(
+                f"the {what} needs {size} bytes, but only {self.end - self.at} bytes follow",
+                self.at,
+            )
         self.at += size
         return bytes(self.data[self.at - size : self.at])
 
@@ -108,13 +111,13 @@ def decode_header(data: Buffer) -> SequenceHeader:
     """
     reader = _BufferReader(data, 0, len(data))
     if reader.take(3, "magic") != MAGIC:
-        raise CorruptLog("not a SequenceFile", 0)
+        raise CorruptLog("the file is not a SequenceFile", 0)
     version = reader.take(1, "version")[0]
     if version not in (5, VERSION):
-        raise UnsupportedFormat(f"SequenceFile of version {version}", 3)
-    key_class, value_class = reader.text("name of a class"), reader.text("name of a class")
+        raise UnsupportedFormat(f"SequenceFile version {version} is not supported", 3)
+    key_class, value_class = reader.text("class name"), reader.text("class name")
     is_compressed, has_blocks = reader.take(2, "compression")
-    codec = reader.text("name of a codec") if is_compressed else None
+    codec = reader.text("codec name") if is_compressed else None
     metadata: list[tuple[str, str]] = []
     if version == VERSION:
         for _ in range(max(0, reader.int32("metadata"))):
@@ -144,12 +147,14 @@ def walk_sequence_file(
     """
     header = decode_header(data)
     if (header.key_class, header.value_class) != (LONG_WRITABLE, BYTES_WRITABLE):
-        raise UnsupportedFormat(f"SequenceFile of {header.key_class} and {header.value_class}", 4)
+        raise UnsupportedFormat(
+            f"a SequenceFile of {header.key_class} and {header.value_class} is not supported", 4
+        )
     if header.codec is not None and header.codec not in WINDOW_BITS:
         raise UnsupportedFormat(
-            f"SequenceFile compressed with {header.codec}",
+            f"the SequenceFile is compressed with {header.codec}, which is not supported",
             4,
-            remedy="write it again with Hadoop's default codec",
+            remedy="rewrite the SequenceFile with Hadoop's default codec",
         )
     reader = _BufferReader(data, header.size_bytes, len(data))
     while reader.at < reader.end:
@@ -172,15 +177,17 @@ def _next(reader: _BufferReader, header: SequenceHeader, limit_bytes: int) -> It
     size = reader.int32("record")
     if size == _SYNC_ESCAPE:
         if reader.take(_SYNC_BYTES, "sync") != header.sync:
-            raise CorruptLog("a sync that differs from the header's", at + 4)
+            raise CorruptLog("the sync marker differs from the header's", at + 4)
         if header.has_blocks:
             yield from _block(reader, header, at, limit_bytes)
         return
     if header.has_blocks:
-        raise CorruptLog("no sync where a block begins", at)
+        raise CorruptLog("the block does not begin with a sync marker", at)
     key_bytes = reader.int32("key")
     if key_bytes != _KEY_BYTES or size < key_bytes:
-        raise CorruptLog(f"record of {size} bytes with a key of {key_bytes}", at)
+        raise CorruptLog(
+            f"the record of {size} bytes has a key of {key_bytes} bytes, not {_KEY_BYTES}", at
+        )
     key = int.from_bytes(reader.take(_KEY_BYTES, "key"), "big", signed=True)
     stored = reader.take(size - _KEY_BYTES, "value")
     yield MapPair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
@@ -191,22 +198,26 @@ def _block(
 ) -> Iterator[MapPair]:
     count = reader.vlong("count")
     parts = []
-    for what in ("lengths of keys", "keys", "lengths of values", "values"):
+    for what in ("list of key lengths", "keys", "list of value lengths", "values"):
         stored = reader.take(reader.vlong(what), what)
         parts.append(_opened(header.codec, stored, at, limit_bytes))
     key_sizes, keys, value_sizes, values = (_BufferReader(part, 0, len(part)) for part in parts)
     if not 0 <= count <= len(parts[1]) // _KEY_BYTES:
-        raise CorruptLog(f"block of {count} records with {len(parts[1])} bytes of keys", at)
+        raise CorruptLog(
+            f"the block states {count} records, but has only {len(parts[1])} bytes of keys", at
+        )
     try:
         for _ in range(count):
-            if key_sizes.vlong("length of a key") != _KEY_BYTES:
-                raise CorruptLog("a key that is not an entry id", at)
+            if key_sizes.vlong("key length") != _KEY_BYTES:
+                raise CorruptLog("a key of the block is not an entry id", at)
             key = int.from_bytes(keys.take(_KEY_BYTES, "key"), "big", signed=True)
             yield MapPair(
-                key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at
+                key, _value(values.take(value_sizes.vlong("value length"), "value"), at), at
             )
     except TruncatedLog as error:
-        raise CorruptLog(f"block of {count} records: {error.problem}", at) from None
+        raise CorruptLog(
+            f"the block of {count} records cannot be decoded: {error.problem}", at
+        ) from None
 
 
 def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> bytes:
@@ -216,17 +227,19 @@ def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> byte
     try:
         out = stream.decompress(stored, limit_bytes + 1)
     except zlib.error as error:
-        raise CorruptLog(f"broken zlib data: {error}", at) from None
+        raise CorruptLog(f"the zlib data cannot be decompressed: {error}", at) from None
     if len(out) > limit_bytes:
-        words = f"a record decompresses to more than {limit_bytes} bytes"
-        raise OutOfMemoryBudget(words, at, remedy="allow more memory with --memory")
+        words = f"the record decompresses to more than the limit of {limit_bytes} bytes"
+        raise OutOfMemoryBudget(words, at, remedy="raise --memory")
     if not stream.eof:
-        raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", at)
+        raise CorruptLog(f"the zlib data end early, after {len(out)} bytes", at)
     return out
 
 
 def _value(plain: bytes, at: int) -> bytes:
     size = int.from_bytes(plain[:4], "big", signed=True)
     if len(plain) < 4 or size != len(plain) - 4:
-        raise CorruptLog(f"value of {size} bytes in {len(plain)}", at)
+        raise CorruptLog(
+            f"the value's length is {size} bytes, but its record has {len(plain)} bytes", at
+        )
     return plain[4:]

@@ -39,8 +39,9 @@ from lastwrite.pulsar.store.topic import TopicFolder, is_beyond, list_topic
 from lastwrite.storage.scratch import make_folder, remove_folder
 
 _MIXED = (
-    "nothing was fetched; run lastwrite fetch BUCKET-COPY persistent://… --to FOLDER, which makes "
-    "topic folders of both, then lastwrite fetch FOLDER --to ARCHIVE"
+    "nothing was fetched; run lastwrite fetch BUCKET-COPY persistent://TENANT/NAMESPACE/TOPIC "
+    "--to FOLDER to collect both in topic folders, then run lastwrite fetch FOLDER --to "
+    "ARCHIVE"
 )
 
 
@@ -183,8 +184,8 @@ class IntoArchive:
             raise LogHeld(
                 f"{rival} has begun a round in the archive",
                 path=into.folder,
-                remedy="nothing was changed; the next turn waits for that round and fetches what "
-                "is new",
+                remedy="nothing was changed; run the command again after that round: the next "
+                "fetch copies the new entries",
             )
         return begun
 

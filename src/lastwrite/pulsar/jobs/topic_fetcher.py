@@ -122,14 +122,13 @@ class TopicFetcher:
         found = self.cluster.store.ledger(base.ledger)
         if found is None and not self.goes_on:
             raise CorruptLog(
-                f"{self.topic} is compacted into ledger {base.ledger}, which is gone: its readers get "
-                "nothing",
+                f"{self.topic} is compacted into ledger {base.ledger}, but the cluster no "
+                "longer has this ledger, so consumers of the compacted topic receive nothing",
                 path=self.cluster.store.address,
-                remedy="if a broker was stopped just now, try again in a minute; otherwise look "
-                "for the ledger with "
-                "bookkeeper's shell; --unclean compacts what raw ledgers still have: values that "
-                "exist only in the "
-                "lost ledger are then lost permanently",
+                remedy="if a broker was stopped just now, run the command again in a minute; "
+                "otherwise run lastwrite fetch on the folders of all bookies, which may "
+                "still have the ledger. Only --unclean continues without it: the values "
+                "that only this ledger had are then lost",
             )
         return found
 
@@ -154,11 +153,11 @@ class TopicFetcher:
             return  # the offloaded ledger has more entries than the list states
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
-                f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has "
-                "it",
+                f"ledger {info.ledger} of {self.topic} is offloaded, and only the object "
+                "store still has it",
                 path=mirror.folder,
-                remedy="fetch the bucket's objects into an archive with lastwrite fetch, then give "
-                "it as --archive",
+                remedy="run lastwrite fetch BUCKET-COPY --to ARCHIVE with a copy of the bucket, "
+                "then give --archive ARCHIVE",
             )
         self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info, here)
 
@@ -168,7 +167,8 @@ class TopicFetcher:
             raise CorruptLog(
                 f"the compacted ledger {compacted.id} of {self.topic} is not closed",
                 path=self.cluster.store.address,
-                remedy="let the broker compact the topic once, then try again",
+                remedy="compact the topic once with pulsar-admin topics compact TOPIC, then run "
+                "the command again",
             )
         if mirror.find(compacted.id, last + 1) is None:
             what = f"compacted ledger {compacted.id} of {self.topic}"
@@ -264,9 +264,9 @@ def ledgers_of(cluster: PulsarCluster, topic: TopicName) -> ManagedLedgerInfo:
     found = cluster.store.managed_ledger(topic)
     if found is None:
         raise NotALog(
-            f"{topic} has no ledgers",
+            f"the topic {topic} has no ledgers",
             path=cluster.store.address,
-            remedy="give a topic to which messages were published",
+            remedy="give a topic that has messages",
         )
     return found[1]
 

@@ -55,7 +55,7 @@ class ChunkGroups:
         self._held += len(entry.payload)
         if self._held > self._limit:
             raise OutOfMemoryBudget(
-                f"incomplete messages in chunks have more than {self._limit} bytes"
+                f"the incomplete chunked messages have more than {self._limit} bytes"
             )
         if len(parts) < count:
             return None

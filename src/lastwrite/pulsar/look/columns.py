@@ -205,10 +205,17 @@ class _PulsarRows(RowSystem):
             found = (_fingerprint(ledgers[ledger]) or "").split(":")
             # An entry that was missing before may be present now.
             is_other = found[:2] == known[:2] and found != known
-            return f"its ledger {ledger} is another one" if is_other else None
+            return (
+                f"ledger {ledger} has other contents than the ledger that was read"
+                if is_other
+                else None
+            )
         first = min(ledgers, default=ledger)
         if first < ledger and (log.checkpoint or 0) <= Position(ledger, 0).offset:
-            return f"it has ledger {first}, and ledger {ledger}, which was read, is gone"
+            return (
+                f"ledger {ledger}, which was read, no longer exists, but the older ledger {first} "
+                "does"
+            )
         return None
 
     def extra_of(self, log: PartitionLog) -> Parts | None:
@@ -221,8 +228,9 @@ ROWS = _PulsarRows()
 
 def _beyond(at: Position, index: int) -> UnsupportedFormat:
     return UnsupportedFormat(
-        f"message {at}:{index} has no number: ledgers go up to {(1 << _LEDGER) - 1}, entries to "
-        f"{(1 << _ENTRY) - 1}, messages in a batch to {(1 << _INDEX) - 1}",
+        f"message {at}:{index} is beyond the supported ids: ledgers up to "
+        f"{(1 << _LEDGER) - 1}, entries up to {(1 << _ENTRY) - 1}, messages in a batch up to "
+        f"{(1 << _INDEX) - 1}",
         remedy="read the topic with lastwrite read, or lastwrite.read in Spark",
     )
 
@@ -236,10 +244,10 @@ def _backlog(topic: TopicFolder) -> TopicFolder:
     for ledger in topic.ledgers:
         if ledger.missing:
             raise CorruptLog(
-                f"not here: {in_words(ledger.id, ledger.missing)}",
+                f"the log lacks {in_words(ledger.id, ledger.missing)}",
                 path=ledger.path,
-                remedy="read the compacted view, or fetch the topic from a source that still has "
-                "them",
+                remedy="read the compacted view, or fetch the topic from a source that has these "
+                "entries",
             )
     return replace(topic, manifest=None, compacted=None)
 

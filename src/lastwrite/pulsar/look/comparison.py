@@ -95,7 +95,10 @@ class _Messages:
         content: bytes,
     ) -> None:
         if len(self) >= self.most:
-            words = f"there are more than {self.most} messages to compare"
+            words = (
+                f"the comparison needs more than {self.most} messages, the limit by the memory "
+                "setting"
+            )
             raise OutOfMemoryBudget(words, remedy="raise --memory")
         self.places.append(place)
         self.indexes.append(index)
@@ -199,10 +202,15 @@ def compare(before: TopicFolder, after: TopicFolder, most_messages: int) -> tupl
     manifest = after.manifest
     if manifest is None or after.compacted is None:
         if before.manifest is not None:
-            broken.add("compacted", "the topic was compacted before, and is no longer")
+            broken.add(
+                "compacted", "the copy before had a compacted ledger, and this topic has none"
+            )
         return found, False
     if before.horizon is not None and before.horizon > manifest.horizon:
-        broken.add("horizon", f"the horizon was {before.horizon}, and is now {manifest.horizon}")
+        broken.add(
+            "horizon",
+            f"the compaction horizon went back from {before.horizon} to {manifest.horizon}",
+        )
         return found, False
     was = _before(before, manifest.horizon, most_messages)
     now = _Messages(most_messages)
@@ -299,21 +307,29 @@ def _judge(
     gone, extra = ~there, there & ~kept
     if not like_broker:
         _judge_parts(was, kept, there, broken)
-    broken.each("unknown", "the message was not in the log before", now, ~is_known)
+    broken.each("unknown", "the log before had no such message", now, ~is_known)
     for promise, message, those in (
         ("lost", "the last write of its key is missing", winners & gone),
         (
             "lost",
-            "messages without a key must stay, and this one is missing",
+            "compaction retains messages without a key, but this one is missing",
             kept & ~winners & keyless & gone,
         ),
-        ("lost", "an unreadable batch must stay whole", unread & gone),
-        ("aborted", "its transaction was aborted", there & aborted),
-        ("undecided", "its transaction has no end yet", there & was.undecided()),
-        ("keyless", "messages without a key must be dropped", extra & keyless),
+        ("lost", "an unreadable batch must be kept complete, but a part is missing", unread & gone),
+        ("aborted", "the message is kept, although its transaction was aborted", there & aborted),
+        (
+            "undecided",
+            "the message is kept, although its transaction is still open",
+            there & was.undecided(),
+        ),
+        (
+            "keyless",
+            "the message is kept, although compaction removes messages without a key",
+            extra & keyless,
+        ),
         (
             "superseded",
-            "it is not the last write of its key, or that write is a tombstone",
+            "the message is kept, although it is a tombstone or not the last write of its key",
             extra & competes,
         ),
     ):
@@ -321,9 +337,9 @@ def _judge(
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
     changed[is_known] = before[place_of[is_known]] != after[is_known]
-    broken.each("changed", "its content has changed", now, changed)
+    broken.each("changed", "the content of the message has changed", now, changed)
     if any(low >= high for low, high in pairwise(now.ids)):
-        broken.add("order", "the messages are not in the log's order", None)
+        broken.add("order", "the messages of the compacted ledger are not in the log's order", None)
     found.records_before, found.records_after = len(was), len(now)
     found.superseded = int(np.count_nonzero(competes & ~delete & gone))
     found.expired = int(np.count_nonzero(competes & delete))
@@ -379,7 +395,7 @@ def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> No
     for uuid, last in was.last_parts.items():
         if kept[last]:
             needed[was.parts.get(uuid, [])] = True
-    message = "the last chunk of its message is there, and this chunk is missing"
+    message = "this chunk is missing, although the last chunk of its message is kept"
     broken.each("lost", message, was, needed & ~there)
 
 
@@ -412,7 +428,7 @@ def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -
         if now is None:
             if ledger.is_beyond(after.horizon):
                 broken.add(
-                    "backlog", f"raw ledger {ledger.id} is beyond the horizon, and is missing"
+                    "backlog", f"raw ledger {ledger.id} is beyond the horizon, but it is missing"
                 )
         elif not _is_same(ledger, now):
             broken.add("backlog", f"raw ledger {ledger.id} has changed", None, now.path)

@@ -72,10 +72,15 @@ class TopicDumpRequest:
     def __post_init__(self) -> None:
         picks = (self.key, self.time_ms, self.only)
         if self.blocks and any(each is not None for each in picks):
-            words = "--index prints blocks, and a key, a time or an id selects messages"
+            words = (
+                "--index prints blocks, and cannot be combined with a key, a time or an id, which "
+                "select messages"
+            )
             raise InvalidConfig(words)
         if self.blocks and self.last is not None:
-            raise InvalidConfig("--last selects messages and entries, not blocks")
+            raise InvalidConfig(
+                "--last selects messages or entries, and cannot be combined with --index"
+            )
         if self.whole_batches and self.key is not None:
             raise InvalidConfig("a key selects messages, not entries")
         if self.start is not None and self.only is not None:
@@ -162,13 +167,16 @@ class _TopicDump:
                     yield ledger, LogPart.BACKLOG if is_raw else LogPart.COMPACTED
         elif self._wanted.compacted:
             if topic.compacted is None:
-                self._say(f"{topic.name} was never compacted here")
+                self._say(f"{topic.name} has no compacted ledger in this folder")
             else:
                 for part in topic.compacted:
                     yield part, LogPart.COMPACTED
         else:
             if topic.horizon is not None and not topic.ledgers:
-                words = "has no raw ledger here; --compacted prints its compacted one"
+                words = (
+                    "has no raw ledger in this folder; add --compacted to print its compacted "
+                    "ledger"
+                )
                 self._say(f"{topic.name} {words}")
             for ledger in topic.ledgers:
                 if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:

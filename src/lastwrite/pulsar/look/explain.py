@@ -35,7 +35,7 @@ from lastwrite.reports.explanation import Reason, Rule
 class PulsarOutcomeRules(OutcomeRules):
     """Pulsar's words for the fate of a message."""
 
-    forget_clean = "its compacted ledger is removed, and the raw ledgers are all there"
+    forget_clean = "its compacted ledger is deleted, and all raw ledgers are still present"
     greatest = "the write with the latest event time"
 
     @staticmethod
@@ -48,7 +48,7 @@ class PulsarOutcomeRules(OutcomeRules):
 
     @staticmethod
     def writer(facts: RecordFacts) -> str:
-        return "it was published in"
+        return "the message was published in"
 
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         return self.next(f"{message}; a compacted ledger contains no tombstones")
@@ -132,8 +132,9 @@ def _reasons(log: PartitionLog, decision: Decision, threshold: int) -> Iterator[
     if first is not None:
         yield Reason(
             Rule.TRANSACTION,
-            f"an undecided transaction begins at {Position.of(first)}",
-            "when it commits or aborts, which its coordinator forces after its timeout",
+            f"an open transaction begins at {Position.of(first)}",
+            "when the transaction is committed or aborted, which the coordinator forces after "
+            "the transaction timeout",
             from_offset=first,
         )
     elif decision.reason is not None:
@@ -141,9 +142,9 @@ def _reasons(log: PartitionLog, decision: Decision, threshold: int) -> Iterator[
         yield Reason(rule, decision.reason, "when a message is published")
     if decision.reason is None and decision.waits is not None:
         missing = threshold - decision.cleanable_bytes + 1
-        change = f"after {missing} more bytes" if threshold else "with a threshold"
+        change = f"after {missing} more bytes" if threshold else "if compactionThreshold is set"
         yield Reason(
-            Rule.THRESHOLD, decision.waits, f"{change}; lastwrite compact runs all the same"
+            Rule.THRESHOLD, decision.waits, f"{change}; lastwrite compact does not wait for it"
         )
 
 

@@ -216,7 +216,7 @@ class _TopicInspection:
                 if seen.first_entry is None:
                     seen.first_entry, seen.first_id = each.number, str(place)
                 elif last is not None and place <= last:
-                    wrong = CorruptLog(f"entry {place} follows {last}", each.position)
+                    wrong = CorruptLog(f"entry {place} follows entry {last}", each.position)
                     self.note(problem_of(wrong, ledger.path, remedy=RESTORE))
                 seen.last_entry, seen.last_id, last = each.number, str(place), place
                 self._count(seen.contents, each, ledger.path)
@@ -246,13 +246,14 @@ class _TopicInspection:
         if seen.last_id is not None and not self.found.is_damaged:
             first, last, messages = seen.first_id, seen.last_id, seen.contents.records
             if Position.parse(last) > manifest.horizon:
-                wrong.append(f"entry {last} is beyond the horizon {manifest.horizon}")
+                wrong.append(f"entry {last} is beyond the compaction horizon {manifest.horizon}")
             if (first, last) != (str(manifest.from_), str(manifest.to)):
-                by = f"and by its manifest from {manifest.from_} to {manifest.to}"
-                wrong.append(f"the ledger is from {first} to {last}, {by}")
+                by = f"but the manifest states {manifest.from_} to {manifest.to}"
+                wrong.append(f"the ledger has the entries {first} to {last}, {by}")
             if messages != manifest.messages and not seen.contents.unreadable:
                 wrong.append(
-                    f"the ledger has {messages} messages, and by its manifest {manifest.messages}"
+                    f"the ledger has {messages} messages, but the manifest states "
+                    f"{manifest.messages}"
                 )
         for message in wrong:
             self.note(problem_of(CorruptLog(message, path=path), path))

@@ -48,9 +48,9 @@ from lastwrite.reports.verification import (
 from lastwrite.verification.proof import Pair, Proof, ProofTools, Question
 
 _AGAIN = (
-    "restore it from a backup; only if every raw ledger of the topic is here, from its first on, "
-    "move the manifest "
-    "away and compact the topic again"
+    "restore the compacted ledger and its manifest from a backup. Only if the folder has "
+    "every raw ledger of the topic since its first, move the manifest to another folder and "
+    "compact the topic again"
 )
 _MOST_KEYS = 1 << 24  # keys compared at once to find duplicates
 _MESSAGE_BYTES = 160  # memory that a comparison needs for each message
@@ -94,7 +94,7 @@ def _verify(
     memory_bytes: int,
 ) -> None:
     if after is None:
-        words = "the topic was there before and is missing"
+        words = "the topic is missing, although it existed before"
         broken = Violation("partition", words, None, before)
         report.comparison = Comparison(folder=before or "", violation_count=1, violations=[broken])
         report.worsen(VerifyStatus.BROKEN, str(broken))
@@ -106,7 +106,7 @@ def _verify(
         report.comparison, like_broker = compare(list_topic(before), topic, most)
         if like_broker:
             report.advice.append(
-                f"{after}: compacted as a broker would, not by the rules of Lastwrite"
+                f"{after}: the topic was compacted by the broker's rules, not by those of Lastwrite"
             )
         if report.comparison.violations:
             report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
@@ -136,9 +136,11 @@ def _verify_structure(report: PartitionVerification, topic: TopicFolder, limits:
             aborted_records=sum(seen.records_of.get(number, 0) for number in seen.aborted),
         )
     if seen.whole:
-        report.advice.append(f"{seen.whole} batches cannot be read: compaction keeps them whole")
+        report.advice.append(
+            f"{seen.whole} batches cannot be read, so compaction keeps all their messages"
+        )
     for stray in topic.strays:
-        report.advice.append(f"{stray.path}: a compacted ledger that no manifest names")
+        report.advice.append(f"{stray.path}: no manifest names this compacted ledger")
 
 
 def _note(report: PartitionVerification, problem: Problem) -> None:
@@ -226,7 +228,7 @@ def _read(
             ("bytes of entries", seen.bytes, ledger.metadata.length),
         ):
             if there != said:
-                raise CorruptLog(f"{there} {what}, and by the ledger's metadata {said}")
+                raise CorruptLog(f"the ledger has {there} {what}, but its metadata state {said}")
     except CorruptLog as error:
         place, remedy = error.path or ledger.path, error.remedy or RESTORE
         damage = Problem(ProblemKind.DAMAGED, error.problem, place, error.at, remedy)
@@ -252,7 +254,7 @@ def _read_entries(
         offset = None if is_compacted else Position(ledger.id, first).offset
         _read_run(ledger, (begin, end), offset, limits, seen, secret)
         if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
-            words = f"entry {ledger.id}:{stop - 1} is missing or at a wrong place"
+            words = f"entry {ledger.id}:{stop - 1} is missing or in the wrong place"
             raise CorruptLog(words, end, ledger.path, RESTORE)
 
 
@@ -289,7 +291,7 @@ def _read_run(
             expected = following + np.arange(len(table))
             if not np.array_equal(base, expected):
                 n = int(np.argmax(base != expected))
-                words = f"entry {Position.of(int(expected[n]))} is missing or at a wrong place"
+                words = f"entry {Position.of(int(expected[n]))} is missing or in the wrong place"
                 at = chunk.shift + int(table["origin"][n])
                 raise CorruptLog(words, at, ledger.path, RESTORE)
             following = int(table["next_offset"][-1])
@@ -345,21 +347,28 @@ def _check_blocks(ledger: Ledger) -> None:
     with ledger.reader() as reader:
         for block in index.blocks:
             if block.offset != expected:
-                words = f"the index has a block at byte {block.offset}, but it begins at {expected}"
+                words = (
+                    f"the index places a block at byte {block.offset}, but the block begins at "
+                    f"byte {expected}"
+                )
                 _refuse(ledger, words)
             if block.offset + BLOCK_HEADER_BYTES > ledger.size_bytes:
                 _refuse(
-                    ledger, f"the index has a block at byte {block.offset}, beyond the object's end"
+                    ledger,
+                    f"the index places a block at byte {block.offset}, beyond the object's end",
                 )
             reader.read_into(head, block.offset)
             with located(ledger.path, block.offset):
                 found = parse_block_header(head.tobytes(), 0, _LARGEST_BLOCK)
             if found.first_entry != block.first_entry:
-                words = f"the block at {block.offset} begins with entry {found.first_entry}, "
-                _refuse(ledger, words + f"and by the index with {block.first_entry}")
+                words = f"the block at byte {block.offset} begins with entry {found.first_entry}, "
+                _refuse(ledger, words + f"but the index states entry {block.first_entry}")
             expected = block.offset + found.block_bytes
     if expected != ledger.size_bytes:
-        _refuse(ledger, f"its blocks end at byte {expected}, but the object at {ledger.size_bytes}")
+        _refuse(
+            ledger,
+            f"the blocks end at byte {expected}, but the object ends at byte {ledger.size_bytes}",
+        )
 
 
 def _refuse(ledger: Ledger, message: str) -> None:
@@ -394,23 +403,29 @@ def _verify_compacted(
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
-                damaged(f"{what}: {there}, and by the manifest {said}")
+                damaged(
+                    f"the {what} of the compacted ledger: {there}, but the manifest states {said}"
+                )
         if found.entries:
             first, last = Position.of(found.first_offset), Position.of(found.next_offset - 1)
             if last > manifest.horizon:
-                damaged(f"entry {last} is beyond the horizon {manifest.horizon}")
+                damaged(f"entry {last} is beyond the compaction horizon {manifest.horizon}")
             if (first, last) != (manifest.from_, manifest.to):
-                by = f"and by the manifest from {manifest.from_} to {manifest.to}"
-                damaged(f"from {first} to {last}, {by}")
+                by = f"but the manifest states {manifest.from_} to {manifest.to}"
+                damaged(f"the compacted ledger has the entries {first} to {last}, {by}")
         if found.tombstones:  # A broker decides by the stated length, which some clients omit.
-            report.advice.append(f"{place}: it contains {found.tombstones} tombstones")
+            report.advice.append(
+                f"{place}: the compacted ledger contains {found.tombstones} tombstones"
+            )
         for broken in _promises(found, manifest.retain_null_key):
             if is_ours:
-                damaged(f"{broken}, which compaction never leaves")
+                damaged(f"{broken}, which compaction always removes")
             else:  # the ledger of a broker, perhaps of an older release or with unknown settings
-                report.advice.append(f"{place}: {broken}, which Lastwrite would not leave")
+                report.advice.append(f"{place}: {broken}, which Lastwrite would remove")
         if sum(map(len, found.keys)) > _MOST_KEYS:
-            report.advice.append(f"{place}: too many keys to check for duplicates")
+            report.advice.append(
+                f"{place}: the compacted ledger has too many keys to check for duplicates"
+            )
     for problem in wrong:
         _note(report, problem)
 
@@ -423,12 +438,12 @@ def _promises(found: _LedgerFacts, retain_null_key: bool) -> Sequence[str]:
     """The rules of compaction that the messages violate, in words."""
     broken = []
     if found.keyless and not retain_null_key:
-        broken.append(f"it contains {found.keyless} messages without a key")
+        broken.append(f"the compacted ledger contains {found.keyless} messages without a key")
     lanes = np.concatenate(found.keys) if found.keys else np.empty((0, 2), dtype=np.uint64)
     if len(lanes) <= _MOST_KEYS:
         twice = len(lanes) - len(np.unique(lanes, axis=0))
         if twice:
-            broken.append(f"{twice} messages have the key of another one")
+            broken.append(f"the compacted ledger contains {twice} superseded messages")
     return broken
 
 

@@ -133,8 +133,8 @@ def read_topic(
     if len(folders) != 1:
         names = ", ".join(name_of(folder).full for folder in folders[:20])
         raise InvalidConfig(
-            f"the path has {len(folders)} topics",
+            f"the path contains {len(folders)} topics",
             path=path,
-            remedy=f"give the topic and the partition of one: {names}",
+            remedy=f"give one topic with its partition: {names}",
         )
     return TopicReading(TopicReader(folders[0], Start.parse(start), reads_compacted), limit)

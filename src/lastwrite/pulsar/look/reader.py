@@ -60,8 +60,13 @@ class Start:
         try:
             place = MessagePlace.parse(text)
         except InvalidConfig as error:
-            remedy = f"give {EARLIEST_NAME}, {LATEST_NAME} or a message id, LEDGER:ENTRY[:PARTITION[:INDEX]]"
-            raise InvalidConfig(f"{text!r} is not a position in a topic", remedy=remedy) from error
+            remedy = (
+                f"give {EARLIEST_NAME}, {LATEST_NAME} or a message id, "
+                "LEDGER:ENTRY[:PARTITION[:INDEX]]"
+            )
+            raise InvalidConfig(
+                f"{text!r} is not a start position in a topic", remedy=remedy
+            ) from error
         return cls(place.position.offset, place.index or 0)
 
 
@@ -154,9 +159,9 @@ class TopicReader:
 
     def _unsteady(self) -> CorruptLog:
         return CorruptLog(
-            "its objects vanish faster than they can be read",
+            "the objects of the topic are replaced faster than Lastwrite can read them",
             path=self.folder,
-            remedy="read it again",
+            remedy="run the command again",
         )
 
     # ------------------------------------------------------------------ reads
@@ -225,7 +230,9 @@ class TopicReader:
                 )
                 if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
                     raise CorruptLog(
-                        f"entry {entry.ledger}:{entry.entry} is out of order", 0, remedy=RESTORE
+                        f"entry {entry.ledger}:{entry.entry} is not in ascending order",
+                        0,
+                        remedy=RESTORE,
                     )
             except LogError as error:
                 self.note(problem_of(error, path, each.position, RESTORE))

@@ -73,7 +73,7 @@ class MessagePlace:
         """
         found = _MESSAGE_ID.fullmatch(text)
         if found is None:
-            remedy = "give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5"
+            remedy = "give LEDGER:ENTRY[:PARTITION[:INDEX]], for example 10:5"
             raise InvalidConfig(f"{text!r} is not a message id", remedy=remedy)
         position = Position.parse(found[1])
         position.offset  # noqa: B018  that it fits one is checked here
@@ -311,4 +311,4 @@ def _chunk(meta: Metadata) -> Row | None:
 
 
 def _crc_problem(entry: Entry) -> str | None:
-    return f"checksum {entry.checksum:08x} does not match" if entry.crc_holds is False else None
+    return f"the checksum {entry.checksum:08x} does not match" if entry.crc_holds is False else None

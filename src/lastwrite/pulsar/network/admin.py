@@ -56,7 +56,7 @@ def topic_in_memory(
     """
     tenant, namespace, _, local = topic.managed_ledger.split("/")
     path = f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}/{local}/internalStats"
-    doing = f"asking for the state of {topic}"
+    doing = f"reading the state of {topic}"
     known = _get(admin, path, identity, timeout, doing)
     if not isinstance(known, dict):
         raise RemoteFailed(f"{doing}: the answer is not a JSON object", path=admin)
@@ -97,7 +97,7 @@ def retention(
     Raises:
         RemoteFailed: no answer, or an unusable answer.
     """
-    doing = f"asking for the retention of {topic}"
+    doing = f"reading the retention of {topic}"
     found = _policy(admin, topic, "retention", identity, timeout, doing)
     if not isinstance(found, dict):
         return None
@@ -121,7 +121,7 @@ def compaction_threshold(
     Raises:
         RemoteFailed: no answer, or an unusable answer.
     """
-    doing = f"asking for the compaction threshold of {topic}"
+    doing = f"reading the compaction threshold of {topic}"
     found = _policy(admin, topic, "compactionThreshold", identity, timeout, doing)
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
@@ -145,14 +145,20 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme not in ("http", "https") or not url.hostname:
-            remedy = "give webServiceUrl=http://HOST:PORT or https://HOST:PORT"
+            remedy = "give webServiceUrl=http://HOST:PORT or webServiceUrl=https://HOST:PORT"
             raise RemoteFailed(
                 f"{doing}: {admin!r} is not an HTTP address", path=admin, remedy=remedy
             )
         # Send no token without TLS. A redirect may lead to such an address.
         if url.scheme == "http" and identity.wants_tls:
-            remedy = "give webServiceUrl=https://HOST:PORT, and brokers a webServicePortTls"
-            raise RemoteFailed(f"{doing}: {admin} has no TLS", path=admin, remedy=remedy)
+            remedy = (
+                "set webServicePortTls on the brokers, and give webServiceUrl=https://HOST:PORT"
+            )
+            raise RemoteFailed(
+                f"{doing}: {admin} is an address without TLS, but the configuration requires TLS",
+                path=admin,
+                remedy=remedy,
+            )
         connection = (
             http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
             if url.scheme == "http"
@@ -170,7 +176,8 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
             raise RemoteFailed(
                 f"{doing}: {str(error) or type(error).__name__}",
                 path=admin,
-                remedy="check that the broker runs there, and that this machine can reach it",
+                remedy="check that the broker is running at this address, and that this machine "
+                "can reach it",
             ) from error
         location = answer.getheader("Location")
         if answer.status in (302, 307) and location:
@@ -181,14 +188,16 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
         if answer.status == 204 or (answer.status == 200 and not body):
             return None
         if answer.status != 200:
-            words = f"{doing}: HTTP status {answer.status}"
+            words = f"{doing}: the broker answered with HTTP status {answer.status}"
             raise RemoteFailed(words, path=admin, remedy="see the broker's log")
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
             raise RemoteFailed(f"{doing}: the answer is not JSON", path=admin) from error
     raise RemoteFailed(
-        f"{doing}: the brokers redirect to each other in a circle", path=admin, remedy="ask again"
+        f"{doing}: the brokers redirect to each other in a circle",
+        path=admin,
+        remedy="run the command again",
     )
 
 

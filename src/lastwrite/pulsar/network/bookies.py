@@ -57,16 +57,16 @@ _SIZE = struct.Struct(">I")
 _USUAL = struct.Struct(">qqqqI")  # a RecordHead and a CRC-32C; the payload follows
 
 _CODES = {
-    1: "it does not have the ledger",
-    2: "it does not have the entry",
-    100: "it does not support the request",
-    101: "it cannot read or write its disk",
-    102: "it refuses access",
-    103: "it uses another protocol version",
+    1: "the bookie does not have the ledger",
+    2: "the bookie does not have the entry",
+    100: "the bookie does not support the request",
+    101: "the bookie cannot read or write its disk",
+    102: "the bookie refuses access",
+    103: "the bookie uses another protocol version",
     104: "the ledger is fenced",
-    105: "it is read-only",
-    106: "it is overloaded",
-    107: "the state of the ledger is unknown to it",
+    105: "the bookie is read-only",
+    106: "the bookie is overloaded",
+    107: "the bookie has no state for the ledger",
 }
 _NOT_THERE = (1, 2)
 # The bookie failed to read an entry for a reason other than its disk (a damaged size, for example),
@@ -106,8 +106,10 @@ class LiveLedger:
                 found = segment.bookies
         if not found or not 0 < self.metadata.quorum <= len(found):
             raise CorruptLog(
-                f"ledger {self.id} has a write quorum of {self.metadata.quorum} among {len(found)} bookies",
-                remedy="check the ledger's metadata",
+                f"the metadata of ledger {self.id} contradict each other: a write quorum of "
+                f"{self.metadata.quorum}, and {len(found)} bookies",
+                remedy="print the metadata with bookkeeper shell ledgermetadata -ledgerid "
+                f"{self.id}",
             )
         return found
 
@@ -283,9 +285,11 @@ class Bookies:
         if troubles:
             raise self._none_answers(f"entry {entry} of ledger {ledger.id}", troubles)
         raise damage or CorruptLog(
-            f"entry {entry} of ledger {ledger.id} is on none of its bookies: {', '.join(ledger.bookies_of(entry))}",
-            remedy="check whether the ledger was deleted meanwhile; otherwise let bookkeeper's "
-            "shell recover it",
+            f"none of its bookies has entry {entry} of ledger {ledger.id}: "
+            f"{', '.join(ledger.bookies_of(entry))}",
+            remedy="run the command again, since the topic may have deleted the ledger during the "
+            "command; if the error remains, start all bookies of the cluster, and see "
+            "their logs",
         )
 
     def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
@@ -298,7 +302,7 @@ class Bookies:
         doing = (
             f"reading entry {entry} of ledger {ledger}"
             if entry >= 0
-            else f"asking for the end of ledger {ledger}"
+            else f"reading the end of ledger {ledger}"
         )
         with self._connection(bookie) as link:
             link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
@@ -317,7 +321,7 @@ class Bookies:
 
         A working bookie answers a read of an impossible ledger with "no such ledger".
         """
-        doing = "asking for an impossible ledger"
+        doing = "checking whether the bookie answers reads"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
         return self._answer(link, _READ, _NO_LEDGER, doing).code in _NOT_THERE
 
@@ -331,11 +335,11 @@ class Bookies:
         self, frame: bytes, link: Link, operation: int, ledger: int, doing: str
     ) -> _Answer:
         if len(frame) < _ANSWER.size:
-            raise _strange(link, doing, f"an answer of {len(frame)} bytes")
+            raise _strange(link, doing, f"the answer has only {len(frame)} bytes")
         version, said, _, code, answered, entry = _ANSWER.unpack_from(frame)
         if version != _VERSION or said != operation or answered != ledger:
             raise _strange(
-                link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}"
+                link, doing, f"the answer belongs to another request: {frame[: _ANSWER.size].hex()}"
             )
         if code != 0 and not (operation != _ADD and code in (*_NOT_THERE, _FAILED, _UNREADABLE)):
             raise _refused(link, doing, code)
@@ -405,7 +409,7 @@ class _LedgerReadAhead:
             payload = until_whole(
                 lambda: self._bookies._ask_each(self._ledger, entry, self._digest),
                 self._bookies._patience_s,
-                f"no entry of ledger {self._ledger.id} came from entry {entry} on",
+                f"no bookie returned an entry of ledger {self._ledger.id} from entry {entry} on",
             ).payload
         return payload
 
@@ -511,7 +515,7 @@ class _LedgerReadAhead:
             self._bookies._with_batches.add(bookie)
         behind = first + max(1, len(packets))
         if behind > end or self._asked.get(first, ("", None))[1] is not link:
-            raise _strange(link, self._doing, f"an answer for entry {first}")
+            raise _strange(link, self._doing, f"the answer is for entry {first}")
         if not packets:
             self._found[first] = None
             del self._asked[first]
@@ -535,7 +539,9 @@ class _LedgerReadAhead:
             at = begin + _SIZE.unpack_from(rest, at)[0]
             found.append(rest[begin:at])
         if at != len(rest) or not found:
-            raise _strange(link, self._doing, f"a batch that ends at byte {len(rest)} of {at}")
+            raise _strange(
+                link, self._doing, f"the answer states {at} bytes of entries, but has {len(rest)}"
+            )
         return found
 
     def _payload(self, packet: bytes, entry: int, bookie: str, link: Link) -> bytes | None:
@@ -613,14 +619,14 @@ class LedgerWriter:
             RemoteFailed: a bookie does not accept an entry.
         """
         self._send()
-        doing = f"adding to ledger {self._ledger.id}"
+        doing = f"adding entries to ledger {self._ledger.id}"
         for bookie, waited in self._waited.items():
             try:
                 link = self._bookies._link(bookie)
                 while waited:
                     entry = self._bookies._answer(link, _ADD, self._ledger.id, doing).entry
                     if entry not in waited:
-                        raise _strange(link, doing, f"an answer for entry {entry}")
+                        raise _strange(link, doing, f"the answer is for entry {entry}")
                     waited.discard(entry)
             except RemoteFailed as error:
                 self._fail(bookie, error)
@@ -636,7 +642,9 @@ class LedgerWriter:
     def _send(self) -> None:
         for bookie, frames in self._frames.items():
             try:
-                self._bookies._link(bookie).send(frames, f"adding to ledger {self._ledger.id}")
+                self._bookies._link(bookie).send(
+                    frames, f"adding entries to ledger {self._ledger.id}"
+                )
             except RemoteFailed as error:
                 self._fail(bookie, error)
         self._frames.clear()
@@ -653,8 +661,8 @@ def _digest_of(ledger: LiveLedger) -> Digest:
         return Digest(ledger.metadata.digest or 0)
     except ValueError:
         raise UnsupportedFormat(
-            f"ledger {ledger.id} has digests of type {ledger.metadata.digest}",
-            remedy="CRC32, CRC32C, HMAC and none are supported",
+            f"the digest type {ledger.metadata.digest} of ledger {ledger.id} is not supported",
+            remedy="the supported digest types are CRC32, CRC32C, HMAC and none (DUMMY)",
         ) from None
 
 
@@ -670,7 +678,9 @@ def _opened(
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
     remedy = "check the disks of this bookie"
     if len(packet) < size:
-        raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy=remedy)
+        raise CorruptLog(
+            f"{where}: bookie {bookie} returned only {len(packet)} bytes", remedy=remedy
+        )
     found, number, confirmed, ledger_bytes = RECORD_HEAD.unpack_from(packet)
     if found != ledger or (entry is not None and number != entry) or number < 0:
         words = f"{where}: bookie {bookie} returned entry {number} of ledger {found}"
@@ -684,9 +694,10 @@ def _opened(
 
 
 def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
-    said = _CODES.get(code, "it refuses")
+    said = _CODES.get(code, "the bookie refuses the request")
     remedy = (
-        "use TLS: bookkeeperTLSClientAuthentication=true and its files; SASL is not supported"
+        "set bookkeeperTLSClientAuthentication=true with its certificate files; SASL is not "
+        "supported"
         if code == _NOT_LET_IN
         else "see the bookie's log"
     )
@@ -695,5 +706,5 @@ def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
 
 def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
     return RemoteFailed(
-        f"{doing}: {what}", path=link.address, remedy="check that a bookie listens there"
+        f"{doing}: {what}", path=link.address, remedy="check that this address is a bookie's"
     )

@@ -134,7 +134,7 @@ class Broker:
         """
         number = next(self._numbers)
         lookup = Lookup(topic=topic, request_id=number, authoritative=authoritative)
-        doing = f"asking who serves {topic}"
+        doing = f"looking up the broker of {topic}"
         answer = self._ask(number, BaseCommand(kind=23, lookup=lookup), doing)
         assert answer.lookup_response is not None
         return answer.lookup_response
@@ -255,7 +255,7 @@ class Broker:
                         raise RemoteFailed(
                             f"{doing}: no answer from the broker within {self._timeout:g} s",
                             path=self.address,
-                            remedy="check that it is running",
+                            remedy="check that the broker is running",
                         )
                 return self._answers.pop(number)
         finally:
@@ -273,9 +273,9 @@ class Broker:
             return decode_command(frame)
         except LogError as error:
             raise RemoteFailed(
-                f"not a broker's answer: {error.problem}",
+                f"the answer is not a broker's: {error.problem}",
                 path=self.address,
-                remedy="check that a broker listens there",
+                remedy="check that this address is a broker's",
             ) from error
 
     def _authenticate(self) -> None:
@@ -298,7 +298,9 @@ class Broker:
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
         if code == ServerError.CONSUMER_BUSY:
-            remedy = "another compaction of the topic runs: run this again after its end"
+            remedy = (
+                "wait until the other compaction of the topic has ended, then run the command again"
+            )
             return LogHeld(said, path=self.address, remedy=remedy)
         if code == ServerError.TOPIC_NOT_FOUND:
             return NotALog(said, path=self.address, remedy="give a topic that exists")
@@ -337,7 +339,7 @@ class Subscription:
             RemoteFailed: no answer, or a refusal.
         """
         number = next(self.broker._numbers)
-        doing = f"asking for the last message of {self.topic}"
+        doing = f"reading the last message id of {self.topic}"
         question = LastMessageId(consumer_id=self._consumer, request_id=number)
         answer = self.broker._ask(number, BaseCommand(kind=29, last_message_id=question), doing)
         if answer.error is not None:
@@ -360,7 +362,7 @@ class Subscription:
             RemoteFailed: it is unknown whether the broker has read the acknowledgement.
         """
         number = next(self.broker._numbers)
-        doing = f"acknowledging {horizon} of {self.topic} with ledger {ledger}"
+        doing = f"acknowledging {self.topic} up to {horizon} with ledger {ledger}"
         ack = Ack(
             consumer_id=self._consumer,
             positions=(MessageId(ledger_id=horizon.ledger, entry_id=horizon.entry),),
@@ -382,7 +384,7 @@ class Subscription:
         number = next(self.broker._numbers)
         close = CloseConsumer(consumer_id=self._consumer, request_id=number)
         command = BaseCommand(kind=16, close_consumer=close)
-        self.broker._ask(number, command, f"leaving {self.topic}")
+        self.broker._ask(number, command, f"closing the subscription of {self.topic}")
 
     def __enter__(self) -> Subscription:
         return self
@@ -406,8 +408,8 @@ def find_owner(
         NotALog: the topic does not exist.
     """
     if not urls:
-        remedy = "start a broker, since only a broker can store the horizon"
-        raise RemoteFailed("no broker of the cluster is alive", remedy=remedy)
+        remedy = "start a broker: only a broker can store the compaction horizon"
+        raise RemoteFailed("no broker of the cluster is running", remedy=remedy)
     deadline = time.monotonic() + timeout
     failed = RemoteFailed("no broker answers")
     while time.monotonic() <= deadline:
@@ -431,7 +433,9 @@ def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout
         try:
             answer = broker.lookup(topic, authoritative)
             if answer.response == LookupType.FAILED or answer.response is None:
-                raise broker._refusal(f"asking who serves {topic}", answer.error, answer.message)
+                raise broker._refusal(
+                    f"looking up the broker of {topic}", answer.error, answer.message
+                )
             named = _named(answer, at, topic)
             if answer.response == LookupType.CONNECT and named == at:
                 return broker
@@ -444,21 +448,22 @@ def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout
                 return Broker(service, identity, timeout, proxied=named.address)
             return Broker(named, identity, timeout)
         at, authoritative = named, bool(answer.authoritative)
-    words = f"asking who serves {topic}: the brokers redirect to each other in a circle"
-    raise RemoteFailed(words, path=service.address, remedy="run it again")
+    words = f"looking up the broker of {topic}: the brokers redirect to each other in a circle"
+    raise RemoteFailed(words, path=service.address, remedy="run the command again")
 
 
 def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
     """The broker in an answer: with TLS if ``asked`` has TLS, otherwise preferably without TLS."""
     if asked.has_tls and not answer.broker_url_tls:
         raise RemoteFailed(
-            f"{topic} is served by a broker that does not accept TLS",
+            f"the broker of {topic} does not accept TLS",
             path=answer.broker_url or asked.address,
-            remedy="set brokerServicePortTls on the brokers, or give brokerServiceUrl=pulsar://…",
+            remedy="set brokerServicePortTls on the brokers, or give "
+            "brokerServiceUrl=pulsar://HOST:PORT",
         )
     named = (not asked.has_tls and answer.broker_url) or answer.broker_url_tls
     if not named:
-        raise RemoteFailed(f"{topic} is served by a broker that has no address", path=asked.address)
+        raise RemoteFailed(f"the broker of {topic} has no address", path=asked.address)
     return parse_broker_url(named)
 
 

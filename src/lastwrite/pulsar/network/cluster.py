@@ -157,10 +157,11 @@ class PulsarCluster:
                         return Compaction(said.horizon, said.compacted_ledger)
                 problem = CorruptLog(
                     f"the subscription {COMPACTION_CURSOR} of {topic} is stored in ledger "
-                    f"{cursor.cursors_ledger}, which "
-                    f"{'has no entry' if ledger is not None else 'is gone'}",
+                    f"{cursor.cursors_ledger}, but this ledger "
+                    f"{'has no entry' if ledger is not None else 'no longer exists'}",
                     path=self.store.address,
-                    remedy="unload the topic, so that its broker stores the subscription again",
+                    remedy="run pulsar-admin topics unload TOPIC, so that its broker stores the "
+                    "subscription again, then run the command again",
                 )
             # another ledger may have become the cursor's ledger meanwhile
             except CorruptLog as error:
@@ -225,8 +226,10 @@ class PulsarCluster:
 def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
     if cursor.horizon is None:
         raise CorruptLog(
-            f"the subscription {COMPACTION_CURSOR} of {topic} has no position",
-            remedy="delete this subscription, then compact the topic again",
+            f"the subscription {COMPACTION_CURSOR} of {topic} has no position in the metadata "
+            "store",
+            remedy=f"run pulsar-admin topics unload {topic}, so that its broker stores the "
+            "subscription again, then run the command again",
         )
     return Compaction(cursor.horizon, cursor.compacted_ledger)
 

@@ -209,11 +209,15 @@ def decode_command(frame: bytes) -> BaseCommand:
         TruncatedLog, CorruptLog: the frame is not a command.
     """
     if len(frame) < _LENGTH.size:
-        raise TruncatedLog("frame of a broker without a command", 0)
+        raise TruncatedLog("the frame ends before its command", 0)
     (length,) = _LENGTH.unpack_from(frame)
     if length > len(frame) - _LENGTH.size:
-        raise TruncatedLog(f"command of {length} bytes, {len(frame) - _LENGTH.size} are left", 0)
+        raise TruncatedLog(
+            f"the command length is {length} bytes, but only {len(frame) - _LENGTH.size} bytes "
+            "follow",
+            0,
+        )
     command = BaseCommand.decode(frame, _LENGTH.size, _LENGTH.size + length)
     if command.kind <= 1:
-        raise CorruptLog(f"command of kind {command.kind}", _LENGTH.size)
+        raise CorruptLog(f"the command kind {command.kind} is invalid", _LENGTH.size)
     return command

@@ -27,7 +27,7 @@ from lastwrite.pulsar.rules.live_settings import TlsFiles
 _SCHEME = "etcd:"
 _MOST_BYTES = 256 << 20  # largest accepted size of an answer
 _RETRY_SECONDS = 0.2
-_UNREACHED = "check that etcd runs there, and that this machine can reach it"
+_UNREACHED = "check that etcd is running at this address, and that this machine can reach it"
 _REFUSED = (401, 403)
 
 
@@ -57,8 +57,9 @@ class Etcd:
         parts = [urlsplit(part.strip()) for part in url.removeprefix(_SCHEME).split(",")]
         if not all(part.scheme in ("http", "https") and part.hostname for part in parts):
             raise InvalidConfig(
-                f"{url!r} is not an address of etcd",
-                remedy="give metadataStoreUrl=etcd:http://HOST:PORT,http://HOST:PORT, or https",
+                f"{url!r} is not an etcd address",
+                remedy="give metadataStoreUrl=etcd:http://HOST:PORT,http://HOST:PORT, or the same "
+                "with https",
             )
         self._servers = [(p.scheme == "https", p.hostname or "", p.port or 2379) for p in parts]
         self._tls = tls_context(tls) if any(is_tls for is_tls, _, _ in self._servers) else None
@@ -153,11 +154,12 @@ class Etcd:
             refuses = error.status in _REFUSED or "permission denied" in str(error)
             refuses = refuses or "user name is empty" in str(error)
             remedy = (
-                "set metadataStoreAuth=digest:USER:PASSWORD to a user with access"
+                "set metadataStoreAuth=digest:USER:PASSWORD to a user that may read and write "
+                "the cluster's metadata"
                 if refuses
                 else None
             )
-            words = f"{doing}: etcd refuses: {error}"
+            words = f"{doing}: etcd refuses the request: {error}"
             raise RemoteFailed(words, path=self.address, remedy=remedy) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
@@ -199,9 +201,9 @@ class Etcd:
 
     def _strange(self, doing: str) -> RemoteFailed:
         return RemoteFailed(
-            f"{doing}: not an answer of etcd",
+            f"{doing}: the answer is not etcd's",
             path=self.address,
-            remedy="check that etcd listens there",
+            remedy="check that this address is etcd's",
         )
 
 

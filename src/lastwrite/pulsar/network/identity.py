@@ -43,8 +43,8 @@ class PulsarCredentials:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise InvalidConfig(f"cannot read the token: {why}", path=path) from error
+            why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
+            raise InvalidConfig(f"cannot read the token file: {why}", path=path) from error
         return checked_token(text, path).encode()
 
     def headers(self) -> dict[str, str]:

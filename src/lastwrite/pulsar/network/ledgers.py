@@ -40,8 +40,10 @@ class Quorums:
     def __post_init__(self) -> None:
         if not 0 < self.ack <= self.write <= self.ensemble:
             raise InvalidConfig(
-                f"an ensemble of {self.ensemble}, a write quorum of {self.write} and an ack quorum of {self.ack}",
-                remedy="make each of these at least 1 and at most the one before it",
+                f"the ensemble size {self.ensemble}, the write quorum {self.write} and the "
+                f"ack quorum {self.ack} contradict each other",
+                remedy="give an ensemble size that is at least the write quorum, a write quorum "
+                "that is at least the ack quorum, and an ack quorum of at least 1",
             )
 
 
@@ -130,10 +132,10 @@ def choose_bookies(
     if len(usable) < count:
         said = "".join(f"; {bookie} failed" for bookie in refused)
         raise RemoteFailed(
-            f"{len(usable)} bookies accept entries, and a ledger needs {count}{said}",
-            remedy="start more bookies, or set managedLedgerDefaultEnsembleSize, …WriteQuorum and "
-            "…AckQuorum as the "
-            "brokers have them",
+            f"a new ledger needs {count} bookies, but only {len(usable)} accept entries{said}",
+            remedy="start more bookies, or set managedLedgerDefaultEnsembleSize, "
+            "managedLedgerDefaultWriteQuorum and managedLedgerDefaultAckQuorum to the "
+            "brokers' values",
         )
     order = sorted(usable, key=lambda bookie: secrets.randbits(32))
     chosen: list[str] = []

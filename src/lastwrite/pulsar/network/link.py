@@ -133,10 +133,10 @@ class Link:
             (length,) = _PREFIX.unpack_from(self._received, self._taken)
             if not 0 < length <= _MOST_BYTES:
                 raise RemoteFailed(
-                    f"{doing}: a frame of {length} bytes",
+                    f"{doing}: the answer begins with an invalid frame length of {length} bytes",
                     path=self.address,
-                    remedy=f"check that a {self._kind} listens there, with or without TLS as "
-                    "configured",
+                    remedy=f"check that this address is a {self._kind}'s, and that it uses TLS "
+                    "exactly if the configuration does",
                 )
             self._fill(_PREFIX.size + length, deadline)
         except RemoteFailed:
@@ -196,7 +196,7 @@ class Link:
                 if self._socket is not None:
                     self._socket.settimeout(self._timeout)
             if not part:
-                raise ConnectionResetError("the other side closed the connection")
+                raise ConnectionResetError("the server closed the connection")
             self._received += part
 
     def _failed(self, error: OSError, doing: str) -> RemoteFailed:
@@ -204,23 +204,22 @@ class Link:
             return RemoteFailed(
                 f"{doing}: no answer from the {self._kind} within {self._timeout:g} s",
                 path=self.address,
-                remedy="check that it is running",
+                remedy=f"check that the {self._kind} is running",
             )
         if isinstance(error, ssl.SSLCertVerificationError):
             return RemoteFailed(
-                f"{doing}: the {self._kind}'s certificate is refused: {error.verify_message}",
+                f"{doing}: the {self._kind}'s certificate is not trusted: {error.verify_message}",
                 path=self.address,
-                remedy="give the certificate authority as tlsTrustCertsFilePath, for bookies as "
-                "bookkeeperTLSTrustCertsFilePath; if host names are verified, the certificate must "
-                "have the host's name",
+                remedy="set tlsTrustCertsFilePath (for bookies bookkeeperTLSTrustCertsFilePath) "
+                "to the certificate of the authority; if host names are verified, connect "
+                "by a host name of the certificate",
             )
         if isinstance(error, ssl.SSLError):
             why = (error.reason or str(error)).lower().replace("_", " ")
             return RemoteFailed(
-                f"{doing}: no TLS with the {self._kind}: {why}",
+                f"{doing}: the TLS handshake with the {self._kind} failed: {why}",
                 path=self.address,
-                remedy="check that it uses TLS at that port, and whether it requires a client "
-                "certificate",
+                remedy="check that the port uses TLS, and whether it requires a client certificate",
             )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
         begun = ConnectionResetError, ConnectionAbortedError, BrokenPipeError
@@ -228,5 +227,6 @@ class Link:
         return kind(
             f"{doing}: {reason}",
             path=self.address,
-            remedy=f"check that the {self._kind} runs there, and that this machine can reach it",
+            remedy=f"check that the {self._kind} is running at this address, and that this "
+            "machine can reach it",
         )

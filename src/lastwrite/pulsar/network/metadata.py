@@ -133,7 +133,7 @@ class MetadataStore:
             InvalidConfig: the store can only be read.
         """
         if self._nodes.read_only:
-            words = f"{doing}: the metadata store can only be read"
+            words = f"{doing}: Lastwrite can only read this metadata store"
             raise InvalidConfig(words, path=self.address, remedy=self._nodes.read_only)
 
     # ------------------------------------------------------------------ topics
@@ -142,7 +142,7 @@ class MetadataStore:
         """The number of partitions of a topic. 0 if it is not partitioned, or does not exist."""
         whole = topic.with_partition(-1)
         path = f"{_PARTITIONED}/{whole.managed_ledger}"
-        node = self._get(path, f"asking for the partitions of {whole}")
+        node = self._get(path, f"reading the number of partitions of {whole}")
         if node is None:
             return 0
         try:
@@ -151,7 +151,9 @@ class MetadataStore:
             words = f"the number of partitions of {whole} cannot be read: {error!r}"
             raise CorruptLog(words, path=self.address) from error
         if not isinstance(count, int) or not 0 <= count <= _MAX_LEDGER:
-            raise CorruptLog(f"{whole} has {count!r} partitions", path=self.address)
+            raise CorruptLog(
+                f"the number of partitions of {whole} is invalid: {count!r}", path=self.address
+            )
         return count
 
     def topics(self, tenant: str, namespace: str) -> list[TopicName]:
@@ -160,7 +162,7 @@ class MetadataStore:
         Partitions are separate topics.
         """
         place = f"{tenant}/{namespace}/persistent"
-        names = self._nodes.children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
+        names = self._nodes.children(f"{_TOPICS}/{place}", f"listing the topics of {place}")
         return sorted(TopicName.of_managed_ledger(f"{place}/{name}") for name in names)
 
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
@@ -171,7 +173,7 @@ class MetadataStore:
         Raises:
             CorruptLog, UnsupportedFormat: the node cannot be read.
         """
-        node = self._get(f"{_TOPICS}/{topic.managed_ledger}", f"asking for the ledgers of {topic}")
+        node = self._get(f"{_TOPICS}/{topic.managed_ledger}", f"reading the ledger list of {topic}")
         if node is None:
             return None
         with located(f"{self.address}{_TOPICS}/{topic.managed_ledger}"):
@@ -183,7 +185,7 @@ class MetadataStore:
         If ``cursors_ledger`` names a ledger, the last entry of that ledger is valid instead.
         """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
-        node = self._get(path, f"asking for the subscription {subscription} of {topic}")
+        node = self._get(path, f"reading the subscription {subscription} of {topic}")
         if node is None:
             return None
         with located(self.address + path):
@@ -198,8 +200,8 @@ class MetadataStore:
         preferred.
         """
         found = []
-        for name in self._nodes.children(_BROKERS, "asking for the brokers"):
-            known = _object(self._get(f"{_BROKERS}/{name}", "asking for the brokers"))
+        for name in self._nodes.children(_BROKERS, "listing the brokers"):
+            known = _object(self._get(f"{_BROKERS}/{name}", "listing the brokers"))
             ways = ("Tls",) if in_tls else ("", "Tls")
             binary, admin = (
                 next((str(url) for way in ways if (url := known.get(name + way))), None)
@@ -217,23 +219,24 @@ class MetadataStore:
         """
         for place in ("available", "available/readonly"):
             path = f"{self._ledgers}/{place}/{bookie}"
-            node = self._get(path, f"asking where bookie {bookie} listens")
+            node = self._get(path, f"reading the address of bookie {bookie}")
             if node is not None:
                 return self._listens_at(bookie, node)
         raise RemoteFailed(
-            f"bookie {bookie} is not alive",
+            f"bookie {bookie} is not running",
             path=self.address,
-            remedy="start it, or let autorecovery copy its ledgers to another bookie",
+            remedy="start the bookie, or wait until autorecovery has copied its ledgers to "
+            "another bookie",
         )
 
     def bookies(self) -> list[str]:
         """The bookies that accept new entries, sorted."""
-        names = self._nodes.children(f"{self._ledgers}/available", "asking for the bookies")
+        names = self._nodes.children(f"{self._ledgers}/available", "listing the bookies")
         return sorted(name for name in names if name != "readonly")
 
     def racks(self) -> dict[str, str]:
         """The racks by bookie. A bookie without a rack is absent."""
-        groups = _object(self._get(_RACKS, "asking for the bookies' racks"))
+        groups = _object(self._get(_RACKS, "reading the racks of the bookies"))
         return {
             str(bookie): str(known["rack"])
             for group in groups.values()
@@ -251,7 +254,7 @@ class MetadataStore:
             CorruptLog, UnsupportedFormat: the node cannot be read.
         """
         path = self._ledger_path(number)
-        node = self._get(path, f"asking for ledger {number}")
+        node = self._get(path, f"reading the metadata of ledger {number}")
         if node is None:
             return None
         with located(self.address + path):
@@ -269,7 +272,7 @@ class MetadataStore:
         metadata = replace(metadata, ctoken=secrets.randbits(62))
         number = self._next_number()
         path, data = self._ledger_path(number), metadata.encode_node()
-        doing = f"making ledger {number}"
+        doing = f"creating ledger {number}"
         try:
             version = self._nodes.create(path, data, doing)
         except (
@@ -301,9 +304,9 @@ class MetadataStore:
             if isinstance(error, MetadataTimeout):
                 raise error.error from error
             raise CommitConflict(
-                f"ledger {number}, which Lastwrite wrote, was changed by another program",
+                f"another program changed ledger {number}, which Lastwrite was writing",
                 path=self.address,
-                remedy="nothing was committed; run it again",
+                remedy="nothing was committed; run the command again",
             ) from error
 
     def delete_ledger(self, number: int) -> None:
@@ -317,7 +320,10 @@ class MetadataStore:
 
         After a crash the note marks a ledger that may be unused.
         """
-        path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
+        path, doing = (
+            f"{_notes_path(topic)}/{ledger}",
+            f"adding ledger {ledger} to the notes on {topic}",
+        )
         try:
             self._nodes.create(path, b"", doing)
         except NodeExists:
@@ -328,29 +334,29 @@ class MetadataStore:
 
     def noted(self, topic: TopicName) -> list[int]:
         """The noted ledgers of the topic."""
-        names = self._nodes.children(_notes_path(topic), f"asking for notes on {topic}")
+        names = self._nodes.children(_notes_path(topic), f"reading the notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def forget(self, topic: TopicName, ledger: int) -> None:
         """Delete a note."""
         folder = _notes_path(topic)
         for place in (f"{folder}/{ledger}", folder):
-            self._nodes.delete(place, f"forgetting ledger {ledger}")
+            self._nodes.delete(place, f"deleting the note on ledger {ledger}")
 
     # ------------------------------------------------------------------ paths and numbers
 
     def _ledger_path(self, number: int) -> str:
         if not 0 <= number < _MAX_LEDGER:
             raise UnsupportedFormat(
-                f"ledger {number} has a number of 63 bits",
+                f"the ledger id {number} is too high for Lastwrite",
                 path=self.address,
-                remedy="only ledgers below 2147483647 can be compacted",
+                remedy="only ledger ids below 2147483647 can be compacted",
             )
         digits = f"{number:010d}"
         return f"{self._ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
     def _refuse_other_layout(self) -> None:
-        doing = "asking how ledgers are laid out"
+        doing = "reading the layout of the ledgers"
         node = self._get(f"{self._ledgers}/LAYOUT", doing)
         if node is None and not isinstance(self._nodes, ZooKeeper):
             # A cluster that started with another store than ZooKeeper has no such node, because
@@ -358,36 +364,36 @@ class MetadataStore:
             node = self._get(f"{self._ledgers}/INSTANCEID", doing) and _HIERARCHICAL.encode()
         if node is None or _HIERARCHICAL not in node.decode(errors="replace"):
             raise UnsupportedFormat(
-                f"the layout of the ledgers at {self._ledgers} is not supported: "
-                f"{(node or b'nobody').decode(errors='replace')!r}",
+                f"the ledger layout at {self._ledgers} is not supported: "
+                f"{(node or b'none').decode(errors='replace')!r}",
                 path=self.address,
-                remedy="set bookkeeperMetadataServiceUri to the path of a cluster's ledgers; they "
-                "must have the layout of "
-                "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory",
+                remedy="set bookkeeperMetadataServiceUri to the ledger path of a cluster with the "
+                "layout org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory",
             )
 
     def _next_number(self) -> int:
-        doing = "asking for a ledger's number"
+        doing = "allocating a ledger id"
         if self._nodes.find(f"{self._ledgers}/idgen-long", doing) is not None:
             raise UnsupportedFormat(
-                "the cluster numbers its new ledgers with 63 bits",
+                "the cluster has ledger ids beyond 2147483647, which Lastwrite does not support",
                 path=self.address,
-                remedy="such ledgers cannot be compacted; see docs/guide/pulsar-live.md",
+                remedy="nothing was changed; see docs/guide/pulsar-live.md",
             )
         text = self._nodes.number(f"{self._ledgers}/idgen/ID-", doing)
         number = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else -1
         if not 0 <= number < _MAX_LEDGER:
             raise UnsupportedFormat(
-                f"the cluster has no ledger numbers below 2147483647 left: {text}",
+                f"the cluster has used all ledger ids below 2147483647: {text}",
                 path=self.address,
-                remedy="brokers then use longer numbers, and such ledgers cannot be compacted",
+                remedy="nothing was changed; Lastwrite cannot compact topics with higher ledger "
+                "ids",
             )
         return number
 
     def _not_done(self, doing: str, error: NodeExists | MetadataTimeout) -> RemoteFailed:
         if isinstance(error, MetadataTimeout):
             return error.error
-        remedy = "check the metadata store, then run it again"
+        remedy = "check the metadata store, then run the command again"
         return RemoteFailed(f"{doing}: the node exists already", path=self.address, remedy=remedy)
 
     def _listens_at(self, bookie: str, node: bytes) -> str:
@@ -405,7 +411,8 @@ class MetadataStore:
             raise RemoteFailed(
                 f"bookie {bookie} is registered without an address",
                 path=self.address,
-                remedy="check its node under /ledgers/available",
+                remedy="restart the bookie; its registration is the node "
+                f"/ledgers/available/{bookie}",
             ) from None
         return bookie
 

@@ -33,8 +33,8 @@ def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
                 raise RemoteFailed(
                     f"{what} for {waited_s:.0f} s: {error.problem}",
                     path=error.path,
-                    remedy="check the network and the bookies, then run the same command again; "
-                    "default.api.timeout.ms sets how long it waits",
+                    remedy="check the network and the bookies, then run the command again; "
+                    "default.api.timeout.ms sets how long Lastwrite waits",
                 ) from error
         time.sleep(pause_s(tries))
         tries += 1

@@ -44,9 +44,9 @@ _PLAIN = "give the address of a listener without TLS"
 _WHERE = "give metadataStoreUrl as in the brokers' broker.conf, usually zk:HOST:2181"
 # A standalone has no ZooKeeper by default.
 _PULSARS = (
-    f"clients connect there; {_WHERE}; a standalone keeps its metadata in RocksDB, which "
-    "can only be read (metadataStoreUrl=rocksdb://PATH of its data/metadata), unless it was first "
-    "started with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
+    f"clients connect to this port; {_WHERE}. The metadata of a standalone are in RocksDB, "
+    "which can only be read: metadataStoreUrl=rocksdb://PATH of its data/metadata. To "
+    "publish, start a new standalone with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
 )
 
 
@@ -69,7 +69,8 @@ class ProbeResult:
 _SILENT = ProbeResult(
     f"no answer within {_SECONDS:g} s",
     worth_seconds=_STALLED_SECONDS,
-    remedy="check that this machine can reach it (firewall, separate network)",
+    remedy="check that this machine can reach the address: a firewall or another network may "
+    "block it",
 )
 
 
@@ -114,7 +115,7 @@ def _who_answers(address: str) -> ProbeResult:
     for each in (_zookeeper(said[0]), _broker(said[1]), *map(_anybody, (said[2], *said))):
         if each is not None:
             return each
-    words = "a server accepts connections there, but does not answer a ZooKeeper client"
+    words = "a server accepts connections at this address, but does not answer a ZooKeeper client"
     return ProbeResult(words, worth_seconds=_STALLED_SECONDS)
 
 
@@ -127,14 +128,17 @@ def _ask(host: str, port: int, question: bytes) -> bytes | ProbeResult:
     try:
         connection = socket.create_connection((host, port), _SECONDS)
     except socket.gaierror:
-        return ProbeResult(f"the name {host} does not resolve", remedy="see to its spelling")
+        return ProbeResult(
+            f"the host name {host} cannot be resolved", remedy="check the spelling of the host name"
+        )
     except TimeoutError:
         return _SILENT
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         return ProbeResult(
             why,
-            remedy="check that a ZooKeeper runs there and accepts connections from other machines",
+            remedy="check that ZooKeeper is running at this address and accepts connections from "
+            "other machines",
         )
     received = b""
     with connection:
@@ -156,12 +160,16 @@ def _ask(host: str, port: int, question: bytes) -> bytes | ProbeResult:
 def _zookeeper(said: bytes) -> ProbeResult | None:
     if said.startswith(b"Zookeeper version") or b"not in the whitelist" in said:
         return ProbeResult(
-            "a ZooKeeper that does not answer clients", worth_seconds=math.inf, remedy="see its log"
+            "the server is a ZooKeeper, but does not answer clients",
+            worth_seconds=math.inf,
+            remedy="see ZooKeeper's log",
         )
     if said.startswith(b"This ZooKeeper instance is not currently serving"):
-        words = "a ZooKeeper that is not serving at the moment"
+        words = "the server is a ZooKeeper that serves no requests at the moment"
         return ProbeResult(
-            words, worth_seconds=math.inf, remedy="check that a majority of its ensemble is up"
+            words,
+            worth_seconds=math.inf,
+            remedy="check that a majority of the ZooKeeper ensemble is running",
         )
     return None
 
@@ -173,10 +181,11 @@ def _broker(said: bytes) -> ProbeResult | None:
         return None
     if command.connected is not None:
         return ProbeResult(
-            f"a Pulsar broker's own port ({command.connected.server_version})", remedy=_PULSARS
+            f"the address is a Pulsar broker's service port ({command.connected.server_version})",
+            remedy=_PULSARS,
         )
     if command.error is not None or command.auth_challenge is not None:
-        return ProbeResult("a Pulsar broker's own port", remedy=_PULSARS)
+        return ProbeResult("the address is a Pulsar broker's service port", remedy=_PULSARS)
     return None
 
 
@@ -186,11 +195,17 @@ def _anybody(said: bytes) -> ProbeResult | None:
         head, _, body = said.partition(b"\r\n\r\n")
         status = head.split(b"\r\n")[0]
         if b" 200" in status and body.startswith(b"[") and b'"' in body:
-            return ProbeResult("a Pulsar broker's admin port (HTTP)", remedy=_PULSARS)
-        return ProbeResult(f"an HTTP server ({_shown(status)})")
+            return ProbeResult(
+                "the address is a Pulsar broker's admin port (HTTP)", remedy=_PULSARS
+            )
+        return ProbeResult(f"the address is an HTTP server's ({_shown(status)})")
     if said[:1] == b"\x15" and said[1:2] == b"\x03":
-        return ProbeResult("a server that requires TLS", remedy=_PLAIN)
-    return ProbeResult(f"not a ZooKeeper: it answers {_shown(said)}") if said else None
+        return ProbeResult("the server requires TLS", remedy=_PLAIN)
+    return (
+        ProbeResult(f"the server is not a ZooKeeper: its answer begins with {_shown(said)}")
+        if said
+        else None
+    )
 
 
 def _shown(said: bytes) -> str:

@@ -115,10 +115,13 @@ def publish(
             return PublishedLedger(ours, at, tries, _swept(cluster, topic, ours))
     _clear_away(cluster, topic, base, written, acknowledged)
     words = (
-        f"{topic}: the broker received the acknowledgement up to {at} {tries} times, and has not "
-        "stored it"
+        f"{topic}: Lastwrite sent the acknowledgement of {at} {tries} times, but the broker "
+        "has not stored it"
     )
-    remedy = "see the broker's log for the reason why the subscription __compaction does not move"
+    remedy = (
+        "nothing was changed; see the broker's log for the reason why the subscription "
+        "__compaction does not move"
+    )
     raise RemoteFailed(words, path=store.address, remedy=remedy)
 
 
@@ -178,11 +181,12 @@ def _reject_other(
     found = cluster.compaction_of(topic)
     ledger, expected = found and found.ledger, base and base.ledger
     if ledger != expected and ledger not in written:
+        former = "no compacted ledger" if expected is None else f"compacted ledger {expected}"
         raise CommitConflict(
-            f"{topic} was compacted into ledger {ledger} meanwhile; this round began with "
-            f"{expected}",
+            f"another program compacted {topic} into ledger {ledger} during the command, "
+            f"which began with {former}",
             path=cluster.store.address,
-            remedy="nothing was changed; run it again",
+            remedy="nothing was changed; run the command again",
         )
 
 
@@ -198,18 +202,18 @@ def _place(
         ):
             return mark_delete
         raise CommitConflict(
-            f"{topic}: the subscription __compaction is at {mark_delete}, beyond the horizon "
-            f"{horizon}",
+            f"{topic}: the subscription __compaction is at {mark_delete}, beyond the "
+            f"compaction horizon {horizon} of this command",
             path=cluster.store.address,
-            remedy="nothing was changed; run it again; if it happens again, check whether a "
-            "backlog quota moves it",
+            remedy="nothing was changed; run the command again; if the error remains, check "
+            "whether a backlog quota moves the subscription",
         )
     is_listed = any(ledger.ledger == horizon.ledger for ledger in info.ledgers)
     if not is_listed or _last_of(cluster, info, horizon) < horizon.entry:
         raise CommitConflict(
-            f"{topic} no longer has entry {horizon}",
+            f"{topic} no longer has entry {horizon}, the compaction horizon of this command",
             path=cluster.store.address,
-            remedy="nothing was changed; run it again",
+            remedy="nothing was changed; run the command again",
         )
     return horizon
 

@@ -25,8 +25,8 @@ _SCHEME = "rocksdb:"
 _HEAD = struct.Struct(">iiqqqqb")
 _FORMAT = 1
 _READ_ONLY = (
-    "with metadata in RocksDB only fetch and plan work, and no round can be published; it can be "
-    "with ZooKeeper: PULSAR_STANDALONE_USE_ZOOKEEPER=1 before the standalone's first start"
+    "only fetch and plan work with metadata in RocksDB. To publish rounds, start a new "
+    "standalone with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
 )
 
 
@@ -47,14 +47,16 @@ class RocksDb:
             from rocksdict import AccessType, Options, Rdict
         except ImportError as error:
             raise EnvironmentUnfit(
-                "reading metadata in RocksDB requires rocksdict, which is not installed",
+                "reading metadata in RocksDB requires the package rocksdict, which is not "
+                "installed",
                 remedy="run pip install 'lastwrite[pulsar]'",
             ) from error
         if not (Path(self.address) / "CURRENT").exists():
             raise InvalidConfig(
                 "the path is not a RocksDB store",
                 path=self.address,
-                remedy="give metadataStoreUrl=rocksdb://PATH of the standalone's data/metadata",
+                remedy="give metadataStoreUrl=rocksdb://PATH, where PATH is the standalone's "
+                "data/metadata",
             )
         self._scratch = make_folder()
         try:
@@ -69,9 +71,9 @@ class RocksDb:
             if not isinstance(error, Exception):
                 raise
             raise InvalidConfig(
-                f"the store cannot be opened: {error}",
+                f"the RocksDB store cannot be opened: {error}",
                 path=self.address,
-                remedy="run lastwrite as a user that may read the store",
+                remedy="run lastwrite as a user with read access to the store",
             ) from error
 
     def close(self) -> None:
@@ -100,7 +102,7 @@ class RocksDb:
             self._store.try_catch_up_with_primary()
         except Exception as error:  # the library raises exceptions of its own type
             raise RemoteFailed(
-                f"{doing}: {error}", path=self.address, remedy="run it again"
+                f"{doing}: {error}", path=self.address, remedy="run the command again"
             ) from error
 
     def create(self, path: str, data: bytes, doing: str) -> int:
@@ -117,7 +119,9 @@ class RocksDb:
 
     def _refused(self, doing: str) -> InvalidConfig:
         return InvalidConfig(
-            f"{doing}: the store can only be read", path=self.address, remedy=_READ_ONLY
+            f"{doing}: Lastwrite can only read a RocksDB store",
+            path=self.address,
+            remedy=_READ_ONLY,
         )
 
 
@@ -128,8 +132,12 @@ def decode_value(value: bytes, where: str) -> Node:
         CorruptLog: its head is not of a supported form.
     """
     if len(value) < _HEAD.size:
-        raise CorruptLog(f"a value of {len(value)} bytes", 0, where)
+        raise CorruptLog(f"the value has only {len(value)} bytes, less than its header", 0, where)
     size, form, version, *_ = _HEAD.unpack_from(value)
     if form != _FORMAT or not _HEAD.size <= size <= len(value):
-        raise CorruptLog(f"a value of format {form} with a head of {size} bytes", 0, where)
+        raise CorruptLog(
+            f"the value has format {form} and a header of {size} bytes, which is not supported",
+            0,
+            where,
+        )
     return Node(value[size:], version)

@@ -58,14 +58,14 @@ def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
         status = BookieResponse.decode(answer).status
     except LogError as error:
         raise RemoteFailed(
-            f"not a bookie's answer: {error.problem}",
+            f"the answer is not a bookie's: {error.problem}",
             path=address,
-            remedy="check that a bookie listens there",
+            remedy="check that this address is a bookie's",
         ) from error
     if status != _OK:
         raise RemoteFailed(
             f"the bookie does not support TLS (status {status})",
             path=address,
-            remedy="configure the bookie's tlsProviderFactoryClass, or unset "
+            remedy="set tlsProviderFactoryClass in the bookie's configuration, or leave out "
             "bookkeeperTLSClientAuthentication",
         )

@@ -30,10 +30,11 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
             context.load_cert_chain(files.certificate, files.key or None, password="")
     except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
-            f"a certificate or key cannot be read: {error.strerror or error}",
+            f"a certificate or a key cannot be read: {error.strerror or error}",
             path=", ".join(each for each in (files.trusted, files.certificate, files.key) if each),
-            remedy="give PEM files, the key without a password: tlsTrustCertsFilePath, "
-            "tlsCertificateFilePath, tlsKeyFilePath; for bookies bookkeeperTLS…",
+            remedy="set tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath to PEM "
+            "files, and use a key without a password; for bookies use the same names with "
+            "bookkeeperTLS in the place of tls",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Java accepts certificates with fewer extensions

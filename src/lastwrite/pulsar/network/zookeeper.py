@@ -40,8 +40,10 @@ DEFAULT_PORT = 2181
 
 _RETRY_SECONDS = 0.2
 _FIRST_SECONDS = 1.0  # wait for a connection before the addresses are probed
-_START_AGAIN = "check the metadata store, then run it again"
-_UNREACHED = "check that the metadata store runs there, and that this machine can reach it"
+_START_AGAIN = "check the metadata store, then run the command again"
+_UNREACHED = (
+    "check that the metadata store is running at this address, and that this machine can reach it"
+)
 _AGAIN = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -151,8 +153,8 @@ class ZooKeeper:
             raise RemoteFailed(
                 f"{doing}: the metadata store refuses access",
                 path=self.address,
-                remedy="set metadataStoreAuth=digest:USER:PASSWORD to a user that its access lists "
-                "allow",
+                remedy="set metadataStoreAuth=digest:USER:PASSWORD to a user that the store's "
+                "access lists permit",
             ) from error
 
     def _connected(self, doing: str) -> Any:
@@ -215,9 +217,10 @@ class ZooKeeper:
         """Check that the chroot exists. Without it every node would seem to be missing."""
         if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
             raise RemoteFailed(
-                f"{doing}: there is no path {client.chroot} in that ZooKeeper",
+                f"{doing}: this ZooKeeper has no path {client.chroot}",
                 path=self.address,
-                remedy="use the path after the servers in metadataStoreUrl of a broker.conf",
+                remedy="give the metadataStoreUrl of a broker's broker.conf, with the path after "
+                "its servers",
             )
 
     def _no_answer(
@@ -250,7 +253,7 @@ def parse_store_url(url: str) -> str:
     parts = [part for part in re.split("[,;]", servers) if part]
     if not parts or not all(_SERVERS.fullmatch(part) for part in parts):
         raise InvalidConfig(
-            f"{url!r} is not a supported metadata store",
+            f"{url!r} is not the address of a supported metadata store",
             remedy="give metadataStoreUrl=zk:HOST:PORT, etcd:http://HOST:PORT or rocksdb://PATH",
         )
     ported = [part if re.search(r":\d+$", part) else f"{part}:{DEFAULT_PORT}" for part in parts]
@@ -271,7 +274,7 @@ def digest_of_user(text: str) -> tuple[str, str] | None:
         try:
             text = Path(source).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            why = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
             raise InvalidConfig(
                 f"cannot read the file of metadataStoreAuth: {why}", path=source
             ) from error
@@ -280,8 +283,8 @@ def digest_of_user(text: str) -> tuple[str, str] | None:
     scheme, _, who = text.partition(":")
     if scheme != "digest" or not all(who.partition(":")[::2]):
         raise InvalidConfig(
-            f"{source} is not digest:USER:PASSWORD",
-            remedy="give digest:USER:PASSWORD; the access list schemes digest, ip and world are "
-            "supported",
+            f"{source} is not of the form digest:USER:PASSWORD",
+            remedy="give digest:USER:PASSWORD; Lastwrite supports the access list schemes digest, "
+            "ip and world",
         )
     return scheme, who

@@ -80,11 +80,14 @@ def _held(
         if age_ms is not None and age_ms > retention_ms:
             return None
         known = (
-            "its close time is not known" if age_ms is None else f"it was closed {age_ms} ms ago"
+            "the close time of the ledger is unknown"
+            if age_ms is None
+            else (f"the ledger was closed {age_ms} ms ago")
         )
-        reasons.append(f"{known}, and retention is {retention_ms} ms")
+        reasons.append(f"{known}, and the retention time is {retention_ms} ms")
     if retention_bytes >= 0:
         reasons.append(
-            f"without it {bytes_left} bytes are left, and retention is {retention_bytes} bytes"
+            f"without the ledger {bytes_left} bytes remain, and the retention size is "
+            f"{retention_bytes} bytes"
         )
     return f"{segment.name}: {'; '.join(reasons) or 'retention has no limit'}"

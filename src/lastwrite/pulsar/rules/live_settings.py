@@ -124,8 +124,9 @@ class LiveConfig:
         _, store = _first(names, _STORES)
         if not store:
             raise InvalidConfig(
-                "the address of the cluster's metadata store is missing",
-                remedy="give --config metadataStoreUrl=zk:HOST:PORT, or a broker's broker.conf as --config-file",
+                "metadataStoreUrl, the address of the cluster's metadata store, is missing",
+                remedy="give --config metadataStoreUrl=zk:HOST:PORT, or --config-file with a "
+                "broker's broker.conf",
             )
         rate = parse_number(_RATE, names.get(_RATE, 1.0), whole=False)
         quorums = [
@@ -133,8 +134,8 @@ class LiveConfig:
         ]
         if quorums and len(quorums) != len(_QUORUMS):
             raise InvalidConfig(
-                "only some of the quorums were given",
-                remedy=f"give {', '.join(_QUORUMS)}, or none of them",
+                "only some of the quorum settings were given",
+                remedy=f"give all of {', '.join(_QUORUMS)}, or none of them",
             )
         brokers, admin = _text(names, _BROKERS), _text(names, _ADMIN)
         login, pair = _login(names)
@@ -196,7 +197,7 @@ def _login(names: Mapping[str, object]) -> tuple[Login, tuple[str, str]]:
     if plugin and plugin != _TOKEN_PLUGIN:
         raise InvalidConfig(
             f"{plugin_name} is {plugin!r}, which is not supported",
-            remedy=f"use tokens or certificates: {_TOKEN_PLUGIN}, {_TLS_PLUGIN}",
+            remedy=f"use one of {_TOKEN_PLUGIN} and {_TLS_PLUGIN}",
         )
     if not text:
         return Login(), ("", "")
@@ -221,7 +222,8 @@ def checked_token(text: str, source: str) -> str:
     token = text.strip().removeprefix("token:").strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidConfig(
-            f"{source} has no valid token: it is empty, or has blanks, line breaks or non-ASCII letters",
+            f"{source} has no valid token: the token is empty, or contains blanks, line "
+            "breaks or non-ASCII characters",
             remedy='give token:TEXT, file:///PATH or {"token": "TEXT"}',
         )
     return token
@@ -242,9 +244,9 @@ def _told(parameters: str) -> dict[str, str]:
 def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
     if _is_on(names, *_KEY_STORES):
         raise InvalidConfig(
-            "Java's key stores cannot be read",
-            remedy="give PEM files: tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath; "
-            "convert a key store with keytool -exportcert -rfc and openssl pkcs12",
+            "Lastwrite cannot read Java key stores",
+            remedy="set tlsTrustCertsFilePath, tlsCertificateFilePath and tlsKeyFilePath to PEM "
+            "files; convert a key store with keytool -exportcert -rfc and openssl pkcs12",
         )
     if not any(pair):
         is_brokers = any(name in names for name in _OF_A_BROKER)
@@ -267,8 +269,8 @@ def _bookies_tls(names: Mapping[str, object]) -> TlsFiles | None:
     for name in _BOOKIES_TYPES:
         if _text(names, name).upper() not in ("", "PEM"):
             raise InvalidConfig(
-                f"{name} is not PEM",
-                remedy="set it to PEM, the only supported type, and give PEM files",
+                f"{name} is not PEM, the only supported type",
+                remedy=f"set {name}=PEM, and give PEM files",
             )
     trusted, certificate, key = (_text(names, name) for name in _BOOKIES_FILES)
     return TlsFiles(trusted=trusted, certificate=certificate, key=key)

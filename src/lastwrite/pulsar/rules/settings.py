@@ -36,7 +36,7 @@ def _service(name: str, value: object) -> str:
     text = str(value).strip()
     if text not in (_PUBLISHING, _EVENT_TIME):
         raise InvalidConfig(
-            f"the compaction rules of {text!r} are not known",
+            f"the compaction service {text!r} is not supported",
             remedy=f"set {name} to {_PUBLISHING} or {_EVENT_TIME}",
         )
     return text
@@ -96,10 +96,11 @@ class PulsarConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:
             raise InvalidConfig(
-                f"an ensemble of {self.ensemble_size}, a write quorum of {self.write_quorum} and an ack quorum of "
-                f"{self.ack_quorum} contradict each other",
-                remedy="set the write quorum to at most the ensemble size, and the ack quorum to at most "
-                "the write quorum",
+                f"the ensemble size {self.ensemble_size}, the write quorum "
+                f"{self.write_quorum} and the ack quorum {self.ack_quorum} contradict each "
+                "other",
+                remedy="give an ensemble size that is at least the write quorum, and a write "
+                "quorum that is at least the ack quorum",
             )
 
     @property

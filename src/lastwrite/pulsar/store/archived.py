@@ -177,10 +177,10 @@ def gap_words(gap: tuple[str, str], horizon: str | None) -> str:
     first, end = gap
     if horizon is not None and Position.parse(horizon).ledger >= Position.parse(end).ledger:
         return (
-            f"entries {first} to before {end} were lost before they were fetched; the compacted "
-            f"ledger, up to {horizon}, has the last write of each key in them"
+            f"the entries {first} to before {end} were lost before they were fetched; the "
+            f"compacted ledger up to {horizon} has the last write of each key in them"
         )
-    return words_of(f"entries {first} to before {end}")
+    return words_of(f"the entries {first} to before {end}")
 
 
 def is_archived(folder: str) -> bool:
@@ -225,5 +225,7 @@ def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
         if found.compacted is not None:
             found.compacted.told(manifest.topic)
     except (msgspec.MsgspecError, InvalidConfig) as error:
-        raise CorruptLog(f"not the manifest of a topic of Pulsar: {error}", 0, folder) from error
+        raise CorruptLog(
+            f"the file is not the manifest of a Pulsar topic: {error}", 0, folder
+        ) from error
     return found

@@ -72,10 +72,11 @@ Advance = Callable[[int], None]  # called with the bytes that were written
 _AT_ONCE = 4  # number of threads; only kernels and requests run in parallel
 _COPY_BYTES = 4 << 20
 _END = (1 << 63) - 1
-_ELSEWHERE = "the archive was left unchanged; fetch into another archive: give another --to"
+_ELSEWHERE = "the archive was left unchanged; fetch into another archive with another --to"
 _GAP = (
-    "the archive was left unchanged. If the topic was created again, fetch into another archive: "
-    "give another --to. Otherwise --accept-gap continues, and notes the gap in the manifest"
+    "the archive was left unchanged. If the topic was deleted and created again, fetch into "
+    "another archive with another --to. Otherwise --accept-gap continues, and records the gap "
+    "in the manifest"
 )
 
 
@@ -196,7 +197,7 @@ class Incoming:
             why = why or self._behind(listed, sizes) or self._untied(listed)
         if why is not None:
             error = NotContinued(
-                f"{self.folder} cannot be continued: {why[1]}",
+                f"the archive {self.folder} cannot be continued: {why[1]}",
                 path=source,
                 remedy=_GAP if why[0] is HoldReason.GAP else _ELSEWHERE,
             )
@@ -213,16 +214,17 @@ class Incoming:
             if there.length != length:
                 return (
                     HoldReason.ANOTHER,
-                    f"ledger {ledger} has {length} bytes of entries, but {there.length} in the "
-                    f"archive: they are from different clusters",
+                    f"ledger {ledger} has {length} bytes of entries in the source, but "
+                    f"{there.length} in the archive: the two are from different clusters",
                 )
         last = max((each.ledger for each in self.before.ledgers if each.entries), default=None)
         if last is None or last in listed or max(listed, default=-1) < last:
             return None
         return (
             HoldReason.GAP,
-            f"the archive ends with ledger {last}, which the topic no longer has: entries of that "
-            "ledger or of later ones may be lost, or the topic was deleted and created again",
+            f"the archive ends with ledger {last}, which the topic no longer has. Entries of "
+            "this ledger or of later ones may be lost, or the topic was deleted and created "
+            "again",
         )
 
     def _gap_before(self, listed: Collection[int]) -> tuple[str, str]:
@@ -253,9 +255,9 @@ class Incoming:
             return None
         return (
             HoldReason.ANOTHER,
-            f"the topic's ledger list ends with ledger {end}, before the archive's ledger {last}, "
-            f"and has ledger {min(lacking)}, which the archive lacks: the list is of another "
-            "cluster, or out of date",
+            f"the topic's ledger list ends with ledger {end}, before the archive's ledger "
+            f"{last}, but contains ledger {min(lacking)}, which the archive lacks. The list "
+            "is from another cluster, or is out of date",
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
@@ -267,9 +269,9 @@ class Incoming:
             return None
         return (
             HoldReason.ANOTHER,
-            f"it has ledger {others[0]}, which the topic's ledger list does not have, and was made "
-            "without a list: retention deleted the ledger, or the topic was deleted and created "
-            "again",
+            f"the archive was fetched without a ledger list, and has ledger {others[0]}, "
+            "which the topic's ledger list lacks. Retention deleted the ledger, or the topic "
+            "was deleted and created again",
         )
 
     def commit(
@@ -379,7 +381,7 @@ def reject_gaps(topic: TopicFolder) -> None:
     damage = next((problem for problem in topic.problems if not problem.is_note), None)
     if damage is not None:
         kind = CorruptLog if damage.kind is ProblemKind.DAMAGED else LogError
-        words = f"damaged, and not fetched: {damage.message}"
+        words = f"this object is damaged and was not fetched: {damage.message}"
         raise kind(words, damage.position, damage.path, damage.remedy)
 
 

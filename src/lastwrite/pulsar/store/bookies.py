@@ -147,7 +147,9 @@ class BookieFolders:
         if why != kernels.TORN:
             return rows, []
         kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
-        words = "a record does not end in this file; it was not read, nor what follows"
+        words = (
+            "a record does not end in this file; Lastwrite did not read it, nor the bytes after it"
+        )
         return rows, [Problem(kind, words, file.path, int(at))]
 
     def _stored(self, ledger: int, rows: Rows) -> BookieLedger:
@@ -161,10 +163,10 @@ class BookieFolders:
         if copies_differ.any():
             row = whole[1:][copies_differ][0]
             raise CorruptLog(
-                f"two bookies have entry {row['entry']} of ledger {ledger} with different sizes",
+                f"two bookies have different sizes for entry {row['entry']} of ledger {ledger}",
                 int(row["at"]),
                 self.files[int(row["file"])].path,
-                "give only the folders of one cluster",
+                "give only folders of bookies of one cluster",
             )
         chosen = whole[is_first]
         confirmed = int(whole["confirmed"].max(initial=-1))
@@ -184,7 +186,7 @@ class BookieFolders:
         has_other = np.isin(broken["entry"], chosen["entry"])
         sorts = (
             (broken[~has_other], ProblemKind.DAMAGED, ""),
-            (broken[has_other], ProblemKind.RECOVERED, "; another copy was used"),
+            (broken[has_other], ProblemKind.RECOVERED, "; Lastwrite used another copy"),
         )
         for rows, kind, note in sorts:
             for row in rows[:_MOST_NAMED]:
@@ -280,11 +282,11 @@ def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None
         return -1, False, None  # created in advance, never written
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
-        words = "not a file of a bookie: its first bytes differ"
+        words = "the file is not a bookie's: its first bytes differ"
         return -1, False, Problem(ProblemKind.DAMAGED, words, file.path, 0)
     low, high = _VERSIONS[magic]
     if not low <= version <= high:
-        words = f"version {version} is not supported"
+        words = f"the file version {version} is not supported"
         return -1, False, Problem(ProblemKind.UNSUPPORTED, words, file.path, 4)
     if file.is_journal:
         return (_JOURNAL_HEADER_BYTES if version >= 5 else 8), False, None

@@ -37,7 +37,8 @@ from lastwrite.storage.files import to_log_error
 
 _MOST_BYTES = 256 << 20
 _EXPORT = (
-    "export it with pulsar-admin topics stats-internal TOPIC, or give the metadata store's node"
+    "export the metadata with pulsar-admin topics stats-internal TOPIC, or give the metadata "
+    "store's node as a file"
 )
 
 
@@ -126,7 +127,10 @@ def find_exported(path: str) -> Iterator[tuple[TopicName, ExportedMetadata]]:
                 found = True
                 break
     if not found:
-        words = f"no metadata of a topic, at TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}"
+        words = (
+            "the folder has no metadata of a topic at "
+            f"TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}"
+        )
         raise NotALog(words, path=path, remedy=_EXPORT)
 
 
@@ -155,5 +159,7 @@ def _read(path: str) -> bytes:
     except OSError as error:
         raise to_log_error(error, path, "read the metadata") from error
     if len(data) > _MOST_BYTES:
-        raise LogError("too large for metadata", path=path, remedy=_EXPORT)
+        raise LogError(
+            "the file is too large to be the metadata of a topic", path=path, remedy=_EXPORT
+        )
     return data

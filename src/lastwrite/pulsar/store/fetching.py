@@ -74,12 +74,16 @@ from lastwrite.pulsar.store.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.pulsar.store.objects import checked_index
 from lastwrite.pulsar.store.topic import list_topic
 
-_NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
+_NEED_LIST = (
+    "give --metadata with the output of pulsar-admin topics stats-internal TOPIC, or with the "
+    "metadata store's node"
+)
 _NEED_END = (
     "fetch again with --metadata, the output of pulsar-admin topics stats-internal --metadata "
-    "TOPIC, which has each ledger's end; if the cluster is lost, --recover includes these entries"
+    "TOPIC, which contains the end of each ledger; if the cluster is lost, add --recover to "
+    "include these entries"
 )
-_OTHER_SOURCE = "name more sources: the bucket's folder, the bookies' folders and their journals"
+_OTHER_SOURCE = "give more sources: the bucket's folder, the bookies' folders and their journals"
 
 
 def fetch(
@@ -223,7 +227,9 @@ class _FetchContext:
             path = os.path.abspath(source)
             if not os.path.isdir(path):
                 raise NotALog(
-                    "no such folder", path=source, remedy="give folders that contain ledgers"
+                    "no such folder",
+                    path=source,
+                    remedy="give folders that contain ledgers",
                 )
             if is_bookie(path):
                 bookies.append(path)
@@ -231,10 +237,11 @@ class _FetchContext:
             found, problems = find_offloaded(path)
             if not found and not problems:
                 raise NotALog(
-                    "no log of Kafka, store of RocketMQ or ledger of Pulsar in this folder",
+                    "the folder contains no Kafka log, RocketMQ store or Pulsar ledger",
                     path=source,
-                    remedy="give a log root or a store; for Pulsar a folder of offloaded objects or "
-                    "MapFiles, or a bookie's folder with its entry logs",
+                    remedy="give a Kafka log root or a RocketMQ store; for Pulsar give a folder "
+                    "of offloaded objects or MapFiles, or a bookie's folder with its entry "
+                    "logs",
                 )
             self._offloaded += found
             self.problems += problems
@@ -253,10 +260,12 @@ class _FetchContext:
         if not names:
             has_nameless = any(each.topic is None for each in self._offloaded)
             if topic is not None and has_nameless or self.bookies is not None:
-                raise InvalidConfig("the topic's list of ledgers is missing", remedy=_NEED_LIST)
+                raise InvalidConfig("the topic's ledger list is missing", remedy=_NEED_LIST)
             if topic is None:
-                raise NotALog("no object in the sources names its topic", remedy=_NEED_LIST)
-            raise NotALog(f"the sources contain nothing of {topic.full}", remedy=_NEED_LIST)
+                raise NotALog(
+                    "no object in the sources contains the name of its topic", remedy=_NEED_LIST
+                )
+            raise NotALog(f"the sources contain no ledger of {topic.full}", remedy=_NEED_LIST)
         self.is_of_one = len(names) == 1
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
@@ -273,14 +282,17 @@ class _FetchContext:
         if metadata is not None and os.path.isdir(metadata):
             if cursor is not None:
                 raise InvalidConfig(
-                    "--cursor of one topic was given with the --metadata of many",
-                    remedy="put the file into that topic's metadata folder as __compaction",
+                    "--cursor is for one topic, but --metadata contains several topics",
+                    remedy="put the file into the topic's metadata folder under the name "
+                    "__compaction, instead of --cursor",
                 )
             return dict(find_exported(metadata))
         if metadata is None and cursor is None:
             return dict(self._lists)
         if topic is None:
-            raise InvalidConfig("--metadata was given without a topic", remedy="name the topic")
+            raise InvalidConfig(
+                "--metadata was given without a topic", remedy="add --topic TENANT/NAMESPACE/TOPIC"
+            )
         said = ExportedMetadata() if metadata is None else read_exported(metadata)
         return {topic: said if cursor is None else said.with_cursor(cursor)}
 
@@ -375,8 +387,10 @@ class _FolderFetch:
         """Copy the topic, and report what was copied."""
         foreign = self._run.foreign(self._plan, self._mirror.raw_ledgers)
         if foreign:
-            words = f"{self._plan.name}: {_ledgers(foreign)} in the folder and not in the topic's "
-            words += "ledger list. Retention deleted that, or the topic was deleted and created "
+            words = f"{self._plan.name}: {_ledgers(foreign)} in the folder, but not in the topic's "
+            words += (
+                "ledger list. Retention deleted the ledgers, or the topic was deleted and created "
+            )
             words += "again. Nothing was fetched"
             self._problem(ProblemKind.UNSUPPORTED, words, "fetch into a new folder (--to)")
             name = self._plan.name.full
@@ -389,7 +403,10 @@ class _FolderFetch:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
         if self._said.cursors_ledger is not None:
             number = self._said.cursors_ledger
-            words = f"ledger {number}, which has the compaction horizon, is incomplete here"
+            words = (
+                f"ledger {number}, which contains the compaction horizon, is incomplete in the "
+                "sources"
+            )
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
         compacted = None
         if self._said.compacted_ledger is not None and self._said.horizon is not None:
@@ -479,12 +496,11 @@ class _FolderFetch:
             return ()
         ranges = ranges_of(left)
         words = (
-            f"{in_words(info.ledger, ranges)}: bookies have more of this closed ledger than the "
+            f"bookies have {in_words(info.ledger, ranges)} beyond the end ({end}) that the topic's "
+            "ledger list states for this closed ledger. "
         )
-        words += (
-            f"topic's ledger list counts ({end}), and nothing here tells where it ends. What is "
-        )
-        words += "beyond the count was left out"
+        words += "The sources do not show which end is right. "
+        words += "The entries beyond the stated end were left out"
         self._problem(ProblemKind.DAMAGED, words, _NEED_END)
         return ranges
 
@@ -563,7 +579,7 @@ class _FolderFetch:
         if merged is None:
             return None
         return self._fetched(
-            info.ledger, FetchMethod.WRITTEN, merged, "what is whole", is_open, end=end
+            info.ledger, FetchMethod.WRITTEN, merged, "all intact copies", is_open, end=end
         )
 
     @staticmethod
@@ -578,8 +594,8 @@ class _FolderFetch:
     def _report_missing_ledgers(self, ledger: int, end: int, made: FetchedLedger) -> None:
         ranges = [EntryRange(*each) for each in made.missing]
         count = entries_in(ranges)
-        words = f"{in_words(ledger, ranges)} {'lies' if count == 1 else 'lie'} in none of the "
-        words += f"sources; the other {end - count} of {end} entries are here"
+        words = f"{in_words(ledger, ranges)} {'is' if count == 1 else 'are'} in none of the "
+        words += f"sources; the other {end - count} of {end} entries were fetched"
         self._tell(words, Position(ledger, ranges[-1].last))
 
     def _tell(self, words: str, last: Position) -> None:
@@ -587,7 +603,7 @@ class _FolderFetch:
         kind = ProblemKind.DAMAGED
         if self._horizon is not None and last <= self._horizon:
             kind = ProblemKind.RECOVERED
-            words += ": compaction no longer needs it, readers of the backlog do"
+            words += ": compaction no longer needs the entries, but readers of the backlog do"
         self._problem(kind, words, _OTHER_SOURCE)
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
@@ -607,8 +623,14 @@ class _FolderFetch:
             return there
         left = int(np.count_nonzero(stored.rows["entry"] >= confirmed))
         if left:
-            words = f"{left} entries of ledger {ledger} after {confirmed - 1} were left out: not confirmed"
-            remedy = "close the ledger (unload the topic), or include the entries with --recover"
+            words = (
+                f"{left} entries of ledger {ledger} were left out: they follow entry "
+                f"{confirmed - 1}, the last add confirmed"
+            )
+            remedy = (
+                "close the ledger with pulsar-admin topics unload TOPIC and fetch again, or "
+                "include the entries with --recover"
+            )
             self._problem(ProblemKind.RECOVERED, words, remedy)
         return confirmed
 
@@ -655,7 +677,7 @@ class _FolderFetch:
     def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
             if self._run.bookies is None and info.ledger not in self._known.entries:
-                words = f"ledger {info.ledger} is open: only bookies have its entries"
+                words = f"ledger {info.ledger} is open, and only bookies have its entries"
                 self._problem(ProblemKind.RECOVERED, words)
             return None
         words = f"ledger {info.ledger} is in none of the sources"
@@ -672,20 +694,23 @@ class _FolderFetch:
             if manifest.ledger == number:
                 path = os.path.join(self._folder, manifest.object)
                 return self._fetched(number, FetchMethod.PRESENT, path, "", is_compacted=True)
-            words = f"the archive is compacted up to {manifest.horizon}: "
-            words += f"the cluster's ledger {number} was not fetched"
+            words = f"the archive is already compacted up to {manifest.horizon}, "
+            words += f"so the cluster's compacted ledger {number} was not fetched"
             self._problem(ProblemKind.RECOVERED, words)
             return None
         made = self._take_compacted(number)
         words = f"the compacted ledger {number} (up to {horizon}) is "
         if made is None:
-            words += "not here: only it has the values that the topic's raw ledgers have lost"
+            words += (
+                "in none of the sources: only this ledger has the values that the topic's raw "
+                "ledgers have lost"
+            )
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
             return _none_of(number, is_compacted=True)
         if made.missing:
             ranges = [EntryRange(*each) for each in made.missing]
-            words += f"incomplete: {in_words(number, ranges)} in none of the sources. "
-            words += "The rest was fetched, and no manifest names it: only this ledger has the "
+            words += f"incomplete: the sources lack {in_words(number, ranges)}. "
+            words += "The rest was fetched, but without a manifest. Only this ledger has the "
             words += "values that the topic's raw ledgers have lost"
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE, made.path)
             return made
@@ -711,10 +736,11 @@ class _FolderFetch:
         if end and not len(whole):
             return None
         if self._said.compacted_entries is None:
-            words = f"the size of the compacted ledger {number} is not known: "
-            words += f"all {end} entries found here were fetched"
+            words = f"the end of the compacted ledger {number} is unknown: "
+            words += f"all {end} entries in the sources were fetched"
             remedy = (
-                "give the folders of all bookies, or what pulsar-admin topics stats-internal prints"
+                "give the folders of all bookies, or --metadata with the output of "
+                "pulsar-admin topics stats-internal TOPIC"
             )
             self._problem(ProblemKind.RECOVERED, words, remedy)
         to = Position(-1, -1)

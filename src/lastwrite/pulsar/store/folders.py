@@ -77,7 +77,10 @@ def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
             if parse_object_name(name) is not None:
                 _take(_object, os.path.join(folder, name), found, problems)
             elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
-                words = "an object of several ledgers (layout V2) is not supported, and was skipped"
+                words = (
+                    "objects with several ledgers (layout V2) are not supported; the object was "
+                    "skipped"
+                )
                 place, remedy = os.path.join(folder, name), "fetch its ledgers from the bookies"
                 problems.append(Problem(ProblemKind.UNSUPPORTED, words, place, None, remedy))
         for name in list(below):
@@ -105,7 +108,7 @@ def _take(
         problems.append(_problem_of(error, path))
         return
     if ledger is None:
-        words = "a data object without its index: its offload was not finished"
+        words = "the data object has no index: its offload was not finished"
         problems.append(Problem(ProblemKind.RECOVERED, words, path))
         return
     found.append(ledger)
@@ -141,7 +144,7 @@ def _map_file(path: str) -> Offloaded:
     ledger, uid = parsed
     key, value = next(_records(path), (0, b""))
     if key != METADATA_KEY:
-        words = "a MapFile without the ledger's metadata: its offload was not finished"
+        words = "the MapFile has no ledger metadata: its offload was not finished"
         raise CorruptLog(words, path=path)
     metadata = LedgerMetadata.decode(value)
     topic = _topic_of(metadata) or _topic_of_folder(path)
@@ -267,10 +270,13 @@ def write_map_file(found: Offloaded, writer: OffloadWriter) -> None:
         if key == METADATA_KEY:
             continue
         if key != expected:
-            words = f"entry {key} instead of entry {expected}"
+            words = f"the MapFile has entry {key} in the place of entry {expected}"
             raise CorruptLog(words, path=name, remedy=remedy)
         writer.append(key, value)
         expected += 1
     if expected != found.last_entry + 1:
-        words = f"{expected} entries, and the ledger's metadata state {found.last_entry + 1}"
+        words = (
+            f"the MapFile has {expected} entries, but the ledger metadata state "
+            f"{found.last_entry + 1}"
+        )
         raise CorruptLog(words, path=name, remedy=remedy)

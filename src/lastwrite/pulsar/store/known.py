@@ -39,7 +39,8 @@ from lastwrite.pulsar.store.manifest import read_sealed, replace_file, seal, uns
 _VERSION = 1
 _MOST_BYTES = 256 << 20
 _REMEDY = (
-    "fetch the topic again, which rewrites the file; without it missing entries cannot be detected"
+    "fetch the topic again, which rewrites this file; without it Lastwrite cannot detect "
+    "missing entries"
 )
 
 
@@ -93,7 +94,9 @@ class TopicFacts:
                 cursor=None if cursor is None else _ledger(cursor),
             )
         except (KeyError, TypeError, ValueError, AttributeError, InvalidConfig) as error:
-            raise CorruptLog(f"a field is missing or wrong: {error!r}", remedy=_REMEDY) from error
+            raise CorruptLog(
+                f"a field of the file is missing or wrong: {error!r}", remedy=_REMEDY
+            ) from error
 
 
 def _ledger(value: object) -> int:
@@ -133,16 +136,15 @@ def write_known(folder: str, known: TopicFacts) -> None:
 
 def without_list(ledgers: Sequence[int], folder: str) -> Problem:
     """The note on a topic that was fetched without a ledger list."""
-    each = "The ledger" if len(ledgers) == 1 else f"All {len(ledgers)} ledgers"
-    counts = "counts" if len(ledgers) == 1 else "count"
+    each = "The ledger" if len(ledgers) == 1 else f"Each of the {len(ledgers)} ledgers"
     words = (
-        f"no ledger list of the topic is here. {each} with its name {counts}, also what retention "
-        "deleted or an earlier topic of this name left: deleted values may come back"
+        f"the folder has no ledger list of the topic. {each} with the topic's name counts, "
+        "even if retention deleted it or it belongs to an earlier topic of this name. "
+        "Deleted values may come back"
     )
     remedy = (
-        "fetch into a new folder with --topic and --metadata: what pulsar-admin topics "
-        "stats-internal TOPIC "
-        "prints has the list"
+        "fetch into a new folder with --topic, and with --metadata: the output of "
+        "pulsar-admin topics stats-internal TOPIC, which contains the ledger list"
     )
     return Problem(ProblemKind.RECOVERED, words, folder, None, remedy)
 

@@ -46,9 +46,9 @@ ASIDE_SUFFIX = ".aside"
 _VERSION = 1
 _MOST_BYTES = 1 << 20
 _REMEDY = (
-    "restore it from a backup, or fetch the topic into another archive; only if every raw ledger "
-    "of the topic is here, from its first on, move the file away: the next round then starts from "
-    "them"
+    "restore the manifest from a backup, or fetch the topic into another archive. Only if the "
+    "folder has every raw ledger of the topic since its first, move the manifest to another "
+    "folder: the next round then compacts the raw ledgers again"
 )
 
 
@@ -151,10 +151,10 @@ def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorruptLog(f"{what} is not JSON: {error}", remedy=remedy) from error
     if not isinstance(content, dict) or content.get("version") != version:
-        raise CorruptLog(f"{what} is of another release", remedy=remedy)
+        raise CorruptLog(f"{what} was written by another release", remedy=remedy)
     told, checksum = content.pop("checksum", None), checksum_of(content)
     if told != checksum:
-        words = f"{what} has the checksum {checksum}, but it states {told!r}"
+        words = f"the checksum of {what} is {checksum}, but the stored checksum is {told!r}"
         raise CorruptLog(words, remedy=remedy)
     return content
 
@@ -174,7 +174,7 @@ def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
     except OSError as error:
         raise files.to_log_error(error, path, "read the file") from error
     if len(data) > most_bytes:
-        raise CorruptLog(f"more than {most_bytes} bytes", path=path, remedy=remedy)
+        raise CorruptLog(f"the file has more than {most_bytes} bytes", path=path, remedy=remedy)
     return data
 
 
@@ -185,7 +185,7 @@ def replace_file(path: str, content: bytes, like: Ownership | None = None) -> No
 
 
 def checksum_of(content: object) -> str:
-    """The CRC-32C of a JSON document with sorted names and no blanks, as eight hexadecimal digits."""
+    """The CRC-32C of a JSON document with sorted names and no blanks, as eight hex digits."""
     plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     return f"{int(crc32c(np.frombuffer(plain, dtype=np.uint8), 0, len(plain))):08x}"
 

@@ -136,7 +136,9 @@ class OffloadWriter:
 
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
         if entry <= self.last_entry:
-            raise CorruptLog(f"entry {entry} follows entry {self.last_entry}", path=self.path)
+            raise CorruptLog(
+                f"entry {entry} follows entry {self.last_entry}, out of order", path=self.path
+            )
         if entry > self.last_entry + 1:
             self._missing.append(EntryRange(self.last_entry + 1, entry - 1))
             if self._is_open:
@@ -266,8 +268,8 @@ def checked_index(path: str) -> IndexObject:
         raise files.to_log_error(error, path, "read the object") from error
     if index.data_bytes != size:
         kind = TruncatedLog if size < index.data_bytes else CorruptLog
-        words = f"the data object has {size} bytes, and its index states {index.data_bytes}"
-        raise kind(words, min(size, index.data_bytes), path, "fetch it again")
+        words = f"the data object has {size} bytes, but its index states {index.data_bytes}"
+        raise kind(words, min(size, index.data_bytes), path, "fetch the object again")
     return index
 
 
@@ -312,8 +314,8 @@ def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | Non
         head = EntryHead._make(ENTRY_HEAD.unpack_from(data))
         left = segment.file_bytes - at - ENTRY_HEAD_BYTES
         if head.entry != block.first_entry or not 0 <= head.size <= left:
-            words = f"entry {block.first_entry} is not where it has to be"
-            raise CorruptLog(words, at, segment.path, "fetch it again")
+            words = f"the index places entry {block.first_entry} at this byte, where it is not"
+            raise CorruptLog(words, at, segment.path, "fetch the object again")
         data = np.empty(min(head.size, most_bytes), dtype=np.uint8)
         reader.read_into(data, at + ENTRY_HEAD_BYTES)
     return head.entry, data.tobytes()

@@ -63,7 +63,7 @@ from lastwrite.storage import files, preflight
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.reading import AGAIN, check_segments
 
-_TIDY = "the new ledger is in place; the next run removes the old one"
+_TIDY = "the new compacted ledger is installed; the next run deletes the old one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,8 @@ def _publish(log: PartitionLog, new: NewLedger) -> None:
     topic = list_topic(log.folder)
     if topic.manifest is not None and new.horizon < topic.manifest.horizon:
         raise CommitConflict(
-            f"the horizon is meanwhile {topic.manifest.horizon}, beyond {new.horizon}",
+            f"another program moved the compaction horizon to {topic.manifest.horizon} during "
+            f"the command, beyond {new.horizon}",
             path=log.folder,
             remedy=AGAIN,
         )
@@ -108,7 +109,7 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
     """Rename the ledger's objects, and replace the manifest."""
     if ledger > MAX_LEDGER:
         raise LogError(
-            f"ledger ids are used up: the highest is {MAX_LEDGER}",
+            f"the topic has used all ledger ids up to {MAX_LEDGER}",
             path=folder,
             remedy="nothing was changed",
         )
@@ -304,8 +305,8 @@ def _reject_topic(folder: str) -> None:
     known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON, FETCHED)
     names = _names(folder) if os.path.isdir(folder) else ()
     if any(name in known or parse_object_name(name) for name in names):
-        remedy = "give another folder as --to, one without this topic"
-        raise InvalidConfig("a topic exists already", path=folder, remedy=remedy)
+        remedy = "give another folder as --to"
+        raise InvalidConfig("the folder already contains a topic", path=folder, remedy=remedy)
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:

@@ -163,7 +163,7 @@ class LedgerReader:
             places, damage = self._walk(blocks, len(self._firsts) - 1)
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
-                words = f"{end} entries, and its index states {self.count}"
+                words = f"the object has {end} entries, but its index states {self.count}"
                 raise CorruptLog(words, self.ledger.size_bytes, remedy=RESTORE)
 
     @contextmanager
@@ -189,7 +189,7 @@ class LedgerReader:
             if identity != (ledger.size_bytes, ledger.mtime_ns):
                 raise LedgerMoved
             if not seen.st_size:
-                raise CorruptLog("an empty data object", remedy=RESTORE)
+                raise CorruptLog("the data object is empty", remedy=RESTORE)
             with (
                 mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data,
                 memoryview(data) as view,
@@ -245,11 +245,16 @@ class LedgerReader:
         with located(self.ledger.path, shift):
             header = parse_block_header(data, start, len(data))
             if header.first_entry != first:
-                words = f"block of entry {header.first_entry}, and by the index of entry {first}"
+                words = (
+                    f"the block begins with entry {header.first_entry}, but the index states "
+                    f"entry {first}"
+                )
                 raise CorruptLog(words, start, remedy=RESTORE)
             for _, at, _ in block_entries(data, start, header.block_bytes, first):
                 return at - ENTRY_HEAD_BYTES
-            raise CorruptLog(f"block of entry {first} without that entry", start, remedy=RESTORE)
+            raise CorruptLog(
+                f"the block does not contain its first entry {first}", start, remedy=RESTORE
+            )
 
     def _walk(self, blocks: Blocks, block: int) -> tuple[array[int], CorruptLog | None]:
         """The positions of the heads of a block's entries, and the damage that ended the walk."""
@@ -360,5 +365,7 @@ class CompactedOffsets(Sequence[int]):
         with located(self._reader.path_of(number), found.position):
             size = int.from_bytes(found.data[:4], "big")
             if not 4 <= 4 + size <= len(found.data):
-                raise CorruptLog(f"id of {size} bytes in a compacted record", 0)
+                raise CorruptLog(
+                    f"the id's length {size} does not fit into its compacted record", 0
+                )
             return MessageId.decode(found.data, 4, 4 + size).position.offset

@@ -60,7 +60,7 @@ BLOCK_BYTES = 1 << 20  # the size of a block with its header, unless one entry i
 _VERSION = b"1"
 _PART = "compacted"  # name of a part's object; each part has a separate folder
 _QUORUM = 2  # a broker's default; unused, since no bookie stores the ledger
-_MISTAKE = "nothing was changed; please report this"
+_MISTAKE = "nothing was changed; report this as a bug"
 
 
 class StagedLedger:
@@ -409,5 +409,8 @@ def _renumber(path: str, index: IndexObject, shift: int) -> None:
         count += found
     if count != _entries(index):
         raise LogError(
-            f"{count} entries, and its index states {_entries(index)}", 0, path, _MISTAKE
+            f"the new ledger has {count} entries, but its index states {_entries(index)}",
+            0,
+            path,
+            _MISTAKE,
         )

@@ -246,7 +246,9 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
             for table, shift in _chunks(surveyor, reader, ledger.path, lowest, start, stop, spend):
                 numbers = table["offset"] & MAX_ENTRY
                 if int(numbers[0]) != following:
-                    words = f"entry {int(numbers[0])} instead of entry {following}"
+                    words = (
+                        f"the object has entry {int(numbers[0])} in the place of entry {following}"
+                    )
                     at = shift + int(table["position"][0])
                     raise CorruptLog(words, at, ledger.path, RESTORE)
                 following = int(numbers[-1]) + 1
@@ -260,7 +262,10 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
                 largest = max(largest, int(table["publish_time"].max()))
                 parts += int(table["is_part"].sum())
             if following != end:
-                words = f"the entries end before {following}, and by the index before {end}"
+                words = (
+                    f"the entries of the object end before entry {following}, but those of the "
+                    f"index before entry {end}"
+                )
                 raise CorruptLog(words, stop, ledger.path, RESTORE)
         reader.check_unchanged()
     places = np.array(marks, dtype=np.int64).reshape(-1, _MARK)
@@ -299,7 +304,11 @@ def _chunks(
             raise TruncatedLog("the object ends inside an entry", position + start, path, RESTORE)
         if wanted > len(buffer):
             if wanted > _MOST_CHUNK_BYTES:
-                raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)
+                raise OutOfMemoryBudget(
+                    f"the entry has {wanted} bytes, more than Lastwrite can read",
+                    position + start,
+                    path,
+                )
             grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
             grown[: end - start] = buffer[start:end]
             buffer = grown

@@ -70,8 +70,8 @@ from lastwrite.storage.reading import AGAIN, SegmentReader, reader_of
 MADE_BY = "lastwrite"  # a key of the custom metadata of compacted ledgers made by Lastwrite
 
 _FETCH = (
-    "nothing was changed, and what is here can be read; fetch the topic again into this archive, from bookies, "
-    "journals, a bucket or a cluster that still have it"
+    "nothing was changed, and the other entries can be read; fetch the topic again into this "
+    "archive, from bookies, journals, a bucket or a cluster that still have them"
 )
 _MOST_METADATA_BYTES = 256 << 20
 _REQUESTS_AT_ONCE = 16  # more requests than CPUs, because a request mostly waits for the store
@@ -98,9 +98,13 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
     place = path if found else locate(path)
     if place is None:
         words = (
-            "this path has no topic of Pulsar" if os.path.exists(path) else "no such file or folder"
+            "the path contains no Pulsar topic"
+            if os.path.exists(path)
+            else "no such file or folder"
         )
-        remedy = "give an archive of lastwrite fetch, with TENANT/NAMESPACE/persistent/TOPIC below"
+        remedy = (
+            "give an archive of lastwrite fetch, which contains TENANT/NAMESPACE/persistent/TOPIC"
+        )
         raise NotALog(words, path=str(path), remedy=remedy)
     if not found:
         whole = os.path.abspath(place)
@@ -348,8 +352,11 @@ class _Listing:
             self._unreadable(error, path)
             return None
         if found is not None and found.topic != name.full:
-            remedy = "rename the folder to that topic, or restore this topic's manifest"
-            self._damaged(f"the manifest is of another topic, {found.topic}", path, remedy)
+            remedy = (
+                "rename the folder to the topic of the manifest, or restore this topic's manifest "
+                "from a backup"
+            )
+            self._damaged(f"the manifest belongs to another topic, {found.topic}", path, remedy)
         return found
 
     def _info(self, sizes: dict[str, os.stat_result]) -> ManagedLedgerInfo | None:
@@ -369,7 +376,10 @@ class _Listing:
             self._last_confirmed = exported.last_confirmed
             return exported.info
         except LogError as error:
-            remedy = "fetch the topic again with its --metadata"
+            remedy = (
+                "fetch the topic again with --metadata, the output of pulsar-admin topics "
+                "stats-internal TOPIC"
+            )
             self._damaged(error.problem, path, remedy, error.at)
             return None
 
@@ -381,8 +391,8 @@ class _Listing:
             self._unreadable(error, path, _FETCH)
             return None
         if found is not None and found.topic != name.full:
-            remedy = "rename the folder, or fetch the topic again"
-            self._damaged(f"the file is of another topic, {found.topic}", path, remedy)
+            remedy = "rename the folder to the topic of the file, or fetch the topic again"
+            self._damaged(f"the file belongs to another topic, {found.topic}", path, remedy)
             return None
         return found
 
@@ -394,7 +404,7 @@ class _Listing:
             uuid, ledger = parsed
             path = os.path.join(self._folder, name)
             if name + INDEX_SUFFIX not in sizes:
-                self._note("a data object without its index: its offload was not finished", path)
+                self._note("the data object has no index: its offload was not finished", path)
                 continue
             try:
                 index = read_index(path)
@@ -404,7 +414,10 @@ class _Listing:
                 continue
             size, mtime_ns = sizes[name].st_size, sizes[name].st_mtime_ns
             if index.data_bytes != size:
-                self._damaged(f"{size} bytes, and by its index {index.data_bytes}", path)
+                self._damaged(
+                    f"the data object has {size} bytes, but its index states {index.data_bytes}",
+                    path,
+                )
                 continue
             yield Ledger(ledger, uuid, path, size, mtime_ns, index, metadata, missing)
 
@@ -416,7 +429,8 @@ class _Listing:
                 self._damaged("the manifest names this object, but it does not exist", path, _FETCH)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
             words = (
-                f"a ledger of {ledger.entries} entries, but the manifest names a compacted one of "
+                f"the ledger has {ledger.entries} entries, but the manifest names a compacted "
+                "ledger of "
             )
             self._damaged(words + str(manifest.entries), path)
 
@@ -436,11 +450,12 @@ class _Listing:
                 continue
             if alone is not None:
                 self._damaged(
-                    f"no manifest names this compacted ledger, and it has {alone}, which no raw ledger "
-                    "here has",
+                    f"no manifest names this compacted ledger, and it has {alone}, which no "
+                    "raw ledger in the folder has",
                     ledger.path,
-                    f"nothing was changed; restore its {MANIFEST} from a backup, or fetch the topic "
-                    "again with its compacted ledger: only that ledger has what raw ledgers have lost",
+                    f"nothing was changed; restore {MANIFEST} from a backup, or fetch the "
+                    "topic again with its compacted ledger: only this ledger has the values "
+                    "that the raw ledgers have lost",
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
@@ -456,22 +471,22 @@ class _Listing:
                 names = " and ".join(_object(each) for each in objects)
                 self._doubtful.add(number)
                 self._damaged(
-                    f"ledger {number} has two objects: {names}",
+                    f"ledger {number} has several objects: {names}",
                     self._folder,
-                    "nothing was changed; fetch the topic again, which makes one of the two, or move the one that the "
-                    "topic's metadata do not name to another folder",
+                    "nothing was changed; fetch the topic again, which merges the objects, or "
+                    "move the object that the topic's metadata do not name to another folder",
                 )
                 continue
             (ledger,) = objects
             if info is not None and info.entries and info.entries < ledger.entries:
-                words = f"{ledger.entries} entries"
+                words = f"the object has {ledger.entries} entries"
                 if number == max(listed):
-                    words += ": it has grown since the topic's metadata were fetched"
+                    words += ": the ledger has grown since the topic's metadata were fetched"
                     self._note(words, ledger.path)
                 else:
                     words += (
-                        f", and the topic's ledger list counts {info.entries}: all of them "
-                        "are read, as by brokers"
+                        f", but the topic's ledger list states {info.entries}; all of them "
+                        "are read, as a broker would"
                     )
                     self._note(words, ledger.path)
             yield ledger
@@ -484,18 +499,19 @@ class _Listing:
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
             return
-        alone = "only that ledger has the values that raw ledgers have lost"
+        alone = "only that ledger has the values that the raw ledgers have lost"
         if known.compacted is not None and (
             manifest is None or manifest.horizon < known.compacted[1]
         ):
             ledger, horizon = known.compacted
-            words = f"the compacted ledger {ledger}, up to {horizon}, is not here: {alone}"
+            words = f"the compacted ledger {ledger}, up to {horizon}, is missing: {alone}"
             self._damaged(words, self._folder, _FETCH)
         elif known.cursor is not None and manifest is None:
             words = (
-                f"ledger {known.cursor}, which has the compaction horizon, could not be fetched: "
+                f"ledger {known.cursor}, which contains the compaction horizon, could not be "
+                "fetched: "
             )
-            words += f"the compacted ledger, if there is one, is not here, and {alone}"
+            words += f"a compacted ledger, if the topic has one, is missing, and {alone}"
             self._damaged(words, self._folder, _FETCH)
 
     def _check_missing(
@@ -527,8 +543,8 @@ class _Listing:
             ):
                 self._report_missing_ledgers(number, beyond, ledger, count)
             elif count is None and info is not None and number > max(here, default=-1):
-                words = f"ledger {number} is open and not here, and its size is not known: "
-                self._note(words + "the log ends before it", self._folder)
+                words = f"ledger {number} is open and missing, and its size is unknown: "
+                self._note(words + "the log ends before this ledger", self._folder)
             if first is not None:
                 self._report_damaged(
                     number, between(damaged.get(number, ()), max(first, stored), MAX_ENTRY + 1)
@@ -540,15 +556,21 @@ class _Listing:
         words = in_words(number, beyond)
         words += " is missing" if entries_in(beyond) == 1 else " are missing"
         if ledger is None:
-            words = f"ledger {number} of {count} entries is not here: {words}"
+            words = f"ledger {number} of {count} entries is missing: {words}"
         elif count is not None and count > ledger.entries:
-            words += f": the object ends with {ledger.entries - 1}, but the ledger has {count}"
+            words += (
+                f": the object ends with entry {ledger.entries - 1}, but the ledger has {count} "
+                "entries"
+            )
         self._damaged(words, self._folder if ledger is None else ledger.path, _FETCH)
 
     def _report_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
         if ranges:
-            words = f"{in_words(number, ranges)}: a fetch found no whole copy, or could not tell "
-            words += "whether the ledger has them"
+            words = (
+                f"{in_words(number, ranges)}: the fetch found no intact copy, or could not "
+                "determine "
+            )
+            words += "whether the ledger contains them"
             self._damaged(words, self._folder, _FETCH)
 
 
@@ -594,7 +616,8 @@ class _ArchivedListing(_Listing):
                 raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:
                 words = (
-                    f"an index of {index.data_bytes} bytes, and the manifest states {stored.bytes}"
+                    f"the index states {index.data_bytes} bytes, but the manifest states "
+                    f"{stored.bytes}"
                 )
                 raise CorruptLog(words, path=path + INDEX_SUFFIX)
             metadata, missing = index.metadata, index.missing
@@ -610,7 +633,9 @@ class _ArchivedListing(_Listing):
     def _check_parts(self, manifest: CompactionManifest, parts: tuple[Ledger, ...]) -> None:
         entries = sum(part.entries for part in parts)
         if entries != manifest.entries or not all(part.is_compacted for part in parts):
-            words = f"parts of {entries} entries, but the manifest names a compacted ledger of "
+            words = (
+                f"the parts have {entries} entries, but the manifest names a compacted ledger of "
+            )
             self._damaged(words + str(manifest.entries), self._folder)
 
 
@@ -680,7 +705,7 @@ def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
     head = file.read(ENTRY_HEAD.size)
     size = int(ENTRY_HEAD.unpack_from(head)[0]) if len(head) == ENTRY_HEAD.size else -1
     if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
-        raise CorruptLog("there is no entry here", at)
+        raise CorruptLog("no entry begins at this byte", at)
     return decode_record(file.read(size))[0]
 
 
@@ -697,7 +722,9 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_METADATA_BYTES:
-                raise LogError("too large for metadata", path=path, remedy=_FETCH)
+                raise LogError(
+                    "the file is too large to be the metadata of a topic", path=path, remedy=_FETCH
+                )
             return file.read(_MOST_METADATA_BYTES)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error

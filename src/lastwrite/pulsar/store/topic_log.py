@@ -361,7 +361,7 @@ class OffloadIndexChecker:
             wrong |= (table["base_offset"][at] & MAX_ENTRY) != self._firsts[first:end]
         if wrong.any():
             row = int(first) + int(np.argmax(wrong))
-            words = f"block {row} does not begin with entry {int(self._firsts[row])}"
+            words = f"block {row} of the index does not begin with entry {int(self._firsts[row])}"
             raise CorruptLog(words, None, self._path, RESTORE)
 
     def ends(self) -> None:

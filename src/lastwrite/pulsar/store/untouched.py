@@ -45,5 +45,5 @@ def _reason(name: str) -> str:
     if name == lock.FILE or name.endswith(SURVEY_SUFFIX) or name.startswith("lastwrite-"):
         return _OWN
     if parse_object_name(name.removesuffix(INDEX_SUFFIX)) is not None:
-        return "of a ledger that the copy's compacted ledger replaces"
-    return "of the topic before the round" if name in _SIDE else UNKNOWN
+        return "belongs to a ledger that the copy's compacted ledger replaces"
+    return "belongs to the topic before the round" if name in _SIDE else UNKNOWN

@@ -221,7 +221,7 @@ def _missing_below(topic: TopicFolder) -> Iterator[Problem]:
         end = 0 if ledger > horizon.ledger else MAX_ENTRY + 1
         below = between(ranges, 0, horizon.entry + 1 if ledger == horizon.ledger else end)
         if below:
-            what = f"not here: {in_words(ledger, below)}; compaction no longer needs them"
+            what = f"the log lacks {in_words(ledger, below)}; compaction no longer needs them"
             yield Problem(ProblemKind.RECOVERED, what, topic.folder)
 
 

@@ -43,7 +43,7 @@ def scan_root(archive: str) -> list[PartitionSnapshot]:
         except FileNotFoundError:
             continue  # the folder was deleted after the listing
         except OSError as error:
-            raise to_log_error(error, folder, "look at the topic folder") from error
+            raise to_log_error(error, folder, "read the state of the topic folder") from error
         age_ns = now_ns - seen.st_mtime_ns
         state = (seen.st_ino, seen.st_mtime_ns) if age_ns > SETTLED_NS else None
         found.append(
