@@ -59,7 +59,7 @@ class WalkedPiece:
     stop_at: int = -1  # address that the code refers to
     records: int = 0
     last_record: int = -1  # address of the last record that may be indexed
-    # (topic, queue, rows)
+    # (topic, queue, slice with the queue's rows)
     queues: list[tuple[bytes, int, ScratchSlice]] = field(default_factory=list)
     entries: ScratchSlice | None = None
     light_bad: int = 0  # records with a light queue that a broker cannot dispatch

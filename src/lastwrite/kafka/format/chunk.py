@@ -379,7 +379,7 @@ class KafkaFormat:
         """
         plain = buffer
         if table["flags"][first] & IS_OLD:
-            # Converted batches are large, so each is its own run.
+            # Converted batches are large, so each is a separate run.
             last = first + 1
         else:
             last, plain = self._open(buffer, table, first, last), self._plain

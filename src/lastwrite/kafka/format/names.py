@@ -31,7 +31,7 @@ from lastwrite.model.log import TopicPartition
 
 OFFSET_DIGITS = 20
 
-# In the log root.
+# Names of files in the log root.
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -41,7 +41,7 @@ LOCK = ".lock"
 META_PROPERTIES = "meta.properties"
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
 
-# In a partition's folder.
+# Names of files in a partition's folder.
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 

@@ -183,7 +183,7 @@ class TransactionClient:
             "transactional_id": self._id,
             "producer_id": self.producer_id,
             "producer_epoch": self.epoch,
-            # not a group member
+            # the client is not a group member
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,

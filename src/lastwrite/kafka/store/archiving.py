@@ -34,9 +34,9 @@ class KafkaRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        # by folder: the manifest's nonce, and the topic's settings
+        # (the manifest's nonce, the topic's settings) by folder
         self._known: dict[str, tuple[str, ArchivedMetadata | None]] = {}
-        # one object for equal settings, which the partitions share
+        # partitions with equal settings share one object
         self._alike: dict[str, ArchivedMetadata | None] = {}
 
     def read(self, folder: str) -> PartitionLog:

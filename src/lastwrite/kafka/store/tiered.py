@@ -67,7 +67,7 @@ _MANAGERS = (
     "kafka-tiered-storage"  # the folder that LocalTieredStorage creates in its storage folder
 )
 _MOST_KNOWN = 16
-# the file of a segment that is written last: LocalTieredStorage, Aiven's plugin
+# the file that is written last for a segment, by LocalTieredStorage and by Aiven's plugin
 _LAST = {KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.CHUNK_MANIFEST}
 _AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (

@@ -229,7 +229,7 @@ class TopicFetcher:
             if index.missing or last is None or last < 0:
                 return 0
             ((_, known),) = read_entries(here, last, last, index)
-        # damaged or missing in the archive: read all entries again
+        # If the archive's object is damaged or missing, read all entries again.
         except (CorruptLog, CommitConflict):
             return 0
         ((_, found),) = self.cluster.bookies.read(ledger, last, last)

@@ -100,7 +100,7 @@ class _Count:
             return False
         is_batch = kinds == kernels.BATCH
         if self._is_compacted and (entries["kept"][is_batch] == 0).any():
-            # written by an old release: only the batch's messages show which were removed
+            # An old release wrote the batch: only its payload shows which messages were removed.
             return False
         found.entries += len(table)
         is_whole = kinds == kernels.WHOLE  # counts as one record, even if it states more messages

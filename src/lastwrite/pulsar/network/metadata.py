@@ -268,7 +268,7 @@ class MetadataStore:
             UnsupportedFormat: the cluster's ledger numbers or their layout are not supported.
         """
         self._refuse_other_layout()
-        # identifies the node as this process's
+        # The token identifies the node as this process's.
         metadata = replace(metadata, ctoken=secrets.randbits(62))
         number = self._next_number()
         path, data = self._ledger_path(number), metadata.encode_node()

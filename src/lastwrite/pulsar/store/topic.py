@@ -140,7 +140,7 @@ class Ledger:
     mtime_ns: int
     index: IndexObject
     metadata: LedgerMetadata
-    # ranges of entries before the last that the index lists as missing
+    # ranges of entries that the index lists as missing, before the last entry
     missing: tuple[EntryRange, ...] = ()
     etag: str = ""  # see ``Segment.etag``
     # id of the first record, only for a part of a compacted ledger in an archive
@@ -218,7 +218,7 @@ class TopicFolder:
     folder: str
     name: TopicName
     ledgers: tuple[Ledger, ...] = ()  # raw ledgers, in the log's order
-    # the ledger that the manifest names, in an archive its parts; None if absent or damaged
+    # the ledger that the manifest names (in an archive, its parts); None if absent or damaged
     compacted: tuple[Ledger, ...] | None = None
     manifest: CompactionManifest | None = None
     info: ManagedLedgerInfo | None = None
