@@ -342,10 +342,10 @@ def _put_varint(out, at, value):
 
 @njit(cache=True, nogil=True)
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
-    """Write the kept records of a batch of ``count`` records to ``out`` from ``at`` on.
+    """Write the kept records of a batch of ``count`` records to ``out[at:]``.
 
-    ``plain[start:end]`` has the records and ``header[header_at:]`` the batch's header. ``keep`` has
-    one byte per record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon, or
+    ``plain[start:end]`` has the records and ``header[header_at:]`` the batch's header.
+    ``keep[keep_at:]`` has one byte per record. ``horizon`` is the new batch's delete horizon, or
     NO_HORIZON. The new base timestamp is the horizon, or else the first kept record's timestamp. If
     it differs from the old base timestamp, timestamp deltas are rewritten. Otherwise runs of kept
     records are copied unchanged. ``rebase`` also makes offset deltas start at 0.

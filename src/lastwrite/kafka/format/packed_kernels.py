@@ -31,7 +31,7 @@ THINNED = 7  # number of columns
 
 @njit(cache=True, nogil=True)
 def open_many(data, table, first, last, plain, used, enough, library):
-    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on.
+    """Decompress the batches of ``table[first:last]`` to ``plain[used:]``.
 
     Stops when ``enough`` bytes are used. Stops also before a batch that is neither lz4 nor zstd,
     has unusual frame features (see ``encoding.lz4_frame`` and ``zstd_frame``), is too large for
@@ -66,9 +66,9 @@ def open_many(data, table, first, last, plain, used, enough, library):
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
     """Write the kept records of the batches ``table[first:last]`` to ``out``.
 
-    ``plain`` has the decompressed records and ``data`` the headers. ``keep`` has a byte per record
-    from ``keep_at`` on, and ``horizons`` an item per batch of ``table``. ``thinned`` receives a row
-    per batch. ``out`` must be large enough for all batches; see ``thin``.
+    ``plain`` has the decompressed records and ``data`` the headers. ``keep[keep_at:]`` has a byte
+    per record, and ``horizons`` has an item per batch of ``table``. ``thinned`` receives a row per
+    batch. ``out`` must be large enough for all batches; see ``thin``.
 
     Returns (index of the next batch, keep_at, code).
     """

@@ -287,7 +287,7 @@ def measure_wrapper(plain, size, data, at):
 def convert_wrapper(
     plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to
 ):
-    """Write the messages ``plain[:size]`` of a wrapper to ``out`` from ``to`` on, as one batch.
+    """Write the messages ``plain[:size]`` of a wrapper to ``out[to:]``, as one batch.
 
     The batch has the offsets ``base`` to ``last``. The wrapper is ``data[at : at + taken]``.
     ``first``, ``base_time``, ``count`` and ``made`` are results of ``measure_wrapper``.

@@ -61,7 +61,7 @@ def framed_sizes(rows, tail_bytes, sizes):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Write ``rows[first:last]`` as framed entries from ``out[at]`` on, with ids from ``entry_id``.
+    """Write ``rows[first:last]`` as framed entries to ``out[at:]``, with ids from ``entry_id`` on.
 
     Returns the end position.
     """

@@ -581,7 +581,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
 
 @njit(cache=True, nogil=True)
 def open_many(buffer, table, entries, first, last, plain, used, enough):
-    """Decompress the batches' payloads to ``plain`` from ``used`` on, and copy other entries' keys.
+    """Decompress the batches' payloads to ``plain[used:]``, and copy other entries' keys.
 
     Works on ``table[first:last]`` until ``enough`` bytes are used. Stops before an entry that does
     not fit or that only a library can decompress reliably. Sets ``plain_start`` and ``plain_end``.

@@ -421,7 +421,7 @@ def take(
     light_queues,
     light_bad,
 ):
-    """Convert ``table[first:count]``, a MESSAGE table, to rows, written from ``row`` on.
+    """Convert ``table[first:count]``, a MESSAGE table, to rows, which begin at ``rows[row]``.
 
     ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` receives the
     queue number of each row. Records below the address ``queued_from``, and records that get no
