@@ -167,7 +167,7 @@ def test_long_list_is_shortened() -> None:
     assert line.endswith("10, 11 and 8 more")
 
 
-def test_a_restore_into_a_log_root(tmp_path: Path) -> None:
+def test_restore_into_a_log_root_lists_unchanged_files(tmp_path: Path) -> None:
     archive, root = str(tmp_path / "archive"), tmp_path / "new"
     source = GrowingLog(tmp_path / "source")
     source.append([(b"a", b"1", 5)])
