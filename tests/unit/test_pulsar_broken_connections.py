@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from lastwrite.errors import RemoteFailed
+from lastwrite.archive.following import FollowRequest
+from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.model.progress import NoProgress
+from lastwrite.model.work import Limits
+from lastwrite.pulsar.following import PulsarFollowResult
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.jobs import fetch
 from lastwrite.pulsar.network.bookies import Bookies, LiveLedger
+from lastwrite.pulsar.network.cluster import PulsarCluster
+from lastwrite.pulsar.network.link import PulsarConnectionBroken
 from lastwrite.pulsar.rules.live_settings import LiveConfig
 from tests.support.breaking import BreakingProxy
 from tests.unit import test_pulsar_bookies as served
@@ -58,6 +69,53 @@ def test_entry_that_never_arrives_completely_is_named_within_the_timeout() -> No
                 came += 1
     assert came == LARGE and "default.api.timeout.ms" in str(error.value)
     assert time.monotonic() - begin < 20
+
+
+def test_stop_ends_the_retries_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster breaks every connection, and the timeout is an hour."""
+
+    def look(cluster: PulsarCluster, topic: TopicName) -> Iterator[None]:
+        asked.set()
+        raise PulsarConnectionBroken("the connection broke")
+
+    asked, name = threading.Event(), TopicName.parse("persistent://public/default/t")
+    monkeypatch.setattr(fetch, "looking_at", contextmanager(look))
+    monkeypatch.setattr(PulsarFollowResult, "_names", lambda self, cluster: [name])
+    config = {"metadataStoreUrl": "zk:localhost:1", "default.api.timeout.ms": "3600000"}
+    follow = PulsarFollowResult(
+        FollowRequest(
+            sources=[name.full],
+            to=str(tmp_path / "archive"),
+            topic=None,
+            partition=None,
+            config=lambda: config,
+            overrides=(),
+            limits=Limits(),
+            progress=NoProgress(),
+        )
+    )
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(follow.fetch)
+        assert asked.wait(20)
+        follow.stop()
+        with pytest.raises(LogError, match="the work was stopped"):
+            polled.result(5)
+
+
+def test_stop_ends_the_retries_of_an_entry() -> None:
+    tries = []
+
+    def check() -> None:
+        tries.append(1)
+        if len(tries) > 3:
+            raise LogError("the work was stopped")
+
+    with (
+        broken([9_000, 30_000], large_bytes=100_000) as (address, ledger),
+        Bookies(lambda _: address, 1.0, patience_s=3600, check=check) as bookies,
+        pytest.raises(LogError, match="the work was stopped"),
+    ):
+        list(bookies.read(ledger, 0, 39))
 
 
 def test_timeout_is_a_setting() -> None:

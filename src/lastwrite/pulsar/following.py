@@ -6,6 +6,7 @@ A poll that finds nothing new sends no request to the archive.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
@@ -63,7 +64,8 @@ class PulsarFollowResult:
             self._refuse_if_stopped()
             within(size_bytes)
 
-        with PulsarCluster(access_of(live)) as cluster:
+        access = replace(access_of(live), check=self._refuse_if_stopped)
+        with PulsarCluster(access) as cluster:
             into = IntoArchive(
                 cluster=cluster,
                 to=wanted.to,

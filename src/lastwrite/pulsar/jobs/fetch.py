@@ -108,8 +108,9 @@ class IntoArchive:
             with looking_at(self.cluster, name) as looking:
                 return time.time_ns() // 1_000_000, bringer.state(looking)
 
-        patience_s = self.cluster.access.patience_s
-        asked_ms, state = until_whole(look, patience_s, f"no answer about {name}")
+        access = self.cluster.access
+        words = f"no answer about {name}"
+        asked_ms, state = until_whole(look, access.patience_s, words, access.check)
         if self.seen.get(name) == state:
             return TopicFetchResult(asked_ms=asked_ms)
         self.seen.pop(name, None)

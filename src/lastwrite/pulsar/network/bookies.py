@@ -42,7 +42,7 @@ from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link, PulsarConnectionBroken
-from lastwrite.pulsar.network.patience import until_whole
+from lastwrite.pulsar.network.patience import go_on, until_whole
 from lastwrite.pulsar.network.start_tls import ask_for_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
@@ -155,7 +155,7 @@ class Bookies:
 
     ``address_of`` returns the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``. Not
     thread-safe. ``timeout`` is in seconds, for every single request. ``tls`` wraps the connections;
-    None means no TLS.
+    None means no TLS. ``patience_s`` and ``check`` are as in ``ClusterAccess``.
     """
 
     def __init__(
@@ -164,8 +164,9 @@ class Bookies:
         timeout: float = TIMEOUT_SECONDS,
         tls: ssl.SSLContext | None = None,
         patience_s: float = 0.0,
+        check: Callable[[], None] = go_on,
     ) -> None:
-        self._patience_s = patience_s
+        self._patience_s, self._check = patience_s, check
         self._address_of = address_of
         self._timeout = timeout
         self._tls = tls
@@ -410,6 +411,7 @@ class _LedgerReadAhead:
                 lambda: self._bookies._ask_each(self._ledger, entry, self._digest),
                 self._bookies._patience_s,
                 f"no bookie returned an entry of ledger {self._ledger.id} from entry {entry} on",
+                self._bookies._check,
             ).payload
         return payload
 

@@ -40,6 +40,7 @@ from lastwrite.pulsar.network.broker import (
 from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 from lastwrite.pulsar.network.metadata import MetadataStore
+from lastwrite.pulsar.network.patience import go_on
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
@@ -69,6 +70,7 @@ class ClusterAccess:
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
     patience_s: float = 60.0  # seconds for which requests over broken connections are repeated
+    check: Callable[[], None] = go_on  # called before each of them; raises to end the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class PulsarCluster:
         )
         bookies_tls = None if access.bookies_tls is None else tls_context(access.bookies_tls)
         self.bookies = Bookies(
-            self.store.address_of, access.timeout, bookies_tls, access.patience_s
+            self.store.address_of, access.timeout, bookies_tls, access.patience_s, access.check
         )
         self._silent: set[str] = set()  # addresses of brokers that do not answer
 

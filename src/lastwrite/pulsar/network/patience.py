@@ -13,16 +13,24 @@ from lastwrite.pulsar.network.link import PulsarConnectionBroken
 T = TypeVar("T")
 
 
-def until_whole(ask: Callable[[], T], seconds: float, what: str) -> T:
+def go_on() -> None:
+    """Never ends the work; see ``until_whole``."""
+
+
+def until_whole(
+    ask: Callable[[], T], seconds: float, what: str, check: Callable[[], None] = go_on
+) -> T:
     """The result of ``ask``, which is repeated for ``seconds`` while its connection breaks.
 
-    ``what`` is a sentence about the missing result.
+    ``what`` is a sentence about the missing result. ``check`` is called before each attempt, and
+    raises to end the work.
 
     Raises:
         RemoteFailed: there was no result in that time, or ``ask`` failed for another reason.
     """
     begin_s, tries = time.monotonic(), 0
     while True:
+        check()
         try:
             return ask()
         except PulsarConnectionBroken as error:
