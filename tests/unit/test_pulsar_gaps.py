@@ -122,6 +122,47 @@ def test_round_and_copies_keep_the_gap(archive: Path, tmp_path: Path) -> None:
         assert [GAP in each.message for each in found.problems] == [True]
 
 
+def test_round_over_the_gap_does_not_claim_the_lost_values(archive: Path, tmp_path: Path) -> None:
+    """The compacted ledger is made from the archive, which lacks the entries. Copies say so too."""
+    lastwrite.compact(str(archive), to=str(tmp_path / "copy"), spark=INLINE)
+    lastwrite.compact(str(archive), spark=INLINE)
+    write(tmp_path / "after", 12)
+    fetch(tmp_path / "after", archive)
+    lastwrite.compact(str(archive), spark=INLINE)
+    fetch(archive, tmp_path / "other")
+    fetch(tmp_path / "copy", tmp_path / "third")
+    for place in (archive, *(tmp_path / name for name in ("copy", "other", "third"))):
+        (found,) = lastwrite.inspect(str(place)).partitions
+        assert found.horizon is not None
+        (words,) = [each.message for each in found.problems]
+        assert GAP in words and "has the last write" not in words
+
+
+@pytest.mark.parametrize(
+    "present, expected",
+    [
+        ((), [("5:4", "9:0")]),
+        ((5, 7, 9), []),
+        ((5, 7), [("7:4", "9:0")]),
+        ((7,), [("5:4", "7:0"), ("7:4", "9:0")]),
+        ((7, 9), [("5:4", "7:0")]),
+        ((9,), [("5:4", "9:0")]),
+        ((5, 7, 9, 12), []),
+    ],
+)
+def test_fetch_from_an_archive_takes_only_gaps_that_the_archive_has_too(
+    made: Path, tmp_path: Path, present: tuple[int, ...], expected: list[tuple[str, str]]
+) -> None:
+    if present:
+        write(tmp_path / "before", *present)
+        fetch(tmp_path / "before", tmp_path / "archive")
+    found_there = fetch(made, tmp_path / "archive", accepts_gap=True).problems
+    assert all(each.is_note for each in found_there)
+    (found,) = lastwrite.inspect(str(tmp_path / "archive")).partitions
+    words = [f"entries {first} to before {end} were lost" for first, end in expected]
+    assert [each.message.partition(" before they")[0] for each in found.problems] == words
+
+
 def test_compacted_ledger_beyond_the_gap_keeps_the_latest_values(tmp_path: Path) -> None:
     write(tmp_path / "before", 5)
     folder = write(tmp_path / "after", 9)

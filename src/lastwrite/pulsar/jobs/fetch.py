@@ -159,6 +159,8 @@ class IntoArchive:
                     break
             if broken is not None:
                 after = _part(after, state, raw, broken)
+        if compacted is not None:  # the broker's compaction has read the entries of all gaps
+            after = structs.replace(after, compacted_gaps=())
         after = into.commit(begun, after, raw, compacted)
         if broken is not None:
             raise RemoteFailed(

@@ -19,14 +19,17 @@ The manifest's ``log``::
     known            ``fetched.json`` as it was fetched, base64, or null
     gaps             pairs of positions, oldest first: the first entry that was lost between two
                      fetches, and the next one that exists; accepted with ``--accept-gap``
+    compacted_gaps   the gaps below the horizon whose entries the compacted ledger lacks too, because
+                     it was made from this archive
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
+from msgspec import structs
 
 from lastwrite.archive.gaps import gap_at, words_of
 from lastwrite.archive.layout import partitions_at, systems_at
@@ -142,6 +145,9 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+Gap = tuple[str, str]  # the first lost entry, and the next one that exists
+
+
 class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a topic's manifest; the module describes it."""
 
@@ -150,7 +156,8 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
     metadata: bytes | None = None
     metadata_is_json: bool = False
     known: bytes | None = None
-    gaps: tuple[tuple[str, str], ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    compacted_gaps: tuple[Gap, ...] = ()
 
     @property
     def parts(self) -> tuple[StoredLedger, ...]:
@@ -168,19 +175,56 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 def gaps_of(topic: ArchivedTopic, folder: str) -> tuple[Problem, ...]:
     """A note for each gap."""
-    horizon = None if topic.compacted is None else topic.compacted.horizon
-    return tuple(gap_at(folder, gap_words(gap, horizon)) for gap in topic.gaps)
+    return tuple(gap_at(folder, _gap_words(gap, topic)) for gap in topic.gaps)
 
 
-def gap_words(gap: tuple[str, str], horizon: str | None) -> str:
-    """A sentence about a gap. ``horizon`` is the compacted ledger's, or None."""
+def _gap_words(gap: Gap, topic: ArchivedTopic) -> str:
+    """A sentence about a gap of the topic."""
     first, end = gap
-    if horizon is not None and Position.parse(horizon).ledger >= Position.parse(end).ledger:
+    compacted = topic.compacted
+    if (
+        compacted is not None
+        and gap not in topic.compacted_gaps
+        and _is_below(gap, compacted.horizon)
+    ):
         return (
             f"the entries {first} to before {end} were lost before they were fetched; the "
-            f"compacted ledger up to {horizon} has the last write of each key in them"
+            f"compacted ledger up to {compacted.horizon} has the last write of each key in them"
         )
     return words_of(f"the entries {first} to before {end}")
+
+
+def _is_below(gap: Gap, horizon: str) -> bool:
+    return Position.parse(horizon).ledger >= Position.parse(gap[1]).ledger
+
+
+def with_compacted(topic: ArchivedTopic, made: StoredCompacted) -> ArchivedTopic:
+    """The topic with a new compacted ledger that was made from the topic itself."""
+    before = topic.compacted
+    new = (
+        gap
+        for gap in topic.gaps
+        if _is_below(gap, made.horizon)
+        and not (before is not None and _is_below(gap, before.horizon))
+    )
+    return structs.replace(topic, compacted=made, compacted_gaps=(*topic.compacted_gaps, *new))
+
+
+def gaps_outside(gaps: Iterable[Gap], present: Sequence[StoredLedger]) -> Iterator[Gap]:
+    """The parts of ``gaps`` before the first and after the last of the raw ledgers ``present``."""
+    begin = end = None
+    if stored := sorted((each for each in present if each.entries), key=lambda each: each.ledger):
+        begin = Position(stored[0].ledger, 0)
+        end = Position(stored[-1].ledger, stored[-1].entries)
+    for gap in gaps:
+        first, until = map(Position.parse, gap)
+        if begin is None or end is None:
+            yield gap
+            continue
+        if first < begin:
+            yield str(first), str(min(until, begin))
+        if until > end:
+            yield str(max(first, end)), str(until)
 
 
 def is_archived(folder: str) -> bool:

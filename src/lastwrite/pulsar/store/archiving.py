@@ -237,7 +237,9 @@ class Incoming:
 
     def gap_note(self, after: ArchivedTopic) -> tuple[Problem, ...]:
         """The note about the accepted gap. Empty if there is none."""
-        return () if self.gap is None else archived.gaps_of(after, self.folder)[-1:]
+        if self.gap is None:
+            return ()
+        return (archived.gaps_of(after, self.folder)[after.gaps.index(self.gap)],)
 
     def _behind(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
@@ -323,7 +325,7 @@ class _ArchiveFetch:
         new = [each for each in topic.ledgers if into.lacks(each.id, each.stored_entries)]
         is_further = into.is_behind(topic.horizon)
         parts = list(topic.compacted or ()) if is_further else []
-        after = _with_sides(into.before, topic.folder)
+        after = _with_sides(into.before, topic.folder, new, is_further)
         if new or is_further or after != stored or into.seen is None:
             after = self._brought(after, new, parts, is_further)
         how = {ledger.id: FetchMethod.COPIED for ledger in (*new, *parts)}
@@ -475,23 +477,50 @@ def _id_of(offset: int | None) -> str | None:
     return None if offset is None else str(Position.of(offset))
 
 
-def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
+def _with_sides(
+    before: ArchivedTopic, source: str, copied: Sequence[Ledger], is_further: bool
+) -> ArchivedTopic:
     """Replace the topic's ledger list and facts by the list and facts in the folder ``source``.
 
-    A list or facts that the folder lacks stay unchanged.
+    A list or facts that the folder lacks stay unchanged. ``copied`` are the raw ledgers that are
+    copied from there. ``is_further`` means that the compacted ledger is copied too.
     """
     if archived.is_archived(source):
         there = archived.contents_of(read_versioned_manifest(source).manifest, source)
         metadata, is_json, known = there.metadata, there.metadata_is_json, there.known
-        new = tuple(each for each in there.gaps if each not in before.gaps)
-        before = structs.replace(before, gaps=(*before.gaps, *new))
+        before = _with_gaps_of(before, there, copied, is_further)
     else:
+        if is_further:
+            before = structs.replace(before, compacted_gaps=())
         is_json = not os.path.exists(os.path.join(source, MANAGED_LEDGER))
         name = MANAGED_LEDGER_JSON if is_json else MANAGED_LEDGER
         metadata, known = _side(source, name), _side(source, FETCHED)
     if metadata is not None:
         before = structs.replace(before, metadata=metadata, metadata_is_json=is_json)
     return before if known is None else structs.replace(before, known=known)
+
+
+def _with_gaps_of(
+    before: ArchivedTopic, source: ArchivedTopic, copied: Sequence[Ledger], is_further: bool
+) -> ArchivedTopic:
+    """Add the source's gaps among the copied ledgers, or between these and the present ones.
+
+    Gaps whose entries the archive has are not added.
+    """
+    ids = [each.id for each in copied if each.entries]
+    present = [each for each in before.ledgers if each.entries]
+    ids += [each.ledger for each in present] if ids else []
+    found = [
+        gap
+        for gap in archived.gaps_outside(source.gaps, present)
+        if ids and min(ids) < Position.parse(gap[1]).ledger <= max(ids)
+    ]
+    found += source.compacted_gaps if is_further else ()
+    return structs.replace(
+        before,
+        gaps=tuple(sorted({*before.gaps, *found}, key=lambda gap: Position.parse(gap[0]))),
+        compacted_gaps=source.compacted_gaps if is_further else before.compacted_gaps,
+    )
 
 
 def _side(folder: str, name: str) -> bytes | None:
@@ -608,7 +637,7 @@ class PulsarRounds(ArchiveRounds):
             highest = topic_of(manifest, folder).highest_ledger
         else:
             highest = last.highest_ledger
-        after = structs.replace(before, compacted=new.numbered(highest + 1))
+        after = archived.with_compacted(before, new.numbered(highest + 1))
         self.commit(folder, successor(manifest, after))
 
     def publish(
@@ -630,14 +659,14 @@ class PulsarRounds(ArchiveRounds):
             beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]
             parts = list(topic.compacted or ()) if new is None else []
             made = LedgerCopy(place, begun, lambda written: None).all([*beyond, *parts])
-            compacted = None if new is None else new.numbered(topic.highest_ledger + 1)
-            if new is None and topic.manifest is not None:
-                compacted = StoredCompacted.of(topic.manifest, tuple(made[len(beyond) :]))
-            after = structs.replace(
-                _with_sides(ArchivedTopic(), log.folder),
-                ledgers=tuple(made[: len(beyond)]),
-                compacted=compacted,
-            )
+            after = _with_sides(ArchivedTopic(), log.folder, topic.ledgers, True)
+            if topic.manifest is not None:
+                parts_made = tuple(made[len(beyond) :])
+                compacted = StoredCompacted.of(topic.manifest, parts_made)
+                after = structs.replace(after, compacted=compacted)
+            if new is not None:
+                after = archived.with_compacted(after, new.numbered(topic.highest_ledger + 1))
+            after = structs.replace(after, ledgers=tuple(made[: len(beyond)]))
         place.commit(begun, successor(_new_manifest(topic.name), after))
 
     def discard_part(self, part: SegmentOutput) -> None:
