@@ -1,4 +1,4 @@
-"""Tests of the demo on small real repositories: the compacted topic equals what git shows."""
+"""The demo on its sample, and on tiny git repositories whose trees are the expected result."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.run import DemoReport, run_demo
+from lastwrite.demo.sample_topic import SampleTopic
 from lastwrite.demo.topic_writer import TopicWriter
-from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.errors import InvalidConfig, NotALog, VerificationFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
@@ -30,11 +32,50 @@ from tests.system.test_git_history import (
     rewritten_and_deleted,
 )
 
-pytestmark = needs_git
-
 NOW_MS = 1_700_000_000_000
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("LASTWRITE_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+@pytest.mark.spark
+def test_sample_needs_neither_git_nor_a_repository(tmp_path: Path) -> None:
+    """In an empty folder, without git: text for people, then JSON for programs."""
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "lastwrite.cli", "demo", "--master", "local[1]"]
+    java = Path(shutil.which("java") or sys.executable).parent
+    environment = os.environ | {"PATH": str(java)}
+    for more, shown in (["--keep", "kept"], "Proved:   the 1,299 live keys"), (["--json"], None):
+        ended = subprocess.run(
+            [*command, *more],
+            cwd=tmp_path / "empty",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        if shown is not None:
+            assert shown in ended.stdout
+            assert re.search(r"^delivered +949 +20..-..-..$", ended.stdout, re.MULTILINE)
+    document = json.loads(ended.stdout)
+    assert document["topic"] == "orders"
+    assert document["repository"] is None
+    assert document["equals_last_writes"] is True
+    assert document["equals_git_ls_tree"] is False
+    assert (document["before"]["records"], document["after"]["records"]) == (12_000, 1_388)
+    verified = lastwrite.verify(
+        str(tmp_path / "empty/kept/after"), str(tmp_path / "empty/kept/before"), spark=INLINE
+    )
+    assert verified.exit_status == 0
+
+
+def test_sample_with_another_last_write_fails_the_comparison(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed = SampleTopic().live_keys() | {b"order-0001": b"{}"}
+    monkeypatch.setattr(SampleTopic, "live_keys", lambda self: changed)
+    with pytest.raises(VerificationFailed, match="1 keys have another value .*order-0001"):
+        run_demo(now_ms=NOW_MS, spark=INLINE)
 
 
 def demo(repository: Repository, keep: Path) -> DemoReport:
@@ -45,6 +86,7 @@ def demo(repository: Repository, keep: Path) -> DemoReport:
     return report
 
 
+@needs_git
 @pytest.mark.parametrize("build", HISTORIES, ids=lambda build: build.__name__)
 def test_compacted_topic_equals_the_tree(
     tmp_path: Path, build: Callable[[Repository], None]
@@ -64,6 +106,7 @@ def churn(repository: Repository, commits: int) -> None:
         repository.commit()
 
 
+@needs_git
 def test_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     churn(repository, 60)
@@ -81,6 +124,7 @@ def test_small_history_has_several_segments_and_shrinks(tmp_path: Path) -> None:
     assert logs[-1].stat().st_size == 0
 
 
+@needs_git
 def test_record_contains_commit_and_time(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.write("a")
@@ -91,6 +135,7 @@ def test_record_contains_commit_and_time(tmp_path: Path) -> None:
     assert base64.b64decode(record["headers"][0][1]) == commit
 
 
+@needs_git
 def test_demo_leaves_no_files_unless_requested(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +149,7 @@ def test_demo_leaves_no_files_unless_requested(
     assert repository.git("status", "--porcelain") == b""
 
 
+@needs_git
 def test_earlier_demo_is_not_overwritten(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     rewritten_and_deleted(repository)
@@ -112,6 +158,7 @@ def test_earlier_demo_is_not_overwritten(tmp_path: Path) -> None:
         run_demo(str(repository.folder), str(tmp_path / "kept"), now_ms=NOW_MS, spark=INLINE)
 
 
+@needs_git
 def test_history_without_a_file_is_a_clear_error(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.commit()
@@ -120,6 +167,7 @@ def test_history_without_a_file_is_a_clear_error(tmp_path: Path) -> None:
     assert not (tmp_path / "kept").exists()
 
 
+@needs_git
 @pytest.mark.parametrize("make", [lambda folder: Repository(folder), lambda folder: folder.mkdir()])
 def test_missing_history_exits_with_2_and_one_line(
     tmp_path: Path,
@@ -137,6 +185,7 @@ def test_missing_history_exits_with_2_and_one_line(
     )
 
 
+@needs_git
 def test_missing_git_exits_with_1_and_one_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +194,7 @@ def test_missing_git_exits_with_1_and_one_line(
     assert "apt-get install git" in capfd.readouterr().err
 
 
+@needs_git
 @pytest.mark.spark
 def test_demo_command_runs_on_spark(tmp_path: Path) -> None:
     """In a shallow clone with awkward paths: text for people, then JSON for programs."""

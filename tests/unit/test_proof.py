@@ -25,13 +25,13 @@ def test_equal_tables_pass() -> None:
 @pytest.mark.parametrize(
     ("live", "said"),
     [
-        ({b"a": b"100644 1"}, "1 paths of the tree are not in the topic: 'b'"),
-        ({**TREE, b"\xff": b"100644 3"}, r"1 keys of the topic are not in the tree: '\\xff'"),
-        ({**TREE, b"b": b"100755 2"}, "1 keys have another mode or blob in the tree: 'b'"),
-        ({}, "2 paths of the tree are not in the topic: 'a', 'b'"),
+        ({b"a": b"100644 1"}, "1 expected keys are not in the topic: 'b'"),
+        ({**TREE, b"\xff": b"100644 3"}, r"1 keys of the topic are not expected: '\\xff'"),
+        ({**TREE, b"b": b"100755 2"}, "1 keys have another value than expected: 'b'"),
+        ({}, "2 expected keys are not in the topic: 'a', 'b'"),
         (
             {**TREE, **{b"%d" % n: b"" for n in range(9)}},
-            "9 keys of the topic are not in the tree: '0', '1', '2', …",
+            "9 keys of the topic are not expected: '0', '1', '2', …",
         ),
     ],
 )

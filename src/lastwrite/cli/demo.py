@@ -1,4 +1,4 @@
-"""``lastwrite demo``: turns a git history into a topic, compacts it, and checks the result."""
+"""``lastwrite demo``: compacts a sample topic or a git history, and checks the result."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _SHORT_ID = 12
 
 
 EXAMPLES = """
-lastwrite demo
-lastwrite demo --repo ~/src/linux --keep /tmp/demo
+lastwrite demo --keep /tmp/demo
+lastwrite demo --repo ~/src/linux
 """
 
 
 def demo(
     context: typer.Context,
     repo: Annotated[
-        str,
+        str | None,
         options.option(
             "--repo DIR",
-            "A folder in the git repository to use; default: the current one.",
+            "Compact the history of the git repository that contains DIR, instead of the sample.",
             options.SELECTION,
         ),
-    ] = ".",
+    ] = None,
     keep: Annotated[
         str | None,
         options.option(
@@ -49,11 +49,13 @@ def demo(
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Turn a git history into a Kafka topic and compact it.
+    """Compact a sample topic, and check the result.
 
-    A path is the key; its mode and blob id are the value. A deleted path is a tombstone. Spark
-    compacts the topic. The result is checked against git: the keys that remain alive must equal
-    the output of `git ls-tree -r HEAD`.
+    The sample is a topic of 12,000 records that a Kafka broker wrote. It is part of this package.
+    Spark compacts it. The result is compared with the last writes that a Kafka consumer read.
+
+    With --repo the topic is a git history. A path is the key; its mode and blob id are the value.
+    A deleted path is a tombstone. The live keys must equal the output of `git ls-tree -r HEAD`.
     """
     from lastwrite.demo.question import REMEDY
     from lastwrite.demo.run import run_demo
@@ -103,7 +105,7 @@ def demo(
         output.text(_question(report.answer))
         columns = (report.answer.folders, report.answer.folder_files, report.answer.last_writes)
         output.table(
-            "folder | >files | last write",
+            "{} | >{} | last write".format(*report.answer.columns),
             [(name, counted(files), day) for name, files, day in zip(*columns, strict=True)],
         )
     else:
@@ -113,6 +115,11 @@ def demo(
 
 
 def _opening(report: DemoReport) -> Iterator[str]:
+    if report.head is None:
+        yield f"Topic {report.topic}, as a Kafka 4.4.0 broker wrote it. Its last segment is empty,"
+        yield "because the active segment is not compacted."
+        yield ""
+        return
     shallow = " (a shallow clone: the oldest commit counts as a whole)" if report.is_shallow else ""
     yield f"{report.repository}: {report.commits:,} commits up to {report.head[:_SHORT_ID]}{shallow}"
     yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}. The last segment is empty,"
@@ -123,18 +130,20 @@ def _opening(report: DemoReport) -> Iterator[str]:
 def _question(answer: DemoAnswer) -> Iterator[str]:
     yield "Query:    the last writes as rows, one per live key. In Spark:"
     yield (
-        '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8")'
-        '.load(…).createTempView("topic")'
+        '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8", '
+        'valueFormat="utf8")'
     )
+    yield ('    .load(…).createTempView("topic")')
     yield from (f"  {line}" for line in answer.sql.splitlines())
     yield ""
 
 
 def _proofs(report: DemoReport) -> Iterator[str]:
-    yield (
-        f"Proved:   the {report.live_keys:,} live keys equal `git ls-tree -r HEAD`, with mode and "
-        "id of every path; no key appears twice."
-    )
+    if report.equals_git_ls_tree:
+        equal = "`git ls-tree -r HEAD`, with mode and id of every path"
+    else:
+        equal = "those that a Kafka consumer read, with their values"
+    yield f"Proved:   the {report.live_keys:,} live keys equal {equal}; no key appears twice."
     yield (
         "Verified: structure, checksums and indexes are intact, and only records that compaction "
         "may drop are gone."
@@ -147,10 +156,10 @@ def _proofs(report: DemoReport) -> Iterator[str]:
         yield "          A later round drops them, as in Kafka."
 
 
-def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
+def _next_commands(report: DemoReport, repo: str | None) -> Iterator[str]:
     program = _program()
     if report.before_path is None or report.after_path is None:
-        where = "" if repo == "." else f" --repo {shlex.quote(repo)}"
+        where = "" if repo is None else f" --repo {shlex.quote(repo)}"
         yield "The files were deleted. To keep and examine them, run:"
         yield f"  {program} demo{where} --keep demo"
         before, after = os.path.join("demo", "before"), os.path.join("demo", "after")

@@ -1,4 +1,4 @@
-"""Compares the compacted topic with git, as a consumer reads it.
+"""Compares the compacted topic with its known last writes, as a consumer reads it.
 
 The reader shares no code with the engine's compaction. It decodes each batch in plain Python,
 verifies its checksum, and fills a dictionary, like any consumer that builds a table.
@@ -60,8 +60,8 @@ def read_table(folder: str) -> ReplayedTable:
     )
 
 
-def prove(table: ReplayedTable, tree: Mapping[bytes, bytes]) -> None:
-    """Compare a compacted topic with git's tree, path by path and id by id.
+def prove(table: ReplayedTable, expected: Mapping[bytes, bytes]) -> None:
+    """Compare a compacted topic with the expected last writes, key by key and value by value.
 
     Raises:
         VerificationFailed: they differ, or a key occurs twice; the error names the first few.
@@ -70,25 +70,25 @@ def prove(table: ReplayedTable, tree: Mapping[bytes, bytes]) -> None:
         raise VerificationFailed(
             f"{len(table.repeated)} keys occur more than once: {_some(table.repeated)}"
         )
-    if table.live == tree:
+    if table.live == expected:
         return
-    missing = sorted(tree.keys() - table.live.keys())
-    beyond = sorted(table.live.keys() - tree.keys())
+    missing = sorted(expected.keys() - table.live.keys())
+    unexpected = sorted(table.live.keys() - expected.keys())
     changed = sorted(
-        path for path in tree.keys() & table.live.keys() if tree[path] != table.live[path]
+        key for key in expected.keys() & table.live.keys() if expected[key] != table.live[key]
     )
     problems = [
-        f"{len(paths)} {words}: {_some(paths)}"
-        for paths, words in (
-            (missing, "paths of the tree are not in the topic"),
-            (beyond, "keys of the topic are not in the tree"),
-            (changed, "keys have another mode or blob in the tree"),
+        f"{len(keys)} {words}: {_some(keys)}"
+        for keys, words in (
+            (missing, "expected keys are not in the topic"),
+            (unexpected, "keys of the topic are not expected"),
+            (changed, "keys have another value than expected"),
         )
-        if paths
+        if keys
     ]
     raise VerificationFailed("; ".join(problems))
 
 
-def _some(paths: tuple[bytes, ...] | list[bytes]) -> str:
-    shown = ", ".join(repr(path)[1:] for path in paths[:_SHOWN])
-    return shown + (", …" if len(paths) > _SHOWN else "")
+def _some(keys: tuple[bytes, ...] | list[bytes]) -> str:
+    shown = ", ".join(repr(key)[1:] for key in keys[:_SHOWN])
+    return shown + (", …" if len(keys) > _SHOWN else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lastwrite.demo.topic import TOPIC
+from lastwrite.demo.demo_topic import DemoTopic
 from lastwrite.model.progress import Progress
 from lastwrite.reports.document import FrozenDocument
 from lastwrite.spark.use import sql_session
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 # pyspark.sql.datasource exists since Spark 4
 NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")
 REMEDY = "pip install 'lastwrite[frames]' 'pyspark>=4'"
-_SQL = """\
-SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
-       date(max(timestamp)) AS last_write, sum(count(*)) OVER () AS of
-FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
 class DemoAnswer(FrozenDocument, frozen=True):
-    """The result of the SQL query: the five folders of the topic with the most files."""
+    """The result of the SQL query: the five largest groups of live keys.
+
+    The groups are the folders of a git history, or the states of the sample's orders.
+    """
 
     sql: str
-    files: int  # number of files of the topic
-    folders: list[str]
-    folder_files: list[int]  # number of files in each of ``folders``
+    columns: list[str]  # names of the three columns: group, number of live keys, last write
+    files: int  # number of live keys of the topic
+    folders: list[str]  # names of the groups
+    folder_files: list[int]  # number of live keys in each of ``folders``
     last_writes: list[str]  # last write in each of ``folders``: days in the session's time zone
 
 
@@ -42,7 +42,12 @@ def can_ask() -> bool:
 
 
 def ask(
-    root: str, spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
+    asked: DemoTopic,
+    root: str,
+    spark: SparkSession | None,
+    master: str,
+    conf: Mapping[str, str],
+    progress: Progress,
 ) -> DemoAnswer:
     """Query the last writes of the topic below ``root``, as ``format("lastwrite")`` returns them.
 
@@ -52,16 +57,24 @@ def ask(
     with sql_session(spark, master, conf, progress) as session:
         topic = (
             session.read.format("lastwrite")
-            .options(subscribe=TOPIC.topic, view="compacted", keyFormat="utf8", onBad="null")
+            .options(
+                subscribe=asked.name.topic,
+                view="compacted",
+                keyFormat="utf8",
+                valueFormat="utf8",
+                onBad="null",
+            )
             .load(root)
         )
         topic.createOrReplaceTempView("topic")
-        rows: list[Any] = session.sql(_SQL).collect()
+        found = session.sql(asked.sql)
+        columns, rows = found.columns[:3], found.collect()
         session.catalog.dropTempView("topic")
     return DemoAnswer(
-        sql=_SQL,
+        sql=asked.sql,
+        columns=columns,
         files=int(rows[0]["of"]) if rows else 0,
-        folders=[str(row["folder"]) for row in rows],
-        folder_files=[int(row["files"]) for row in rows],
-        last_writes=[str(row["last_write"]) for row in rows],
+        folders=[str(row[0]) for row in rows],
+        folder_files=[int(row[1]) for row in rows],
+        last_writes=[str(row[2]) for row in rows],
     )

@@ -1,4 +1,4 @@
-"""The whole demo: read, write, compact, prove, verify, query; each step is timed."""
+"""The whole demo: write a topic, compact it, compare, verify, query; each step is timed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import lastwrite
-from lastwrite.demo.git_history import open_history
+from lastwrite.demo.demo_topic import DemoTopic, WrittenTopic
+from lastwrite.demo.git_topic import GitTopic
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.question import DemoAnswer, ask, can_ask
-from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
+from lastwrite.demo.sample_topic import SampleTopic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.compaction import CompactionReport, Status
@@ -24,9 +25,6 @@ from lastwrite.spark.inline import Inline, place_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Compaction groups segments whose total size is at most segment.bytes. If segment.bytes were the
-# size at which the segments were rolled, no two would be grouped.
-_MERGED_SEGMENTS = 4
 _SPARK_FROM_BYTES = 64 << 20  # verifying fewer bytes takes less time than starting Spark again
 
 
@@ -43,19 +41,20 @@ class Figures(FrozenDocument, frozen=True):
 class DemoReport(Document, kw_only=True):
     """The result of the demo. It exists only if all comparisons succeeded."""
 
-    repository: str
-    head: str
-    commits: int
-    is_shallow: bool
-    topic: ClassVar[str] = figure(lambda self: TOPIC.topic)
-    partition: ClassVar[int] = figure(lambda self: TOPIC.partition)
+    repository: str | None  # null for the sample, as are ``head``, ``commits``, ``is_shallow``
+    head: str | None
+    commits: int | None
+    is_shallow: bool | None
+    topic: str
+    partition: int
     before_path: str | None  # null if nothing was kept
     after_path: str | None
     segment_bytes: int
     before: Figures
     after: Figures
-    live_keys: int  # the number of paths in the tree of ``head``, each with its mode and id
-    equals_git_ls_tree: ClassVar[bool] = figure(lambda self: True)
+    live_keys: int  # keys that are not deleted; in a git history, the paths in the tree of ``head``
+    equals_last_writes: ClassVar[bool] = figure(lambda self: True)
+    equals_git_ls_tree: ClassVar[bool] = figure(lambda self: self.repository is not None)
     compaction: CompactionReport
     verification: VerifyReport
     answer: DemoAnswer | None = None  # null without Spark, or without pyarrow and pandas
@@ -64,7 +63,7 @@ class DemoReport(Document, kw_only=True):
 
 # Long, because it contains the demo's steps in their order.
 def run_demo(
-    repository: str = ".",
+    repository: str | None = None,
     keep: str | None = None,
     *,
     now_ms: int | None = None,
@@ -74,10 +73,11 @@ def run_demo(
     spark: SparkSession | Inline | None = None,
     progress: Progress | None = None,
 ) -> DemoReport:
-    """Write the history of ``repository`` as a topic, compact it, and verify the result.
+    """Write a topic whose last writes are known, compact it, and verify the result.
 
     Args:
-        repository: a folder in a git repository.
+        repository: a folder in a git repository whose history becomes the topic. None means the
+            sample in this package.
         keep: a folder for ``before`` and ``after``, which become log roots. None means a temporary
             folder.
         now_ms: the clock of the compaction, milliseconds since 1970. None means now.
@@ -92,22 +92,19 @@ def run_demo(
     """
     progress = progress or NoProgress()
     seconds: dict[str, float] = {}
-    history = open_history(repository)
+    demo: DemoTopic = SampleTopic() if repository is None else GitTopic(repository)
     with _place(keep) as place:
         before, after = os.path.join(place, "before"), os.path.join(place, "after")
-        with _timed(seconds, "git to topic"):
-            topic = write_topic(history, before, progress)
-        settings: dict[str, object] = {
-            "cleanup.policy": "compact",
-            "internal.segment.bytes": _MERGED_SEGMENTS * topic.segment_bytes,
-        }
+        with _timed(seconds, demo.write_stage):
+            topic = demo.write(before, progress)
         progress.stage("start Spark", 0)
         # the time that remains after the stages are subtracted
         with _timed(seconds, "start Spark"):
             compaction = lastwrite.compact(
                 before,
                 to=after,
-                config=settings,
+                topic=demo.name.topic,
+                config=demo.settings,
                 now_ms=now_ms,
                 memory=memory,
                 master=master,
@@ -120,16 +117,17 @@ def run_demo(
         )
         seconds |= compaction.stage_seconds
         _reject_all_but_cleaned(compaction)
-        with _timed(seconds, "prove by git"):
-            progress.stage("prove by git", 0)
-            table = read_table(os.path.join(after, str(TOPIC)))
-            prove(table, history.tree())
+        with _timed(seconds, demo.compare_stage):
+            progress.stage(demo.compare_stage, 0)
+            table = read_table(os.path.join(after, str(demo.name)))
+            prove(table, demo.live_keys())
         with _timed(seconds, "verify"):
             runs_on = place_of(spark, topic.bytes, _SPARK_FROM_BYTES)
             verified = lastwrite.verify(
                 after,
                 before=before,
-                config=settings,
+                topic=demo.name.topic,
+                config=demo.settings,
                 now_ms=compaction.now_ms,
                 memory=memory,
                 master=master,
@@ -142,14 +140,17 @@ def run_demo(
         if not isinstance(spark, Inline) and can_ask():
             with _timed(seconds, "ask in SQL"):
                 progress.stage("ask in SQL", 0)
-                answer = ask(after, spark, master, conf or {}, progress)
+                answer = ask(demo, after, spark, master, conf or {}, progress)
             if answer.files != len(table.live):
                 raise VerificationFailed(f"the SQL query counts {answer.files} files")
+    history = demo.history if isinstance(demo, GitTopic) else None
     return DemoReport(
-        repository=history.repository,
-        head=history.head.decode(),
-        commits=len(history.commits),
-        is_shallow=history.is_shallow,
+        repository=None if history is None else history.repository,
+        head=None if history is None else history.head.decode(),
+        commits=None if history is None else len(history.commits),
+        is_shallow=None if history is None else history.is_shallow,
+        topic=demo.name.topic,
+        partition=demo.name.partition,
         before_path=before if keep is not None else None,
         after_path=after if keep is not None else None,
         segment_bytes=topic.segment_bytes,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import chain, islice
 
-from lastwrite.demo.git_history import GitHistory, PathChange
+from lastwrite.demo.demo_topic import WrittenTopic
+from lastwrite.demo.git_history import GitHistory, PathChange, open_history
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 
-TOPIC = TopicPartition("git-history", 0)
 _HEADER = b"commit"
 
 # changes that are read before the first is written, to choose the segment size
@@ -21,19 +21,41 @@ _LEAST_SEGMENT_BYTES = 2048
 _MOST_SEGMENT_BYTES = 64 << 20
 _MOST_BATCH_BYTES = 16_384  # default batch.size of producers
 _ADVANCE_CHANGES = 2048
+# Compaction groups segments whose total size is at most segment.bytes. If segment.bytes were the
+# size at which the segments were rolled, no two would be grouped.
+_MERGED_SEGMENTS = 4
+_SQL = """\
+SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
+       date(max(timestamp)) AS last_write, sum(count(*)) OVER () AS of
+FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTopic:
-    """The written topic: a record is a change, a key is a path that ever existed."""
+class GitTopic:
+    """The history of a git repository as a topic. ``git ls-tree`` has its last writes."""
 
-    folder: str
-    records: int
-    deletes: int
-    keys: int
-    bytes: int
-    segments: int
-    segment_bytes: int  # segment.bytes by which the segments were rolled
+    name = TopicPartition("git-history", 0)
+    write_stage = "git to topic"
+    compare_stage = "prove by git"
+    sql = _SQL
+
+    def __init__(self, repository: str) -> None:
+        """Open the history.
+
+        Raises:
+            NotALog: there is no git repository, or it has no commit.
+            EnvironmentUnfit: git is missing.
+        """
+        self.history = open_history(repository)
+        self.settings: Mapping[str, object] = {"cleanup.policy": "compact"}
+
+    def write(self, root: str, progress: Progress) -> WrittenTopic:
+        topic = write_topic(self.history, root, progress)
+        merged_bytes = _MERGED_SEGMENTS * topic.segment_bytes
+        self.settings = {**self.settings, "internal.segment.bytes": merged_bytes}
+        return topic
+
+    def live_keys(self) -> Mapping[bytes, bytes]:
+        return self.history.tree()
 
 
 def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTopic:
@@ -66,7 +88,9 @@ def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTo
     progress.stage("write topic", total_bytes)
     paths: set[bytes] = set()
     deletes = 0
-    with TopicWriter(root, TOPIC, segment_bytes=segment_bytes, batch_bytes=batch_bytes) as writer:
+    with TopicWriter(
+        root, GitTopic.name, segment_bytes=segment_bytes, batch_bytes=batch_bytes
+    ) as writer:
         told = 0
         for _, change in chain(held, changes):
             writer.append(
