@@ -37,7 +37,7 @@ class FollowRequest:
     progress: Progress
     sets_aside: bool = False  # see ``lastwrite fetch --set-aside``
     accepts_gap: bool = False  # see ``lastwrite fetch --accept-gap``
-    is_once: bool = False  # there is only one poll, and missing topics are an error
+    is_once: bool = False  # whether there is only one poll, and missing topics are an error
 
 
 class FollowResult(Protocol):
@@ -54,7 +54,7 @@ class FollowResult(Protocol):
 
         Raises:
             RemoteFailed: the cluster does not respond. The next poll retries.
-                LogError: ``stop`` was called, or no retry can succeed.
+            LogError: ``stop`` was called, or no retry can succeed.
         """
 
     def stop(self) -> None:

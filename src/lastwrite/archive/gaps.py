@@ -12,7 +12,7 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 
 
 def words_of(what: str) -> str:
-    """A sentence about a gap. ``what`` names the lost records, in the plural."""
+    """A sentence about a gap. ``what`` is a plural noun for the lost records."""
     return (
         f"{what} were lost before they were fetched: keys that were written or deleted there have "
         "the value from before"
@@ -29,7 +29,7 @@ class RecordsLost(UserWarning):
 
 
 def warn_of(gaps: Iterable[Problem], named: set[str]) -> None:
-    """Warn of each gap that is not in ``named``, and add the gap to ``named``."""
+    """Warn of each gap that is not in ``named`` (reported before), and add it to ``named``."""
     for gap in gaps:
         if str(gap) not in named:
             named.add(str(gap))

@@ -29,18 +29,18 @@ _MOST_AT_ONCE = 4  # few: kernels and requests run in parallel, but Python code 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestResult:
-    """The data that was added to a partition of the archive."""
+    """The amount of data that was added to a partition of the archive."""
 
     first_offset: int
     end_offset: int
     segments: int
     bytes: int
-    is_new: bool  # the partition is new in the archive
+    is_new: bool  # whether the partition is new in the archive
     foreign_bytes: int = 0  # bytes of objects that are referenced, not copied
-    gap: str | None = None  # the preceding records that were accepted as lost
+    gap: str | None = None  # the records before this data that were accepted as lost
 
     def of(self, found: FetchedLog) -> FetchedLog:
-        """The report ``found`` with these values."""
+        """The report ``found``, completed with this result."""
         return structs.replace(
             found,
             first_offset=self.first_offset,

@@ -21,7 +21,8 @@ from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
 
 _AT_ONCE = 16  # parallel requests to the store
-_SOME = 16  # folders that are checked to detect an archive; all partitions have the same depth
+# number of folders that are checked to detect an archive; its partitions have the same depth
+_SOME = 16
 _LEVELS = {
     "kafka": 2,
     "rocketmq": 2,

@@ -56,7 +56,7 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     bytes: int
-    since_ms: int  # 0: the time when this manifest was written
+    since_ms: int  # by the store's clock; 0 means the time when this manifest was written
     generation: int
 
 
@@ -111,7 +111,7 @@ def decode(data: bytes, address: str) -> Manifest:
 
     Raises:
         CorruptLog: the data is truncated, changed, or not a manifest.
-            UnsupportedFormat: a newer release wrote the manifest.
+        UnsupportedFormat: a newer release wrote the manifest.
     """
     text, end, said = data.rpartition(_END)
     if not end:

@@ -58,7 +58,7 @@ MANIFEST = "manifest.json"
 DATA, ROUNDS = "data/", "rounds/"
 RENEW_MS = 600_000  # ms between renewals of a journal
 BUSY_MS = 2 * RENEW_MS  # ms; a round is refused while another has a younger journal
-ABANDONED_MS = 86_400_000  # ms; a round with an older journal counts as dead
+ABANDONED_MS = 86_400_000  # ms; a round counts as dead if its journal is older
 GRACE_MS = 3_600_000  # ms for which the objects of a replaced manifest are kept for readers
 PINNED_MS = 2 * GRACE_MS  # ms; a reader with an older pin counts as dead
 _PIN, _CLOCK = "pin-", "clock-"
@@ -67,7 +67,7 @@ _JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10
 
 
 class VersionedManifest(NamedTuple):
-    """A manifest, and the object that it was read from.
+    """A manifest, and the version of the object that it was read from.
 
     ``modified_ms`` is 0 right after a write, because the store's time is not known.
     """
@@ -81,7 +81,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     round: str
     generation: int  # generation of the manifest that the round read
-    seen: str = ""  # version of that manifest: the round can replace no other
+    seen: str = ""  # version of that manifest; the round can replace only this version
     writer: str
     written_ms: int
 
@@ -113,8 +113,8 @@ class SweepResult(msgspec.Struct, kw_only=True):
     journals: int = 0
     objects: int = 0
     bytes: int = 0
-    is_waiting: bool = False  # waste was kept because a round may still run
-    attempts: int = 1  # more than one if another writer committed first
+    is_waiting: bool = False  # whether waste was kept because a round may still run
+    attempts: int = 1  # number of attempts, more than 1 if another writer committed first
 
 
 class PartitionStore:
@@ -300,7 +300,7 @@ class PartitionStore:
     def commit(
         self, begun: WriteTransaction, made: Manifest, *, keeps_journal: bool = False
     ) -> VersionedManifest:
-        """Replace the manifest that the round has read by ``made``.
+        """Replace the manifest that the round has read by the new manifest ``made``.
 
         Sets the generation, the nonces and the unused objects of ``made``. With ``keeps_journal``,
         the caller deletes the journal later.
@@ -608,7 +608,7 @@ def _all_pins(places: Sequence[PartitionStore]) -> list[list[ObjectInfo]]:
 
 
 def _unpinned(unused: list[Unused], pins: Sequence[ObjectInfo], now_ms: int) -> list[Unused]:
-    """The objects of ``unused`` that no reader has pinned. A pin names the oldest generation."""
+    """The objects of ``unused`` that no reader has pinned. A pin has the reader's generation."""
     pinned = min(
         (
             int(each.key.rpartition("/")[2].split("-")[1])
@@ -658,7 +658,7 @@ def read_versioned_manifest(folder: str) -> VersionedManifest:
 
     Raises:
         NotALog: there is no manifest.
-            CorruptLog, UnsupportedFormat, RemoteFailed: the manifest cannot be read.
+        CorruptLog, UnsupportedFormat, RemoteFailed: the manifest cannot be read.
     """
     since_s, seen = _just_read.pop(folder, (0.0, None))
     if seen is None or time.monotonic() - since_s > _JUST_S:

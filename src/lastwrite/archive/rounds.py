@@ -63,7 +63,7 @@ class _ReadAhead:
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, folder: str) -> VersionedManifest:
-        """The manifest of a partition. It is read ahead once; later calls read it again."""
+        """The manifest of a partition. Only the first call uses a manifest that was read ahead."""
         for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
             self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
             self._coming[expected] = self._pool.submit(read_versioned_manifest, expected)
@@ -84,7 +84,7 @@ class ArchiveRounds:
         self._rounds: dict[
             str, tuple[object, WriteTransaction]
         ] = {}  # rounds that may still commit
-        # store and key of the journals of committed rounds
+        # store and key of each committed round's journal
         self._journals: list[tuple[ObjectStore, str]] = []
         self._turn = Lock()
         self._renewing: Thread | None = None
@@ -267,7 +267,7 @@ class ArchiveRounds:
         return None if last is None else last[1]
 
     def commit(self, folder: str, made: Manifest) -> None:
-        """Commit ``made``. ``remove_journals`` deletes the journal.
+        """Commit the new manifest ``made``. The journal stays until ``remove_journals`` is called.
 
         Raises:
             CommitConflict, RemoteFailed: as ``PartitionStore.commit``.

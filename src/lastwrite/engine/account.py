@@ -50,9 +50,9 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of segments that the ``parts`` of one replacement form."""
+    """The number of new segments that consist of ``parts``, which replace one run of segments."""
     further = sum(len(part.further) for part in parts)
-    if any(part.stored is not None for part in parts):  # each part is a segment
+    if any(part.stored is not None for part in parts):  # in an archive, each part is a segment
         return further + sum(not part.is_gone for part in parts)
     return further + (not all(part.is_gone for part in parts))
 

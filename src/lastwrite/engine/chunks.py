@@ -25,15 +25,15 @@ from lastwrite.storage.throttle import spender
 
 
 class BatchWindow(NamedTuple):
-    """Whole batches in a buffer; ``shift`` is added to their origins to get file positions."""
+    """Whole batches in a buffer. A batch's origin plus ``shift`` is its file position."""
 
     buffer: ByteArray
     table: BatchTable
     shift: int
     records: int  # record count of all batches, according to their headers
     fewest: int  # smallest record count of a batch
-    origin_bytes: int  # bytes in the file, before old formats were converted
-    flags: int  # flags of all batches, combined
+    origin_bytes: int  # bytes of the batches in the file, before old formats are converted
+    flags: int  # bitwise OR of the batches' flags
 
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> BatchWindow:
@@ -53,7 +53,7 @@ class BatchWindows:
     ) -> None:
         self._limits = limits
         self._is_proven = is_proven
-        if limits.stores is not None:  # finding side files needs the store settings in this process
+        if limits.stores is not None:  # this process reads objects with these settings
             use(limits.stores)
         self._spend = spender(limits.reading)
         self._buffers = buffers or Buffers()
@@ -63,8 +63,8 @@ class BatchWindows:
         """Yield the chunks of ``piece``; each is valid until the next is requested.
 
         Raises:
-            CorruptLog: a batch is damaged, with file and position. Or the piece does not end at a
-                batch's end, so the offset index by which it was split is wrong.
+            CorruptLog: a batch is damaged (the error has its file and position), or the piece ends
+                inside a batch, because the offset index by which it was split is wrong.
             CommitConflict: the file is not the one that was planned.
         """
         split = format.split_proven if self._is_proven else format.split

@@ -1,6 +1,6 @@
 """Step five, commit: staged segments replace the old ones, and expired segments are deleted.
 
-    in place   swap ─ checkpoint ─ tidy ─ retention     every partition is swapped before a root's
+    in place   swap ─ checkpoint ─ delete ─ retention   every partition is swapped before a root's
                                                         checkpoint is written, and only then are
                                                         old segments deleted
     a copy     publish                                  all partitions are copied, cleaned or not
@@ -146,7 +146,7 @@ def _keep(context: Context, some: Sequence[_Commit]) -> None:
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:
-    """Swap new segments in (the old ones stay until the checkpoint is written), or publish copies."""
+    """Swap new segments in, or publish copies. Old segments stay until the checkpoint is written."""
     system = context.system
     if context.is_in_place:
         new = [(each, each.new) for each in some if each.open and each.new is not None]

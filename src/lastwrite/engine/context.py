@@ -112,7 +112,7 @@ class CachedLog(Protocol):
 
 
 class ScanCache(Protocol):
-    """Keeps scan results, so that later rounds scan less; see ``scan_cache``."""
+    """Stores scan results, so that later rounds scan less; see ``scan_cache``."""
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
@@ -139,14 +139,12 @@ class ScanCache(Protocol):
         ...
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:
-        """Rename the written scans to their final names. Called when all segments have their final
-        names.
-        """
+        """Rename the written scans to their final names, after the segments were renamed."""
         ...
 
 
 def go_on() -> None:
-    """Never stop the work."""
+    """The default of ``Options.check``: the work is never stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +156,12 @@ class Options:
     exact: bool = False
     include_active: bool = False
     like_broker: bool = False
-    drop_expired_deletes: bool = False  # even in a log without dirty records
+    drop_expired_deletes: bool = False  # also clean a log without dirty records
     dry_run: bool = False
-    # in a dry run: run every step, with stores that count writes instead of performing them
+    # whether a dry run runs every step, with stores that count writes instead of performing them
     is_counted: bool = False
     to: str | None = None
-    keep_scans: bool = False  # see ``scan_cache``
+    keep_scans: bool = False  # whether scan results are stored: see ``scan_cache``
     # raises if the work must stop; no further step or swap is then started
     check: Callable[[], None] = go_on
 

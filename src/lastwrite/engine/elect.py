@@ -4,9 +4,9 @@ A task maps the scratch files with its buckets' entries, finds the losers, and m
 mapped state files of the pieces. A unit has about ``slice_bytes`` of entries; a larger bucket is a
 unit of its own.
 
-A page fault maps 64 KiB of a cached file around each byte touched, and mapped pages count as this
-process's memory. Many short ranges would therefore count many times their size. They are copied
-instead, and their pages are released.
+A page fault maps 64 KiB of a cached file around the touched byte, and mapped pages count as this
+process's memory. If many short ranges were mapped, they would count many times their size. Short
+ranges are therefore copied, and their pages are released.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, ElectionResult, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
-_AROUND_BYTES = 128 << 10  # bytes that are mapped beyond a range, at both ends together
+_AROUND_BYTES = 128 << 10  # most bytes that are mapped before and after a range, together
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
@@ -39,10 +39,10 @@ class LoserMarker:
     def __init__(self, limits: Limits) -> None:
         self._stack = ExitStack()
         self._slice_bytes = limits.slice_bytes
-        # a quarter of the memory for decompression, which is unused in this step
+        # a quarter of the memory for decompression, because this step decompresses nothing
         self._most_bytes = limits.plain_bytes // 4
         self._states: dict[str, ScratchMap] = {}
-        # by file and position of a piece's states: number of states, and ordinals of the losers
+        # number of states and ordinals of the losers, by file and position of a piece's states
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
         self._held_bytes = 0
         self.entries: dict[str, ScratchMap] = {}
@@ -88,9 +88,7 @@ class LoserMarker:
 
 
 def elect(marks: LoserMarker, unit: ElectUnit) -> ElectionResult:
-    """Find the winners and losers in the unit's buckets. ``marks`` collects the losers and marks
-    them later.
-    """
+    """Find the winners and losers in the unit's buckets, and add the losers to ``marks``."""
     if not unit.blocks:
         return ElectionResult(unit.partition, 0, {})
     marks.map(unit)
@@ -110,10 +108,10 @@ def tally(
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
 ) -> ElectionResult:
-    """The result of an election, with the losers counted by piece.
+    """The result of an election, with the number of losers in each piece.
 
-    ``unit`` is the partition's number and its strategy. ``pieces`` (piece numbers),
-    ``last_records`` (ordinals of the pieces' last records) and ``losers`` have one item per block.
+    ``unit`` is the partition's number and its strategy. The sequences have one item per block: the
+    number of the block's piece, the ordinal of the piece's last record, and the block's losers.
     """
     partition, strategy = unit
     by_piece: dict[int, int] = {}
@@ -166,7 +164,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 
 
 def _let_go(maps: dict[str, ScratchMap]) -> int:
-    """Release the mapped pages from memory, and return 0, the number of bytes mapped afterwards."""
+    """Release the mapped pages from memory. Returns 0, the number of bytes that stay mapped."""
     for file in maps.values():
         file.release()
     return 0
@@ -214,9 +212,7 @@ def _rows_at(block: Block, unit: ElectUnit) -> int:
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and the end of each bucket, counted from that
-    row.
-    """
+    """The block's first row in the unit's buckets, and the end of each bucket relative to it."""
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
@@ -226,9 +222,7 @@ def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.n
 def _keys(
     entries: dict[str, ScratchMap], unit: ElectUnit, starts: Sequence[int], ends: np.ndarray
 ) -> tuple[Int64Array, ByteArray]:
-    """For exact comparison: the positions of the entries' keys, and the keys, of all blocks in
-    order.
-    """
+    """The positions of the entries' keys, and the keys, of all blocks. Used to compare exactly."""
     lengths, keys = [], []
     touched = 0
     for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):

@@ -27,8 +27,7 @@ _SMALL_ELECTION_BYTES = 4 << 20
 def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ElectedPartition | FinishedPartition]:
-    # A slice is at least half a worker's share, so with many partitions each partition is one
-    # slice.
+    # A unit has at least half a worker's share. With many partitions, each is then one unit.
     share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
     units = [unit for each in partitions for unit in elect_units(context, each, share)]
     results, errors = by_partition(context.exchange.elect(units, context.progress))

@@ -1,8 +1,9 @@
 """Small partitions: scan, elect and rewrite in one stage, each partition in one task.
 
-Every stage costs 40 ms, or a few milliseconds in a persistent job (``spark.persistent_job``). This
-mode is used if no partition exceeds a worker's share, or a size that takes less time than a stage.
-A task then runs all three steps for its partitions, and workers exchange nothing.
+A stage takes at least 40 ms, or a few milliseconds in a persistent job (``spark.persistent_job``).
+A wave is processed in one stage if each partition is at most a worker's share, or so small that
+dividing it would save less than a stage takes. A task then runs all three steps for its partitions,
+and workers exchange nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import FailedUnit, Limits, PendingResult
 
-# partitions per worker, at least; with so many, little time is lost waiting for the last one
+# least number of partitions per worker, so that workers wait only briefly for the last one
 _SHARES = 4
 
 

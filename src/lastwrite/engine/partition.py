@@ -7,8 +7,8 @@
                                FinishedPartition
 
 The objects are immutable. A partition that is skipped, is damaged or fails becomes a
-``FinishedPartition`` until the commit. The commit removes its staged files. If the round makes
-copies, the commit copies the partition unchanged.
+``FinishedPartition``, which no further step processes. The commit removes its staged files. If the
+round makes copies, the commit copies the partition unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PartitionPlan:
     pieces: Sequence[ScanRange]
     # transactions from the log's transaction index, or from the log if the index is wrong
     aborted: Sequence[AbortedTransaction]
-    bits: int  # number of fingerprint bits that choose the bucket
+    bits: int  # number of fingerprint bits that choose a key's bucket
     secret: bytes = field(repr=False)
 
 
@@ -92,9 +92,7 @@ class RewrittenPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedPartition:
-    """A partition that the round does not clean, because no round is due, or it is damaged or
-    failed.
-    """
+    """A partition that the round does not clean: no round is due, or it is damaged or failed."""
 
     started: float
     report: PartitionReport
@@ -102,7 +100,7 @@ class FinishedPartition:
     # the decision that no round is due; None if the partition is damaged or failed
     resting: Decision | None = None
     written: Sequence[SegmentOutput] = ()  # staged files, which the commit removes
-    error: Exception | None = None  # the error that stopped the work on it
+    error: Exception | None = None  # the error that stopped the work on the partition
 
 
 Open: TypeAlias = PartitionPlan | ScannedPartition | ElectedPartition | RewrittenPartition

@@ -27,7 +27,7 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
-    """The largest size of a piece, in bytes, with which workers still get equal shares of a log."""
+    """The largest size of a piece, in bytes, that still divides a log equally among ``workers``."""
     return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (32 * workers))
 
 

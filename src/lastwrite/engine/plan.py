@@ -68,8 +68,7 @@ def _read(context: Context, folder: str) -> PartitionLog:
         system.recover(folder)
     log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:
-        # Open transactions are left out: a copy with the start of a transaction would never get its
-        # end.
+        # The copy ends before open transactions, because it would never get their ends.
         return system.read_below(folder, log.last_stable_offset)
     return log
 
@@ -102,8 +101,8 @@ def _decide(context: Context, log: PartitionLog) -> Decision:
         log, options.config, options.now_ms, include_active, options.like_broker
     )
     if options.drop_expired_deletes:
-        # Compare the keys of all records, regardless of the checkpoint. A key's older records are
-        # then dropped before the delete that hides them.
+        # The keys of all records are compared, regardless of the checkpoint. Otherwise an expired
+        # delete could be dropped before the older records of its key.
         reason = None if decision.is_at_rest else decision.reason
         decision = replace(decision, reason=reason, elect_from=0)
     return decision

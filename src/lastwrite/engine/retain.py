@@ -97,7 +97,7 @@ def account_retention(
     for replacement in replacements:
         further = [new.base_offset for part in replacement.parts for new in part.further]
         whole = sum(part.records for part in replacement.parts)
-        # The records of several new segments are only counted together.
+        # If there are several new segments, only the sum of their records is known.
         counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
         counts |= dict.fromkeys(further)
     lost = [counts[base] for base in gone]

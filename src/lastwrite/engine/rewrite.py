@@ -1,8 +1,9 @@
 """Step four, rewrite: copy the surviving records into a new, staged segment.
 
-A task rewrites the pieces of one new segment, or some of them if the segment is large. The rules
-decide on each chunk by the states from the election, the format removes records, and the result is
-appended. Without a folder nothing is written, and ``plan`` still reports exact sizes.
+A task rewrites the pieces of one new segment, or some of them if the segment is large. For each
+chunk, the rules decide by the record states that the election has set. The format then removes the
+dropped records, and the result is appended. Without a folder nothing is written, but the sizes are
+still computed, so ``plan`` reports exact sizes.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def rewrite(
 def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
     """Sync the staged segments of a task to disk, together.
 
-    Parts of a segment are not synced: they are joined into a segment, which is.
+    Parts of a segment are not synced, because the segment is synced after they are joined.
     """
     with step("sync"):
         whole = (each for each in made if each.error is None and each.problem is None)
@@ -175,8 +176,8 @@ class _Rewriter:
             left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # State 0 is a plain record, which always stays. If any other record stays too, ``kept`` is
-        # larger than the number of plain records.
+        # A record with state 0 always stays. If another record stays too, ``kept`` is larger than
+        # the number of records with state 0.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
             _, fewest, _, flags = sums_of(table[actions != DROP])

@@ -92,7 +92,7 @@ def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[in
 
 
 def _changes(context: Context, partition: ElectedPartition) -> list[int]:
-    """The number of changes in each segment; 0 means that it can stay as it is."""
+    """The number of changes in each segment. 0 means that the segment can stay unchanged."""
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments
     changes = [0] * len(segments)

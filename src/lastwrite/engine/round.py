@@ -32,9 +32,11 @@ from lastwrite.model.work import PendingResult
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import OverriddenSetting
 
-_WAVE_BYTES = 64 << 30  # size of a full wave; more if a worker would get less than 1 GiB
+# bytes of logs in a full wave; with more than 64 workers, a wave has 1 GiB per worker
+_WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096
-_FEW_PARTITIONS = 256  # per two workers; enough work for a stage, which costs 40 ms to start
+# least number of partitions in a wave for two workers, because starting a stage takes 40 ms
+_FEW_PARTITIONS = 256
 _NO_MORE: list[PartitionPlan | FinishedPartition] = []
 
 
@@ -171,7 +173,7 @@ def _planned(
 
 
 class _StageClock:
-    """The seconds that each step took, over all waves."""
+    """The seconds that each step took, summed over all waves."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)

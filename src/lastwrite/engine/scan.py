@@ -42,9 +42,10 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import PieceScan, ScanRange, ScanUnit
 from lastwrite.storage.problems import problem_of
 
-_MOST_NOTES = 100  # problems reported per piece
+_MOST_NOTES = 100  # most problems that are reported per piece
 _SAMPLE_SHARE = 16  # 1/16 of the buckets is the sample that shows whether keys repeat in a block
-_LEAST_SAMPLED = 4096  # entries; in a smaller block, sampling would cost as much as electing
+# number of entries; in a smaller block, sampling would cost as much as electing
+_LEAST_SAMPLED = 4096
 
 
 class EntryBlock(NamedTuple):
@@ -172,8 +173,8 @@ class _Scanner:
             self._follower.follow(table, states, first_record)
         are_live = chunk.fewest > 0 and not states.any()
         result.is_plain &= are_live and are_plain(chunk.fewest, chunk.flags)
-        # If all records have keys and values and none is aborted, only a batch with a bad horizon
-        # changes regardless of the election.
+        # If all records have keys and values and none is aborted, the only change that does not
+        # depend on the election is the replacement of a bad horizon.
         if not are_live or chunk.flags & BAD_HORIZON:
             self._judge(table, states, piece.mtime_ns // 1_000_000, result)
 
@@ -197,7 +198,7 @@ class _Scanner:
                 self._hold(in_run)
         if ordinal + in_run > election.ORDINAL_MASK:
             raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
-        # Not earlier: a record count cannot be trusted before its batch is decompressed.
+        # The record count is only trusted after the batches were decompressed.
         self._reserve(ordinal + in_run)
         before = self._filled
         positions = None if self._keys is None else self._keys.room(len(self._entries))
@@ -392,7 +393,7 @@ class _KeyBytes:
         return self._place
 
     def take(self, plain: ByteArray, first: int, last: int) -> None:
-        """Copy the keys of entries ``first`` to ``last`` (exclusive) from ``plain``."""
+        """Copy the keys of the entries [``first``, ``last``) from ``plain``."""
         starts, lengths = map(np.ascontiguousarray, self._place[first:last].T)
         ends = np.cumsum(lengths)
         self._lengths[first:last] = lengths
@@ -404,7 +405,7 @@ class _KeyBytes:
         self._size += total
 
     def ordered(self, order: Int64Array) -> tuple[np.ndarray, ByteArray]:
-        """Return the key lengths and key bytes in the row order ``order``, and forget them."""
+        """Return the key lengths and key bytes in the row order ``order``, and clear them."""
         lengths = self._lengths[: len(order)][order]
         whole = np.concatenate(self._parts) if self._parts else np.empty(0, dtype=np.uint8)
         self._parts = []

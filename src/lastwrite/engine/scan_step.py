@@ -65,9 +65,7 @@ def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan again. Where an index was wrong, the aborted transactions are taken from the log's
-    markers.
-    """
+    """Scan again. A log with a wrong transaction index is scanned with its markers instead."""
     plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from lastwrite.model.work import PieceScan, ScanRange
 
 _LEAST_PART_BYTES = 8 << 20
-# How far the busiest worker may exceed its share before a segment is split. Splitting costs
-# something too: one process reads and writes the parts again to join them.
+# A segment is split if the busiest worker's load exceeds its share by this factor. Splitting has a
+# cost: one process reads and writes the parts again to join them.
 _UNEVEN = 1.1
 
 
@@ -59,7 +59,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """The load of the busiest worker if each free worker gets the costliest remaining segment."""
+    """The load of the busiest worker, if a free worker always gets the costliest segment left."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

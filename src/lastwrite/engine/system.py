@@ -35,7 +35,7 @@ class Format(Protocol):
     """Converts between bytes and columns; ``kafka.format.chunk`` documents each method."""
 
     cut_remedy: str  # remedy if an index has a position where no batch begins or ends
-    damage_remedy: str  # the remedy if a file of records is damaged
+    damage_remedy: str  # the remedy for a damaged file of records
 
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
@@ -93,7 +93,7 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision of a system's rules on one partition, before its records are read."""
+    """The decision of a system's rules on whether a partition is cleaned, and how far."""
 
     first_dirty: int
     end: int  # end offset, exclusive; segments with a base at or above it are not cleaned
@@ -101,16 +101,16 @@ class Decision:
     reason: str | None  # why the partition is skipped; None if it is cleaned
     policy: Policy
     remedy: str | None = None  # what to configure so that the partition is cleaned
-    # whether too little is dirty is the only reason, so a round for expired deletes can run
+    # whether the only reason is that too little is dirty, so a round for expired deletes can run
     is_at_rest: bool = False
     # why the daemon skips the partition, although a round on request would run
     waits: str | None = None
-    elect_from: int = 0  # offset below which earlier rounds compared the records with each other
+    elect_from: int = 0  # earlier rounds compared the records below this offset with each other
     compacts: bool = True  # False if only expired segments are deleted
     cleanable_bytes: int = 0
     overdue_ms: int = 0  # time by which the partition has exceeded its maximum lag
     index_interval_bytes: int = 4096
-    # largest share of records without a key; with more, nothing is cleaned
+    # the partition is not cleaned if a larger share of its records has no key
     max_keyless_ratio: float = 1.0
     held_for: tuple[BlockingGroup, ...] = ()  # consumer groups for which the policy holds deletes
 
@@ -123,7 +123,7 @@ class IndexChecker(Protocol):
         ...
 
     def ends(self) -> None:
-        """Called after the last batch of the piece."""
+        """Check that the piece has no more index entries. Called after its last batch."""
         ...
 
 
@@ -139,9 +139,7 @@ class SegmentAppender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The new content of a log, or of its copy: ``log``, with the segments in ``sources`` replaced
-    by those in ``made``.
-    """
+    """The new content of a log or its copy: ``log``, with ``made`` in place of ``sources``."""
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
@@ -161,7 +159,7 @@ class SegmentParts:
     """The staged parts of one new segment, and the arguments for joining them."""
 
     log: PartitionLog
-    sources: Sequence[Segment]  # segments that the new segment replaces
+    sources: Sequence[Segment]  # the old segments, which the new segment replaces
     parts: Sequence[SegmentOutput]
     folder: str  # folder in which the joined segment is staged
     index_interval_bytes: int
@@ -379,7 +377,7 @@ class LogStore(ABC):
 
 
 class System(PartitionLocator, SystemSettings, Rules, LogStore):
-    """A system: its part in every step of a round, and in the commands around it."""
+    """A system: the code and settings that are specific to Kafka, Pulsar or RocketMQ."""
 
     name: str
     # name of the largest kernel that only a scan uses; see ``kernel_cache.is_compiled``

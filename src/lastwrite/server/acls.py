@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 ANYBODY, ANYWHERE, ANY_NAME = "User:*", "*", "*"
 ANONYMOUS = "User:ANONYMOUS"
-_MOST_KNOWN = 100_000  # decisions in the cache of an ``AclTable``
+_MOST_KNOWN = 100_000  # most decisions in the cache of an ``AclTable``
 
 
 class Operation(IntEnum):

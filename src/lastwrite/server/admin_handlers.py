@@ -159,7 +159,7 @@ def describe_acls(place: ServerContext, request: ClientRequest, body: Any) -> by
     """The ACLs that match a filter, grouped by resource.
 
     Raises:
-        CorruptLog: a filter field is UNKNOWN, which a broker rejects, too.
+        CorruptLog: a filter field is UNKNOWN. A broker rejects such a request, too.
     """
     kinds = body.resource_type_filter, body.operation, body.permission_type
     if _UNKNOWN in (*kinds, body.pattern_type_filter):

@@ -1,8 +1,8 @@
 """The topics and groups that a client may access in one request.
 
 A request without permission is refused before its topic or group is looked up. The response
-therefore does not reveal whether the topic or group exists. If a request names neither, its handler
-checks the permission.
+therefore does not reveal whether the topic or group exists. The handler checks the permission of a
+request that names no topic and no group.
 
 Source: Kafka 4.4 ``KafkaApis``, ``AuthHelper``; the responses of Kafka 4.4.0.
 """
@@ -53,7 +53,7 @@ NEEDS: Mapping[str, RequiredAccess] = {
     "consumer_group_heartbeat": _MEMBER,
     "consumer_group_describe": RequiredAccess(),
     "describe_topic_partitions": RequiredAccess(),
-    # a request without an entry here fails, even if it has a handler
+    # a request without an entry in this table fails, even if it has a handler
     "delete_groups": RequiredAccess(group=Operation.DELETE),
     "offset_delete": RequiredAccess(Operation.READ, Operation.DELETE),
     "init_producer_id": RequiredAccess(),
@@ -129,7 +129,7 @@ class AuthorizedCatalog:
         return code if self.may(name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def unknown_id(self, id: bytes) -> int:
-        """The error code of a topic id that was not found. It may reveal that the id exists."""
+        """The error code of a topic id that was not found. The code may reveal that it exists."""
         found = self._catalog.of_id(id)
         return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)
 

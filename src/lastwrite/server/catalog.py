@@ -38,19 +38,19 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 # Seconds between polls of a partition. In a bucket, each poll is a request.
 FILES_S, BUCKET_S = 0.05, 1.0
 _LIST_S = 5.0  # seconds between searches for new topics
-_AT_ONCE = 16  # partitions read in parallel if a response covers all of them
+_AT_ONCE = 16  # partitions read in parallel for a response about many partitions
 _FOLDERS_AT_ONCE = 4  # local partitions read in parallel; more threads would wait for each other
 # UUID namespace of the ids that are derived for topics and clusters
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")
-_MOST_ERRORS = 100  # errors of a partition that are remembered, so that each is logged once
-_MOST_NAME = 249  # characters of a topic name
+_MOST_ERRORS = 100  # logged errors that are stored per partition, so that each is logged once
+_MOST_NAME = 249  # most characters of a topic name
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
 class ServedPartition:
     """One partition of one topic."""
 
-    is_of_kafka = True  # a Kafka partition, whose archive may have committed offsets
+    is_of_kafka = True  # whether this is a Kafka partition: its archive may have committed offsets
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ServedPartition:
             LogError: the partition is damaged or cannot be read.
         """
         if self._log is None:
-            with self._lock:  # another thread may have read it meanwhile
+            with self._lock:  # another thread may have read the partition meanwhile
                 if self._log is None:
                     return self._read()
         return self._log
@@ -177,7 +177,9 @@ class ServedPartition:
             self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {text}")
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors.pop(next(iter(self._errors)), None)
-        self._errors[text] = self._errors.pop(text, None)  # to the end, as the most recent one
+        self._errors[text] = self._errors.pop(
+            text, None
+        )  # move the error to the end, as the newest
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
         """The offset ranges of missing segments, if records are lost. Also reports them.
@@ -230,7 +232,7 @@ class ServedPartition:
         return self.log()
 
     def look(self) -> bool:
-        """Read the partition again if it has changed. Returns whether it has.
+        """Read the partition again if it has changed. Returns whether it has changed.
 
         Raises:
             LogError: the partition is damaged or cannot be read.

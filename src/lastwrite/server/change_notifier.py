@@ -73,7 +73,7 @@ class ChangeNotifier:
                 self._looked[each] = time.monotonic()
                 try:
                     grown = each.look() or grown
-                except LogError:  # the request reads the partition again and reports the error
+                except LogError:  # the waiting request then reads the partition and reports it
                     each.changed_s = time.monotonic()
                     grown = True
             with self._changed:

@@ -38,7 +38,7 @@ class ClusterFiles:
             return self._read[1]
 
     def features(self) -> ClusterState:
-        """The last state that was read, for its features.
+        """The cluster state with the features, as it was last read.
 
         It is not read again, because each connection requests the features. An unreadable metadata
         log has no features.

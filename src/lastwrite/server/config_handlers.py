@@ -155,7 +155,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _error(catalog: AuthorizedCatalog, kind: int, name: str) -> tuple[int, str]:
-    """The error of a request for settings of something other than a topic."""
+    """The error of a request for the settings of a resource that is not a topic."""
     if kind not in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
         return Code.INVALID_REQUEST, MALFORMED
     if kind == GROUP:

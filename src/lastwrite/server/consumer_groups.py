@@ -6,8 +6,8 @@ partition moves in two steps: the old member has to confirm that it has revoked 
 the new one gets it. A member reaches the group's epoch once it has its whole target assignment.
 
     a: {0 1 2 3}    b joins, target a: {0 1}, b: {2 3}
-    a beats  → gets {0 1}                b beats → gets {}
-    a beats, reads {0 1} → epoch is the group's      b beats → gets {2 3}, epoch is the group's
+    a sends a heartbeat → receives {0 1}      b sends a heartbeat → receives {}
+    a confirms {0 1} → has the group's epoch  b sends a heartbeat → receives {2 3} and this epoch
 
 Source: KIP-848; Kafka 4.4 ``ConsumerGroup``, ``CurrentAssignmentBuilder``;
 docs/decisions/serving.md.
@@ -32,7 +32,7 @@ Partition = tuple[str, int]  # topic, number
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat of a member. None means: unchanged since the member's last heartbeat."""
+    """A heartbeat of a member. A field is None if it has not changed since the last heartbeat."""
 
     member: str
     epoch: int
@@ -68,11 +68,11 @@ class Reader:
     topics: tuple[str, ...] = ()
     assignor: str | None = None
     epoch: int = 0
-    before: int = -1  # the previous epoch, still valid if the last response was lost
+    before: int = -1  # the previous epoch, accepted in case the last response was lost
     target: frozenset[Partition] = frozenset()
     told: frozenset[Partition] = frozenset()  # partitions now assigned to the member
-    leaving: frozenset[Partition] = frozenset()  # partitions it still has to revoke
-    left_s: float = 0.0  # time at which the member was asked to revoke them
+    leaving: frozenset[Partition] = frozenset()  # partitions that the member still has to revoke
+    left_s: float = 0.0  # time at which the member was asked to revoke ``leaving``
 
 
 @dataclass(eq=False)
@@ -84,7 +84,8 @@ class ConsumerGroup:
     epoch: int = 1  # the first target assignment gets epoch 2, as on a broker
     members: dict[str, Reader] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    # partitions by topic in the target assignment; None: the target has to be computed again
+    # Partition numbers by topic, for which the target assignment was computed. None means that it
+    # has to be computed again.
     _aimed_at: Mapping[str, Sequence[int]] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """A bounded store of converted and compacted copies of partitions.
 
     STATE/copies/3f0c…/kafka/orders/0/manifest.json      an archive of one partition
-    STATE/copies/9a11…/orders-0/…                        a compacted copy of one
+    STATE/copies/9a11…/orders-0/…                        a compacted copy of one partition
 
 A folder's name is a hash of the copy's source. A changed source therefore gets another folder, and
 a complete copy is found again after a restart. Beyond the limit, the least recently used copies are

@@ -51,7 +51,7 @@ class PartitionResponse(NamedTuple):
 
 
 class PartitionRequest(NamedTuple):
-    """One partition of a request, whether it exists or not."""
+    """One partition of a request. It may not exist."""
 
     partition: ServedPartition | None
     unknown: int  # the error code if the partition does not exist
@@ -185,7 +185,7 @@ def _part(
 
 
 def epoch_error(ours: int, theirs: int) -> int:
-    """The error code of a request with leader epoch ``theirs``. -1 means no epoch."""
+    """The error code of a request with leader epoch ``theirs``. -1 means that it has no epoch."""
     if theirs in (-1, ours):
         return Code.NONE
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH

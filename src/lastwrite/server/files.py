@@ -1,4 +1,4 @@
-"""Read and send segments: the kernel sends files; objects use a bounded block cache."""
+"""Read and send segments. The kernel sends files; bytes of objects pass a bounded block cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_OPEN = 512  # open segment files; fewer if the limit of open files is low
 _NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks of read-ahead for a sequential reader
-_PIECE_BYTES = 256 << 10  # sent at once through TLS or from an object
+_PIECE_BYTES = 256 << 10  # bytes that are sent at once through TLS or from an object
 _ENDS_EARLY = "the segment is shorter than when it was listed"
 _PACE_BYTES = 1 << 20  # bytes that a client has to read within the socket's timeout
 

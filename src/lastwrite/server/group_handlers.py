@@ -73,7 +73,7 @@ def find_coordinator(place: Coordinator, request: ClientRequest, body: Any) -> b
 def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     who = place.identity
     error: int = Code.NONE
-    message = "NONE"  # a broker's text for no error
+    message = "NONE"  # the text that a broker sends if there is no error
     if kind == _GROUP_KEY:
         error = place.catalog.group_error(key)
         message = _NO_GROUP if error else message
@@ -278,7 +278,8 @@ def _beat_problem(request: ClientRequest, body: Any) -> str:
     Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
     """
     epoch = body.member_epoch
-    needs_id = request.version >= 1 or epoch > 0 or epoch == -1  # else the server generates an id
+    # in other requests, the member id may be empty: the server generates one
+    needs_id = request.version >= 1 or epoch > 0 or epoch == -1
     has_topics = body.subscribed_topic_names is not None
     has_topics = has_topics or getattr(body, "subscribed_topic_regex", None) is not None
     problems = {
@@ -429,7 +430,7 @@ def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes
 def _may_fetch(place: Coordinator, asked: Any) -> int:
     wrong = place.catalog.group_error(asked.group_id)
     newer = place.groups.known_newer(asked.group_id)
-    if wrong or newer is None or not hasattr(asked, "member_id"):  # exists from version 9 on
+    if wrong or newer is None or not hasattr(asked, "member_id"):  # the field exists from version 9
         return wrong
     return newer.may_fetch(asked.member_id, asked.member_epoch)
 
@@ -493,7 +494,8 @@ def _position(
     where = None if name is None else GroupPartition(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
-        error = Code.KAFKA_STORAGE_ERROR  # with -1, a consumer would skip or repeat records
+        # after an offset of -1 without an error, a consumer would skip or repeat records
+        error = Code.KAFKA_STORAGE_ERROR
     return part(
         request,
         f"OffsetFetchResponsePartition{plural}",

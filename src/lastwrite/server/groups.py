@@ -59,8 +59,10 @@ class JoinRequest(NamedTuple):
     rebalance_s: float
     protocol_type: str
     protocols: Protocols
-    must_know_id: bool  # KIP-394: a member without an id gets one and has to join again with it
-    may_skip: bool  # KIP-814: the response to a rejoining leader may have ``skip_assignment``
+    # whether a member without an id gets an id and has to join again with this id (KIP-394)
+    must_know_id: bool
+    # whether the response to a rejoining leader may have the field ``skip_assignment`` (KIP-814)
+    may_skip: bool
 
 
 class JoinResponse(NamedTuple):
@@ -72,7 +74,8 @@ class JoinResponse(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     member: str = ""
-    members: tuple[tuple[str, str | None, bytes], ...] = ()  # id, instance id, metadata
+    # for the leader: id, instance id and metadata of each member
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
     skips: bool = False
 
 
@@ -98,8 +101,8 @@ class Member:
     protocols: Protocols
     heard_s: float
     assignment: bytes = b""
-    has_joined: bool = False  # whether it has joined the rebalance in progress
-    waits: int = 0  # pending requests of this member; with any, its session does not expire
+    has_joined: bool = False  # whether the member has joined the rebalance in progress
+    waits: int = 0  # number of pending requests; while there are any, the session does not expire
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
@@ -118,7 +121,7 @@ class ClassicGroup:
     members: dict[str, Member] = field(default_factory=dict)
     # assigned member ids that have not joined yet, and their deadlines
     pending: dict[str, float] = field(default_factory=dict)
-    due_s: float = 0.0  # deadline for members to rejoin
+    due_s: float = 0.0  # time by which the members must rejoin
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     # ------------------------------------------------------------------ joining
@@ -282,7 +285,7 @@ class ClassicGroup:
         self.changed.notify_all()
 
     def _elected(self) -> str:
-        """The protocol that most members prefer among those that all support."""
+        """The protocol that most members prefer, among the protocols that all members support."""
         known = [{name for name, _ in each.protocols} for each in self.members.values()]
         common = set.intersection(*known)
         votes = Counter(

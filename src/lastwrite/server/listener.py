@@ -44,11 +44,12 @@ from lastwrite.server.session import Session
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
-_AHEAD_BYTES = 4 << 10  # read together with a frame's size; most requests are shorter
+_AHEAD_BYTES = 4 << 10  # bytes read together with a frame's size; most requests are shorter
 _JOINED_BYTES = 64 << 10  # records up to this size are sent in one call with their frame
 _SEND_ROOM_BYTES = 512 << 10
-# Idle seconds after which a connection may be closed for another client. The first limit applies
-# after a request: it exceeds a group member's heartbeat interval. The second applies before any.
+# Idle seconds after which a connection may be closed to accept another client. The first limit
+# applies after a connection's first request, and exceeds a group member's heartbeat interval. The
+# second limit applies before the first request.
 _LEAST_IDLE_S, _SILENT_S = 6.0, 1.0
 _BEGINNINGS = {
     b"GET ": "an HTTP client",
@@ -61,13 +62,13 @@ _BEGINNINGS = {
 class ServeLimits:
     """Limits for clients. Their source is named at the module's top.
 
-    Limits per address do not apply to this machine's own addresses: a proxy there may serve all
-    clients.
+    Limits per address do not apply to this machine's own addresses, because a proxy on this machine
+    may connect for all clients.
     """
 
-    request_bytes: int = 100 << 20  # bytes of a request
-    unknown_bytes: int = 64 << 10  # bytes of a request before authentication
-    work_bytes: int = 256 << 20  # bytes of all requests in progress
+    request_bytes: int = 100 << 20  # most bytes of a request
+    unknown_bytes: int = 64 << 10  # most bytes of a request before authentication
+    work_bytes: int = 256 << 20  # most bytes of all requests in progress
     connections: int = 1000
     connections_of_address: int = 100
     idle_s: float = 600.0
@@ -80,7 +81,8 @@ class ServeLimits:
 class _Guest:
     """A client's connection.
 
-    ``idle_s`` is the time.monotonic at which it became idle. None while a request is handled.
+    ``idle_s`` is the time.monotonic at which the connection became idle. None while a request is
+    handled.
     """
 
     host: str
@@ -88,7 +90,7 @@ class _Guest:
     has_asked: bool = False
 
     def overdue_s(self) -> float:
-        """Seconds since the connection may be closed for another client. Negative: not yet."""
+        """Seconds since the connection may be closed for another client. Negative if it may not."""
         if self.idle_s is None:
             return -1.0
         return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_asked else _SILENT_S)
@@ -156,7 +158,8 @@ class Server:
     def _wait_for_descriptors(self) -> None:
         """Close the longest idle connections until the descriptors reserved for files are free.
 
-        New clients wait meanwhile. Without the reserve, requests that read partitions would fail.
+        New clients wait meanwhile. Without the reserved descriptors, requests that read partitions
+        would fail.
         """
         while not self._is_closing and _open_descriptors() >= self._most_descriptors:
             text = f"the limit of {open_files_limit()} open files (ulimit -n) is reached: the "
@@ -176,7 +179,8 @@ class Server:
             connection, guest = found
             guest.idle_s = None
         self._metrics.hung_up("full")
-        # Not TLS's shutdown. The connection's thread reads the end, and closes the connection.
+        # Shut down the socket, not TLS. The connection's thread then reads the end of the stream,
+        # and closes the connection.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -234,7 +238,9 @@ class Server:
             why = (error.reason or "the connection broke").lower().replace("_", " ")
             self._log_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
-            pass  # the client is gone, too slow or not allowed any more; or the data was replaced
+            # the client has disconnected, is too slow or lost its permission; or the data was
+            # replaced
+            pass
         except Exception as error:
             self._metrics.hung_up("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"

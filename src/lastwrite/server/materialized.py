@@ -190,7 +190,7 @@ class CompactedPartition(MaterializedPartition):
         self._inner = inner
         self._tail: dict[int, Hashable] = {}  # states of later closed segments by offset
         self._copy: _Copy | None = None
-        self._left_alone: Hashable = None  # state of a log that is served uncompacted
+        self._left_alone: Hashable = None  # state of the log when it was last served uncompacted
 
     @property
     def epoch(self) -> int:
@@ -219,7 +219,7 @@ class CompactedPartition(MaterializedPartition):
         """
         log = self._inner.again().log
         if max(log.checkpoint or 0, log.log_start) >= log.closed_end and log.checkpoint is not None:
-            return log  # the log itself is compacted
+            return log  # no copy is needed, because the log itself is compacted
         if self._copy is not None and self._is_true(self._copy, log):
             served = composed(self._copy.log, log)
             if self._dirty_ratio(served, self._copy.end) <= self._making.dirty_ratio:

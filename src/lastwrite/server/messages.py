@@ -29,7 +29,7 @@ class SupportedRequest(NamedTuple):
     key: int
     oldest: int
     newest: int
-    flexible: int  # the first flexible version
+    flexible: int  # the first version with flexible fields (KIP-482)
 
 
 APIS: Mapping[str, SupportedRequest] = {
@@ -92,14 +92,15 @@ _BY_KEY = {api.key: name for name, api in APIS.items()}
 
 _HEAD = struct.Struct(">hhi")
 NO_TIME = timedelta(0)
-_MOST_ELEMENTS = 200_000  # list elements of a request: 100,000 partitions in as many topics
+# most list elements of a request: enough for 100,000 partitions of 100,000 topics
+_MOST_ELEMENTS = 200_000
 
 
 class ClientRequest(NamedTuple):
     """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
-    version: int  # for ApiVersions, the version may be unsupported
+    version: int  # a supported version, except in an ApiVersions request
     correlation_id: int
     client_id: str
     body: memoryview

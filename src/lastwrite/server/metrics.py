@@ -87,6 +87,6 @@ class _Groups(Collector):
                     continue
                 try:
                     end = part.log().end(False)
-                except LogError:  # reported to the client that reads the partition
+                except LogError:  # a client that reads the partition gets this error
                     continue
                 yield group, place.topic, place.partition, max(end - commit.offset, 0)

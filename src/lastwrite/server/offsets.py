@@ -3,9 +3,9 @@
     STATE/__consumer_offsets-0/00000000000000000000.log
 
 Keys and values have Kafka's format. The log can therefore be compacted, read by all commands, and
-copied to a broker. A commit is confirmed after it was written to the kernel, so that killing the
-server loses no confirmed commit. An incomplete batch at the end is truncated at the next start, as
-on a broker.
+copied to a broker. A commit is confirmed after its write call has returned, so that killing the
+server loses no confirmed commit. If the last batch is incomplete, the next start removes it, as a
+broker does.
 
 Source: ``kafka.cluster.commits``; docs/formats/kafka.md.
 """

@@ -1,4 +1,4 @@
-"""Requests that change a cluster. Each is refused: the error message states a read-only server.
+"""Responses to requests that change a cluster: errors that describe the server as read-only.
 
 The codes are those for missing permissions, as for Produce. MirrorMaker and Connect continue after
 these errors, as with a broker that does not allow them to create topics.

@@ -1,7 +1,7 @@
 """The server side of SASL's PLAIN and SCRAM.
 
-Refusing an unknown user takes as long as refusing a wrong password: the password is checked against
-keys of no user. Each mechanism has one error message for all failures, that of a Kafka broker.
+Refusing an unknown user takes as long as refusing a wrong password, because the password is checked
+against generated keys. Each mechanism has one error message for all failures, as on a Kafka broker.
 
 Source: RFC 4616, RFC 5802, RFC 7677; Kafka 4.4 ``PlainSaslServer``, ``ScramSaslServer``.
 """
@@ -21,7 +21,7 @@ from lastwrite.kafka.network.scram import attributes, decode_base64, hash_of, ke
 from lastwrite.server.users import BLOCK, COST, PARALLEL, TURNS, ScramKeys, SlowHash, User
 
 _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
-_HASHING = threading.Semaphore(2)  # at most two hashes at once: each needs 16 MiB and a core
+_HASHING = threading.Semaphore(2)  # at most two hashes at once, since each uses 16 MiB and a core
 # Secret from which the SCRAM keys of unknown users are derived. With them, a client cannot detect
 # that a user does not exist.
 _NOBODY = secrets.token_bytes(32)
@@ -98,7 +98,7 @@ class ScramExchange:
         self._is_known = False
         self._head = b""  # GS2 header of the client's first message; its last message repeats it
         self._nonce = ""
-        self._said = b""  # the client's first message without that header, and the response
+        self._said = b""  # the client's first message without the GS2 header, and the response
 
     def authenticate(self, token: bytes) -> SaslStep:
         try:

@@ -217,7 +217,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create a first copy before a client requests it: compiling the kernels takes time."""
+    """Create a first copy before a client requests one, because compiling the kernels takes long."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
@@ -233,7 +233,7 @@ def _systems_at(path: str) -> list[str]:
 
 
 def _of_logs(config: Mapping[str, object]) -> dict[str, object]:
-    """The settings for reading the logs: of object stores, and ``cleanup.policy``."""
+    """The settings for reading the logs: those of object stores, and ``cleanup.policy``."""
     return {
         name: value
         for name, value in config.items()
@@ -385,7 +385,7 @@ def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
                 log = archived.contents_of(
                     read_versioned_manifest(each.folder).manifest, each.folder
                 )
-            except LogError:  # reported to the client that requests the partition
+            except LogError:  # a client that requests the partition gets this error
                 continue
             for group, offset, epoch, metadata in log.groups:
                 found.append((Position(group, name, number), Commit(offset, epoch, metadata)))

@@ -45,7 +45,7 @@ class Session:
 
     @property
     def is_known(self) -> bool:
-        """Whether all requests may be answered. Until then, only authentication is."""
+        """Whether all requests are answered. Otherwise only authentication requests are."""
         return self._is_known
 
     def client(self) -> ClientIdentity:

@@ -30,7 +30,7 @@ from lastwrite.kafka.rules.serve_settings import MECHANISMS
 from lastwrite.server.acls import ANYWHERE, AclEntry, Operation, ResourceType
 from lastwrite.storage import files, ownership
 
-TURNS = 16_384  # iterations of SCRAM: the most that Kafka's own tool accepts
+TURNS = 16_384  # iterations of SCRAM, the largest number that Kafka's tool accepts
 _LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
 COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # parameters of scrypt: a hash needs 16 MiB and about 40 ms
 _MOST_MEMORY = 128 << 20

@@ -105,7 +105,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
 
     Raises:
         CorruptLog: the data is not a manifest.
-            UnsupportedFormat: the manifest has another version.
+        UnsupportedFormat: the manifest has another version.
     """
     try:
         found = decode_struct(data, ChunkManifest)

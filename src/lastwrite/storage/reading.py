@@ -237,8 +237,8 @@ class ChunkedReader(SegmentReader):
 
     Raises:
         CommitConflict: the segment is gone or was replaced.
-            CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the manifest is invalid.
-            InvalidConfig, EnvironmentUnfit: the segment is encrypted and cannot be decrypted.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the manifest is invalid.
+        InvalidConfig, EnvironmentUnfit: the segment is encrypted and cannot be decrypted.
     """
 
     def __init__(self, path: str, size_bytes: int, limits: Limits | None = None) -> None:

@@ -43,8 +43,9 @@ from lastwrite.model.columns import (
     UInt64Array,
 )
 
-ENTRY_BYTES = 16  # 24 with a version
-_ENTRIES_A_BUCKET = 16_384  # a table of 32,768 slots of 16 bytes is half of a second-level cache
+ENTRY_BYTES = 16  # bytes of an entry without a version; an entry with a version has 24
+# target size of a bucket; its table of 32,768 slots of 16 bytes fills half of a second-level cache
+_ENTRIES_A_BUCKET = 16_384
 _MOST_BITS = 16
 
 # mask of the record's ordinal in an entry's second word
@@ -54,7 +55,8 @@ ORDINAL_MASK = 0xFFFFFFFF
 _LANE = 0  # the first fingerprint lane; 0 if the slot is free
 _OTHER_LANE = 1
 _ROW = 2  # row of the entry that holds the key, counted over all blocks
-# block of that entry; with groups, its group; in ``fold``, its block + 1, or 0 for none
+# In ``elect``, the block of that entry, or its group if ``has_groups``. In ``fold``, its block + 1,
+# or 0 if the key has no current record.
 _HOLDER = 3
 
 # The byte positions of an entry's words.
@@ -134,7 +136,7 @@ def _entries_in(ends, b):
 
 @njit(cache=True, nogil=True)
 def table_slots(entries):
-    """The slots for a bucket of ``entries`` entries: a power of two, at most half full."""
+    """The number of slots for ``entries`` entries: a power of two, so that half stay free."""
     slots = 16
     while slots < 2 * entries:
         slots *= 2
@@ -147,17 +149,17 @@ def first_rows(ends: np.ndarray) -> Int64Array:
 
 
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
-    """An uninitialized table for the set of ``elect`` or ``fold``.
+    """An uninitialized hash table for ``elect`` or ``fold``.
 
-    A slot has two words, or four with a version or whole keys (``has_more``).
+    A slot has four words if ``has_more`` (entries have versions or whole keys), otherwise two.
     """
     slots = int(table_slots(fullest(ends)))
     return np.empty((slots, 4 if has_more else 2), dtype=np.uint64)
 
 
-# The arguments are columns of the entries and scratch arrays, which a kernel cannot take as one
-# value. ``elect`` and ``fold`` repeat the search of the set, because a call, inlined or not, makes
-# Numba count references for each entry.
+# The arguments are separate because Numba cannot pass them as one value. ``elect`` and ``fold``
+# both contain the search of the set. If it were a function, inlined or not, Numba would count
+# references for each entry.
 @njit(cache=True, nogil=True)
 def elect(
     rows_at,
@@ -174,8 +176,9 @@ def elect(
 ):
     """Find the losers in some buckets of one partition, and return the number of winners.
 
-    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each.
-    ``ends[k, b]`` is the end of its bucket ``b``, in rows from that address. ``first_row`` is
+    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets. An entry has
+    ``columns`` words. ``ends[k, b]`` is the end of bucket ``b`` in block ``k``, in rows from that
+    address. ``first_row`` is
     ``first_rows(ends)``. Blocks are ordered from the log's oldest to its newest. Entries of block
     ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch: see ``new_table``.
     ``key_at`` has the position in ``keys`` of each entry's key, over all blocks, and the end of the
@@ -187,8 +190,9 @@ def elect(
     holds the key. The part loses if a later record has its key, unless that record is the last part
     of its group.
 
-    ``lost`` (uint32, one row per entry) receives the losers' ordinals. Those of block ``k`` start
-    at ``first_row[k]``; ``losers[k]`` is their number. ``losers`` must be 0 before the call.
+    ``lost`` (uint32, one row per entry) receives the losers' ordinals. The losers of block ``k``
+    start at ``first_row[k]``, and ``losers[k]`` is their number. ``losers`` must be 0 before the
+    call.
     """
     winners = 0
     exact = len(key_at) > 0
@@ -295,7 +299,7 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
                     table[slot, _LANE] = one
                     table[slot, _OTHER_LANE] = lane
                     table[slot, _ROW] = np.uint64(row)
-                    table[slot, _HOLDER] = 0  # no record
+                    table[slot, _HOLDER] = 0  # the key has no current record
                 loser, of, is_newer = two, k, True
                 is_held = table[slot, _HOLDER] != 0
                 if is_held:

@@ -72,7 +72,7 @@ class Range:
     checkpoint_corrected: bool
     eligible: bool
     reason: str | None  # why the round is not due, with figures; None if ``eligible``
-    # offset and kind of every limit
+    # offset and kind of every limit that applies to the range's end
     holds: tuple[tuple[int, Hold], ...] = ()
     # time at which max.compaction.lag.ms is exceeded; None if that never happens
     overdue_at_ms: int | None = None
@@ -114,7 +114,7 @@ def cleanable_range(
         young = next((s for s in dirty if s.largest_timestamp_ms > youngest_allowed), None)
         if young is not None:
             holds.append((young.base_offset, Hold.MIN_LAG))
-    # At equal offsets, the limit further right in the list explains more.
+    # If limits have equal offsets, the last one in the list is reported: it explains most.
     held_at = min(offset for offset, _ in holds)
     held_by = next(hold for offset, hold in reversed(holds) if offset == held_at)
     first_uncleanable = _rounded_down(closed, max(first_dirty, held_at), closed_end)
@@ -146,7 +146,7 @@ def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
 
     The records below the range's end are then clean, and a round on request can clean them again.
     """
-    # a round must not move the checkpoint back
+    # otherwise the round would move the checkpoint back
     reaches_dirty = found.first_dirty <= found.first_uncleanable
     below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
     return config.compacts and not found.eligible and reaches_dirty and any(below)
@@ -172,7 +172,7 @@ def _segments_from(
 
 
 def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
-    """The base of the closed segment that contains ``offset``, or the end of the closed segments."""
+    """The base of the closed segment that contains ``offset``. ``closed_end`` if there is none."""
     holding = _segments_from(closed, offset, closed_end)
     return holding[0].base_offset if holding else closed_end
 

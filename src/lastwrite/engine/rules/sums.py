@@ -1,6 +1,6 @@
 """Sums over a batch table, in one pass.
 
-NumPy would take as long for each single column.
+NumPy would need the time of this pass for each column.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -13,7 +13,7 @@ from lastwrite.encoding.kernel import njit
 
 @njit(cache=True, nogil=True)
 def sums_of(table):
-    """Return (records, smallest record count of a batch, bytes before conversion, flags combined).
+    """Return (records, fewest records of a batch, bytes before conversion, bitwise OR of flags).
 
     ``table`` is a BATCH table with at least one row.
     """

@@ -39,7 +39,7 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
-# Bits per producer: the data after its last marker in the piece, and whether there is a marker.
+# Bits per producer: its data after its last marker in the piece, and whether it has a marker.
 _DATA = 1  # has data after its last marker, or after the start of the piece
 _UNFLAGGED = 2  # some of these data are not flagged as aborted
 _FLAGGED = 4  # some of these data are flagged as aborted
@@ -47,7 +47,7 @@ _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces 
 
 # Stored instead of an ordinal if the marker is not spent, because the piece has data of its
 # transaction.
-_BEGUN = -1  # earlier pieces may have more data of it, with the same flag
+_BEGUN = -1  # earlier pieces may have more data of the transaction, with the same flag
 _WHOLE = -2  # the transaction is entirely in this piece
 
 # Columns of ``aborted_table``.
@@ -234,7 +234,7 @@ class MergedTransactions:
 
     # by piece: pending markers that are spent
     spent: list[list[PendingMarker]] = field(default_factory=list)
-    # offsets of abort markers with remaining data
+    # offsets of the abort markers whose transactions still have data in the log
     aborting: set[int] = field(default_factory=set)
     contradiction: int | None = None  # offset of a marker that disagrees with the transaction index
 

@@ -1,10 +1,10 @@
 """Choose the segments of a group that are rewritten, and those that stay as they are.
 
-Kafka rewrites every segment of a round. Here a segment stays if no record is dropped and no batch
-is stamped, which saves its rewrite. Small segments of earlier rounds must be merged at some time,
-though. An unchanged neighbour is therefore rewritten too, if it is no larger than the bytes that
-the rewrite keeps. This at most doubles the bytes written, and the merged segments double in size
-until they are full.
+Kafka rewrites every segment of a round. Lastwrite does not rewrite a segment in which no record is
+dropped and no batch is stamped. The small segments of earlier rounds must be merged, though. An
+unchanged neighbour of a rewritten segment is therefore rewritten too, if it is no larger than the
+bytes that the rewrite keeps. This at most doubles the bytes written, and merged segments double in
+size until they are full.
 
 For example, a group has segments of 90 MB, 100 MB, 0, 100 MB and 2 MB, and the second keeps 30 of
 its 100 MB. The second and the empty third are rewritten as one segment; the others stay.
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 def rewritten_runs(
     sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]
 ) -> list[tuple[int, int]]:
-    """The runs [first, end) of segments in a group; each run becomes one new segment.
+    """The ranges [first, end) of segment indexes in a group. Each becomes one new segment.
 
-    By segment: ``sizes`` are the present bytes, ``kept`` the estimated bytes that survive, and
-    ``changed`` is whether the round must change the segment.
+    The arguments have one item per segment: its bytes, the estimated bytes that survive, and
+    whether the round must change the segment.
     """
     runs: list[list[int]] = []  # first, end, bytes kept
     for i, is_changed in enumerate(changed):

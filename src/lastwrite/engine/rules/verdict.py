@@ -86,7 +86,7 @@ _EXPIRED = int(Verdict.EXPIRED)
 _ABORTED = int(Verdict.ABORTED)
 _MARKER = int(Verdict.MARKER)
 
-# The policy fields that the kernel reads. The numbers in _MORE depend on the file's age too.
+# The policy fields that the kernel reads. The numbers in _MORE depend on the file's time too.
 _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
     "keep_tombstones ages_by_write_time kept_end_offset held_from"
@@ -192,7 +192,8 @@ def _is_pair_among(pairs, one, two):
 def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
     new_horizon = policy.new_horizon
-    # Read once: Numba would reread them in the loop, since a write to an array might change them.
+    # Local copies: Numba would read the fields in each iteration, since a write to an array might
+    # change them.
     last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
     keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
