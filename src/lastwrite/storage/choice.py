@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 
 
 def topic_of(name: TopicPartition) -> tuple[str, ...]:
-    """The names of a topic: in most systems, one."""
+    """The names of a topic, by default only one."""
     return (name.topic,)
 
 
@@ -133,7 +133,7 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _some(texts: Iterable[str]) -> str:
-    """The first five texts, and the number of the others."""
+    """The first five texts, and the number of further texts."""
     every = list(texts)
     more = f" and {len(every) - _MOST_NAMES:,} more" if len(every) > _MOST_NAMES else ""
     return ", ".join(every[:_MOST_NAMES]) + more

@@ -31,7 +31,7 @@ from lastwrite.storage.encryption import Encryption, SegmentCipher
 MANIFEST, LOG, INDEXES = ".rsm-manifest", ".log", ".indexes"
 _VERSION = "1"
 _MOST_CHUNK_BYTES = 256 << 20
-_MOST_CHUNKS = 1 << 22  # a segment of 2 GiB in chunks of 512 bytes has fewer
+_MOST_CHUNKS = 1 << 22  # most chunks of a segment: 2 GiB in chunks of 512 bytes
 _MOST_SIZES_BYTES = 64 << 20
 
 
@@ -140,7 +140,7 @@ class SegmentChunks:
         return number * self._each
 
     def place(self, number: int) -> tuple[int, int]:
-        """The first byte of a chunk in the object, and the byte after its last."""
+        """The range of a chunk's bytes in the object. The end is exclusive."""
         return self._ends[number], self._ends[number + 1]
 
     def opened(self, number: int, stored: bytes) -> bytes | memoryview:

@@ -1,12 +1,12 @@
 """Free the space of deleted files in the background.
 
-The kernel frees a file's blocks and cached pages when the last handle is closed. That close blocks
-for 0.2 s per GiB, and for another 1 ms per file if the disk discards free blocks. A file is
-therefore kept open while it is unlinked, and a thread closes it. The end of the process also closes
-it.
+The kernel frees a file's blocks and cached pages when the last handle is closed. The close call
+takes 0.2 s per GiB, and another 1 ms per file if the disk discards free blocks. A file is therefore
+kept open while it is unlinked, and a thread closes it. It is closed at the latest when the process
+ends.
 
-A sync waits for discards that run at the same time: 2 s for 1.8 GB. Handles are therefore closed
-only after pending syncs (``after_syncs``).
+A sync waits for discards that run at the same time, for example 2 s if 1.8 GB are discarded.
+Handles are therefore closed only after pending syncs (``after_syncs``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_MOST_HELD = 256  # files, to stay far below the limit of open files
+_MOST_HELD = 256  # most handles kept open, far below the limit of open files
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
 _starting = threading.Lock()
@@ -42,7 +42,7 @@ def hold(path: str) -> int | None:
 
 
 def release(handle: int | None) -> None:
-    """Close the handle in the background; at once if the queue is full."""
+    """Close the handle in the background, or at once if the queue is full."""
     global _thread
     if handle is None:
         return

@@ -72,7 +72,7 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
     try:
         yield tell
     except BaseException as error:
-        # if the folder had contents before, the error may be caused by these contents
+        # if the folder was not empty before, its contents may have caused the error
         if was_empty or isinstance(error, KeyboardInterrupt):
             tell(error)
         raise

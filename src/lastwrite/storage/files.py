@@ -33,7 +33,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
-# bytes copied by one system call, in the kernel
+# most bytes that one system call copies
 _COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {
@@ -277,7 +277,7 @@ def _early_writeback() -> Callable[[int, int, int], None]:
     except (AttributeError, OSError, TypeError):  # not Linux
         return lambda handle, position, size: None
     call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    begin_to_write = 2  # SYNC_FILE_RANGE_WRITE
+    begin_to_write = 2  # the value of SYNC_FILE_RANGE_WRITE
     return lambda handle, position, size: call(handle, position, size, begin_to_write)
 
 
@@ -354,7 +354,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
             try:
                 os.mkdir(folder, 0o777 if like is None else 0o700)
             except FileExistsError:
-                if not os.path.isdir(folder):  # created by another process meanwhile
+                if not os.path.isdir(folder):  # otherwise another process created the folder
                     raise
             else:
                 if like is not None:
@@ -381,7 +381,7 @@ def _exchange_call() -> Callable[[bytes, bytes], int]:
                 ctypes.c_uint,
             )
             return lambda one, other: call(here, one, here, other, swap)
-        # a C library without the function; the number of the system call depends on the machine
+        # The C library lacks the function. The number of the system call depends on the machine.
         number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
         library.syscall.argtypes = (
             ctypes.c_long,
@@ -567,6 +567,6 @@ def _copy_in_kernel(reader: int, writer: int, size_bytes: int) -> None:
     left = size_bytes
     while left:
         copied = os.copy_file_range(reader, writer, min(left, _COPY_BYTES))
-        if copied == 0:  # the source is shorter now: the check of its identity reports this
+        if copied == 0:  # the source was truncated, which the check of its identity reports
             return
         left -= copied

@@ -21,7 +21,7 @@ class PartitionSnapshot(NamedTuple):
     name: TopicPartition
     folder: str
     state: Hashable | None
-    rests: bool  # no file was added or deleted for some seconds: no process writes there
+    rests: bool  # whether no file was added or deleted for some seconds
 
 
 class PartitionLocator(ABC):
@@ -76,7 +76,7 @@ class PartitionLocator(ABC):
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """Lock those of the partitions that are free. Yields the locked names."""
+        """Lock the partitions that are free. Yields their names."""
 
     @abstractmethod
     def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...

@@ -4,7 +4,7 @@ A broker holds an exclusive POSIX record lock on that file while it runs. Lastwr
 bytes of the file, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
-    0                           the root's turn: locked while a file of the root itself is rewritten
+    0                           the root's turn: locked while a file directly in the root is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
 In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
@@ -17,8 +17,9 @@ Runs on different logs can therefore share a root. A run that holds a single byt
 from starting, and a broker prevents every run. A crash releases the locks.
 
 Record locks belong to a process, with three consequences. ``flock`` does not detect them. A second
-run in the same process would get them, too, so this module has a registry of its locks. Closing
-*any* handle of the file releases all of its locks, so a process has one handle per root.
+run in the same process could lock the same bytes, so this module has a registry of its locks.
+Closing *any* handle of the file releases all of the process's locks on it, so a process has one
+handle per root.
 
 Source: Kafka 4.4 ``FileLock`` (``FileChannel.tryLock``: from 0, without end); RocketMQ 5.5.0
 ``DefaultMessageStore.start`` (``tryLock(0, 1, false)``).
@@ -45,9 +46,9 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import ownership
 from lastwrite.storage.files import to_log_error
 
-_HASH_BITS = 62  # keeps the byte's position below the 63 bits of a file offset
+_HASH_BITS = 62  # with these bits, the byte's position fits in the 63 bits of a file offset
 _LONGEST_PAUSE_S = 0.02
-_OPEN_S = 2.0  # seconds; a process that only checks locks has the file open for less
+_OPEN_S = 2.0  # seconds; a process that only checks locks closes the file earlier
 _GONE = -1
 STOP_OR_WAIT = "stop it first, or wait until it is done"
 
@@ -90,7 +91,7 @@ class _Root:
 class _Blocker:
     """The process that holds a requested byte."""
 
-    pid: int  # 0 or negative: a process on another machine or in another container
+    pid: int  # 0 or negative if the process is on another machine or in another container
     is_broker: bool
 
     def __str__(self) -> str:
@@ -218,7 +219,7 @@ def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
-    """Whether a broker or a run, also in this process, holds one of ``names``. None: of all."""
+    """Whether a broker or run, also in this process, holds a name. ``names`` None means any."""
     return _holder(root, names, place) is not None
 
 
@@ -234,7 +235,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: L
 
 
 def broker_of(root: str, place: LockPlace) -> LogHeld | None:
-    """The error that names the broker holding the whole of ``root``. None if there is no broker."""
+    """The error that names the broker that has locked ``root``. None if there is no broker."""
     blocker = _broker(root, place)
     if blocker is None:
         return None
@@ -242,7 +243,7 @@ def broker_of(root: str, place: LockPlace) -> LogHeld | None:
 
 
 def broker_pid(root: str, place: LockPlace) -> int | None:
-    """The process of the broker that holds the whole of ``root``. None if there is no broker.
+    """The process id of the broker that has locked ``root``. None if there is no broker.
 
     0 or a negative number means another machine or container.
     """
@@ -288,7 +289,7 @@ def _holder(
 
 @contextlib.contextmanager
 def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle of the lock file for queries, and this process's locks. None if missing."""
+    """A handle of the lock file for queries, and this process's locks. Each is None if missing."""
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(_key(root, place))
@@ -401,7 +402,8 @@ def _lease(entry: _Root) -> bool | None:
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
     try:
-        # opening a leased file sends a signal; by default it ends the process, SIGURG does not
+        # When another process opens the file, the kernel sends a signal. The default signal would
+        # end this process, but SIGURG does not.
         fcntl.fcntl(entry.handle, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(entry.handle, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     except OSError as error:
@@ -458,14 +460,14 @@ def _make(path: str, root: str, place: LockPlace) -> int:
     made = f"{path}.{os.getpid()}"
     handle = ownership.make(made, like, is_new=False)
     try:
-        # a link does not replace a lock file that was created meanwhile: a broker may hold it
+        # unlike a rename, a link does not replace a lock file that a broker has created meanwhile
         os.link(made, path)
         return handle
     except OSError as error:
         os.close(handle)
         if error.errno == errno.EEXIST:
             return os.open(path, os.O_RDWR)
-        # a file system without links
+        # the file system does not support links
         try:
             return ownership.make(path, like)
         except FileExistsError:
@@ -475,7 +477,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 
 
 def _share(entry: _Root) -> None:
-    """Lock the broker's bytes in shared mode: its lock does not cover the bytes of the runs."""
+    """Lock the broker's bytes in shared mode. The broker's lock does not cover the runs' bytes."""
     try:
         if not _lock(entry, 0, entry.place.turn, is_shared=True):
             raise _held_elsewhere(

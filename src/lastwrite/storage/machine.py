@@ -11,7 +11,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-# added to oom_score_adj of the JVM and workers, in thousandths of the memory; see choom(1)
+# added to oom_score_adj of the JVM and workers: thousandths of the machine's memory, see choom(1)
 MORE_LIKELY_TO_GO = 250
 LESS_MEMORY = (
     "nothing was swapped; raise that limit, or run with less: --memory SIZE, --master local[1]"

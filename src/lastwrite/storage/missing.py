@@ -23,7 +23,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
         if f'"{key}"'.encode() in manifest:
             held = _held_in(manifest, key)
             wrong = f"the object is missing, and the manifest of its archive names it{held}"
-            # the error replaces ``remedy`` by the remedy for archives
+            # for an archive's object, the error uses the remedy for archives instead
             return CorruptLog(wrong, path=path, remedy=remedy)
     return CommitConflict(f"{what} vanished while we worked", path=path, remedy=remedy)
 
@@ -42,7 +42,7 @@ def _held_in(manifest: bytes, key: str) -> str:
             if key.startswith(part["key"]):
                 return f": ledger {part['ledger']}, entries 0 to {part['entries'] - 1}"
     except (msgspec.MsgspecError, AttributeError, KeyError, TypeError):
-        pass  # a manifest of another release: only the offsets are omitted from the message
+        pass  # another release wrote the manifest, so the message has no offsets
     return ""
 
 

@@ -30,9 +30,10 @@ from lastwrite.storage.ownership import Ownership
 
 DIRECT_FROM_BYTES = 4 << 20  # the sync of a smaller file waits for the disk in any case
 BUFFER_BYTES = 1 << 20
-_BUFFERS = 4  # together about the output of a chunk; the next chunk is processed meanwhile
+# The buffers contain about the output of one chunk, which is written while the next is processed.
+_BUFFERS = 4
 _WRITEBACK_BYTES = 8 << 20
-_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller remainder is written by the sync
+_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller remainder is left to the sync
 _ALIGNMENT = 4096  # alignment of position and size; no disk requires more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -68,7 +69,7 @@ class NewFile:
         self._direct: _DirectWriter | None = None
 
     def append(self, data: memoryview) -> None:
-        """Write ``data`` (bytes) at the end. The caller may reuse the memory afterwards."""
+        """Write the bytes ``data`` at the end. The caller may reuse their memory afterwards."""
         self._size += len(data)
         if self._may_be_direct and self._direct is None and self._size > DIRECT_FROM_BYTES:
             data = self._begin_direct(data)
@@ -167,7 +168,7 @@ class _DirectWriter:
 
     def _wait(self) -> None:
         """Wait for the oldest pending write."""
-        wait([self._going[0]])  # after Ctrl-C the write continues
+        wait([self._going[0]])  # Ctrl-C interrupts the wait, but not the write
         self._going.popleft().result()
 
 
@@ -183,7 +184,8 @@ def _is_direct(handle: int) -> bool:
 def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
     """Write the first ``size`` bytes of a buffer.
 
-    Uses the page cache if direct writes fail, as after a short write that ends inside a block.
+    Uses the page cache if a direct write fails, for example after a short write that ended inside a
+    block.
     """
     with memoryview(buffer) as content:
         done = 0
@@ -196,7 +198,7 @@ def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
                 _set_direct(handle, False)
 
 
-# Per process: a thread, and the buffers of one file: a task writes one large file at a time.
+# A process has one thread, and buffers for one file, because a task writes one large file at a time.
 _spare: list[list[mmap.mmap]] | None = None
 _pool: ThreadPoolExecutor | None = None
 
@@ -204,7 +206,7 @@ _pool: ThreadPoolExecutor | None = None
 def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
-        # private, not shared as by default: a forked process must not write to them
+        # private, because a forked process must not write to shared buffers
         _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(_BUFFERS)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()

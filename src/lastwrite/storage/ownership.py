@@ -1,6 +1,6 @@
 """Ownership of new files: owner, group, mode, access list and attributes of the replaced file.
 
-Without it, a compaction that root runs on logs of user ``kafka`` would leave files that the broker
+Otherwise a compaction that root runs on logs of user ``kafka`` would leave files that the broker
 cannot open, and would make files of mode ``0600`` readable. For ``0.log`` of ``kafka:kafka 0640``::
 
     0.log.5e….cleaned      created with 0600, chowned to kafka:kafka, then 0640; only then the first
@@ -59,8 +59,8 @@ _OF_GROUP = 0x04  # the tag of the owning group in an access list
 class Ownership:
     """The owner, group, mode and attributes that a new file gets from the file that it replaces.
 
-    If ``is_required`` is false, what the caller may not set is skipped. If ``attributes`` is None,
-    the file keeps the attributes that it inherits from its folder.
+    If ``is_required`` is false, values that the caller may not set are skipped. If ``attributes``
+    is None, the file keeps the attributes that it inherits from its folder.
     """
 
     uid: int
@@ -70,7 +70,7 @@ class Ownership:
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """This ownership for a copy elsewhere: what the caller may not set is skipped."""
+        """This ownership for a copy elsewhere: values that the caller may not set are skipped."""
         return replace(self, is_required=False)
 
 
@@ -163,7 +163,7 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o666 if ownership is None else _PRIVATE
     if ownership is not None and ownership.uid == os.geteuid():
-        # no chown is needed, which saves a call for each of many small files
+        # the file needs no chown, which saves a system call per file
         mode = ownership.mode & 0o777
     try:
         handle = os.open(path, flags, mode)
@@ -238,7 +238,7 @@ def _attributes(path: str) -> tuple[tuple[str, bytes], ...]:
         raise
     found = []
     for name in sorted(filter(_is_kept, names)):
-        with contextlib.suppress(OSError):  # deleted meanwhile, or only the kernel may read it
+        with contextlib.suppress(OSError):  # the attribute was deleted, or only the kernel reads it
             found.append((name, os.getxattr(path, name)))
     return tuple(found)
 
@@ -348,14 +348,17 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
 
 
 def group_of_new(folder: os.stat_result | None) -> int:
-    """The group of the caller's new files in ``folder``. None means a folder without setgid."""
+    """The group of the caller's new files in ``folder``. None stands for a folder without setgid."""
     if folder is not None and (folder.st_mode & stat.S_ISGID or sys.platform == "darwin"):
         return folder.st_gid
     return os.getegid()
 
 
 def may_give(uid: int, gid: int) -> bool:
-    """Whether the caller may chown a file so, tested on an unnamed file. -1 means unchanged."""
+    """Whether the caller may chown a file to this user and group. -1 means unchanged.
+
+    This is tested on an unnamed file.
+    """
     return _may_give(uid, gid, os.geteuid())
 
 

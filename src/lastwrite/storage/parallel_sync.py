@@ -1,6 +1,6 @@
 """Run many small disk operations so that their waiting times overlap.
 
-A sync takes longer than writing all bytes of a small partition, and so does a removal if the disk
+A sync takes longer than writing all bytes of a small partition. So does a removal if the disk
 discards free blocks. But a disk completes twenty syncs in little more time than one. The work on a
 partition is therefore written as *steps*: a generator that yields disk operations, and is resumed
 when they are done. Many generators run side by side::
@@ -44,7 +44,7 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     try:
         parts = [each.result() for each in begun]
     finally:
-        wait(begun)  # also after Ctrl-C, which does not stop them
+        wait(begun)  # also after Ctrl-C, which does not stop the threads
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
@@ -100,7 +100,8 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
     return outcomes
 
 
-_pool: ThreadPoolExecutor | None = None  # one per process: starting a thread costs half a sync
+# one pool per process, because starting a thread takes half as long as a sync
+_pool: ThreadPoolExecutor | None = None
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -25,7 +25,7 @@ from lastwrite.storage.files import to_log_error
 _COPY = "or write a cleaned copy elsewhere with --to; nothing was changed"
 _NO_FOLLOW, _TYPE_MODE_UID_GID = 0x100, 0x1 | 0x2 | 0x8 | 0x10
 _IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
-_STATX = struct.Struct("=IIQIIIHHQQQQ")  # the fields up to stx_attributes_mask
+_STATX = struct.Struct("=IIQIIIHHQQQQ")  # fields of struct statx up to stx_attributes_mask
 _STATX_BYTES = 256
 
 

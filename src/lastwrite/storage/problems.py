@@ -20,7 +20,7 @@ from lastwrite.storage.reading import SegmentReader
 
 RowT = TypeVar("RowT")
 CHUNK_BYTES = 4 << 20
-BATCH_LIMIT_BYTES = 256 << 20  # limit of one batch, both stored and decompressed
+BATCH_LIMIT_BYTES = 256 << 20  # largest size of a batch, both stored and decompressed
 DAMAGE_REMEDY = "restore this file from a replica or a backup"
 
 
@@ -91,7 +91,7 @@ def recovered(
 
 
 def error_of(problems: Sequence[Problem]) -> LogError | None:
-    """The first damage, or else the first problem, as an error. None if there are no problems."""
+    """The first damage as an error; without damage, the first problem. None without problems."""
     if not problems:
         return None
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]

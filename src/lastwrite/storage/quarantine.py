@@ -1,7 +1,7 @@
 """Partitions that the cleaner has quarantined, listed in ``<root>/lastwrite-uncleanable.json``.
 
-Kafka keeps this list in memory until the broker restarts, and never retries. This list is a file,
-and each partition is retried after one minute, then two, four, up to a day::
+Kafka keeps such a list in memory until the broker restarts, and never retries. Lastwrite's list is
+a file, and each partition is retried after one minute, then after two, four, and at most a day::
 
     {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2,
     "next_try_ms": …}}}
@@ -208,7 +208,7 @@ def _change_object(
     path, written = f"{store.address}/{key}", b""
     for _ in range(_TRIES):
         found = store.get(key)
-        if found is not None and found[0] == written:  # written, but the response was lost
+        if found is not None and found[0] == written:  # the write succeeded; its response was lost
             return
         try:
             entries = {} if found is None else _decode(found[0], notes, path)

@@ -38,10 +38,10 @@ RESTS_NS = 2_000_000_000
 
 AGAIN = "nothing was changed; stop whatever writes here and run again"
 
-TRIES = 3  # attempts to read beside a broker, which replaces and deletes files
+TRIES = 3  # attempts to read while a broker replaces and deletes files
 TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
 
-_LEAST_BYTES = 64 << 10  # least bytes of a request: a smaller one takes as long
+_LEAST_BYTES = 64 << 10  # least bytes of a request, because a smaller request takes as long
 
 SMALL_LIMIT_BYTES = 256 << 20  # far above the size of any side file
 
@@ -76,7 +76,7 @@ class SegmentReader:
             raise
 
     def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
-        """Compare ``seen`` with the plan. ``inode`` is that of the file now at the path."""
+        """Compare ``seen`` with the plan. ``inode`` belongs to the file that is now at the path."""
         if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN

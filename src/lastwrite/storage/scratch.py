@@ -74,8 +74,8 @@ class ScratchFolders:
     def clear(self) -> None:
         """Delete the files of ``ScratchWriter``.
 
-        Files in memory are freed at once: other files need the space. Files on disk are freed in
-        the background.
+        Files in memory are freed at once, because other files need the memory. Files on disk are
+        freed in the background.
         """
         for file in self._folder.glob(f"*{_BLOCKS}"):
             handle = deferred_unlink.hold(str(file))

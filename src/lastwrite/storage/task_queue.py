@@ -34,7 +34,7 @@ class _Notifier:
         self._poll.register(self._handle, select.POLLIN)
 
     def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: all waiting processes wake up anyway
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so all processes wake up
             os.write(self._handle, b".")
 
     def wait(self, seconds: float) -> None:

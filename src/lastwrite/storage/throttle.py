@@ -9,7 +9,7 @@ that it has read or written to the common count, and sleeps until its last byte 
     8       f64   the anchor, in seconds of the machine's monotonic clock
     16      f64   the count at the anchor
     24      f64   the count now
-    32      u8    1: stop
+    32      u8    1 if the run must stop
 
 A change of the rate moves the anchor. Sleeping workers check the file every 100 ms, so the change
 takes effect at once. Idle time of at most 300 ms can be used later, as in Kafka. On a cluster there
@@ -99,7 +99,7 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Change the rate for all users of the throttle. Workers still wait for bytes in excess."""
+        """Change the rate for all users of the throttle. Earlier bytes above it are still waited for."""
         with self._turn():
             rate, anchor, base, count = self._read()
             now = time.monotonic()

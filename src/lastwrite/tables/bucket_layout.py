@@ -15,7 +15,7 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.tables.buckets import buckets_of, by_bucket
 from lastwrite.tables.columns import as_bytes
 
-_FEW = 1 << 10  # batches of a bucket are merged if they have fewer rows on average
+_FEW = 1 << 10  # average rows per batch below which a bucket's batches are merged
 
 
 class BucketedRows:
@@ -47,8 +47,9 @@ class BucketedRows:
             self._spill()
 
     def settle(self) -> None:
-        """Call after the last ``add``. If there are scratch files, writes all rows to them, which
-        frees memory for processing the buckets.
+        """Finish adding. If there are scratch files, all rows are written to them.
+
+        This frees memory for processing the buckets.
         """
         if self._spilt:
             self._spill()

@@ -159,7 +159,7 @@ class Changes:
             return
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))
-        if writes.column(TIMESTAMP).null_count:  # the column cannot represent a write's time
+        if writes.column(TIMESTAMP).null_count:  # a write's time does not fit in the column
             raise NeedsFullScan
         times = np.asarray(writes.column(TIMESTAMP).cast(pa.int64())) // 1000
         for partition in np.unique(partitions).tolist():
@@ -199,9 +199,7 @@ def was_compacted_since(
 
 
 def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
-    """The number of records, markers included, in the batches whose offsets are all in
-    ``[first, end)``.
-    """
+    """The number of records, with markers, in the batches that are entirely in [first, end)."""
     limits, present = Limits(), 0
     for unit in row_units(system, log, ("offset",), is_committed=True, first=first, end=end):
         address.use(unit.stores)

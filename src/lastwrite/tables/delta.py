@@ -9,8 +9,8 @@ belongs to the version whose files it describes, even if the table is restored t
 version. A commit also has one ``txn`` action for each partition with its next offset, for programs
 that read the offset there.
 
-deltalake could commit, too, but it retries against a newer version, and does not sync files. A
-change applies to one head only, and a commit must be durable before it is reported
+Commits by deltalake are not used, because deltalake retries against a newer version and does not
+sync files. A change applies to one head only, and a commit must be durable before it is reported
 (docs/decisions/delta-commits.md).
 """
 
@@ -311,8 +311,9 @@ class DeltaTable:
     # ------------------------------------------------------------------ older versions
 
     def expire(self, older_than_ms: int) -> int:
-        """As ``TableFormat.expire``. Writes a checkpoint first if one is due, because Delta can
-        drop only versions before a checkpoint.
+        """Implement ``TableFormat.expire``. Writes a checkpoint first if one is due.
+
+        Delta can drop only versions before a checkpoint.
         """
         commits, checkpoints = self._log()
         if not commits:
@@ -364,7 +365,7 @@ class DeltaTable:
                 if of_file:
                     found.add(self._place.path(unquote(of_file["path"])))
                     vector = of_file.get("deletionVector")
-                    if vector and vector["storageType"] == "u":  # "u": the vector is in a file
+                    if vector and vector["storageType"] == "u":  # the vector is in a file
                         found.add(vector_path(self.address, vector))
         return found
 

@@ -47,7 +47,7 @@ class LastAction(NamedTuple):
 
     stats: Mapping[str, Any]
     modified_ms: int
-    vector: Mapping[str, Any] | None  # descriptor of the file's deletion vector; None: no vector
+    vector: Mapping[str, Any] | None  # descriptor of the file's deletion vector, if it has one
 
 
 def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:

@@ -206,14 +206,16 @@ class TableFormat(Protocol):
         ...
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        """The schema of a new file: the same columns, perhaps with the format's column ids as
-        metadata. Called once before files are written, with the schema of ``TableChange``.
+        """The schema of a new file: the same columns, with the format's column ids, if it has any.
+
+        Called once before files are written, with the schema of ``TableChange``.
         """
         ...
 
     def rename(self, head: Head, renamed: Mapping[str, str]) -> Head:
-        """Rename columns in a separate commit: ``renamed`` maps new paths to old names. Files are
-        not rewritten: readers find their columns by the ids from ``file_schema``.
+        """Rename columns in a separate commit. ``renamed`` maps new paths to old names.
+
+        Files are not rewritten, because readers find columns by the ids from ``file_schema``.
 
         Raises:
             LogHeld, RemoteFailed: as ``commit``.
@@ -242,7 +244,8 @@ class TableFormat(Protocol):
         ...
 
     def named(self) -> set[str]:
-        """Paths of all data and metadata files that the head or an earlier, not expired head refers
-        to. Other files are left over, and may be removed.
+        """Paths of all data and metadata files to which a head refers that is not expired.
+
+        Other files are left over, and may be removed.
         """
         ...

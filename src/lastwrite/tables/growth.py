@@ -1,5 +1,6 @@
-"""Changes of a table's schema between runs: columns are added, widened or renamed. A change that
-would mix two kinds of values in one column is refused.
+"""Changes of a table's schema between runs: columns are added, widened or renamed.
+
+A change that would mix two kinds of values in one column is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Iceberg table format: rows are deleted by position, and an update is one snapshot.
 
     data files ──┐
-    positions ───┤► manifests ──► manifest list ──► snapshot, state ──► catalog's pointer moves,
+    positions ───┤► manifests ──► manifest list ──► snapshot, state ──► catalog's pointer changes,
                  └─ version 2: a file per bucket, with all its         if the head is unchanged
                     deleted rows; version 3: a vector per data
                     file, all vectors of a commit in one file
@@ -269,8 +269,9 @@ class IcebergFormat:
             )
 
     def _check_metadata(self) -> None:
-        """Check a location at which the catalog has no table. It may contain metadata of a run that
-        crashed before it created this table.
+        """Check a location at which the catalog has no table.
+
+        The location may contain metadata of a run that crashed before it created this table.
 
         Raises:
             InvalidConfig: the location contains a table of another topic or catalog.
@@ -385,7 +386,7 @@ class IcebergFormat:
         )
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        assert self.location  # looks it up now, before several threads would
+        assert self.location  # look the location up now, before several threads do
         return numbered(schema, next_schema(self._table(), schema))
 
     # ------------------------------------------------------------------ commit
@@ -448,8 +449,10 @@ class IcebergFormat:
     def _prepared(
         self, table: Table | None, change: TableChange
     ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
-        """Prepare a commit. Returns the table, the metadata updates that precede the snapshot, the
-        metadata after these updates, and whether the commit removes all files of the head.
+        """Prepare a commit.
+
+        Returns the table, the metadata updates that precede the snapshot, the metadata after these
+        updates, and whether the commit removes all files of the head.
         """
         wants = self._wants_vectors
         schema = next_schema(table, change.schema)
@@ -531,7 +534,7 @@ class IcebergFormat:
                 remedy="run again: the run continues from the head that is there",
             ) from error
         files.faults.reach("committed the table", self.address)
-        if self._uri is None:  # the hint is for readers that open a folder without a catalog
+        if self._uri is None:  # readers without a catalog find the metadata by this hint
             name = answer.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
             files.replace(join(self.address, "metadata", HINT), name.encode())
 

@@ -45,8 +45,9 @@ class Deletes(NamedTuple):
     locations: Mapping[str, str]
 
     def counted(self, found: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """The data files with their numbers of deleted rows. Rows in a bucket's position delete
-        files are counted at the first data file of the bucket.
+        """The data files with their numbers of deleted rows.
+
+        Rows in a bucket's position delete files are counted at the first data file of the bucket.
         """
         of_bucket: dict[int, int] = {}
         of_file: dict[str, int] = {}

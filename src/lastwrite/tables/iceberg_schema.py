@@ -22,8 +22,9 @@ _FIELD_ID = b"PARQUET:field_id"  # metadata key of Iceberg's column id, as in mo
 
 
 def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
-    """The table's schema, extended by new columns to ``schema``. If that is not possible, returns a
-    new schema with unused column ids.
+    """The table's schema, extended by the new columns of ``schema``.
+
+    If the table's schema cannot be extended, returns a new schema with unused column ids.
     """
     if table is not None and plain_schema(table.schema()) == schema:
         return table.schema()

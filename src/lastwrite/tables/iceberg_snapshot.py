@@ -1,5 +1,6 @@
-"""Write a snapshot of an Iceberg table: manifests of the parent with removed files are rewritten,
-and a new manifest contains the new files.
+"""Write a snapshot of an Iceberg table.
+
+Manifests of the parent that list removed files are rewritten. A new manifest lists the new files.
 
 pyiceberg's snapshot producers cannot add delete files, so this module uses the classes below them.
 """
@@ -54,7 +55,7 @@ from lastwrite.tables.iceberg_v3 import (
 )
 
 _DELETED = ManifestEntryStatus.DELETED
-_MANY_MANIFESTS = 16  # manifests of a content type: then they are merged into one
+_MANY_MANIFESTS = 16  # number of manifests of a content type at which they are merged into one
 _PATH, _POSITION = 2147483546, 2147483545  # reserved column ids of position delete files
 _POSITIONS = pa.schema(
     [

@@ -1,5 +1,6 @@
-"""The parts of Iceberg's version 3 that pyiceberg 0.12 does not write: manifests and manifest lists
-with row ids, files of deletion vectors, and metadata.
+"""The parts of Iceberg's version 3 that pyiceberg 0.12 does not write.
+
+These are manifests and manifest lists with row ids, files of deletion vectors, and metadata.
 
 A row's id is the ``first_row_id`` of its file plus the row's position in the file. New files
 inherit their ``first_row_id`` from their manifest, which gets it in the manifest list. For example:

@@ -44,7 +44,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = _VERSION
     number: int  # commits are numbered from 1
-    before: str  # name of the replaced manifest; empty for the first commit
+    before: str  # name of the manifest that this commit replaced; empty for the first commit
     written_ms: int
     state: msgspec.Raw  # see ``TableState``
     schema: str  # Arrow schema in Arrow's IPC format, as base64
@@ -173,8 +173,9 @@ class ParquetTable:
     # ------------------------------------------------------------------ objects
 
     def _next_number(self, before: str) -> int:
-        """The next commit's number. If the name ``before`` is damaged, it follows the highest
-        number of all manifests.
+        """The next commit's number.
+
+        If the name ``before`` is damaged, this is one more than the highest number of a manifest.
         """
         numbers = [_number(before)]
         if not numbers[0]:

@@ -44,7 +44,7 @@ def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, t
             {
                 "type": _BLOB,
                 "fields": [_POSITION],
-                "snapshot-id": -1,  # -1: inherited from the commit, like the sequence number
+                "snapshot-id": -1,  # -1 means inherited from the commit, like the sequence number
                 "sequence-number": -1,
                 "offset": at,
                 "length": len(vector),

@@ -146,7 +146,7 @@ class Rows:
         if self._keys is not None:
             keys, bad = self._keys.decode(given[KEY])
             given = {**given, KEY: keys, RAW_KEY: given[KEY]}
-            if bad and self.identity == KEY:  # the table has no row with such a key
+            if bad and self.identity == KEY:  # the table has no row with a bad key
                 stays = pa.array([row not in bad for row in range(len(keys))])
                 given = {name: column.filter(stays) for name, column in given.items()}
         rows = len(given[KEY])

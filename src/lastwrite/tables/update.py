@@ -54,9 +54,9 @@ from lastwrite.tables.written import fitted, write_bucket
 
 FIXED = ("key_format", "value_format", "headers")  # settings that change only with --anew
 MANY = 0.2  # share of changed or deleted rows at which a bucket is rewritten
-MANY_FILES = 8  # files at which a bucket is rewritten
+MANY_FILES = 8  # number of files at which a bucket is rewritten
 _SHARE = 4  # an update may rewrite this multiple of the bytes that it adds
-_SMALL_BYTES = 4 << 20  # bytes of buckets that each update may rewrite whatever its budget
+_SMALL_BYTES = 4 << 20  # bytes of buckets that each update may rewrite regardless of its budget
 
 
 class TableRequest(NamedTuple):
@@ -195,7 +195,8 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
                 task = _moved(task, buckets)
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
-            # The log's compressed size predicts the size of rows badly. Now their size is known.
+            # The number of buckets was estimated from the log's compressed size. Now the size of
+            # the rows is known.
             if state is None and not wish.buckets:
                 buckets = max(buckets, bucket_count(changes.bytes, _plain_bytes(wish)))
                 changes.rewrite_buckets(buckets)
@@ -241,7 +242,7 @@ class _BucketChanges:
     bucket: int
     added: pa.Table  # new rows, in any order
     came: int  # number of new rows
-    gone: dict[str, Int64Array]  # path to positions of rows that are not current any more
+    gone: dict[str, Int64Array]  # file path to positions of rows that are not current any more
     minus: int  # checksum of the removed rows
     plus: int  # checksum of the new rows
     files: list[DataFile] = field(default_factory=list)  # new files

@@ -1,5 +1,6 @@
-"""Deletion vectors: the positions of a file's deleted rows as one bitmap. Delta's vector files and
-Iceberg's Puffin blobs have the same bytes:
+"""Deletion vectors: the positions of a file's deleted rows as one bitmap.
+
+Delta's vector files and Iceberg's Puffin blobs contain these bytes:
 
     ======  ============  =========================================================
     at      type

@@ -1,5 +1,6 @@
-"""Verify that a table equals its topic up to the table's offsets. The method differs from that of
-the update on purpose: it uses no fingerprints, no election and no index.
+"""Verify that a table equals its topic up to the table's offsets.
+
+To be independent of the update's method, it uses no fingerprints, no election and no index.
 
 Every record of the log and every row of the table becomes an entry with two hashes: an MD5 of the
 key, and an MD5 of key, partition, offset and value. Entries are divided into parts by the hash of
@@ -310,8 +311,8 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 class _ComparedRows(NamedTuple):
     """The result of comparing one part.
 
-    ``differences``: kind of difference to pairs of a row and a record. If one of them is missing,
-    the pair contains the other one twice.
+    ``differences`` maps a kind of difference to pairs of a row and a record. If the row or the
+    record is missing, the pair contains the other twice.
     """
 
     proven: int
@@ -368,8 +369,10 @@ def _compared(part: np.ndarray, has_values: bool) -> _ComparedRows:
 
 
 def _last_writes(entries: np.ndarray) -> np.ndarray:
-    """The last write of each key. Within a partition the order of the log decides, between
-    partitions the later time, and at equal times the larger partition.
+    """The last write of each key.
+
+    Within a partition the log's order decides. Between partitions the later time decides, and at
+    equal times the larger partition number.
     """
     order = np.lexsort((entries["partition"], entries["two"], entries["one"]))
     entries = entries[order]  # lexsort is stable: entries of a key and partition stay in log order

@@ -2,12 +2,13 @@
 
 Four properties of the client explain this module:
 
-- It retries a conditional write whose response was lost. If the first attempt had succeeded, it
-  reports that the object exists. The result None is therefore ambiguous (see ``ObjectStore``).
-- It resumes a response that breaks off, except for small objects and listings. These are read again
-  here.
+- The client retries a conditional write whose response was lost. If the first attempt succeeded,
+  the retry reports that the object exists. The result None is therefore ambiguous (see
+  ``ObjectStore``).
+- The client resumes a response that breaks off, except for small objects and listings. This module
+  reads these again.
 - Ctrl-C does not interrupt a call. The main thread therefore makes its calls in another thread.
-- Calls hang in a process that was forked after the first request. They are refused there.
+- Calls hang in a process that was forked after the first request. This module refuses such calls.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _ENDPOINTS = (
     "AZURE_STORAGE_ENDPOINT",
 )  # environment variables that select another store
 LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller parts of an upload
-AT_ONCE = 1000  # objects listed or deleted by one request
+AT_ONCE = 1000  # most objects that one request lists or deletes
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
 _AGAIN = "nothing was changed; stop whatever writes to the bucket and run again"
@@ -146,7 +147,7 @@ class BucketStore:
         answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # a store that never responded would not answer a check either
+        # If the store has never responded, the caller's check of the object would fail, too.
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._place(key), "put")
@@ -230,7 +231,7 @@ class BucketStore:
         return sorted(found)
 
     def _ask(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
-        """The client's response or refusal. Reads are retried; changes are tried once."""
+        """The client's response or refusal. Reads are tried ``tries`` times, changes once."""
         _reject_forked()
         while True:
             try:
@@ -295,7 +296,8 @@ class BucketWriter:
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._place(self._key))
-        kept = data if isinstance(data, bytes) else bytes(data)  # a copy: it is sent later
+        # a copy, because it is sent after the caller may have changed ``data``
+        kept = data if isinstance(data, bytes) else bytes(data)
         self._written += len(kept)
         if self._file is None and self._written <= self._part_bytes:
             self._small.append(kept)
@@ -327,7 +329,7 @@ class BucketWriter:
             if made is None or made.size_bytes != self._written:
                 self._fail(answer)
         parts = math.ceil(self._written / self._part_bytes)
-        # several parts need one request before and one after them
+        # an upload of several parts has one more request at its start and one at its end
         puts = parts + 2 if parts > 1 else 1
         self._store._count(puts=puts, bytes_written=self._written)
         found = self._store.head(self._key)

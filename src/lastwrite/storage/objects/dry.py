@@ -1,4 +1,4 @@
-"""A bucket in a dry run: reads are sent, changes are only counted.
+"""A bucket in a dry run: reads are sent, but changes are only counted.
 
 ``plan`` can therefore run every step of a compaction, and predict its requests exactly.
 """

@@ -134,7 +134,7 @@ class FolderStore:
         if above:
             check_key(above, self.address)
         found = [entry.name for entry in self._entries(above) if entry.is_dir()]
-        # a bucket has no empty folders
+        # empty folders are omitted, because a bucket has none
         return sorted(
             name
             for name in found

@@ -21,10 +21,10 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
-# With s3proxy 4.1.0 on a folder, two writers succeed in every second attempt, with less data in
-# every fourth.
+# Parallel writers, attempts and bytes. With these, two writers succeed in every second attempt in
+# s3proxy 4.1.0 on a folder; with smaller objects, in every fourth.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
-_CLOCK_MS = 60_000  # difference of clocks up to which old and new objects are distinguished
+_CLOCK_MS = 60_000  # largest difference of clocks with which old and new objects are distinguished
 _READ_ONLY = (
     "read from it, or write a cleaned copy elsewhere with --to: a round in place could lose data"
 )
@@ -210,7 +210,7 @@ class _Questions:
                 )
             if now is None or (winners and now[0] != winners[0]):
                 return _broken("at once", "the data of the successful writer is lost")
-            won += now[0] in contents  # the winner's response may be lost
+            won += now[0] in contents  # the response to the writer that succeeded was lost
             version = now[1].version
         if not won:
             return _broken("at once", f"of {_AT_ONCE} writers to the same version none succeeds")
@@ -225,7 +225,7 @@ class _Questions:
         after_ms = self._clock()
         found = self._store.head(key)
         modified_ms = after_ms if found is None else found.modified_ms
-        # stores report whole seconds
+        # one second is subtracted, because stores report whole seconds
         apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
         if apart_ms <= _CLOCK_MS:
             return PromiseResult("clock", True, "the store's and this machine's are the same")

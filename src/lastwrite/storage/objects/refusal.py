@@ -15,7 +15,8 @@ from lastwrite.errors import RemoteFailed
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _TRY_AGAIN = {408, 425, 429}
-# The response to a HEAD has no code. versitygw also responds with 404 to unknown credentials.
+# Codes of a missing object; empty in a response to HEAD. versitygw responds with 404 and another
+# code if the credentials are unknown.
 _ABSENT_OBJECT = {"", "NoSuchKey", "BlobNotFound"}
 _ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
@@ -28,7 +29,7 @@ _WHO_CODES = {
     "AuthenticationFailed",
     "XAdminUserNotFound",
 }
-# hosts that supply credentials on a cloud's machine; used if no credentials are configured
+# hosts from which a machine in a cloud gets credentials if none are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
 _BROKEN = "the answer broke off"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}

@@ -36,8 +36,8 @@ class ObjectInfo(NamedTuple):
 class Requests:
     """The number of requests to a store, by the kinds that are billed."""
 
-    gets: int = 0  # HEAD requests included
-    puts: int = 0  # parts of uploads included
+    gets: int = 0  # including HEAD requests
+    puts: int = 0  # including parts of uploads
     lists: int = 0
     deletes: int = 0
     bytes_read: int = 0
@@ -74,7 +74,8 @@ class ObjectStore(Protocol):
     """
 
     address: str  # ``s3://bucket``, or a folder's absolute path
-    is_providers: bool  # Amazon's, Google's or Azure's own, or a folder: its guarantees are known
+    # whether the store is a folder, or a service of Amazon, Google or Azure: its guarantees are known
+    is_providers: bool
     requests: Requests
 
     def head(self, key: str) -> ObjectInfo | None:
