@@ -98,7 +98,7 @@ def test_stop_ends_the_retries_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         polled = pool.submit(follow.fetch)
         assert asked.wait(20)
         follow.stop()
-        with pytest.raises(LogError, match="the work was stopped"):
+        with pytest.raises(LogError, match="the command was stopped"):
             polled.result(5)
 
 
@@ -108,12 +108,12 @@ def test_stop_ends_the_retries_of_an_entry() -> None:
     def check() -> None:
         tries.append(1)
         if len(tries) > 3:
-            raise LogError("the work was stopped")
+            raise LogError("the command was stopped")
 
     with (
         broken([9_000, 30_000], large_bytes=100_000) as (address, ledger),
         Bookies(lambda _: address, 1.0, patience_s=3600, check=check) as bookies,
-        pytest.raises(LogError, match="the work was stopped"),
+        pytest.raises(LogError, match="the command was stopped"),
     ):
         list(bookies.read(ledger, 0, 39))
 

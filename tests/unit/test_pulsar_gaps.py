@@ -159,7 +159,7 @@ def test_fetch_from_an_archive_takes_only_gaps_that_the_archive_has_too(
     found_there = fetch(made, tmp_path / "archive", accepts_gap=True).problems
     assert all(each.is_note for each in found_there)
     (found,) = lastwrite.inspect(str(tmp_path / "archive")).partitions
-    words = [f"entries {first} to before {end} were lost" for first, end in expected]
+    words = [f"the entries {first} to before {end} were lost" for first, end in expected]
     assert [each.message.partition(" before they")[0] for each in found.problems] == words
 
 
