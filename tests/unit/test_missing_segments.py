@@ -14,6 +14,7 @@ import pytest
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.archive.gaps import RecordsLost
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.kafka.format.batch import encode_batch
@@ -126,9 +127,32 @@ def test_readers_of_latest_values_name_a_missing_segment(tmp_path: Path, reader:
         reader(str(tmp_path / "root"), {"cleanup.policy": "compacted"})
 
 
-def test_latest_values_beside_a_hole_come_with_a_warning(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=HOLE):
-        assert len(lastwrite.latest(write(tmp_path), "t")) == 10
+def spark_batch(root: str, config: dict[str, object]) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from lastwrite.source.reader import DefaultSource
+    from tests.unit.test_source_filters import SCHEMA
+
+    options = {"path": root, "subscribe": "t", "failOnDataLoss": "true"}
+    reader = DefaultSource(options).reader(SCHEMA)
+    assert sum(rows.num_rows for part in reader.partitions() for rows in reader.read(part)) == 40
+
+
+@pytest.mark.parametrize(
+    "reader", [READERS["latest"], READERS["table"], spark_batch], ids=["latest", "table", "spark"]
+)
+def test_a_hole_that_compaction_may_explain_is_no_data_loss(tmp_path: Path, reader: object) -> None:
+    assert callable(reader)
+    with pytest.warns(UserWarning, match=HOLE) as warned:
+        reader(write(tmp_path), {})
+    assert not [each for each in warned if issubclass(each.category, RecordsLost)]
+
+
+@pytest.mark.parametrize("name", ["dump", "read", "inspect", "table"])
+def test_commands_note_a_hole_that_compaction_may_explain(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    status, said = run(capfd, COMMANDS[name], write(tmp_path / "root"))
+    assert status == 0 and HOLE in said
 
 
 def test_records_beside_a_hole_are_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

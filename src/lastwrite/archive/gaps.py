@@ -28,12 +28,18 @@ class RecordsLost(UserWarning):
     """Records of an archive were lost before they were fetched."""
 
 
-def warn_of(gaps: Iterable[Problem], named: set[str]) -> None:
-    """Warn of each gap that is not in ``named`` (reported before), and add it to ``named``."""
-    for gap in gaps:
-        if str(gap) not in named:
-            named.add(str(gap))
-            warnings.warn(str(gap), RecordsLost, stacklevel=3)
+def warn_of(logs: Iterable[PartitionLog], named: set[str]) -> None:
+    """Warn of each gap that is not in ``named``, and add the gap to ``named``.
+
+    Compaction may explain the holes of a log directory, so these cause a plain ``UserWarning``.
+    Only the gaps of an archive are records that were certainly lost.
+    """
+    for log in logs:
+        kind = UserWarning if log.holes else RecordsLost
+        for gap in map(str, gaps_in([log])):
+            if gap not in named:
+                named.add(gap)
+                warnings.warn(gap, kind, stacklevel=3)
 
 
 def gaps_in(logs: Iterable[PartitionLog]) -> list[Problem]:

@@ -181,7 +181,7 @@ def latest(
 
     def listed() -> list[PartitionLog]:
         logs = whole_topic(rows, path, topic, config)
-        warn_of(gaps_in(logs), named)
+        warn_of(logs, named)
         return logs
 
     if spark is None:

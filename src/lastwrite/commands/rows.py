@@ -12,7 +12,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lastwrite.archive.gaps import gaps_in, warn_of
+from lastwrite.archive.gaps import warn_of
 from lastwrite.commands.systems import KAFKA
 from lastwrite.commands.table import MEMORY
 from lastwrite.decoding.options import DecodingConfig
@@ -66,7 +66,7 @@ def rows_frame(
         raise InvalidConfig("the last writes are of a whole topic", remedy="filter them instead")
     is_committed = isolation_of(isolation_level) is Isolation.COMMITTED or rows.name != KAFKA
     logs = rows.logs_of(path, topic, partition, is_compacted=of_last, config=config)
-    warn_of(gaps_in(logs), set())
+    warn_of(logs, set())
     made = DecodedRows(decoding, columns, lambda: one_topic(log.name.topic for log in logs))
     chosen = made.raw_columns
     if of_last:

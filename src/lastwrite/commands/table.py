@@ -89,7 +89,7 @@ def table(
     def listed() -> list[PartitionLog]:
         address.use(store_settings(config))
         logs = whole_topic(rows, path, topic, config)
-        warn_of(gaps_in(logs), named)
+        warn_of(logs, named)
         return logs
 
     def made(logs: Sequence[PartitionLog]) -> KeyedTable:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from lastwrite.archive.gaps import gaps_in, warn_of
+from lastwrite.archive.gaps import warn_of
 from lastwrite.commands.rows import last_writes, one_topic, planned_rows
 from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
@@ -95,7 +95,7 @@ class _BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options, columns, narrowed = self._options, self._rows.raw_columns, self._narrowed
         logs = listed(options)
-        warn_of(gaps_in(logs), set())
+        warn_of(logs, set())
         if options.is_compacted:
             # Last writes are elected before filters apply, so filters do not change them.
             units = last_writes(system_at(options.paths), logs, columns)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from lastwrite.archive.gaps import gaps_in, warn_of
+from lastwrite.archive.gaps import warn_of
 from lastwrite.commands.rows import planned_rows
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -112,7 +112,7 @@ class _SparkStream(DataSourceStreamReader):
 
     def _listed(self) -> _Logs:
         logs = listed(self._options)
-        warn_of(gaps_in(logs), self._warned)
+        warn_of(logs, self._warned)
         return {log.name: log for log in logs}
 
     def _ends_of(self, logs: _Logs) -> Offsets:
