@@ -349,7 +349,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
 
 
 def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
-    """Folders that each worker of a cluster must be able to read: one per root, and ``to``."""
+    """Folders that each worker of a cluster must be able to read: a folder per root, and ``to``."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
 
@@ -551,7 +551,7 @@ def _note_quarantine(
     in_place: bool,
     progress: Progress,
 ) -> None:
-    """Report the partitions that the cleaner had set aside. Release those that were cleaned."""
+    """Report the partitions that the cleaner had set aside. Release the cleaned partitions."""
     by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
     for folder, each in zip(folders, report.partitions, strict=True):
         by_root.setdefault(system.root_of(folder), {})[each.name] = each

@@ -16,7 +16,7 @@ from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
 _TABLES = (KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig)
-_MOST = 8  # names in the note
+_MOST = 8  # most names that the note lists
 
 
 def known_and_passed_over(

@@ -208,7 +208,7 @@ def _missed(**given: object) -> str | None:
 def _saying_none(
     rows: Iterator[Row], words: str | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows. If there are none, ``say`` is called with ``words``."""
+    """Yield the rows. If there are none, ``say`` is called with ``words``."""
     is_found = False
     for row in rows:
         is_found = True

@@ -1,5 +1,4 @@
-"""``read``: the messages that a consumer receives from a Kafka partition, RocketMQ queue or
-Pulsar topic.
+"""``read``: the messages that a consumer of a partition, queue or Pulsar topic receives.
 
 This module selects the system; its ``look/read.py`` does the work.
 """

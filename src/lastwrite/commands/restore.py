@@ -3,8 +3,9 @@
 Kafka topics are restored into a stopped broker's log root or a running cluster. RocketMQ queues are
 restored from a live broker. The rest of this text is about RocketMQ.
 
-Suppose that a broker's machine failed and its commit log was recovered by replication. A commit log
-deletes its oldest files by age. Only the lost compaction log still had their messages.
+Suppose that a broker's machine failed and its commit log was recovered by replication. Brokers
+delete the oldest files of a commit log by age. Their messages were only in the compaction log,
+which is lost.
 Suppose that the local store begins at offset 70. A live broker with the same data has a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
@@ -334,7 +335,7 @@ def _choose(
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """The size of a log file and of an index file, in bytes.
 
-    Determined from files of this queue, else of other queues in the store, else by the settings.
+    The sizes are those of this queue's files, else of another queue's, else of the settings.
     """
     found = []
     for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
@@ -352,7 +353,7 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of any file in the folder: a broker uses one size. None if there are no files."""
+    """The size of the files in the folder, which are equally large. None if there are no files."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (
@@ -399,7 +400,7 @@ class _Rebuild:
                     raise damage
                 self._publish(writer, local)
         except BaseException:
-            with contextlib.suppress(LogError, OSError):  # the next run deletes what is left
+            with contextlib.suppress(LogError, OSError):  # the next run deletes remaining files
                 writer.abandon()
                 publish.delete_replaced(self.root, [self.name])
             raise

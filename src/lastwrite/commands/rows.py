@@ -1,5 +1,4 @@
-"""``read`` with a session: the records of a topic as a DataFrame, in the schema of Spark's Kafka
-source.
+"""``read`` with a session: a DataFrame of a topic's records, in the schema of Spark's Kafka source.
 
 The driver lists the partitions and divides them into pieces. Tasks read the pieces when the
 DataFrame is evaluated. The session belongs to the caller; this module does not import pyspark.
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest: libraries and task data
+_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # a quarter is left for libraries and task data
 
 
 def rows_frame(
@@ -81,7 +80,7 @@ def rows_frame(
 
 
 def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -> DataFrame:
-    """A DataFrame of the units' records, converted by ``made``, with one task per unit.
+    """A DataFrame of the units' records, with one task per unit. ``made`` converts them to rows.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
@@ -104,8 +103,8 @@ def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
     """The rows of a unit. The query may have been planned long before.
 
     Raises:
-        CommitConflict: after the planning, a cleaner replaced the segment or a broker deleted it.
-            Other errors are those of ``read_rows``.
+        CommitConflict: after the query was planned, the segment was replaced or deleted. Other
+            errors are those of ``read_rows``.
     """
     try:
         yield from read_rows(unit)

@@ -91,7 +91,7 @@ def find_partitions(
             )
             if len(paths) == 1 or not is_root:
                 raise
-            missing = error  # a broker's log root that has no partitions
+            missing = error  # one of the paths, such as a broker's log root, may have no partitions
             continue
         found |= dict.fromkeys(here)
         given = real_path(path)

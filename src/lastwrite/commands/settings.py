@@ -38,7 +38,8 @@ def settings(
     for folder in folders:
         name = found.name_of(folder)
         listed = found.settings_of(folder, stated)
-        place = (name.topic, listed)  # two clusters may have topics of the same name
+        # equal topic names in two clusters may have different settings
+        place = (name.topic, listed)
         if place not in topics:
             alone = found.why_unmanaged(folder, stated)
             topics[place] = TopicSettings(name.topic, listed, None if alone is None else str(alone))

@@ -69,7 +69,7 @@ def _reject_address(path: str) -> None:
 
 
 def reject_server(path: str, *, is_fetched: bool = False) -> None:
-    """Reject the address of a live cluster given as a path.
+    """Reject the address of a live cluster where a path is needed.
 
     ``is_fetched`` is true for ``fetch``, which accepts addresses that begin with the system's name.
 

@@ -38,7 +38,7 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
-_LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the library of the format
+_LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the format's library, in bytes
 
 
 def _left(memory_bytes: int) -> int:

@@ -78,9 +78,7 @@ _IN_PLACE_OF = dict.fromkeys(
 
 
 def replaced_settings(names: Mapping[str, object]) -> str | None:
-    """A message on the given settings that have no effect, with what to use instead. None if there
-    are none.
-    """
+    """A message with the settings that have no effect, and their replacements. None without any."""
     said = [
         f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
     ]

@@ -103,8 +103,7 @@ class SettingsTable:
 
     @classmethod
     def parse(cls, name: str, value: object) -> Any:
-        """Convert ``value`` to the type of the setting. Returns it unchanged if the setting has no
-        effect.
+        """Convert ``value`` to the type of the setting, or return it if the setting has no effect.
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -124,8 +123,7 @@ class SettingsTable:
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:
-        """Create the table from upstream names and their values. A value is text or has the field's
-        type.
+        """Create the table from upstream names and values, which are text or of the field's type.
 
         Raises:
             InvalidConfig: no setting has the name, or the value is of another type or out of range.
@@ -210,9 +208,7 @@ def parse_list(name: str, value: object) -> tuple[str, ...]:
 def parse_number(
     name: str, value: object, *, whole: bool, low: float = LONG_MIN, high: float = LONG_MAX
 ) -> int | float:
-    """Parse a number of at most 64 bits. ``low`` and ``high`` are only used in the error
-    message.
-    """
+    """Parse a number of at most 64 bits. Only the error message uses ``low`` and ``high``."""
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:

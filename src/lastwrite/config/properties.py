@@ -40,9 +40,7 @@ def decode_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with settings, with continuation lines joined. Yields (number of the first line,
-    text).
-    """
+    """Yield the number and text of each line with a setting. Continuation lines are joined."""
     joined: str | None = None
     first = 0
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):

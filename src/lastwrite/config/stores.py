@@ -54,10 +54,10 @@ class StoreConfig(SettingsTable):
     region:     str  = setting("", "storage.region")
     path_style: bool = setting(True, "storage.pathStyle")
     allow_http: bool = setting(False, "storage.allowHttp")
-    # timeout of one request
+    # timeout of one request, in ms
     timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)
     retries:    int  = setting(4, "storage.retries", 0, 100)  # retries of one request
-    # time that replaced objects stay, for readers that have opened an older manifest
+    # time in ms for which replaced objects are kept, for readers that have opened an older manifest
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
     # file with the secret that protects stored scans
     secret_file: str = setting("", "storage.secretFile")

@@ -54,9 +54,7 @@ class SystemSettings(ABC):
         return ()
 
     def why_unmanaged(self, folder: str, config: Config, /) -> Unmanaged | None:
-        """Why the partition is never cleaned, and what to configure. None means that it may be
-        cleaned.
-        """
+        """Why the partition is never cleaned, and the remedy. None if it may be cleaned."""
         return None
 
     def is_policy_known(self, folder: str, config: Config, /) -> bool:
@@ -64,8 +62,9 @@ class SystemSettings(ABC):
         return True
 
     def told(self, sources: SettingSources) -> Self:
-        """A copy of this system that also reads topic settings from ``sources``. By default the
-        system itself, which has no such sources.
+        """A copy of this system that also reads topic settings from ``sources``.
+
+        By default this is the system itself, which supports no such sources.
 
         Raises:
             InvalidConfig: the sources contain settings that this system does not have.
@@ -80,7 +79,7 @@ class SystemSettings(ABC):
         By default there is no such source.
 
         Raises:
-            CorruptLog: it can be read for no partition. Raised once rather than per partition.
+            CorruptLog: the source can be read for no partition. Raised once, not per partition.
         """
         return None
 

@@ -2,8 +2,8 @@
 
     topic = 'a' and partition in (0, 1) and offset >= 40 and timestamp >= … and key = X'6b31'
 
-Rows that a supported filter excludes may be read all the same: Spark applies every filter to every
-row again. Unsupported filters have no effect here.
+The source may still return rows that a supported filter excludes, because Spark applies every
+filter to every row again. Unsupported filters have no effect here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lastwrite.rows.reading import RowUnit
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
-_MOST_KEYS = 64  # comparing records with more keys costs more than it saves
+_MOST_KEYS = 64  # comparing records with more keys would take more time than it saves
 _ENDS = -(1 << 62), 1 << 62
 
 

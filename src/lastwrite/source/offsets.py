@@ -3,8 +3,8 @@
 The form is that of Spark's Kafka source, ``{"orders": {"0": 1234}}``: topic and partition to the
 first offset that was not read yet.
 
-The same object has the identity of each log at its offset, ``{"topic ids": {"orders-0":
-"AAECAw…"}}``. Topic names contain no spaces, so this is no topic. See ``RowSystem.identity``.
+The object also has the identity of each log at its offset, ``{"topic ids": {"orders-0":
+"AAECAw…"}}``. Topic names contain no spaces, so no topic has this key. See ``RowSystem.identity``.
 Checkpoints of earlier releases and topics of clusters before Kafka 2.8 have no identities. Their
 offsets are accepted without a check.
 """
@@ -69,16 +69,18 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
-    """Partition to the number of offsets from ``start`` to ``end``, if any. Partitions that are not
-    in ``start`` begin at the offset in ``begins``.
+    """The number of offsets from ``start`` to ``end``, by partition, without those that have none.
+
+    Partitions that are not in ``start`` begin at the offset in ``begins``.
     """
     found = {name: until - start.get(name, begins.get(name, 0)) for name, until in end.items()}
     return {name: rows for name, rows in found.items() if rows > 0}
 
 
 def limited(start: Offsets, end: Offsets, begins: Offsets, limit: int) -> Offsets:
-    """The end of a micro-batch of about ``limit`` offsets. Each partition gets a share in
-    proportion to its unread offsets, and at least one offset.
+    """The end of a micro-batch of about ``limit`` offsets.
+
+    Each partition gets a share in proportion to its unread offsets, and at least one offset.
 
     Source: Spark 4.1 ``KafkaMicroBatchStream.rateLimit``.
     """

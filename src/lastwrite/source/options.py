@@ -1,5 +1,7 @@
-"""The options of the source. Names, defaults and errors are those of Spark's Kafka source; the path
-is an additional option. A job moves to this source by changing its format and adding a path.
+"""The options of the source.
+
+Names, defaults and errors are those of Spark's Kafka source. The path is an additional option. A
+job moves to this source by changing its format and adding a path.
 
 Names are case-insensitive; Spark passes them in lower case. Accepted are the names in the table
 below, ``storage.*``, and options of the Kafka client (``kafka.*``), of which only
@@ -293,8 +295,10 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
 
 
 def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) -> Bound:
-    """A bound from the options. As in Spark's Kafka source, one timestamp for all partitions takes
-    precedence over timestamps by partition, and these over offsets.
+    """A bound from the options.
+
+    As in Spark's Kafka source, one timestamp for all partitions takes precedence over timestamps by
+    partition, and these take precedence over offsets.
     """
     of_time = f"{side}timestamp"
     if of_time in options:

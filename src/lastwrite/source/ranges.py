@@ -27,7 +27,7 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
     """
     use_stores(options)
     system = system_at(options.paths)
-    # With several paths, a topic need not be at each of them.
+    # With several paths, a topic may be at only some of them.
     topics = list(options.topics) if options.topics and len(options.paths) == 1 else None
     logs = (
         log
@@ -59,7 +59,7 @@ def system_at(paths: tuple[str, ...]) -> RowSystem:
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """A partition under each of its topic's names."""
+    """The names of a partition: one for each name of its topic."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]
@@ -171,8 +171,9 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
 def units_of(
     spans: Sequence[tuple[PartitionLog, int, int]], columns: Sequence[str], options: SourceOptions
 ) -> list[RowUnit]:
-    """Divide ranges of offsets, whose ends are exclusive, into units, at least about as many as the
-    requested number of tasks.
+    """Divide ranges of offsets into at least about as many units as the requested number of tasks.
+
+    The ends of the ranges are exclusive.
     """
     size = PIECE_BYTES
     if options.min_partitions:

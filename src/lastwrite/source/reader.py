@@ -1,5 +1,6 @@
-"""The data source as classes of PySpark's API. One process plans a query and pickles the plan;
-other processes read.
+"""The data source as classes of PySpark's API.
+
+One process plans a query and pickles the plan. Other processes read.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class DefaultSource(DataSource):
         options = parse(dict(self.options))
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
             raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
-        # Spark refuses a reader that accepts filters if its setting for them is off.
+        # Spark refuses a reader that accepts filters if its setting for filter pushdown is off.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 

@@ -1,5 +1,6 @@
-"""``spark.readStream.format("lastwrite")``. A process of the driver chooses the end of each
-micro-batch and plans it; other processes read.
+"""``spark.readStream.format("lastwrite")``: the source of a stream.
+
+A process of the driver chooses the end of each micro-batch and plans it. Other processes read.
 
 A micro-batch is defined by its offsets. Spark stores them before the micro-batch runs, so a restart
 reads the same range again. Records that compaction removed meanwhile are missing then, as with
@@ -65,7 +66,7 @@ class _SparkStream(DataSourceStreamReader):
         self._rows = rows
         self._logs: _Logs | None = None  # the logs for the next micro-batch
         self._ends: Offsets | None = None  # the ends of these logs
-        self._held_since_s: float | None = None  # since when the logs could not be listed
+        self._held_since_s: float | None = None  # time since which the logs could not be listed
         self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted
         self._target: Offsets | None = None  # ends at the start of a Trigger.AvailableNow query
         self._warned: set[str] = set()
@@ -130,8 +131,9 @@ class _SparkStream(DataSourceStreamReader):
     def _difference(
         self, log: PartitionLog, offsets: Offsets, identities: Identities
     ) -> str | None:
-        """How the log differs from the log that was read up to the offset in ``offsets``. Returns
-        None if it may be the same log; see ``RowSystem.difference``.
+        """How the log differs from the log that was read up to the offset in ``offsets``.
+
+        Returns None if it may be the same log: see ``RowSystem.difference``.
         """
         if log.name not in identities:
             return None
@@ -239,9 +241,7 @@ class _SparkStream(DataSourceStreamReader):
         log: PartitionLog | None,
         remedy: str = "restore the records, or set failOnDataLoss=false to read what is left",
     ) -> None:
-        """Report that requested records are gone: raise an error, or warn if ``failOnDataLoss`` is
-        false.
-        """
+        """Report missing records by an error, or by a warning if ``failOnDataLoss`` is false."""
         path = self._options.paths[0] if log is None else log.folder
         if self._options.fails_on_data_loss:
             raise CommitConflict(words, path=path, remedy=remedy)

@@ -47,7 +47,7 @@ _OPTIONS = {
     "txnappid": "txnAppId",
     "txnversion": "txnVersion",
     "checkpointlocation": "checkpointLocation",
-    "includeheaders": "includeHeaders",  # option of the Kafka sink; ignored: the column decides
+    "includeheaders": "includeHeaders",  # ignored option of the Kafka sink: the column decides
 }
 
 

@@ -1,5 +1,6 @@
-"""Waits for a cluster's executors. Without an executor a job would wait forever, which Spark only
-logs.
+"""Waits for a cluster's executors.
+
+Without an executor, a Spark job would wait forever and only write log messages.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _TIMEOUT_S = 600.0
 _SECONDS_A_LOOK = 1.0
 _SECONDS_A_POLL = 0.1
 _SECONDS_A_NOTE = 30.0
-_SECONDS_QUIET = 2.0  # seconds without a further executor after which no more are expected
+_SECONDS_QUIET = 2.0  # seconds without a new executor after which the wait ends
 _REMEDY = (
     "nothing was swapped; see the cluster's own page for the cause: no free cores or memory (spark.executor.cores, "
     "spark.executor.memory), or executors that do not start; to wait longer: --conf "
@@ -32,9 +33,7 @@ _REMEDY = (
 
 
 class Executors:
-    """Checks, while a job runs, whether the cluster has started executors. If it has not, cancels
-    the job.
-    """
+    """Checks, while a job runs, whether the cluster has started executors, or cancels the job."""
 
     def __init__(
         self,
@@ -62,9 +61,7 @@ class Executors:
         self._noted = -_SECONDS_A_NOTE
 
     def look(self) -> None:
-        """Report if there is no executor, and cancel the job after the timeout. Must be called
-        regularly.
-        """
+        """Report a missing executor, and cancel the job after the timeout. Call it regularly."""
         now = time.monotonic()
         if self._is_here or self.error is not None or now - self._looked < _SECONDS_A_LOOK:
             return
@@ -83,14 +80,14 @@ class Executors:
 
     def count(self) -> int:
         """The number of executors that the cluster has started."""
-        # Spark's map includes the driver
+        # one less, because Spark's map includes the driver
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def wait(self) -> None:
         """Wait for the first executor, and for others that start right after it.
 
         Raises:
-            EnvironmentUnfit: none started in time, or the cluster ended the application, which it
+            EnvironmentUnfit: no executor started in time, or the cluster ended the application, as it
                 does if executors fail repeatedly.
         """
         count, since = 0, time.monotonic()
@@ -113,8 +110,9 @@ class Executors:
 
 
 def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
-    """The number of tasks that run at once: in total, and per executor. In local mode both are
-    equal.
+    """The number of tasks that run at once: in total, and per executor.
+
+    In local mode both are equal.
 
     On a cluster the number is read when executors are present: before that Spark reports 2. With
     dynamic allocation there may be none before the first job, so there is no wait.

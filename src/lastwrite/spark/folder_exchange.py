@@ -1,7 +1,8 @@
 """Moves data between stages in scratch files: entries to elections, losers to rewrites.
 
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
-Only their positions travel through Spark. On one machine this is the fast way. A block in a file:
+Only their positions travel through Spark. On one machine this is faster than Spark's shuffle. A
+block in a file::
 
     uint32 per bucket: its end, counted in entries · 16 bytes per entry (24 with a version), by
     bucket and, with exact comparison: uint32 per entry, the key's length · the keys
@@ -42,7 +43,7 @@ from lastwrite.model.work import (
 from lastwrite.spark.work import InlineRunner, Runner, Task, each, is_repeated
 from lastwrite.storage.scratch import ScratchFolders, ScratchShare, ScratchWriter
 
-_ENTRY_SHARE = 16  # about 1/16 of the scratch bytes are states
+_ENTRY_SHARE = 16  # about 1/16 of the scratch bytes are record states, the others are entries
 _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
@@ -63,7 +64,7 @@ def _scan_unit(
     entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
 ) -> list[PieceScan]:
     blocks: list[Block] = []
-    # the first attempt's files still use it
+    # the files of the first attempt still use the memory
     memory_bytes = 0 if is_repeated() else unit.memory_bytes
     entries.allow(unit.memory_scratch, memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
     states.allow(unit.memory_scratch, memory_bytes // _ENTRY_SHARE)
@@ -104,9 +105,7 @@ def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | Fail
 def rewrite_staged(
     units: Sequence[RewriteUnit],
 ) -> Iterator[SegmentOutput | FailedUnit[RewriteUnit]]:
-    """Rewrite the units. Many new segments are synced at once, because a disk combines their
-    syncs.
-    """
+    """Rewrite the units. Many new segments are synced together, because this is faster."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
@@ -117,7 +116,7 @@ def rewrite_staged(
 def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
     """Group the units whose new segments are synced together.
 
-    A group has many units, but not so many bytes that the disk stalls.
+    The bytes of a group are limited, so that its syncs do not stall the disk.
     """
     held: list[RewriteUnit] = []
     size = 0
@@ -157,7 +156,7 @@ def _take_whole(
     if scratch is None:
         folders = ScratchFolders()
     else:
-        # the first attempt's files still use it
+        # the files of the first attempt still use the memory
         part = 0 if is_repeated() else sum(map(_weight_of, plans))
         memory_bytes = scratch.memory_bytes * part // max(1, total)
         folders = ScratchFolders.within(scratch._replace(memory_bytes=memory_bytes))

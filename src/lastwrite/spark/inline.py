@@ -3,11 +3,11 @@
 A command gets its runner from ``spark.use.runner_for``, by this rule:
 
 1. The caller decides, by passing a session or ``INLINE``, which means no Spark.
-2. Otherwise, work that changes nothing runs in this process if it is too small to be worth Spark's
-   start (``place_of``). A command that only reads passes no bytes, and never starts Spark.
-3. All other work runs on Spark, including every change to a log, however small. If a worker dies it
-   is replaced, and the driver survives and can clean up. If only expired segments are deleted there
-   is no such work, so the daemon then starts no Spark.
+2. Otherwise, work that changes nothing runs in this process if it takes less time than the start of
+   Spark (``place_of``). A command that only reads passes no bytes, and never starts Spark.
+3. All other work runs on Spark, including every change to a log, however small. If a worker dies,
+   Spark replaces it, and the driver survives and can clean up. Deleting expired segments is not
+   such work, so the daemon starts no Spark for it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Divides the memory setting among all processes.
 
-The memory of Spark and Python before the first byte of a log is fixed: the JVM, the driver, and in
-each worker the interpreter with NumPy and compiled kernels. The workers share the rest. The size of
-every buffer depends on a worker's share, never on the log. On a cluster the setting is for the
-Python workers of one executor, which share it. The fixed part is measured, with a margin:
-docs/decisions/memory.md has the figures, and the parts of a share.
+A part of the memory is needed before the first byte of a log is read: for the JVM, for the driver,
+and in each worker for the interpreter with NumPy and compiled kernels. This part is fixed. The
+workers share the remaining memory. The size of every buffer depends on a worker's share, never on
+the log. On a cluster the setting is for the Python workers of one executor. The fixed part was
+measured and has a margin: docs/decisions/memory.md has the figures, and the parts of a share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lastwrite.storage.objects import address
 MIB = 1 << 20
 HEAP_BYTES = 480 * MIB  # heap of a JVM that Lastwrite starts; Spark requires at least 450 MiB
 LEAST_SHARE_BYTES = 12 * MIB  # least memory for a worker's buffers
-# more memory hardly speeds up a worker, so most of the rest is used for scratch files
+# A larger share hardly speeds up a worker, so most of the memory beyond it is for scratch files.
 _AMPLE_SHARE_BYTES = 512 * MIB
 # If Lastwrite starts Spark: a JVM that only schedules, workers forked from a fork server that has
 # loaded everything.
@@ -44,8 +44,8 @@ class MemoryPlan:
     """The memory setting, divided into the parts of each worker."""
 
     total_bytes: int
-    worker_bytes: int  # bytes for a worker's buffers
-    scratch_bytes: int = 0  # bytes for scratch files in memory
+    worker_bytes: int  # bytes for one worker's buffers
+    scratch_bytes: int = 0  # bytes for all scratch files in memory
 
     def limits(self) -> Limits:
         """The buffer sizes with which a worker stays within its share in every stage."""

@@ -1,13 +1,13 @@
 """One Spark job for many stages: its tasks stay alive and fetch work from the driver.
 
-Starting and ending a job costs Spark 40 ms, in JVM code that is hardly compiled by then, and a
-round has three stages. If Spark is Lastwrite's own and all workers are on this machine, one job
-serves all stages, and the next call's too. Driver and tasks exchange work in a folder
+Starting and ending a job takes Spark 40 ms, because its JVM code is hardly compiled by then, and a
+round has three stages. If Lastwrite started Spark and all workers are on this machine, one job
+therefore serves all stages, also of the next call. Driver and tasks exchange work in a folder
 (``storage.task_queue``). A free task takes the next batch of units, the heaviest of a stage first.
 
-The tasks are ordinary Spark tasks: if a worker dies, Spark starts its task again, and that repeats
-the unfinished batch. Tasks end when the driver removes the folder, or after a minute without work.
-If more work arrives later, a new job is started.
+If a worker dies, Spark starts its task again, and the new task repeats the unfinished batch. Tasks
+end when the driver removes the folder, or after a minute without work. If more work arrives later,
+a new job is started.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Job(Protocol):
         """Wait for the job to end.
 
         Raises:
-            LogError: it failed, or was cancelled.
+            LogError: the job failed, or was cancelled.
         """
         ...
 
@@ -104,9 +104,7 @@ class PersistentJob:
         return PendingResult(result, self._cancel)
 
     def _see_to_job(self, owner: Owner, stage: str) -> None:
-        """Start the job if there is none: the last may have ended after a minute without work, or
-        failed.
-        """
+        """Start a job if none runs. An earlier job may have failed, or ended without work."""
         if self._job is not None:
             owner.take_over(self._job, stage)
             if self._job.has_ended:

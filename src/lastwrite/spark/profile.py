@@ -72,9 +72,7 @@ class StageProfile:
 
     @property
     def outside_seconds(self) -> float:
-        """Worker seconds without a task: Spark's start and end of a stage, and waiting for the last
-        task.
-        """
+        """Seconds in which workers had no task, because a stage started, ended or waited."""
         return max(0.0, self.worker_seconds - self.task_seconds)
 
     def figures(self) -> StageFigures:

@@ -54,7 +54,7 @@ def seen_from_here(answer: T) -> T:
     """The answer of a worker in a cluster, with its errors explained for this machine.
 
     The error then states that the worker cannot see a path that exists here, or that the error
-    happened on a worker. An error replaces a result (``FailedUnit``), or is part of it (``Rewritten``).
+    happened on a worker. An error replaces a result (``FailedUnit``), or is a field of the result.
     """
     error = getattr(answer, "error", None)
     if error is None or (seen := _as_seen_from_here(error)) is error:
@@ -69,7 +69,7 @@ def seen_from_here(answer: T) -> T:
 def _as_seen_from_here(error: Exception) -> Exception:
     path = None
     if isinstance(error, CommitConflict) and "vanished" in error.problem:
-        # its folder does not exist
+        # such an error means that the folder does not exist on the worker
         makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path
     elif isinstance(error, FileNotFoundError):
@@ -143,7 +143,7 @@ class SparkRunner(Runner):
             return results if self.is_here else list(map(seen_from_here, results))
 
         run: _Run = partial(_run_batch, task)
-        assert self.context is not None  # ``_stands`` is only certain once the context exists
+        assert self.context is not None  # ``_stands`` is only correct after the context exists
         stage = _Stage(name, run, batches, sizes, progress)
         begun = self._begin_standing(stage) if self._stands else self._begin_batches(stage)
         return begun.then(made)
@@ -310,8 +310,9 @@ class SparkRunner(Runner):
         outcome: Future[Any],
         executors: Executors,
     ) -> None:
-        """Report the bytes of finished tasks. Spark only counts tasks, so the largest are assumed
-        to end first.
+        """Report the bytes of finished tasks, assuming that the largest tasks end first.
+
+        The assumption is needed because Spark only counts tasks.
         """
         told = 0
         total = sum(task_bytes)
@@ -341,7 +342,7 @@ class _SparkJob(Generic[T]):
         self._executors = executors
         self._kills = memory_kills()
         self._begin = time.perf_counter()
-        self.seconds = 0.0  # its duration, once it has ended
+        self.seconds = 0.0  # the duration of the job, set when it has ended
         self.watch: threading.Thread | None = None
         self.outcome: Future[T] = Future()
         self.outcome.add_done_callback(self._note_end)
@@ -358,7 +359,7 @@ class _SparkJob(Generic[T]):
         runner = self.runner
         try:
             try:
-                # an interrupt may have reached another thread
+                # poll, because the interrupt may have reached another thread
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
@@ -381,9 +382,7 @@ class _SparkJob(Generic[T]):
             runner.forget(self.group)
 
     def cancel(self) -> None:
-        """Cancel the job's tasks. Does not wait if Lastwrite started Spark, because it may have
-        been killed.
-        """
+        """Cancel the job's tasks. If Lastwrite started Spark, does not wait: Spark may be dead."""
         runner = self.runner
         runner.has_failed = True
         seconds = 0.0 if runner.spark.is_ours else _SECONDS_TO_CANCEL
@@ -411,7 +410,7 @@ def _run_in_group(
     """Run ``act`` with the caller's properties, but with this job's own group and description."""
     try:
         scala = context._jsc.sc()
-        # properties of the JVM's thread, which may serve other calls later
+        # saved and restored, because the JVM's thread may serve other calls later
         before = scala.getLocalProperties()
         scala.setLocalProperties(properties.clone())
         try:

@@ -55,10 +55,10 @@ _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.spark.launcher.a
 
 
 def local_workers(master: str) -> int | None:
-    """The number of workers of ``local[n]`` or ``local[n,attempts]``; None for a cluster.
+    """The number of workers of ``local[n]`` or ``local[n,attempts]``. None for a cluster.
 
     Raises:
-        InvalidConfig: it is not a master URL of Spark.
+        InvalidConfig: ``master`` is not a master URL of Spark.
     """
     local = _local(master)
     if local is None:
@@ -67,8 +67,7 @@ def local_workers(master: str) -> int | None:
 
 
 def with_attempts(master: str) -> str:
-    """The master URL for Spark. In local mode it gives a task four attempts, as on a cluster,
-    unless set.
+    """The master URL for Spark. In local mode, a task has four attempts if the URL has no number.
 
     Source: Spark, SparkMasterRegex and SparkContext.createTaskScheduler: ``local[n]`` fails with
     the first failure, regardless of ``spark.task.maxFailures``.
@@ -78,7 +77,7 @@ def with_attempts(master: str) -> str:
 
 
 def _local(master: str) -> tuple[str, str | None] | None:
-    """The workers and attempts of a local master, as written; None for a cluster."""
+    """The workers and attempts of a local master, as text. None for a cluster."""
     if master == "local":
         return "1", None
     if not master.startswith("local["):
@@ -108,16 +107,12 @@ class SparkProvider(Protocol):
 
     @property
     def is_lean(self) -> bool:
-        """Whether Lastwrite starts the JVM and the workers, which takes less memory than Spark's
-        way.
-        """
+        """Whether Lastwrite starts the JVM and the workers. They take less memory than Spark's."""
         ...
 
     @property
     def is_ours(self) -> bool:
-        """Whether Lastwrite started this Spark, so that it ends with the work and has no other
-        user.
-        """
+        """Whether Lastwrite started this Spark, which then has no other user."""
         ...
 
     def setting(self, name: str) -> str | None: ...
@@ -169,9 +164,7 @@ class GivenSpark:
 
 
 class OwnSpark:
-    """A Spark that Lastwrite starts. It starts immediately; the first use waits for it; ``close``
-    ends it.
-    """
+    """A Spark that Lastwrite starts at once. The first use waits for the start. ``close`` ends it."""
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
         """``system`` is the system whose logs will be compacted. None means other work."""
@@ -308,8 +301,9 @@ class OwnSpark:
 
     @property
     def can_wait(self) -> bool:
-        """Whether this Spark can be parked: it runs on this machine in its own JVM, and has no
-        unfinished work.
+        """Whether this Spark can be parked.
+
+        It must run on this machine in its own JVM, without unfinished work.
 
         Unfinished work is tasks whose result is not awaited, and shuffle files.
         """
@@ -321,7 +315,7 @@ class OwnSpark:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still accepts work."""
+        """Whether this Spark still accepts work."""
         context: Any = self._context
         try:
             is_stopped = context._jsc.sc().isStopped()
@@ -362,7 +356,7 @@ class OwnSpark:
 
         With ``at_once``, also without waiting for the class archive to be written.
         """
-        # a scheduler prints errors if it is stopped while tasks end
+        # the job is ended first, because Spark prints errors if it is stopped while tasks end
         self.stop_job(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
@@ -386,7 +380,7 @@ class OwnSpark:
         """
         context: Any = self._context
         try:
-            if context._jsc is not None:  # None if the caller has stopped the context
+            if context._jsc is not None:  # the caller may have stopped the context
                 context._jsc.stop()
         except Exception:
             return False
@@ -402,7 +396,7 @@ _SILENT = JvmDeath(
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether Py4J raises this error if the JVM has ended."""
+    """Whether this is an error that Py4J raises if the JVM has ended."""
     if isinstance(error, (ConnectionError, EOFError)):
         return True
     py4j: Any = sys.modules.get("py4j.protocol")
@@ -426,9 +420,7 @@ def _forget_accumulators(context: Any) -> None:
 
 
 def _end_launched(gateway: Any) -> None:
-    """End the JVM that PySpark launched, so that the next session starts with the current
-    environment.
-    """
+    """End the JVM that PySpark launched. The next session then uses the current environment."""
     process = getattr(gateway, "proc", None)
     if process is not None:
         with contextlib.suppress(OSError):
@@ -449,7 +441,7 @@ def _forget(context: Any, gateway: Any) -> None:
             SparkContext._active_spark_context = None
         if SparkContext._gateway is gateway:
             SparkContext._gateway = SparkContext._jvm = None
-    with contextlib.suppress(Exception):  # there may be none
+    with contextlib.suppress(Exception):  # there may be no gateway to close
         gateway.close()
 
 
@@ -477,9 +469,7 @@ def start_ahead(
 
 
 def _take_ahead(system: str | None) -> Boot | None:
-    """The processes that were started early, or new ones. None if Lastwrite cannot start the JVM
-    here.
-    """
+    """The processes that were started early, or new ones. None if Lastwrite cannot start a JVM."""
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:

@@ -1,13 +1,13 @@
 """Keeps a started Spark between two calls of a program, to save the seconds of the next start.
 
 At most one Spark is parked: an idle JVM of about 200 MB, its fork server, and for one more minute
-its Python workers. It has no lock and no scratch folder, only the JVM's folder. It ends with the
-process, even if the process crashes, and after ten minutes without a call. It also ends if a call
-needs another ``master``, ``conf``, environment or working folder, or if the caller has started a
-session. Forks of the process do not use it. It is hidden from PySpark, so the caller's session is a
-different one.
+its Python workers. A parked Spark has no lock and no scratch folder, only the JVM's folder. It ends
+with the process, even if the process crashes, and after ten minutes without a call. It also ends if
+a call needs another ``master``, ``conf``, environment or working folder, or if the caller has
+started a session. Forks of the process do not use it. PySpark does not see it, so the caller's
+session is a different one.
 
-A process can have one Spark of this kind, so calls in several threads that need it take ``turn``.
+A process can have only one such Spark, so each thread that needs it waits for it with ``turn``.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _of_parents: list[Any] = []
 
 @contextlib.contextmanager
 def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
-    """Wait until no other thread uses the shared Spark; ``progress`` reports the wait.
+    """Wait until no other thread uses the shared Spark. ``progress`` reports the wait.
 
     Raises:
-        EnvironmentUnfit: a daemon uses it, which may do so for ever.
+        EnvironmentUnfit: a daemon uses the shared Spark, perhaps for ever.
     """
     global _has_daemon
     if not _turn.acquire(blocking=False):
@@ -59,9 +59,7 @@ def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
 
 
 def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
-    """The parked Spark, if it is equivalent to a new one and alive. None means that a new one must
-    start.
-    """
+    """The parked Spark, if it is alive and equals a new one. None if a new one must be started."""
     found = _take()
     if found is None:
         return None
@@ -108,8 +106,9 @@ def _take() -> tuple[Any, OwnSpark] | None:
 
 
 def _key(master: str, conf: Mapping[str, str]) -> Any:
-    """The properties that must be equal for two calls to use the same Spark. They include the
-    environment, because workers inherit it from the JVM.
+    """The properties that must be equal for two calls to use the same Spark.
+
+    They include the environment, because workers inherit it from the JVM.
     """
     try:
         folder = os.getcwd()

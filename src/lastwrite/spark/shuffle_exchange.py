@@ -1,10 +1,10 @@
 """The exchange for clusters: blocks and losers travel through Spark's own shuffle.
 
 Only the log itself is in a shared folder. Blocks are split by the bucket ranges of the elect units,
-and each part is sent to the task of its unit. The losers, four bytes each, are sent to the task
-that rewrites their piece. So are the compressed states of the scan, which are a few bytes for a
-piece of live records. The rewrite therefore need not scan again. The output of a stage stays on the
-executors' disks, because the driver checks its figures before it starts the next stage.
+and each part is sent to the task of its unit. The task that rewrites a piece receives the piece's
+losers, four bytes each. It also receives the compressed record states from the scan, which are a
+few bytes for a piece of live records, so that it need not scan again. The output of a stage stays
+on the executors' disks, because the driver checks its figures before it starts the next stage.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class ShuffleExchange:
         asked = self._context.parallelize(
             [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
-        # There was no election if no record has a key.
+        # there is only one RDD if no record has a key: then there was no election
         made = self._kept[0] if len(self._kept) == 1 else self._kept[0].union(self._kept[-1])
         moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
@@ -238,8 +238,9 @@ class ShuffleExchange:
     def _collect(
         self, name: str, asked: RDD[Any], task: Any, total: int, progress: Progress
     ) -> dict[int, Any]:
-        """Run ``task`` on each partition of ``asked``. Its rows stay on the executors; its results
-        return to the driver.
+        """Run ``task`` on each partition of ``asked``, and return the results.
+
+        The rows that the task produces stay on the executors.
         """
         from pyspark import StorageLevel
 
@@ -269,7 +270,7 @@ class ShuffleExchange:
 
     def clear(self) -> None:
         for kept in self._kept:
-            with contextlib.suppress(Exception):  # a JVM that has ended keeps no rows
+            with contextlib.suppress(Exception):  # if the JVM has ended, there are no rows to free
                 kept.unpersist()
         self._kept = []
 

@@ -1,4 +1,4 @@
-"""Converts Spark's errors, which are pages of stack traces, to a sentence."""
+"""Converts Spark's errors, which are long stack traces, to one sentence."""
 
 from __future__ import annotations
 

@@ -56,12 +56,12 @@ def reject_workers_without_us(spark: SparkSession) -> None:
 
 
 def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
-    """The exchange for ``runner``: scratch files if all workers are on this machine, else Spark's
-    shuffle.
+    """The exchange for ``runner``. By default it uses scratch files if all workers are on this
+    machine, otherwise Spark's shuffle.
 
-    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) overrides this: a
-    folder that all executors share may be as good, and tests compare the two. Then all data goes
-    through it; otherwise small partitions need none (``engine.one_stage``). ``memory_bytes`` is the
+    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) overrides this, for
+    example if all executors share a folder. With the setting, all data passes the exchange. Without
+    it, small partitions do not need the exchange (``engine.one_stage``). ``memory_bytes`` is the
     memory of this machine that scratch files may use, unless a folder is named for them.
     """
     if isinstance(runner, InlineRunner):
@@ -111,11 +111,11 @@ def runner_for(
     system: str | None = None,
     is_daemon: bool = False,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
-    """A runner on ``spark``, or on a session that is started on ``master``. Only one thread at a
-    time may use such a session.
+    """A runner on ``spark``, or on a session that is started on ``master``.
 
-    At the end that session is parked, or stopped if it cannot be parked. ``system`` is the system
-    whose logs will be compacted. With ``is_daemon`` other threads do not wait for it.
+    Only one thread at a time may use a started session. At the end that session is parked, or
+    stopped if it cannot be parked. ``system`` is the system whose logs will be compacted. With
+    ``is_daemon``, other threads get an error instead of waiting for the session.
 
     Raises:
         EnvironmentUnfit: a daemon of this process uses the shared Spark, or ``spark`` is
@@ -190,9 +190,7 @@ def sql_session(
 
 
 def _memory_of(spark: SparkProvider, memory: str | int | None, workers: int) -> MemoryPlan:
-    """The memory setting, divided among the workers that share it: of this machine, or of one
-    executor.
-    """
+    """The memory setting, divided among the workers of this machine, or of one executor."""
     from lastwrite.spark.session import local_workers
 
     if local_workers(spark.master) is None:

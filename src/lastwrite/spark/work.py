@@ -1,6 +1,4 @@
-"""Runs units of work. This module runs them one after another; ``spark.runner`` runs them on
-Spark.
-"""
+"""Runs units of work one after another, in this process. ``spark.runner`` runs them on Spark."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ def each(work: Callable[[U], R]) -> Task[U, R]:
 
 
 class InlineRunner(Runner):
-    """Runs units one after the other in this process: for tests, and for commands too small for
-    Spark.
-    """
+    """Runs units in this process, one after another. Used by tests, and for small commands."""
 
     workers = 1
     is_alive = True

@@ -1,8 +1,7 @@
 """Setup of a Python worker in a session that Lastwrite did not start.
 
-After each task Spark's daemon lets the worker collect garbage (PySpark 4.x, ``daemon.manager``).
-The collection visits everything that Numba and Arrow have loaded. It takes 0.08 s per task here,
-longer than many tasks.
+After each task, a worker collects garbage (PySpark 4.x, ``daemon.manager``). The collection visits
+all objects that Numba and Arrow have loaded. This takes 0.08 s per task, longer than many tasks.
 """
 
 from __future__ import annotations

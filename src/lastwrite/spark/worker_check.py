@@ -1,4 +1,4 @@
-"""Checks the workers of a cluster before any log is read, in one small job that reports one error.
+"""Checks the workers of a cluster before any log is read, and reports all problems in one error.
 
 Each executor may be another machine with its own Python, packages and files. The check's function
 is sent by value, since a worker may lack ``lastwrite``.
@@ -41,7 +41,7 @@ def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) ->
     if the workers are on this machine.
 
     Raises:
-        EnvironmentUnfit: it lists everything that is missing.
+        EnvironmentUnfit: a worker has a problem. The error lists all problems.
         LogError: the job failed.
     """
     if not isinstance(runner, SparkRunner) or runner.is_here:
@@ -67,7 +67,7 @@ def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) ->
 
 
 def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, Any]]:
-    # uses only the standard library until the packages are checked
+    # ``ask`` uses only the standard library until it has checked the packages
     def ask(_: int) -> dict[str, Any]:
         import importlib.metadata
         import importlib.util
@@ -90,7 +90,7 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
                 from lastwrite.spark.worker_check import look
-            except ImportError:  # another version of the package, which is reported too
+            except ImportError:  # the package has another version, which is reported, too
                 return found
             found["seen"] = look(paths, stores)
         return found
@@ -101,7 +101,7 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
     """The problems of a worker with these paths and with the private keys in the settings.
 
-    Returns (problem, remedy) by path or file; one without a problem is left out.
+    Returns (problem, remedy) by path or file, without the paths and files that have no problem.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)

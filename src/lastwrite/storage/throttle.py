@@ -99,7 +99,7 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Change the rate for all users of the throttle. Earlier bytes above it are still waited for."""
+        """Change the rate for all users of the throttle. Workers still wait for earlier bytes."""
         with self._turn():
             rate, anchor, base, count = self._read()
             now = time.monotonic()

@@ -24,7 +24,7 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 class Boot:
     """The JVM and the fork server of one run."""
 
-    is_ended = False  # whether they were ended on purpose, so that they are not replaced
+    is_ended = False  # whether the processes were ended on purpose, so that they are not replaced
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class Boot:
         """Start the processes.
 
         ``system`` returns the system whose logs are processed, or None if this is no round. With
-        ``forks`` this process may be forked: it loads what workers need for itself and for them.
-        ``say`` is called before something that takes seconds.
+        ``forks`` this process may be forked. It then loads the modules that workers need.
+        ``say`` is called before a step that takes seconds.
 
         Raises:
-            EnvironmentUnfit: they cannot be started in this way here; Spark's own way may work.
+            EnvironmentUnfit: the processes cannot be started. PySpark's launcher may succeed.
         """
         jars = spark_jars()
         if jars is None or sys.platform == "win32":

@@ -3,9 +3,9 @@
 Without it, half of the start is spent on reading the classes from 280 jars. Java can write the
 classes of a run, loaded, parsed and checked, to a file, and map that file in the next run: an
 archive of shared classes (17 and newer) or an ahead-of-time cache (25 and newer). The first run on
-a machine writes it to the user's cache folder when it ends. A run with another Java, Spark or other
-options writes another. The file has 70 to 90 MB and may be deleted at any time. Java itself ignores
-it if it does not fit.
+a machine writes this file to the user's cache folder when it ends. A run with another Java, another
+Spark or other options writes another file. A file has 70 to 90 MB and may be deleted at any time.
+Java ignores a file that does not match its version or options.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 
 from lastwrite.spark.launcher.java import JavaRuntime
 
-_CACHED_AHEAD_OF_TIME = 25  # the Java version that writes it in one step
-_KEPT = 3  # archives, for different versions of Java and Spark
+_CACHED_AHEAD_OF_TIME = 25  # the first Java version that writes an ahead-of-time cache in one step
+_KEPT = 3  # number of archives that are kept, for different versions of Java and Spark
 _LEAST_ROOM_BYTES = 512 << 20
 
 # $1: the new file, $2: its final name when Java has ended well, the rest: Java and its options. The
@@ -48,9 +48,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """How to start the JVM: with an archive, while writing an archive, or (the default) without
-    one.
-    """
+    """How the JVM is started: with an archive, writing an archive, or (the default) neither."""
 
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
@@ -69,14 +67,16 @@ class ClassArchive:
 
     @property
     def unfinished(self) -> tuple[str, str]:
-        """The file and the marker, to be removed if the run is killed, so that the next run writes
-        it.
+        """The new file and the marker. If the run is killed, both are removed.
+
+        The next run then writes the archive.
         """
         return (str(self.new), str(self.marker)) if self.is_written else ("", "")
 
     def give_up(self) -> None:
-        """Remove the files so that the next run writes the archive: this run is cut short, or its
-        JVM died.
+        """Remove the files, so that the next run writes the archive.
+
+        Called if this run is interrupted, or if its JVM died.
         """
         for file in (self.taken, self.marker):
             if file is not None:
@@ -91,7 +91,7 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()
         is_cache = java.version >= _CACHED_AHEAD_OF_TIME
         if not is_cache and not list((home / "lib").glob("**/classes.jsa")):
-            # the new archive needs the runtime's own as its base, which is missing
+            # the new archive would be based on the runtime's own archive, which is missing
             return ClassArchive()
         said = (
             java.home,

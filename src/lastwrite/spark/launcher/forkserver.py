@@ -1,17 +1,16 @@
 """A process that loads what a worker needs before Spark asks for one, and forks workers from it.
 
 A worker needs NumPy, Numba, the modules of Lastwrite and the compiled kernels. Loading them takes
-half a second of a core for each worker, and only after the JVM has started, since only then does
-Spark start workers. The fork server takes that half second once, while the JVM starts, and workers
-share its pages.
+half a second of a core. Without a fork server, each worker would load them, after the JVM has
+started. The fork server loads them once, while the JVM starts, and workers share its pages.
 
     driver ── starts ──► fork server ── forks ──► Spark's daemon (pyspark.daemon) ─ forks ─► workers
        │                                                         ▲ passes on its streams and
        └──── starts ──► JVM ── starts ──► launcher.attach ───────┘ its environment
 
 The fork server is a separate program, or a fork of the driver. It is a fork if the driver is the
-command line on Linux, which needs to load the same modules anyway. The fork server ends when the
-driver ends, and a daemon when the JVM ends, even after a crash: a pipe between them closes.
+command line on Linux, which needs the same modules. The fork server ends when the driver ends, and
+a daemon ends when the JVM ends. Both detect this by a pipe that closes, even after a crash.
 """
 
 from __future__ import annotations
@@ -65,9 +64,7 @@ class ForkServer:
         return {ADDRESS: self.address}
 
     def spawn(self, system: str | None) -> None:
-        """Start the fork server as a separate program, which loads all modules itself. ``system``
-        is as in ``load``.
-        """
+        """Start the fork server as a separate program. ``system`` is as in ``load``."""
         with self._listener as listener:
             self._spawned = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno()), system or ""],
@@ -90,7 +87,7 @@ class ForkServer:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # forking despite NumPy's idle threads is known to be safe
+            # the warning is about NumPy's threads, which are idle, so the fork is safe
             warnings.simplefilter("ignore", DeprecationWarning)
             self._forked = os.fork()
         if self._forked == 0:
@@ -104,8 +101,8 @@ class ForkServer:
         May be called again if an interrupt ends it early.
         """
         self._listener.close()
-        # Cleared first, because the number of a process that was waited for may soon be another's.
-        # A process that is missed here ends when its pipe closes.
+        # Cleared first: after the wait, another process may get the process id. If an interrupt
+        # prevents the kill, the process ends when its pipe closes.
         spawned, self._spawned = self._spawned, None
         forked, self._forked = self._forked, 0
         if spawned is not None:
@@ -137,8 +134,8 @@ def load(system: Callable[[], str | None], say: Callable[[str], None] | None = N
     called before they are compiled.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # garbage collection would repeatedly scan objects that stay
-    with suppress(Exception):  # the task raises the same error, and reports it
+    gc.disable()  # a garbage collection would scan objects that are never freed
+    with suppress(Exception):  # a task will raise and report the same error
         is_compiled = import_module(_WARM_UP).is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
@@ -152,9 +149,9 @@ def load(system: Callable[[], str | None], say: Callable[[str], None] | None = N
 
 
 def _compile_first() -> None:
-    """Compile the kernels in a child process that ends.
+    """Compile the kernels in a child process.
 
-    In this process the compiler's memory would remain, here and in every worker.
+    The compiler's memory is freed when the child ends. Otherwise every worker would inherit it.
     """
     child = os.fork()
     if child == 0:

@@ -1,6 +1,4 @@
-"""PySpark's gateway to a JVM that is killed at the end; later calls raise an error and print
-nothing.
-"""
+"""PySpark's gateway to a JVM that is killed at the end. Later calls raise errors, but print none."""
 
 from __future__ import annotations
 
@@ -38,6 +36,6 @@ def quieten(gateway: G) -> G:
         return connection
 
     client._create_new_connection = connect_quietly
-    for connection in list(client.deque):  # created earlier
+    for connection in list(client.deque):  # connections that were created earlier
         connection.__class__ = Quiet
     return gateway

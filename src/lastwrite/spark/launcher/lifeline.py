@@ -1,4 +1,4 @@
-"""A pipe that shows another process that this one has ended, even by a crash."""
+"""A pipe by which another process detects the end of this process, even after a crash."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Lifeline:
         _held.add(self)
 
     def hand_over(self) -> None:
-        """Close the far end here, since the other process has it."""
+        """Close the far end in this process, after the other process has inherited it."""
         far, self.far_end = self.far_end, -1
         if far >= 0:
             os.close(far)

@@ -13,8 +13,7 @@ _CHECK_VALUE = 0xE3069283  # CRC-32C of the ASCII digits 1 to 9
 
 
 def run_trial(master: str, memory: str | int | None) -> str:
-    """Start Spark on ``master``, let each worker compute a checksum, stop Spark; return its
-    version.
+    """Start Spark on ``master``, compute a checksum in each worker, and return Spark's version.
 
     Raises:
         EnvironmentUnfit: something is missing, or a checksum is wrong.
