@@ -11,11 +11,17 @@ from random import Random
 import pytest
 
 import lastwrite
+from lastwrite.errors import RemoteFailed
 from lastwrite.reports.fetching import FetchedLog, HoldReason
+from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY
 from lastwrite.rocketmq.network.patience import Patience
+from lastwrite.rocketmq.reports import Restoration
+from lastwrite.spark.inline import INLINE
 from tests.support.breaking import BreakingProxy
+from tests.support.files import contents
 from tests.support.rocketmq.live import messages_in
 from tests.support.rocketmq.served import TOPIC, ServedQueue, serving
+from tests.support.rocketmq.stores import StoreWriter
 
 _RANDOM = Random(40)
 DECLARED = [(TOPIC, "cleanup.policy", "compact")]
@@ -61,6 +67,38 @@ def test_fetch_completes_through_broken_connections(
     with broken(queue, [random.randint(2_000, most) for _ in range(50)]) as url:
         found = fetch(url, archive)
     assert (found.reason, len(records(archive))) == (None, len(queue.messages))
+
+
+@pytest.mark.parametrize("most", [6_000, 40_000])
+def test_restore_through_breaking_connections_is_complete(tmp_path: Path, most: int) -> None:
+    queue, store = ServedQueue(is_compacted=True), tmp_path / "store"
+    fill(queue, *[1_500] * 60)
+    queue.compact(3, 30)
+    writer = StoreWriter(store)
+    writer.topics[TOPIC] = {CLEANUP_POLICY: COMPACTION_POLICY}
+    writer.send("other", b"1", {"KEYS": "a"})
+    writer.write()
+    random = Random(1)
+    with broken(queue, [random.randint(2_000, most) for _ in range(50)]) as url:
+        address = url.removeprefix("rocketmq://")
+        found = lastwrite.restore(str(store), name_server=address, topic=TOPIC, spark=INLINE)
+    assert isinstance(found, Restoration) and [each.pulled for each in found.queues] == [58]
+    last = {f"k{n % 7}": n for n in queue.messages}
+    assert lastwrite.latest(str(store), TOPIC).keys() == last.keys()
+    files = {*store.iterdir(), *(store / "config").iterdir()} - {store / "config"}
+    assert {each.path for each in found.untouched} == {*map(str, files)} - {f"{store}/compaction"}
+
+
+def test_restore_keeps_the_store_if_a_message_never_arrives(tmp_path: Path) -> None:
+    queue, store = ServedQueue(is_compacted=True), tmp_path / "store"
+    fill(queue, *[1_500] * 20, 100_000)
+    StoreWriter(store).write()
+    before = contents(store)
+    with broken(queue, [40_000, 9_000]) as url, pytest.raises(RemoteFailed) as failure:
+        address = url.removeprefix("rocketmq://")
+        lastwrite.restore(str(store), name_server=address, topic=TOPIC, timeout=1.5, spark=INLINE)
+    assert "from offset 20 on" in str(failure.value)
+    assert contents(store) == before
 
 
 def test_fetch_keeps_messages_before_an_incomplete_one(tmp_path: Path) -> None:
