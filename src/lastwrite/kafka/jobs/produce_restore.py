@@ -49,6 +49,10 @@ from lastwrite.model.work import Limits
 
 _WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
 _WINDOW_BATCHES = 100
+_ANOTHER_NAME = (
+    "no record in it was changed; restore under another name with --as; or, if its records are not needed, "
+    "delete the topic, and run again"
+)
 _AROUND_BYTES = 1024  # most bytes of a request besides its batch
 
 Advance: TypeAlias = Callable[[int], None]
@@ -235,7 +239,7 @@ class PartitionRestore:
             raise LogError(
                 f"the topic has records of another log, {given.source}",
                 path=self._path,
-                remedy="restore under another name with --as, or delete the topic, and run again",
+                remedy=_ANOTHER_NAME,
             )
         return given
 
@@ -271,7 +275,7 @@ class PartitionRestore:
                     f"its log begins at offset {bounds.log_start}: records restored up to offset "
                     f"{start} were deleted",
                     path=self._path,
-                    remedy="delete the topic, and run again",
+                    remedy=_ANOTHER_NAME,
                 )
             ours, foreign = self._ends(log, start, bounds.high_watermark, given)
         finally:
@@ -280,8 +284,7 @@ class PartitionRestore:
             raise LogError(
                 f"it has records that no restore of this log wrote, from offset {foreign} on",
                 path=self._path,
-                remedy="nothing in it was changed; restore under another name with --as, or delete "
-                "the topic, and run again",
+                remedy=_ANOTHER_NAME,
             )
         return given and self._advanced(given, ours), bounds.high_watermark
 
@@ -311,7 +314,7 @@ class PartitionRestore:
             raise LogError(
                 f"the restored records end at offset {ours}, not at {offset} as noted",
                 path=self._path,
-                remedy="delete the topic, and run again",
+                remedy=_ANOTHER_NAME,
             )
         return structs.replace(given, at=at, offset=offset, steps=())
 

@@ -251,7 +251,9 @@ class _Cluster:
                 f"{name.topic} has {len(topic.partitions)} partitions in the cluster, and "
                 f"{found.partitions} in the archive",
                 path=self.root,
-                remedy="create the topic again with as many, stop the broker, and run again",
+                remedy="it was not restored; create a topic of another name with as many, and restore "
+                "into it with --as; or, if its records are not needed, delete the topic, create it "
+                "with as many, stop the broker, and run again",
             )
         self._refuse_elsewhere(name, there)
         return Target(

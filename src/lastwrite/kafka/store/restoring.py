@@ -240,7 +240,8 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
         raise InvalidConfig(
             "the partition's folder is a symbolic link",
             path=folder,
-            remedy="give --to the log root that it leads to",
+            remedy="move the link out of the log root, and run again; the folder that it leads to "
+            "stays as it is",
         )
     if not os.path.isdir(folder):
         return False
@@ -448,7 +449,7 @@ def _put_in_place(target: Target) -> None:
         try:
             files.exchange(staging, target.folder)
         except LogError as error:
-            remedy = "it holds no record: remove the folder, and run again"
+            remedy = "it holds no record: move the folder out of the log root, and run again"
             raise type(error)(error.problem, path=target.folder, remedy=remedy) from error
     else:
         files.rename(staging, target.folder)

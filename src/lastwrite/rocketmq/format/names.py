@@ -40,6 +40,7 @@ LOCK = "lock"
 # so that a broker does not load the folder.
 DISPATCH_GUARD = "lastwrite-dispatch"
 CUT_GUARD = "lastwrite-cut"
+BEFORE_CUT = ".before-cut"  # the end of the names of what a cut has replaced
 
 # Names in ``compaction/``.
 COMPACTION_LOGS = "compactionLog"

@@ -78,7 +78,7 @@ from lastwrite.storage.mapping import mapped
 
 NOTE = "lastwrite-cut.json"
 
-_NEXT, _ASIDE, _WORK = ".cut", ".before-cut", ".cut-work"
+_NEXT, _ASIDE, _WORK = ".cut", names.BEFORE_CUT, ".cut-work"
 _NEW = b"new: a cut was stopped, run lastwrite cut STORE --undo\n"
 _OLD = b"old: a cut was stopped, run lastwrite cut STORE --undo\n"
 _LARGEST_SIDE_BYTES = 1 << 30
@@ -731,9 +731,11 @@ def _read_note(root: str) -> dict[str, Any]:
         raise CorruptLog(
             f"the note of the cut cannot be read: {error}",
             path=path,
-            remedy=f"stop the broker, and rename each file and folder that ends with {_ASIDE} to "
-            "the name before that, the "
-            "commit log last; keep those in their place until you know that all is well",
+            remedy=f"to undo the cut by hand, stop the broker. For each file and folder that ends with "
+            f"{_ASIDE}, the commit log last, move the one without that ending out of the store, "
+            f"if there is one, and keep it; then remove the ending. Last, move {names.COMMIT_LOG}/"
+            f"{names.CUT_GUARD} out of the store. To keep the cut, move all that ends with {_ASIDE}, "
+            "and the note, out of the store",
         ) from error
 
 

@@ -400,7 +400,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
                 problems.append(recovered(wrong, path, None, remedy))
         elif start is not None:
             found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))
-        elif seen.st_size:
+        elif seen.st_size and not _is_of_aside(path):
             problems.append(_wrong_name(path))
     found.sort(key=lambda file: (file.start, file.path))
     if found and not found[-1].size_bytes:
@@ -424,6 +424,12 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
             remedy = "a file's name is the address of its first byte: rename it"
             problems.append(damaged(wrong, file.path, None, remedy))
     return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
+
+
+def _is_of_aside(path: str) -> bool:
+    """Whether the file is the guard in a log that a cut has replaced, where it belongs."""
+    folder, name = os.path.split(path)
+    return name == names.CUT_GUARD and folder.endswith(names.BEFORE_CUT)
 
 
 def _wrong_name(path: str) -> Problem:
