@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-# By system: removes the settings of the network client from given settings.
+# By system, a function that removes the settings of the network client.
 _WITHOUT_CLIENTS: dict[str, Callable[[Mapping[str, object]], Mapping[str, object]]] = {
     KAFKA: of_kafka.rules_of,
     ROCKETMQ: of_rocketmq.rules_of,
@@ -233,7 +233,7 @@ def _check_roots(
         try:
             partitions = system.find(root, None, None)
         except NotALog:
-            may_know = True  # topics may be created in an empty root
+            may_know = True  # the root is empty, and topics may be created in it later
             continue
         if partitions[0] == root != system.root_of(root) and root not in archives:
             raise NotALog(

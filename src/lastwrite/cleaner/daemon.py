@@ -30,9 +30,7 @@ class DaemonServices:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """The base of daemons. Rounds run in separate threads, which put their results into
-    ``_outcomes``.
-    """
+    """The base of daemons. Rounds run in threads that put their results into ``_outcomes``."""
 
     def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings
@@ -40,7 +38,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._metrics = means.metrics
         self._events = means.events
         self._now_ms = means.now_ms
-        # SimpleQueue, because a signal handler may call put while put is running.
+        # SimpleQueue, because a signal handler may call ``put`` while ``put`` is running.
         self._outcomes: queue.SimpleQueue[OutcomeT | None] = queue.SimpleQueue()
         self._is_stopping = False
         self._statuses: set[Status] = set()

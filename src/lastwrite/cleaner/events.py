@@ -106,7 +106,7 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
-    """Files beside the logs that a round did not change. Reported again only if there are others."""
+    """Files beside the logs that a round did not change. Reported again only if the files differ."""
 
     event: ClassVar[str] = figure(lambda self: "untouched")
     time_ms: int
@@ -154,8 +154,9 @@ class Events:
         self.tell(DaemonNote(time_ms=self._now_ms(), text=text))
 
     def report_once(self, about: str, text: str | None) -> None:
-        """Report ``text``, unless it was the last report on the subject ``about``. None clears the
-        subject.
+        """Report ``text``, unless it equals the last report on the subject ``about``.
+
+        None clears the subject.
         """
         with self._turn:
             if text is None:

@@ -1,6 +1,4 @@
-"""``fetch --follow``: runs a follower. Also the functions that ``clean --source`` shares with
-it.
-"""
+"""``fetch --follow``: runs a follower. ``clean --source`` uses some of these functions, too."""
 
 from __future__ import annotations
 
@@ -171,8 +169,9 @@ def run_both(
     started: Callable[[Stoppable], None],
     once: bool,
 ) -> int:
-    """Follow in a thread while the cleaner runs in this thread. With ``once``, run one turn, then
-    the rounds.
+    """Follow in a thread while the cleaner runs in this thread.
+
+    With ``once``, fetch once, then run the rounds.
 
     Returns:
         The exit status.

@@ -69,7 +69,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
     # ------------------------------------------------------------------ look
 
     def _look(self) -> list[Candidate]:
-        """The topics that are due, the one with the most to compact first."""
+        """The topics that are due, those with the most uncompacted bytes first."""
         names, now_ms = self._settings.current.given, self._now_ms()
         found: list[Candidate] = []
         for url in self._topics:

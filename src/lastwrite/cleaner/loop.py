@@ -1,13 +1,12 @@
-"""The loop of the cleaner: look at the partitions, pick, run waves in threads, handle outcomes,
-pause.
+"""The loop of the cleaner: read the partitions' states, run due rounds in threads, pause.
 
     look ──► pick ──► hold ──► wave in a thread ──► outcome
      ▲                                                │
      └──────────── a wave ended, or the backoff ◄─────┘
 
-All decisions are made in the thread that calls ``run``; other threads only run waves. This thread
-therefore always has the list of partitions in progress, for which Kafka's cleaner threads need a
-lock. A lock on each partition excludes other processes.
+All decisions are made in the thread that calls ``run``; other threads only run waves. The list of
+partitions in progress therefore needs no lock, unlike in Kafka's cleaner. A lock on each partition
+excludes other processes.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
 
     Args:
         threads: number of simultaneous waves. None means the setting ``log.cleaner.threads``.
-        archives: those of the roots that are archives.
+        archives: the roots that are archives.
         tables: the tables of topics to maintain.
     """
 
@@ -191,9 +190,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return found, staged
 
     def _note_unanswered(self, error: LogError) -> None:
-        """Record a failure if a store is unavailable. It affects only the exit status with
-        ``once``.
-        """
+        """Record that a store is unavailable. This affects only the exit status with ``once``."""
         if isinstance(error, RemoteFailed):
             self._statuses.add(Status.FAILED)
 
@@ -309,7 +306,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._events.note(
                 f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
             )
-        # wait for a running table update, which has no effect if it does not commit
+        # wait for a running table update; if it does not commit in time, it has no effect
         self._gather(CANCEL_S)
         super()._end()
 
@@ -450,9 +447,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return True
 
     def _wait(self, candidate: Candidate, reason: str) -> None:
-        """Handle a round that failed because a store is unavailable. The partition is not set
-        aside.
-        """
+        """Handle a round that failed because a store is unavailable, without setting it aside."""
         self._statuses.add(Status.FAILED)
         self._metrics.failed()
         self._events.note(f"{candidate.name}: tried again later: {reason}")

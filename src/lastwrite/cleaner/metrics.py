@@ -19,7 +19,7 @@ STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progr
 class CleanerMetrics:
     """The metrics of a cleaner, in ``registry``. Methods may be called from several threads."""
 
-    # long, because it declares all metrics
+    # This function is long because it declares all metrics.
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self._now_ms = now_ms

@@ -12,8 +12,9 @@ LONGEST_S = 300.0  # longest pause while the cluster or store is unavailable
 
 
 class Pauses:
-    """Pauses between turns. While the cluster or store is unavailable, each pause doubles, up to
-    five minutes.
+    """Pauses between turns of a loop.
+
+    While the cluster or store is unavailable, each pause doubles, up to five minutes.
 
     Attributes:
         is_stopping: whether a stop was requested.
@@ -28,7 +29,7 @@ class Pauses:
     def __init__(self, every_s: float) -> None:
         self._every_s = checked(every_s)
         self._tries = 0
-        # SimpleQueue, because a signal handler may put
+        # SimpleQueue, because a signal handler may call ``put`` while ``put`` is running
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.is_stopping = False
 

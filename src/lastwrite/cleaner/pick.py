@@ -30,10 +30,12 @@ class Candidate:
     root: str
     folder: str
     name: TopicPartition
-    home: str = ""  # folder with the partition's lock, and with the note if it is set aside
+    home: str = (
+        ""  # folder that contains the partition's lock, and the list of set-aside partitions
+    )
     size_bytes: int = 0
     compacts: bool = False
-    is_due: bool = False  # dirty enough, or overdue
+    is_due: bool = False  # whether the partition is dirty enough, or overdue
     dirty_ratio: float = 0.0
     cleanable_bytes: int = 0
     overdue_ms: int = 0
@@ -80,8 +82,7 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Divide ``order`` into waves. With several free ``threads``, no wave has more than one
-    thread's share.
+    """Divide ``order`` into waves, none larger than the share of one of the free ``threads``.
 
     ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-CANCEL_S = 3.0  # time after a stop in which tasks may end by themselves
-# time after CANCEL_S for swaps, or a publication, that had begun before the stop
+CANCEL_S = 3.0  # seconds after a stop in which tasks may end by themselves
+# seconds after CANCEL_S in which swaps, or a publication, begun before the stop may end
 GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 

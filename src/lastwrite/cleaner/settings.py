@@ -13,8 +13,8 @@ from lastwrite.errors import LogError
 from lastwrite.storage.file_state import FileState, state_of
 from lastwrite.storage.objects.address import use
 
-# Values of these settings are never printed: sasl.password, sasl.jaas.config, authParams,
-# brokerClientAuthenticationParameters, metadataStoreAuth, storage's keys.
+# Names of settings whose values are never printed, such as sasl.password, sasl.jaas.config,
+# authParams, brokerClientAuthenticationParameters, metadataStoreAuth and storage.encryptionKeys.
 _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 

@@ -60,9 +60,7 @@ class Watch:
         return found
 
     def state_of(self, root: str, folder: str) -> object:
-        """The state of the partition when it was last read. Equal states mean that nothing has
-        changed.
-        """
+        """The state of the partition when it was last read. Equal states mean no change."""
         known = self._known.get(root, {}).get(folder)
         return None if known is None else (known.state, known.log)
 
@@ -83,7 +81,7 @@ class Watch:
             raise
         except LogError as error:
             is_other = known.trouble != str(error)
-        if is_other:  # a closed segment may have changed, which ``look`` does not detect
+        if is_other:  # ``look`` does not detect a change of a closed segment
             del self._known[root][folder]
         return is_other
 
@@ -108,7 +106,7 @@ class Watch:
         if alone is not None:
             return replace(bare, alone=str(alone))
         if trouble is not None and not seen.rests:
-            return bare  # another process may be writing to it
+            return bare  # another process may be writing to the partition
         bare = replace(bare, compacts=trouble is not None, trouble=trouble)
         if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
             return bare

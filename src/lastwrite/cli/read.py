@@ -156,7 +156,7 @@ def read(
         raise
     finally:
         for note in reading.notes:
-            if not failed.startswith(str(note)):  # the error is printed by the caller
+            if not failed.startswith(str(note)):  # the caller prints the error
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
         status = end["status"] or "ended early"  # after an error, or if standard output was closed

@@ -154,8 +154,8 @@ def table(
     assert to is not None
     settings = options.settings(output, config, config_file)
     given = options.decoding(context, is_given=True)  # other options stay as in the last run
-    anews = itertools.chain([anew], itertools.repeat(False))  # true for the first update
-    # With --follow, only the first update is long, so only that one shows its progress.
+    anews = itertools.chain([anew], itertools.repeat(False))  # ``anew`` is for the first update
+    # With --follow, only the first update takes long, so only the first shows its progress.
     progresses = itertools.chain([output.progress()], itertools.repeat(None))
 
     def turn() -> TableRound:

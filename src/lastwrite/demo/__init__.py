@@ -1,1 +1,1 @@
-"""The demo: the history of a git repository as a topic, compacted and compared with git itself."""
+"""The demo: compact a sample topic or a git history, and compare it with its known last writes."""

@@ -1,4 +1,4 @@
-"""The interface of the demo's topics: each can be written, and has a known table of last writes."""
+"""The interface of the demo's topics. The last writes of each topic are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lastwrite.model.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class WrittenTopic:
-    """A topic in a log root, in figures. ``keys`` counts each key that ever existed."""
+    """The figures of a topic in a log root. ``keys`` counts each key that ever existed."""
 
     folder: str
     records: int
@@ -29,8 +29,9 @@ class DemoTopic(Protocol):
     name: TopicPartition
     write_stage: str  # the name of ``write`` in the report's times
     compare_stage: str  # the name of the comparison with ``live_keys``
-    sql: str  # a query of view ``topic`` whose column ``of`` counts the live keys
-    settings: Mapping[str, object]  # for compaction and verification; set by ``write``
+    sql: str  # a query of the view ``topic`` whose column ``of`` counts the live keys
+    # settings for compaction and verification, set by ``write``
+    settings: Mapping[str, object]
 
     def write(self, root: str, progress: Progress) -> WrittenTopic:
         """Write the topic below the log root ``root``."""

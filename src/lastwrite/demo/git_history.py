@@ -1,4 +1,4 @@
-"""The history of a git repository as keyed changes, and the tree that they must result in.
+"""The history of a git repository as keyed changes, and the tree that results from the changes.
 
 The walk follows the first parents from the root commit to HEAD, and records what each step does to
 each path. Example: ``a`` written, ``a`` written again, ``b`` written, ``a`` deleted. The last
@@ -6,13 +6,13 @@ change of every path, without deletes, is the tree. So ``git ls-tree -r HEAD`` i
 of compaction, computed independently.
 
 Each step is the difference between two neighbours in that walk, so for any history the steps add up
-to the tree. A merge is one step from its first parent. A shallow clone begins with its whole oldest
-commit. A rename is a delete and a write. A file that becomes a directory is a delete and writes
-below it. A submodule is a path with mode 160000 whose id is a commit. Grafts and replaced objects
-count as git shows them, in the walk and in the tree.
+to the tree. A merge is one step from its first parent. In a shallow clone, the first step writes
+all files of the oldest commit. A rename is a delete and a write. If a file becomes a directory, its
+path is deleted, and paths below it are written. A submodule is a path with mode 160000 whose id is
+a commit. Grafts and replaced objects are followed as git does, in the walk and in the tree.
 
-Only plumbing commands are called, so no user's setting (renames, order files, ignored submodules,
-colours, quoted paths) changes their output. Paths are bytes that end with NUL.
+Only plumbing commands are called, because the user's settings (renames, order files, ignored
+submodules, colours, quoted paths) do not change their output. Paths are bytes that end with NUL.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class GitHistory:
         return tree
 
     def _steps(self) -> Iterator[bytes]:
-        """A line per step: a commit and the commit to compare it with; the first commit is alone."""
+        """A line per step: a commit and its predecessor. The first line has only a commit."""
         before = b""
         for commit in self.commits:
             yield commit + b" " + before + b"\n" if before else commit + b"\n"
@@ -136,7 +136,7 @@ _DIFF_STEPS = (
 
 
 def open_history(folder: str) -> GitHistory:
-    """Walk the first parents of HEAD in the repository around ``folder``; uses 60 bytes per commit.
+    """Walk the first parents of HEAD in the repository of ``folder``. Uses 60 bytes per commit.
 
     Raises:
         EnvironmentUnfit: there is no git.
@@ -202,7 +202,7 @@ class _Git:
         out = _pipe(self._process.stdout)
         finished = False
         try:
-            # the available bytes, not a full megabyte
+            # read the available bytes without waiting for a full megabyte
             while chunk := os.read(out.fileno(), _READ_BYTES):
                 yield chunk
             finished = True

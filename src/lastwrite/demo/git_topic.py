@@ -21,8 +21,8 @@ _LEAST_SEGMENT_BYTES = 2048
 _MOST_SEGMENT_BYTES = 64 << 20
 _MOST_BATCH_BYTES = 16_384  # default batch.size of producers
 _ADVANCE_CHANGES = 2048
-# Compaction groups segments whose total size is at most segment.bytes. If segment.bytes were the
-# size at which the segments were rolled, no two would be grouped.
+# Number of written segments that fit in segment.bytes during compaction, which groups segments up
+# to that size. With the size at which the segments were rolled, no two would be grouped.
 _MERGED_SEGMENTS = 4
 _SQL = """\
 SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
@@ -115,9 +115,7 @@ def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTo
 
 
 def _estimate_bytes(held: list[tuple[int, PathChange]], commits: int) -> int:
-    """The topic's size: exact enough for a history that was read whole, an estimate for a longer
-    one.
-    """
+    """The topic's size in bytes. It is an estimate unless ``held`` has all changes."""
     known = sum(_record_bytes(change) for _, change in held)
     if len(held) < _SIZED_CHANGES:
         return known

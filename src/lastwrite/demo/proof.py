@@ -33,7 +33,7 @@ class ReplayedTable:
 
 
 def read_table(folder: str) -> ReplayedTable:
-    """Read the partition in ``folder`` from start to end; one segment and the table are in memory.
+    """Read the partition in ``folder``. One segment and the table are in memory.
 
     Raises:
         CorruptLog: a batch is damaged.

@@ -1,4 +1,4 @@
-"""The whole demo: write a topic, compact it, compare, verify, query; each step is timed."""
+"""The demo's steps: write a topic, compact, compare, verify and query it. Each step is timed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DemoReport(Document, kw_only=True):
     stage_seconds: dict[str, float] = {}
 
 
-# Long, because it contains the demo's steps in their order.
+# This function is long because it contains all steps of the demo in order.
 def run_demo(
     repository: str | None = None,
     keep: str | None = None,
@@ -98,7 +98,7 @@ def run_demo(
         with _timed(seconds, demo.write_stage):
             topic = demo.write(before, progress)
         progress.stage("start Spark", 0)
-        # the time that remains after the stages are subtracted
+        # the stages are timed separately, and their times are subtracted
         with _timed(seconds, "start Spark"):
             compaction = lastwrite.compact(
                 before,

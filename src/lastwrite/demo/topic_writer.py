@@ -6,8 +6,8 @@ next one begins. A closed segment has its offset and time index, and each new ba
 snapshot. ``close`` writes the files of a clean shutdown: the checkpoints of the log root and the
 marker file. A broker opens the folder without recovery.
 
-Rolling by time (``segment.ms``) does not happen here; the caller uses ``roll``. Full indexes do not
-occur: the default of 10 MiB is enough for 5 GiB of log.
+Segments are not rolled by time (``segment.ms``); the caller uses ``roll``. Indexes do not become
+full, because the default of 10 MiB is enough for 5 GiB of log.
 """
 
 from __future__ import annotations

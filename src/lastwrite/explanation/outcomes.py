@@ -5,8 +5,8 @@ the range of the next round, and over the entire log as if all of it were closed
 ``RecordFacts`` has the results.
 
 Example: ``a@0 a@1`` are in closed segments, ``a@2`` is in the active segment. The next round drops
-``a@0``, because ``a@1`` supersedes it. It keeps ``a@1``: ``a@2``, which supersedes it, is outside
-its range, and occurs in the second run only. A later round drops ``a@1``, after the segment of
+``a@0``, because ``a@1`` supersedes it. The next round keeps ``a@1``, because ``a@2`` is outside the
+round's range: only the second run reads ``a@2``. A later round drops ``a@1``, after the segment of
 ``a@2`` is closed.
 
 Each system has a subclass of ``OutcomeRules`` with its terms.
@@ -34,7 +34,7 @@ class RecordFacts:
     place: str  # the record's offset in the system's terms, such as "offset 5"
     part: LogRegion  # region of the log that contains the record
     deletes: bool  # the record is a tombstone
-    producer_id: int  # or the system's equivalent; -1 if there is none
+    producer_id: int  # id of the producer, or the system's equivalent; -1 if there is none
     aborted: bool  # the record's transaction was aborted
     undecided: bool  # the record's transaction is still open
     goes: bool  # the next round drops the record
@@ -63,17 +63,15 @@ class RoundFacts:
     end: int  # the offset at which the round's range ends
     policy: Policy
     blocking: Reason | None  # why the round is not due; None if it is due
-    is_at_rest: bool  # whether the round is not due only because too little is dirty
-    reasons: tuple[Reason, ...]  # why the round's range does not reach further
+    is_at_rest: bool  # whether too little dirty data is the only reason why the round is not due
+    reasons: tuple[Reason, ...]  # why the round's range ends before the log's end
     winner: RecordFacts | None  # the key's last write within the range; None if there is none
     winner_ever: RecordFacts | None  # the key's last write in the entire log
     held_for: tuple[BlockingGroup, ...] = ()  # consumer groups that block the removal of tombstones
 
 
 class OutcomeReason(NamedTuple):
-    """The outcome of a record with its reason (``message``), the condition under which the outcome
-    changes, and the earliest time of that change.
-    """
+    """The outcome of a record, the reason (``message``), and when the outcome can change."""
 
     fate: RecordOutcome
     message: str
@@ -185,8 +183,9 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.NEXT_ROUND, message, change, _not_before([blocking]))
 
     def next_expired(self, message: str) -> OutcomeReason:
-        """As ``next``, for an expired tombstone. If no round is due, the outcome includes the
-        option with which the user can start one.
+        """As ``next``, for an expired tombstone.
+
+        If no round is due, the outcome names the option with which the user can start a round.
         """
         answer = self.next(message)
         if not self.round.is_at_rest:
@@ -216,8 +215,9 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.LATER, message, change, at_ms)
 
     def horizon_ms(self, facts: RecordFacts) -> int | None:
-        """When a tombstone may be removed. None means that no round has set the time yet, and a
-        value above LONG_MAX means never.
+        """The time from which on a tombstone may be removed. A time above LONG_MAX means never.
+
+        None means that no round has set the time yet.
         """
         policy = self.round.policy
         if facts.horizon_ms is None:
@@ -258,8 +258,9 @@ class OutcomeRules(ABC):
         )
 
     def _holding(self, offset: int | None) -> tuple[str, int | None]:
-        """A clause with the rules that exclude ``offset``, which is above the range, from the next
-        round, and the earliest time at which they end.
+        """A clause with the rules that exclude ``offset`` from the next round's range.
+
+        Also returns the earliest time at which these rules end.
         """
         known = [r for r in self.round.reasons if r.from_offset is not None]
         # The range ends at the lowest offset of these rules, rounded down to a segment's start.
@@ -270,8 +271,9 @@ class OutcomeRules(ABC):
 
 
 def _not_before(reasons: Iterable[Reason]) -> int | None:
-    """The earliest time at which the reasons can end, or None. Only the compaction lag ends at a
-    known time.
+    """The earliest time at which the reasons can end. None if unknown.
+
+    Only the compaction lag ends at a known time.
     """
     return max(
         (r.at_ms for r in reasons if r.rule is Rule.MIN_LAG and r.at_ms is not None), default=None

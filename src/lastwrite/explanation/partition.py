@@ -1,5 +1,6 @@
-"""Explain why a partition is not clean, why a key has duplicates, or why a tombstone was not
-removed, and when that will change.
+"""Explain why a partition is not clean, a key has duplicates, or a tombstone was not removed.
+
+An explanation includes when this will change.
 
 The engine's scan, election and judgement run over the partition as in a compaction round, but
 nothing is written. They run twice: over the range of the next round, and over the entire log as if
@@ -110,8 +111,9 @@ class RecordExplainer(ABC):
         return {p.producer_id: p.open_from for p in log.producers if p.open_from >= 0}
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
-        """The offset below which retention deletes all segments after the next compaction, and the
-        reason. By default retention deletes no segment.
+        """The offset below which retention deletes all segments after a compaction, and the reason.
+
+        By default retention deletes no segment.
         """
         return 0, ""
 
@@ -239,7 +241,7 @@ class _Explanation:
 
     @property
     def _is_wrong(self) -> bool:
-        """Whether the partition has problems because of which a round would leave it unchanged."""
+        """Whether the partition has problems that prevent a round."""
         return any(not problem.is_note for problem in self._out.problems)
 
     def _problem(self, error: LogError | OSError) -> Problem:
@@ -486,7 +488,7 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
-    """Of the reasons why a partition is not due, the one that must end first."""
+    """The first of ``reasons`` that must end before the partition can be due."""
     for rule in (Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS, Rule.DIRTY_RATIO):
         for reason in reasons:
             if reason.rule is rule:

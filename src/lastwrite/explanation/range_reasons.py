@@ -1,5 +1,6 @@
-"""Describe why a partition, or a part of it, is not cleaned, and what ends each reason. For systems
-whose compaction works on closed segments.
+"""Describe why a partition, or a part of it, is not cleaned, and what ends each reason.
+
+Used for systems whose compaction works on closed segments.
 
 ``engine.rules.ranges`` decides; this module puts the decision into words.
 
@@ -81,8 +82,9 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
 
 
 def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
-    """The number of further cleanable bytes at which the dirty ratio exceeds ``threshold``. Returns
-    None if no number is enough.
+    """The number of further cleanable bytes at which the dirty ratio exceeds ``threshold``.
+
+    Returns None if no number is enough.
 
     Further bytes come after the first dirty segment, so they count as dirty.
     """

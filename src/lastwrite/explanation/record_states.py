@@ -1,5 +1,6 @@
-"""Scan a whole partition and elect its last writes, for read-only commands: the number of its keys,
-and the state of every record.
+"""Scan a whole partition and elect its last writes, for read-only commands.
+
+The result is the number of the partition's keys, or the state of every record.
 
 Memory is limited to that of the workers. The states of records are in scratch files, and are read
 piece by piece on request.
@@ -39,9 +40,7 @@ class RecordStates:
         return self.partition.scans
 
     def of(self, number: int) -> ByteArray | None:
-        """The states of a piece, a byte for each record. Returns None if the piece is above the
-        requested end.
-        """
+        """The states of a piece, a byte for each record. None if the piece is above ``end``."""
         if not self.pieces[number].keyed:
             return None
         states = read_states(*self.scans[number].place_of_states)

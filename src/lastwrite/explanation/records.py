@@ -1,5 +1,6 @@
-"""Count the records that compaction will remove in the future, and find the records of one key with
-the results of the rules.
+"""Count the records that compaction will remove, and find the records of one key.
+
+Each found record has the results of the rules.
 """
 
 from __future__ import annotations
@@ -62,15 +63,19 @@ class _JudgedRecords:
 
 
 class WaitingRecords:
-    """Processes pieces, oldest first. ``waiting`` has the counts. ``found`` has the records of each
-    of ``keys``, which are keys as stored.
+    """Processes pieces, oldest first.
+
+    ``waiting`` has the counts. ``found`` has the records of each of ``keys``, which have their
+    stored form.
     """
 
     def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:
         self.waiting = Waiting()
         self.found: list[list[KeyRecord]] = [[] for _ in keys]
         self._decision = decision
-        self._held_ms = -1  # the latest delete horizon of a blocked tombstone; -1: there is none
+        self._held_ms = (
+            -1
+        )  # the latest delete horizon of a blocked tombstone; -1 if none is blocked
         self._format = context.system.new_format(
             context.limits.plain_bytes, decision.policy.reading
         )
@@ -126,8 +131,9 @@ class WaitingRecords:
 
     @property
     def held_until_ms(self) -> int | None:
-        """When the last blocked tombstone can be removed. None means that no tombstone is blocked,
-        or that it stays blocked forever.
+        """The time from which on the last blocked tombstone can be removed.
+
+        None means that no tombstone is blocked, or that one stays blocked forever.
         """
         return None if self._held_ms < 0 else self._decision.policy.held_until_ms(self._held_ms)
 
@@ -213,8 +219,9 @@ class WaitingRecords:
     # ------------------------------------------------------------------ a key
 
     def _find(self, chunk: BatchWindow, piece: ScanRange, judged: _JudgedRecords) -> None:
-        """Add the chunk's records of the keys to ``found``, including records of aborted
-        transactions, which the table does not flag.
+        """Add the chunk's records of the keys to ``found``.
+
+        Records of aborted transactions are included, although the table does not flag them.
         """
         table = chunk.table
         starts = np.cumsum(table["records"]) - table["records"]

@@ -1,6 +1,4 @@
-"""Repeated attempts: at a commit by compare-and-swap, when another writer commits first, and at
-requests whose connection breaks.
-"""
+"""Repeated attempts to commit if another writer commits first, and to send a request again."""
 
 from __future__ import annotations
 

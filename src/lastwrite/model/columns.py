@@ -46,8 +46,8 @@ BATCH = np.dtype(
 IS_CONTROL = 1
 HAS_PRODUCER = 2
 IS_TRANSACTIONAL = 4
-# converted from an older format when it was read: never copied unchanged; has no horizon, so its
-# tombstones age by the file's modification time
+# The batch was converted from an older format when it was read. It is never copied unchanged. It
+# has no horizon, so its tombstones age by the file's modification time.
 IS_OLD = 8
 IS_ABORTED = 16  # the batch has data of an aborted transaction
 # conversion must keep the batch's last offset, because only it shows where the log ends
@@ -59,9 +59,9 @@ KEYLESS = 1
 TOMBSTONE = 2
 CONTROL = 4
 SHADOWED = 8
-ABORTED = 16  # data: in an aborted transaction; with CONTROL: an abort marker
-COMMITTED = 32  # with CONTROL: a commit marker
-SPENT = 64  # with CONTROL: this round read no batch of the marker's transaction
+ABORTED = 16  # without CONTROL, data of an aborted transaction; with CONTROL, an abort marker
+COMMITTED = 32  # with CONTROL, a commit marker
+SPENT = 64  # with CONTROL, a marker whose transaction has no batch in this round
 
 # A record's version under EVENT_TIME: ``time << TIME_SHIFT | bits``, uint64.
 TIME_SHIFT = 2
@@ -75,7 +75,7 @@ IN_GROUP = 1
 # Actions on a batch, chosen by the rules and applied by the format.
 COPY = 0  # copied unchanged
 REBUILD = 1  # records are removed, or a horizon is stamped
-EMPTY = 2  # only the header stays
+EMPTY = 2  # all records are removed, and the header stays
 DROP = 3
 
 
@@ -93,7 +93,7 @@ class BatchRun(NamedTuple):
     """Neighbouring batches of a table, with their uncompressed records in one buffer."""
 
     first: int
-    last: int  # exclusive
+    last: int  # number of the batch after the last, exclusive
     plain: ByteArray
 
 
@@ -107,7 +107,7 @@ class RecordColumns(NamedTuple):
     data: ByteArray
     offsets: Int64Array
     times_ms: Int64Array
-    time_types: Int64Array  # 0: set by the producer, 1: by the broker, -1: none
+    time_types: Int64Array  # 0 if the producer set the time, 1 if the broker did, -1 for no time
     keys: Slices
     values: Slices
     # start and number of each record's headers, or other input of the format's ``with_headers``

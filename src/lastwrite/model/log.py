@@ -48,7 +48,7 @@ class Segment:
     path: str
     size_bytes: int  # bytes of the batches
     mtime_ns: int
-    # timestamp of the last time index entry, else the file's modification time
+    # timestamp of the last time index entry; without a time index, the file's modification time
     largest_timestamp_ms: int
     # largest timestamp of the first batch; None if the segment has no batch
     first_batch_timestamp_ms: int | None = None
@@ -62,7 +62,8 @@ class Segment:
     # whether the transaction index is right; if not, ``PartitionLog.aborted`` is read from the log
     is_abort_indexed: bool = True
     position: int = 0  # first byte of the segment in the file
-    # inode of a file that a broker appends to, else 0; identifies the file while it does not shrink
+    # Inode of a file that a broker appends to, which identifies the file while it does not shrink.
+    # 0 for any other file.
     growing: int = 0
     # ETag of an immutable object in an archive, which identifies it together with the size; empty
     # for a file
@@ -99,7 +100,8 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int  # first offset of the transaction; may be in an earlier segment
     last_offset: int  # offset of the abort marker
-    # first offset of the earliest other transaction that was open then, else last_offset + 1
+    # first offset of the earliest other transaction that was open at the marker; last_offset + 1 if
+    # there was none
     last_stable_offset: int
 
 
@@ -220,9 +222,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The last stable offset: all records below it are replicated, and their transactions have
-        ended.
-        """
+        """The last stable offset. Records below it are replicated, and their transactions ended."""
         if self.first_unstable_offset is None:
             return self.high_watermark
         return min(self.high_watermark, self.first_unstable_offset)
@@ -232,9 +232,7 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     def path_of(self, offset: int) -> str:
-        """The path of the segment whose range includes ``offset``; the folder if there are no
-        segments.
-        """
+        """The path of the segment that contains ``offset``, or the folder if there is no segment."""
         n = bisect_right([segment.base_offset for segment in self.segments], offset) - 1
         return self.segments[max(n, 0)].path if self.segments else self.folder
 

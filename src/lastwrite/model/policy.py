@@ -23,7 +23,7 @@ def _no_pairs() -> Int64Array:
 
 
 class Strategy(IntEnum):
-    """The order by which a record is its key's last write. If equal, the later offset wins."""
+    """The value that decides which record is its key's last write. If equal, the offset decides."""
 
     OFFSET = 0
     TIMESTAMP = 1
@@ -46,7 +46,7 @@ class Policy:
     # time that a tombstone stays after the round that first keeps it, or after its write
     tombstone_retention_ms: int
     keep_keyless: bool = False
-    keep_empty: bool = False  # batches that are already empty stay
+    keep_empty: bool = False  # whether batches that are already empty stay
     shell_offset: int = -1  # the batch that ends at this offset stays, even without records
     # A tombstone of an old format has no horizon. It is dropped if its file was last changed at or
     # before this time.
@@ -59,15 +59,15 @@ class Policy:
     # With a strategy other than OFFSET, the last record before this offset (the log's end) stays
     # even if it is shadowed.
     pinned_offset: int = -1
-    # No tombstone is dropped. Needed if a record above the range may be the older write, with a
-    # strategy other than OFFSET.
+    # Whether no tombstone is dropped. Needed with a strategy other than OFFSET, if a record above
+    # the range may be an older write.
     keep_tombstones: bool = False
     # A tombstone in a batch that ends beyond this offset is held for readers that have not reached
     # it. It is dropped ``hold_ms`` after its horizon.
     held_from: int = NOT_HELD
     hold_ms: int = 0
-    # A batch's horizon is its write time. A tombstone is dropped ``tombstone_retention_ms`` later,
-    # and nothing is stamped.
+    # Whether a batch's horizon is its write time. If so, a tombstone is dropped
+    # ``tombstone_retention_ms`` later, and no horizon is stamped.
     ages_by_write_time: bool = False
     # The last record before this offset (the log's end) always stays.
     kept_end_offset: int = -1
@@ -91,8 +91,9 @@ class Policy:
         return horizon_ms if 0 <= horizon_ms <= LONG_MAX else None
 
     def held_until_ms(self, horizon_ms: int) -> int | None:
-        """The time at which a held tombstone with this horizon is dropped. None means not before
-        the reader has reached it.
+        """The time at which a held tombstone with this horizon is dropped.
+
+        None means that it is not dropped before the reader has reached it.
         """
         until_ms = horizon_ms + self.hold_ms
         return None if self.hold_ms >= FOR_EVER_MS or until_ms > LONG_MAX else until_ms

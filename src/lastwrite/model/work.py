@@ -56,8 +56,8 @@ class ScanRange:
     mtime_ns: int
     lowest_offset: int  # lowest offset that the segment may have
     end_offset: int  # end of the segment's offsets, exclusive
-    keyed: bool  # False: the piece is outside the round's range, and only checked and counted
-    is_indexed: bool = True  # False: the indexes may be wrong after a crash, and must not be read
+    keyed: bool  # whether the piece is in the round's range; others are only checked and counted
+    is_indexed: bool = True  # false if the indexes may be wrong after a crash: they are not read
     cached: CachedScan | None = None  # stored scan of an earlier round, if any
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
@@ -114,8 +114,9 @@ class CachedScan(Protocol):
     def scanned(
         self, unit: ScanUnit, piece: ScanRange, hand_on: Callable[[Any], None]
     ) -> PieceScan | None:
-        """The piece's scan result. Its states are all 0, so they are not included. None means that
-        the piece must be scanned.
+        """The piece's scan result. None means that the piece must be scanned.
+
+        The piece's record states are all 0, so the result does not include them.
 
         Blocks are passed to ``hand_on``, unless they are in a file that other workers can read.
         """
@@ -135,7 +136,7 @@ class Throttle:
 
     # the file that the workers of this machine share; empty if each worker limits itself
     path: str
-    bytes_per_second: float  # infinity: no limit
+    bytes_per_second: float  # infinity means no limit
     what: str = ""  # name of the counted bytes; distinguishes throttles without a file
 
 
@@ -154,7 +155,7 @@ class Limits:
     writing: tuple[Throttle, ...] = ()  # throttles for bytes that are written
     # bytes per request of an object; requests run ahead of sequential reads
     ahead_bytes: int = 8 << 20
-    stores: StoreSettings | None = None  # None: the settings of the worker's process
+    stores: StoreSettings | None = None  # None means the settings of the worker's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,8 @@ class Block:
     count: int
     key_bytes: int = 0  # bytes of the keys after the entries, with exact comparison
     columns: int = 2  # words per entry
-    # bits by which it is sorted beyond those of the round, if an earlier round wrote it
+    # number of bits by which the block is sorted beyond the bucket bits of the round, if an earlier
+    # round wrote the block
     finer: int = 0
 
 
@@ -197,7 +199,8 @@ class PendingMarker:
 
     producer_id: int
     offset: int
-    ordinal: int  # ordinal of its record; negative if the piece has data of the transaction
+    # ordinal of the marker's record; negative if the piece has data of the transaction
+    ordinal: int
     aborts: bool
     horizon_ms: int | None
 
@@ -263,7 +266,7 @@ class ElectUnit:
     first_bucket: int
     end_bucket: int
     blocks: tuple[Block, ...]  # oldest first
-    dirty_from: tuple[int, ...]  # by block
+    dirty_from: tuple[int, ...]  # by block: ordinal of the first dirty record
     last_records: tuple[int, ...]  # by block: ordinal of the last record of the block's piece
     # by block: scratch file and position of the piece's states
     states: tuple[tuple[str, int], ...]
@@ -309,8 +312,8 @@ class RewriteUnit:
     folder: str | None  # folder in which the output is staged; None measures only
     mtime_ns: int = 0  # modification time of the new files, that of the last replaced segment
     aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
-    tells_left: bool = False  # whether to report the rest of each piece, see ``PieceLeft``
-    cost: int = 0  # cost in bytes read, see ``engine.shares``
+    tells_left: bool = False  # whether the result has a ``PieceLeft`` for each piece
+    cost: int = 0  # cost of the rewrite in bytes read, see ``engine.shares``
     # whether to lay out the new segment as the system's own cleaner would
     like_broker: bool = False
     # first replaced segment, whose owner and permissions the new segment gets
@@ -337,7 +340,7 @@ class CacheUnit(Protocol):
 
 @dataclass(slots=True)
 class PieceLeft:
-    """The rest of a piece after a rewrite, as a scan would describe it."""
+    """The surviving records of a piece after a rewrite, described like the result of a scan."""
 
     piece: int
     start: int  # first byte in the new segment, or in the part of it
@@ -372,7 +375,7 @@ class SegmentOutput:
     is_gone: bool = False
     problem: Problem | None = None
     error: Exception | None = None
-    left: tuple[PieceLeft, ...] = ()  # rest of each piece
+    left: tuple[PieceLeft, ...] = ()  # surviving records, by piece
     # on the first of several parts: adds the batches of the other parts to the indexes
     indexer: Any = None
     # in an archive, where parts are separate segments: the manifest entry

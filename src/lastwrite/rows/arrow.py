@@ -21,7 +21,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.columns import Int64Array, RecordColumns, Slices
 from lastwrite.model.log import TopicPartition
 
-ROWS_AT_ONCE = 8192  # rows of a batch; smaller and larger batches reached the JVM more slowly
+ROWS_AT_ONCE = 8192  # rows of a batch; the JVM received smaller and larger batches more slowly
 BYTES_AT_ONCE = 1 << 20
 HEADERS = "headers"
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # years 1 to 9999, UTC
@@ -122,8 +122,9 @@ def headers_column(records: RecordColumns) -> pa.Array:
 def text_column(
     data: np.ndarray, found: Slices, decode: Callable[[bytes], str] | None = None
 ) -> pa.Array:
-    """A column of text from slices of ``data``. ``decode`` converts slices that are not UTF-8. If
-    ``decode`` is None, bad bytes are replaced.
+    """A column of text from slices of ``data``.
+
+    ``decode`` converts slices that are not UTF-8. If ``decode`` is None, bad bytes are replaced.
     """
     column = bytes_column(data, found)
     try:
@@ -146,8 +147,9 @@ def odd_times(times_ms: Int64Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _timestamps(records: RecordColumns) -> pa.Array:
-    """The column of times in microseconds. Times outside the years 1 to 9999 are null, because
-    timestamps of SQL and Python cannot represent them.
+    """The column of times in microseconds.
+
+    Times outside the years 1 to 9999 are null, because SQL and Python cannot represent them.
     """
     odd = odd_times(records.times_ms)
     if odd is None:

@@ -129,7 +129,7 @@ class ColumnDecoder:
         return self._message
 
     def _program(self, frame: Frame | None) -> Program | str:
-        """The program for values with this frame (None: without frames), or why they are bad."""
+        """The program for values with this frame, or why they are bad. None means no frame."""
         found = self._programs.get(frame)
         if found is None:
             try:

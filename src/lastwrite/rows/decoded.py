@@ -208,8 +208,10 @@ def _with_deleted(batch: pa.RecordBatch, is_deleted: pa.Array | None = None) -> 
 
 
 def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
-    """Write the bad records of a batch unchanged to a file in ``folder``. The file's name contains
-    their partition, offsets and a hash, so a repeated run overwrites the file with equal content.
+    """Write the bad records of a batch unchanged to a file in ``folder``.
+
+    The file's name contains their partition, offsets and a hash, so a repeated run overwrites the
+    file with equal content.
     """
     import pyarrow.parquet as pq
 

@@ -1,5 +1,7 @@
-"""Protobuf files that a ``.proto`` may import but that no registry contains: Confluent's messages,
-and Google's common types. The compiler includes the files of ``google/protobuf``.
+"""Protobuf files that a ``.proto`` may import but that no registry contains.
+
+These are Confluent's messages and Google's common types. The compiler includes the files of
+``google/protobuf``.
 
 Each file is reduced to what decoding needs: names, numbers and types.
 

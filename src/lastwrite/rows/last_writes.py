@@ -39,7 +39,7 @@ from lastwrite.storage.file_state import FileState, checksum_of_ends, state_of
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 
-_CHUNK_SHARE = 16  # a sixteenth of memory is for the threads' decompressed chunks
+_CHUNK_SHARE = 16  # 1/16 of the memory is for the threads' decompressed chunks
 _USUAL = ("key", "value")
 _ANEW = "rebuild the table"
 _Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
@@ -270,8 +270,9 @@ class LastWrites:
         return self._writes.has_moved_keys
 
     def last_deletes(self) -> dict[int, int]:
-        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there.
-        Partitions without one are left out.
+        """The latest timestamp, in ms, of a delete that is its key's last write, by partition.
+
+        Partitions without such a delete are left out.
         """
         return self._writes.last_deletes()
 
@@ -311,8 +312,9 @@ class LastWrites:
         return int(one), int(two) >> 32
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """Yield units for all last writes, in order. Each has the orders of its last writes, and
-        all that another process needs to read them.
+        """Yield units for all last writes, in order.
+
+        A unit has the orders of its last writes, so that another process can read them.
         """
         return self._wanting(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
@@ -373,8 +375,9 @@ class LastWrites:
             raise
 
     def check_missed_deletes(self) -> list[MissedDelete] | None:
-        """The keys whose missed deletes were detected since the last call. Returns None if the logs
-        have not changed since then.
+        """The keys whose missed deletes were detected since the last call.
+
+        Returns None if the logs have not changed since the last call.
         """
         found, self._unseen = self._unseen, None
         if found is None:

@@ -1,6 +1,4 @@
-"""Messages as dictionaries, as returned by ``dump`` and ``read``, with a field ``decoded`` for the
-decoded key and value.
-"""
+"""Adds a field ``decoded`` with the decoded key and value to the rows of ``dump`` and ``read``."""
 
 from __future__ import annotations
 
@@ -38,8 +36,9 @@ class MessageDecoder:
         self._decoders: dict[tuple[str, str], Any] = {}
 
     def rows(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield the decoded rows. Reads 512 rows ahead. If reading fails, the rows before the error
-        are yielded first.
+        """Yield the decoded rows.
+
+        Reads 512 rows ahead. If reading fails, the rows before the error are yielded first.
         """
         held: list[Row] = []
         failed: LogError | None = None
@@ -113,7 +112,7 @@ class DecodedReading(Iterator[Row]):
 
 
 def _is_none(row: Row) -> bool:
-    """Whether the row is no message of a producer but, for example, a control record."""
+    """Whether the row is not a producer's message but, for example, a control record."""
     return (
         row.get("control") is not None
         or row.get("marker") is not None

@@ -33,8 +33,9 @@ def put(
     times,
     filled,
 ):
-    """Write an entry for each record that has a key, from index ``filled`` on. Returns the index
-    after the last entry.
+    """Write an entry for each record that has a key, starting at index ``filled``.
+
+    Returns the index after the last entry.
     """
     source = address(data)
     for n in range(len(key_at)):
@@ -157,7 +158,7 @@ def find(lanes, other_lanes, lane, other_lane):
         span = max(8, np.int64(np.sqrt(np.float64(high - low))))
         left, right = max(low, guess - span), min(high, guess + span)
         if lanes[left] >= lane:
-            high = left + 1  # the first of several equal lanes may be before it
+            high = left + 1  # if several lanes are equal, the first may be before this row
         elif lanes[right - 1] < lane:
             low = right
         else:

@@ -31,10 +31,10 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 
 PLACE_BYTES = 40
-_BUCKETS = 256  # one for each first byte of a fingerprint
+_BUCKETS = 256  # a bucket for each first byte of a fingerprint
 _ROWS_AT_ONCE = 1 << 18
 _STRETCH_BITS = 25  # a stretch of a segment is 32 MiB
-_FEW = 1 << 16  # up to this number of positions, all buckets are sorted together
+_FEW = 1 << 16  # number of positions up to which all buckets are sorted together
 
 
 class SegmentPartitions(NamedTuple):
@@ -77,7 +77,7 @@ class _SortedPlaces:
     def __init__(self, places: Places, sources: SegmentPartitions) -> None:
         self.places = places
         self.wins = np.ones(places.rows, dtype=np.bool_)
-        self.live = int(  # keys that are not deleted
+        self.live = int(  # number of keys that are not deleted
             place_kernels.flush(
                 places.lanes,
                 places.other_lanes,
@@ -205,8 +205,9 @@ class PlaceIndex:
                 yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
 
     def take_in(self, later: Places, sources: SegmentPartitions) -> bool:
-        """Add positions of later records. Returns False, without adding them, if there are too
-        many: then a new index must be built.
+        """Add positions of later records.
+
+        Returns False, without adding them, if there are too many. A new index must then be built.
         """
         later = _reduced(later, sources)
         if self._recent.places.rows + later.rows > max(_FEW, self._rest.places.rows // 8):
@@ -237,8 +238,9 @@ class _SliceOrder(NamedTuple):
 
 
 class PlacesInOrder:
-    """The last writes in the order of their segments, for iteration without lookups. ``close``
-    removes the scratch folder, if there is one.
+    """The last writes in the order of their segments, for iteration without lookups.
+
+    ``close`` removes the scratch folder, if there is one.
 
     Each block has a range of fingerprints. Its rows are sorted by *stretch*, 32 MiB of a segment:
     ``segment << 32 | position / 32 MiB``. The rows of a range of bytes are therefore found without

@@ -1,5 +1,6 @@
-"""Read the records that a consumer would receive, as columns, by piece or one by one. No Python
-statement runs per record.
+"""Read the records that a consumer would receive, as columns, by piece or one by one.
+
+When a piece is read, no Python statement runs per record.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_BYTES = 32 << 20
-_GUESS_BYTES = 16 << 10  # first read of a single batch from a file; enough for most batches
-_GUESS_OF_BUCKET = 64 << 10  # the same from an object, where a second request costs more
+_GUESS_BYTES = 16 << 10  # first read of a single batch from a file, enough for most batches
+# first read of a single batch from an object, where a second request costs more
+_GUESS_OF_BUCKET = 64 << 10
 _MOST_OPEN = 256  # most files that stay open for reading single records
 _EVERYTHING = -(1 << 62), 1 << 62
 
@@ -88,9 +90,7 @@ def row_units(
     end: int | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> list[RowUnit]:
-    """Units that cover a log's offsets from ``first`` to below ``end``, as far as consumers receive
-    them.
-    """
+    """Units that cover the offsets from ``first`` to below ``end`` that consumers receive."""
     bound = system.end_of(log, is_committed)
     span = max(first, log.log_start), bound if end is None else min(end, bound)
     extra = system.extra_of(log)
@@ -174,8 +174,10 @@ def add_places_of(
     limits: Limits,
     add: Callable[[Places], None],
 ) -> None:
-    """Pass the positions of the unit's records with keys to ``add``, in blocks that are valid until
-    ``add`` returns. ``segment`` is the segment's number in the caller's list.
+    """Pass the positions of the unit's records with keys to ``add``, in blocks.
+
+    A block is valid until ``add`` returns. ``segment`` is the segment's number in the caller's
+    list.
 
     Raises:
         CorruptLog, UnsupportedFormat, CommitConflict, OutOfMemoryBudget: as ``read_records``.
@@ -200,10 +202,10 @@ def put_places(
     places: Places,
     filled: int,
 ) -> int:
-    """Write a position for each record that has a key, from row ``filled`` of ``places`` on.
-    Returns the row after the last position.
+    """Write a position for each record that has a key to ``places``, starting at row ``filled``.
 
-    ``shortest`` is the length of the shortest value that does not delete its key.
+    Returns the row after the last position. ``shortest`` is the length of the shortest value that
+    does not delete its key.
     """
     return int(
         place_kernels.put(
@@ -280,8 +282,9 @@ class SegmentRecordReader:
     def record(
         self, segment: Segment, position: int, order: int, *, has_headers: bool = False
     ) -> tuple[bytes | None, bytes | None, RecordColumns] | None:
-        """Key, value and columns of a record in the batch at byte ``position``, with headers if
-        requested. Returns None if the batch has no such record.
+        """Key, value and columns of a record in the batch at byte ``position``.
+
+        The columns include headers if requested. Returns None if the batch has no such record.
 
         Raises:
             CorruptLog, UnsupportedFormat: the batch cannot be read.

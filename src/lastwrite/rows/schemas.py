@@ -1,7 +1,7 @@
 """Sources of schemas: a file, a folder, or a registry with Confluent's REST API.
 
 A folder contains a file for each schema: ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``. The id
-may be a GUID. ``<subject>.avsc`` and so on is the schema to read by.
+may be a GUID. A file ``<subject>.avsc`` (or another suffix) has the schema to read by.
 
 Each reader requests an id from a registry only once. The environment variable
 ``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password`` sets the user for the registry, and
@@ -36,7 +36,7 @@ _OF_FILES = {".avsc": AVRO, ".json": JSON, ".proto": PROTOBUF, ".desc": PROTOBUF
 _LARGEST = 16 << 20  # most bytes of a schema file or of a registry's answer
 _TIMEOUT = 30  # seconds until a request to the registry fails
 _USER = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
-_OWN = "schema.proto"  # file name for a registry's Protobuf schema, which has no file name
+_OWN = "schema.proto"  # file name for a Protobuf schema from a registry
 
 
 class Schema(NamedTuple):
@@ -188,8 +188,9 @@ class SchemaSource:
         return Schema(kind, text, tuple(dict.fromkeys(inner.values())))
 
     def _references(self, answer: Mapping[str, Any]) -> dict[str, str]:
-        """Name to text of the schemas that a schema refers to, directly or not. Each comes after
-        the schemas that it refers to itself.
+        """The texts of the schemas that a schema refers to, directly or indirectly, by name.
+
+        Each schema is after the schemas that it refers to.
         """
         found: dict[str, str] = {}
         for each in answer.get("references") or ():

@@ -1,5 +1,4 @@
-"""The interface of a system for reading rows: its logs, their division into pieces, and a reader of
-batches.
+"""The interface of a system for reading rows: it lists logs, divides them, and reads batches.
 
 Each system's ``look/columns.py`` contains its implementation as ``ROWS``.
 """
@@ -52,9 +51,11 @@ class RowSystem(ABC):
     """The system-specific functions for reading rows."""
 
     name: str
-    is_offset_unique: bool = True  # no two records of a partition have the same offset
-    is_empty_delete: bool = False  # an empty value deletes its key, as a null value does
-    rounds_move_start: bool = False  # compaction moves the log start to the first record left
+    is_offset_unique: bool = True  # whether all records of a partition have different offsets
+    is_empty_delete: bool = False  # whether an empty value deletes its key, like a null value
+    rounds_move_start: bool = (
+        False  # whether compaction sets the log start to the first record left
+    )
 
     @abstractmethod
     def logs_of(
@@ -85,8 +86,9 @@ class RowSystem(ABC):
     def cuts(
         self, log: PartitionLog, segment: int, span: tuple[int, int], piece_bytes: int
     ) -> list[int]:
-        """The byte positions at which a segment is split into pieces. The pieces contain at least
-        the offsets in ``span``, whose end is exclusive.
+        """The byte positions at which a segment is split into pieces.
+
+        The pieces contain at least the offsets in ``span``, whose end is exclusive.
         """
         return system_named(self.name).cut(log, segment, piece_bytes)
 
