@@ -185,7 +185,7 @@ def latest(
         return logs
 
     if spark is None:
-        table, name, headers = steady(rows, listed, held)
+        table, name, headers = steady(rows, listed, held, (path, topic))
         if wanted.is_raw:
             return table
         require_arrow()
@@ -209,7 +209,7 @@ def latest(
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 
-    return steady(rows, listed, framed)
+    return steady(rows, listed, framed, (path, topic))
 
 
 def _reject_for_dictionaries(wanted: DecodingConfig) -> None:

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from shlex import quote
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -27,7 +29,7 @@ from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.encoding.slices import bytes_of
 from lastwrite.engine.system import system_named
-from lastwrite.errors import CommitConflict, InvalidConfig
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig
 from lastwrite.kafka.beside_a_broker import one_try
 from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog, Problem
@@ -95,25 +97,44 @@ def table(
     def made(logs: Sequence[PartitionLog]) -> KeyedTable:
         return KeyedTable(rows, logs, parse_bytes(memory), listed, decoding=wanted)
 
-    return steady(rows, listed, made)
+    return steady(rows, listed, made, (path, topic))
+
+
+@contextmanager
+def _naming_the_rest(where: tuple[str, str | None] | None) -> Iterator[None]:
+    """Add to the remedy of damage how to read the records that are not damaged."""
+    try:
+        yield
+    except CorruptLog as error:
+        if where is None:
+            raise
+        path, topic = where
+        of_topic = "" if topic is None else f" --topic {quote(topic)}"
+        rest = f"`lastwrite dump {quote(path)}{of_topic}` prints the records that can be read"
+        error.remedy = f"{error.remedy}; {rest}" if error.remedy else rest
+        raise
 
 
 def steady(
     system: RowSystem,
     listed: Callable[[], Sequence[PartitionLog]],
     made: Callable[[Sequence[PartitionLog]], T],
+    where: tuple[str, str | None] | None = None,
 ) -> T:
-    """The result of ``made`` on the listed logs.
+    """The result of ``made`` on the listed logs. ``where`` is their path and topic, for remedies.
 
     If a broker moves the logs or a compaction replaces them meanwhile, both functions are called
     again, ``TRIES`` times in all.
 
     Raises:
         CommitConflict: the logs changed every time.
+        CorruptLog: a partition is damaged. Without it, last writes would be missing or outdated, so
+            none are returned. The remedy names the command that reads the other partitions.
     """
     for tries in range(1, TRIES + 1):
-        logs = listed()
-        with one_try(tries, *logs):
+        with _naming_the_rest(where):
+            logs = listed()
+        with _naming_the_rest(where), one_try(tries, *logs):
             found = made(logs)
             for log in logs:
                 system_named(system.name).check_unmoved(log)

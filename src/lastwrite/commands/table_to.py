@@ -143,7 +143,7 @@ def table_to(
         return structs.replace(report, tidied=tidied)
 
     attempts = Attempts()
-    report = attempts.run(lambda: steady(source, listed, made), TableConflict)
+    report = attempts.run(lambda: steady(source, listed, made, (path, topic)), TableConflict)
     return structs.replace(report, attempts=attempts.count)
 
 

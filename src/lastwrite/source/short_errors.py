@@ -11,14 +11,23 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from lastwrite.decoding.options import SPARK_NAMES, in_words_of
-from lastwrite.errors import BadValue, LogError
+from lastwrite.errors import BadValue, CorruptLog, LogError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_REST = (
+    'to read the other partitions, name them in the option "assign", for example '
+    '{"orders": [0, 2]}, instead of subscribing'
+)
+
 
 def _in_its_words(error: LogError) -> LogError:
-    return in_words_of(error, SPARK_NAMES) if isinstance(error, BadValue) else error
+    if isinstance(error, BadValue):
+        return in_words_of(error, SPARK_NAMES)
+    if isinstance(error, CorruptLog) and _REST not in str(error):
+        error.remedy = f"{error.remedy}; {_REST}" if error.remedy else _REST
+    return error
 
 
 def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
