@@ -103,7 +103,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function at its first use, so that ``import lastwrite`` costs nothing."""
+    """Import a function at its first use, so that ``import lastwrite`` takes no time."""
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

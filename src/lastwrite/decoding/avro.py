@@ -1,5 +1,7 @@
-"""Decode Avro values to columns. The writer's schema is resolved against the reader's schema and
-compiled to a program for the kernel.
+"""Decode Avro values to columns.
+
+The writer's schema is resolved against the reader's schema and compiled to a program for the
+kernel.
 
 Fields that the reader's schema lacks are skipped. Fields that the writer's schema lacks get the
 reader's default. Numbers are promoted, and names may have aliases. If the reader's schema lacks a
@@ -187,8 +189,9 @@ class _Compiler:
         where: str,
         merged: AvroType | None = None,
     ) -> None:
-        """Compile the reading of a type that is no union. If the reader has a union that one type
-        represents, ``merged`` is that type.
+        """Compile the reading of a type that is not a union.
+
+        If the reader has a union that one type represents, ``merged`` is that type.
         """
         if not _matches(writer, reader):
             raise _DecodingFailed
@@ -344,7 +347,7 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
-    """The reader's branch for values of ``writer``: one of the same type, else the first match."""
+    """The reader's branch for values of ``writer``: of the same type, otherwise the first match."""
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:
@@ -371,7 +374,7 @@ def default_of(type: AvroType, given: Any, where: str) -> Any:
         InvalidConfig: the default does not match the type.
     """
     if type.type == "union":
-        # Before Avro 1.12 the default had to match the first branch; since then any branch.
+        # Since Avro 1.12 the default may match any branch, before only the first.
         for branch in type.inner:
             if _is_default_of(branch, given):
                 merged = merged_branch(type)

@@ -81,8 +81,9 @@ def read_number(data, at, end):
 
 @njit(cache=True, nogil=True)
 def words_of(data, at, size):
-    """Read a big-endian number of ``size`` bytes. Returns its low and high word, and whether it
-    fits in 128 bits.
+    """Read a big-endian number of ``size`` bytes.
+
+    Returns its low and high word, and whether it fits in 128 bits.
     """
     negative = size > 0 and load8(data, at) >= 0x80
     fill = np.uint64(0xFFFFFFFFFFFFFFFF) if negative else np.uint64(0)
@@ -93,7 +94,7 @@ def words_of(data, at, size):
             return low, high, False
         high = (high << np.uint64(8)) | (low >> np.uint64(56))
         low = (low << np.uint64(8)) | one
-    # Only sign bytes were shifted out of the 16 bytes. The number fits if the sign is still right.
+    # A longer number fits if only copies of the sign were shifted out, and the sign is unchanged.
     return low, high, size <= 16 or (high >> np.uint64(63) != 0) == negative
 
 
@@ -220,7 +221,7 @@ def one_value(data, at, end, program, numbers, slots, counts, arena, stack):
             at += 1
         elif op == ITEMS:
             left, then = read_number(data, at, end)
-            if then >= 0 and left < 0:  # a negative count: the block's size in bytes follows
+            if then >= 0 and left < 0:  # after a negative count, the block's size in bytes follows
                 left = -left
                 _, then = read_number(data, then, end)
             if then < 0:

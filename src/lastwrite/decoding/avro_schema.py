@@ -281,8 +281,9 @@ def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def unions_of(type: AvroType, where: str) -> dict[str, list[tuple[str, ...]]]:
-    """Path of each union's column to the names of the union's branches. Only unions that become a
-    record (``member0`` and so on) are included.
+    """The names of each union's branches, by the path of the union's column.
+
+    Only unions that become a record (``member0`` and so on) are included.
     """
     found = {}
     if type.type == "union" and merged_branch(type) is None:

@@ -23,7 +23,7 @@ BYTES_AT_ONCE = 1 << 20
 
 
 class DecodedColumn(NamedTuple):
-    """A typed column, and bad row to reason, ascending. Bad rows are null in the column."""
+    """A typed column, and the reason for each bad row, ascending. Bad rows are null."""
 
     column: pa.Array
     bad: dict[int, str]
@@ -66,7 +66,7 @@ class Program(ABC):
         if size > len(self._arena):
             self._arena = np.empty(size, np.uint8)
         counts = np.zeros(len(self.slots.all), np.int64)
-        for base in table[:, 1].tolist():  # the first offset of a list or text is 0
+        for base in table[:, 1].tolist():  # set the first offset of each list or text to 0
             self._arena[base : base + 4] = 0
         faults = self._run(data, starts, present, table, counts)
         filled = FilledColumns(self._arena, table, counts, self._constants, self._defaults)

@@ -64,8 +64,10 @@ def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-
 def frames_of(
     data: ByteArray, starts: Int64Array, ends: Int64Array, has_indexes: bool
 ) -> tuple[Int64Array, Int64Array, list[Frame]]:
-    """Decode the frames of values. Returns the length of each value's frame in bytes, or 0 if it
-    has none; for each frame, its index in the distinct frames; and the distinct frames.
+    """Decode the frames of values.
+
+    Returns three things: for each value, the bytes of its frame, or 0 without a frame; for each
+    frame, its index in the list of distinct frames; and this list.
     """
     lengths = np.empty(len(starts), np.int64)
     frame_lengths(data, starts, ends, has_indexes, lengths)

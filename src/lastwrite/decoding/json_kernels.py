@@ -151,8 +151,9 @@ def one_text(
     long_numbers,
     many,
 ):
-    """Decode one text. Returns an error code, the error's position, and the number of rows in
-    ``long_numbers``.
+    """Decode one text.
+
+    Returns an error code, the error's position, and the number of rows in ``long_numbers``.
     """
     depth, slot = 0, 0
     while True:
@@ -288,8 +289,10 @@ def one_text(
 
 @njit(cache=True, nogil=True)
 def field(data, at, end, traits, fields, names, slots, counts, arena, stack, depth, scratch):
-    """Read a field's name; ``at`` is after its opening quote. Returns an error code, the position
-    after the name, and the field's slot, or -1 if there is no such field.
+    """Read a field's name. ``at`` is after its opening quote.
+
+    Returns an error code, the position after the name, and the field's slot, or -1 if there is no
+    such field.
 
     The slot's last entry is null: the value of an earlier field of the same name is removed.
     """
@@ -346,8 +349,10 @@ def is_same(data, at, other, other_at, length):
 
 @njit(cache=True, nogil=True)
 def text(data, at, end, slots, counts, arena, slot, scratch):
-    """Read a string into the last entry of ``slot``, or skip it if ``slot`` is -1. ``at`` is after
-    the opening quote. Returns an error code, and the position after the closing quote.
+    """Read a string into the last entry of ``slot``, or skip it if ``slot`` is -1.
+
+    ``at`` is after the opening quote. Returns an error code, and the position after the closing
+    quote.
     """
     to = room_for_bytes(slots, counts, arena, slot) if slot >= 0 else np.int64(0)
     seen, i, start = np.uint64(0), 0, at
@@ -431,8 +436,8 @@ def digits(data, at, end):
 def unescaped(data, at, end, out, to):
     """Write the rest of a string to ``out``, with escapes resolved. If ``out`` is 0, only check it.
 
-    Returns an error code, the position after the closing quote, and the number of bytes of the
-    result, which is at most the number of bytes read.
+    Returns an error code, the position after the closing quote, and the number of bytes written.
+    At most as many bytes are written as were read.
     """
     begin = to
     while True:
@@ -520,8 +525,10 @@ def word(data, at, end, slots, counts, arena, slot, stored):
 
 @njit(cache=True, nogil=True)
 def number(data, at, end, traits, slots, counts, arena, slot, long_numbers, many):
-    """Read a number into the last entry of ``slot``. Returns an error code, the position after the
-    number, and the number of rows in ``long_numbers``.
+    """Read a number into the last entry of ``slot``.
+
+    Returns an error code, the position after the number, and the number of rows in
+    ``long_numbers``.
     """
     start = at
     is_negative = load8(data, at) == 0x2D

@@ -116,8 +116,9 @@ COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NA
 
 
 def in_words_of(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
-    """The same error with the options spelled as in ``names``. For the command line ``on_bad=null``
-    becomes ``--on-bad null``.
+    """The same error with the options spelled as in ``names``.
+
+    For the command line, ``on_bad=null`` becomes ``--on-bad null``.
     """
 
     def said(text: str) -> str:

@@ -100,8 +100,9 @@ _MICROS = 1_000_000
 
 @njit(cache=True, nogil=True)
 def read_varint(data, at, end):
-    """Read a varint of up to 64 bits. Returns it and the position after it, or a negative error
-    code.
+    """Read a varint of up to 64 bits.
+
+    Returns the varint and the position after it, or a negative error code.
     """
     if at < end:
         one = load8(data, at)
@@ -122,8 +123,9 @@ def read_varint(data, at, end):
 
 @njit(cache=True, nogil=True)
 def read_tag(data, at, end):
-    """Read a tag: ``field number << 3 | wire type``. Returns it and the position after it, or a
-    negative error code.
+    """Read a tag: ``field number << 3 | wire type``.
+
+    Returns the tag and the position after it, or a negative error code.
     """
     tag, then = read_varint(data, at, end)
     if then < 0:
@@ -435,8 +437,9 @@ def keep(frame, message, end, group, expected):
 
 @njit(cache=True, nogil=True)
 def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, slot):
-    """Read a number into the last entry of a slot. Returns an error code, and the position after
-    the number.
+    """Read a number into the last entry of a slot.
+
+    Returns an error code, and the position after the number.
     """
     if action >= NARROW32:
         size = 4 if action == NARROW32 or action == WIDE32 else 8
@@ -487,12 +490,11 @@ def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, sl
 
 @njit(cache=True, nogil=True)
 def timestamp(data, at, end, slots, counts, arena, slot):
-    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot. If the
-    entry has a value, the two are merged. Returns an error code.
+    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot.
 
-    If a value contains the field several times, each occurrence must be in range, because digits
-    below microseconds are not stored for the merge. ``nanos`` must be 0 to 999,999,999
-    (timestamp.proto).
+    If the entry has a value, the two are merged. Returns an error code. If a value contains the
+    field several times, each occurrence must be in range, because digits below microseconds are not
+    stored for the merge. ``nanos`` must be 0 to 999,999,999 (timestamp.proto).
     """
     micros = np.int64(0)
     if is_present(slots, counts, arena, slot):

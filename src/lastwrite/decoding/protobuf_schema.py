@@ -1,5 +1,6 @@
-"""Convert Protobuf messages from a set of file descriptors to shapes. Protobuf's library resolves
-names.
+"""Convert Protobuf messages from a set of file descriptors to shapes.
+
+Protobuf's library resolves names.
 
 Source: Protocol Buffers, ``descriptor.proto``, "Field Presence", "Well-Known Types".
 """
@@ -181,7 +182,7 @@ class _Shapes:
 
 
 def symbols_of(enum: Any) -> dict[int, str]:
-    """Number to symbol of an enum, in declared order. Of several symbols the first is used."""
+    """The symbols of an enum by number, in declared order. If a number has several, the first."""
     found: dict[int, str] = {}
     for each in enum.values:
         found.setdefault(each.number, each.name)

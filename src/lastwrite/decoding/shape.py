@@ -41,8 +41,10 @@ class ShapeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type of a column. ``fields`` are the fields of a record. A list has one field, its item,
-    and a map has one field, a record of key and value.
+    """A type of a column.
+
+    ``fields`` are the fields of a record. A list has one field, its item. A map has one field, a
+    record of key and value.
     """
 
     kind: ShapeKind

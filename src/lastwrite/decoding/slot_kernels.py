@@ -2,7 +2,7 @@
 
 ``slots``, ``counts`` and ``arena`` are addresses (see ``encoding.intrinsics``). Only the last entry
 of a slot can be written: ``put_nulls`` appends a null, and ``set_*`` replace it by a value, several
-times if needed. Bytes of text after the last entry are left from removed entries.
+times if needed. Bytes of text after the last entry belong to removed entries.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -115,14 +115,12 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Truncate the slots from ``first`` to below ``end`` to ``count`` entries, and remove the items
-    of removed lists.
-    """
+    """Truncate the slots [``first``, ``end``) to ``count`` entries, with the items of lists."""
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):
         if field_of(slots, s, OF_STORED) == LIST:
-            # The number of a list's slot is below those of its items, so it is truncated before.
+            # A list's slot has a lower number than its items' slots, so it is truncated first.
             for held in range(field_of(slots, s, OF_ITEMS), field_of(slots, s, OF_ITEMS_END)):
                 owner = field_of(slots, held, OF_OWNER)
                 base, n = field_of(slots, owner, OF_BASE), count_of(counts, owner)

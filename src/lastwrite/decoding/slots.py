@@ -59,7 +59,7 @@ class Slot:
 
     shape: Shape
     number: int
-    owner: int  # number of the innermost list that contains the slot; -1: one entry per row
+    owner: int  # number of the innermost list that contains the slot; -1 if it is in no list
     fields: list[Slot] = field(default_factory=list)
     end: int = 0
     items_end: int = 0

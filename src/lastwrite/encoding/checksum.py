@@ -1,11 +1,12 @@
 """CRC-32C and CRC-32 for use inside kernels, about as fast as memory.
 
-*CRC-32C*: the processor's instruction needs three cycles for 8 bytes, but one can start in each
-cycle. Three lanes therefore process neighbouring ranges in parallel. CRC is linear, so tables that
-append zero bytes to a checksum combine the three results. *CRC-32* has no instruction. Carry-less
-products fold each 64 bytes onto the next 64, until 16 are left. Without these instructions, eight
-tables process 8 bytes per step. Outside kernels, use ``google_crc32c`` and ``zlib``. Each kernel is
-compared with its library once per process.
+*CRC-32C*: the processor's instruction needs three cycles for 8 bytes, but an instruction can start
+in each cycle. Three lanes therefore process neighbouring ranges in parallel. CRC is linear, so
+tables that append zero bytes to a checksum combine the three results. *CRC-32*: the processor has
+no instruction for it. Carry-less products fold each 64 bytes onto the next 64, until 16 bytes are
+left. If the processor lacks these instructions, eight tables process 8 bytes per step. Outside
+kernels, use ``google_crc32c`` and ``zlib``. Each kernel is compared with its library once per
+process.
 
 Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283; CRC-32
 (IEEE) for message formats v0 and v1.
@@ -92,8 +93,9 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _step(tables, word, count):  # type: ignore[no-untyped-def]
-    """The checksum of the ``count`` low bytes of ``word``, which was combined with the previous
-    checksum by xor.
+    """The checksum of the ``count`` low bytes of ``word``.
+
+    The caller has combined ``word`` with the previous checksum by xor.
     """
     crc = np.uint64(0)
     for k in range(count):

@@ -39,7 +39,7 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest versi
 XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per chunk
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
-# deflate; no name; no time; system unknown (Java 17)
+# method deflate, no name, no time, unknown operating system, as Java 17 writes it
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 
 LZ4_MAGIC = bytes.fromhex("04224d18")

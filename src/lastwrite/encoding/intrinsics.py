@@ -90,9 +90,7 @@ swap16 = _swapper(16)
 
 @intrinsic
 def address(typing_context, array):
-    """The address of the array's first byte, as int64. The other functions accept it instead of the
-    array.
-    """
+    """The address of the array's first byte, as int64, which the other functions accept, too."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -139,9 +137,7 @@ def copy_bytes(typing_context, target, at, source, start, count):
 
 @intrinsic
 def copy16(typing_context, target, at, source, start):
-    """Copy 16 bytes from ``source[start]`` to ``target[at]``. All are read before any is
-    written.
-    """
+    """Copy 16 bytes from ``source[start]`` to ``target[at]``. Reads all before it writes."""
 
     def codegen(context, builder, signature, args):
         into = _pointer(context, builder, signature.args[0], args[0], args[1], 128)
@@ -162,17 +158,13 @@ def _call(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @intrinsic
 def call2(typing_context, function, first, second):
-    """Call the C function at address ``function`` with two integers or addresses. Returns its
-    int64.
-    """
+    """The int64 result of the C function at address ``function``, called with two integers."""
     return types.int64(*[types.int64] * 3), _call
 
 
 @intrinsic
 def call5(typing_context, function, first, second, third, fourth, fifth):
-    """Call the C function at address ``function`` with five integers or addresses. Returns its
-    int64.
-    """
+    """The int64 result of the C function at address ``function``, called with five integers."""
     return types.int64(*[types.int64] * 6), _call
 
 
@@ -190,9 +182,7 @@ def _crc_instruction() -> str | None:
 
 @intrinsic
 def has_crc32c_step(typing_context):
-    """Whether the processor has the instruction of ``crc32c_step``. A constant in the compiled
-    kernel.
-    """
+    """Whether the processor has the instruction of ``crc32c_step``. Constant in compiled kernels."""
 
     def codegen(context, builder, signature, args):
         return context.get_constant(types.boolean, _crc_instruction() is not None)
@@ -202,9 +192,7 @@ def has_crc32c_step(typing_context):
 
 @intrinsic
 def crc32c_step(typing_context, crc, word):
-    """Continue the CRC-32C ``crc`` over the 8 bytes ``word``. Undefined without
-    ``has_crc32c_step``.
-    """
+    """Continue the CRC-32C ``crc`` over the 8 bytes ``word``. Requires ``has_crc32c_step``."""
 
     def codegen(context, builder, signature, args):
         wide, narrow = ir.IntType(64), ir.IntType(32)

@@ -35,9 +35,7 @@ def convert_struct(fields: object, kind: type[T]) -> T:
 
 
 def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder for ``kind`` that any thread may use, because the analysis of its classes is
-    complete.
-    """
+    """A decoder for ``kind`` that any thread may use, since its classes are analysed completely."""
     known = _decoders.get(kind)
     if known is None:
         with _learning:

@@ -1,7 +1,6 @@
-"""``njit`` declares a kernel that is loaded or compiled at its first call, without importing Numba
-before.
+"""``njit`` declares a kernel that is loaded or compiled at its first call.
 
-In each process, Numba costs a third of a second of processor time to import, as much again before
+In each process, importing Numba takes a third of a second of processor time, as much again before
 the first kernel runs, and 45 MiB. Modules with kernels therefore do not import Numba.
 ``machine_code`` stores the kernels' machine code beside Numba's cache, and calls it.
 """
@@ -23,16 +22,12 @@ making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """As ``numba.njit``, with the same options, for functions of a module. Compiles at the first
-    call.
-    """
+    """As ``numba.njit``, for functions of a module. The kernel is compiled at its first call."""
     return lambda function: Kernel(function, options)
 
 
 def intrinsic(function: Any) -> Any:
-    """As ``numba.extending.intrinsic``. Numba is imported only when a kernel that uses it is
-    compiled.
-    """
+    """As ``numba.extending.intrinsic``, but imports Numba only when a kernel is compiled."""
     return Intrinsic(function)
 
 
@@ -78,8 +73,10 @@ class Kernel:
 
     @property
     def for_numba(self) -> Any:
-        """Numba's dispatcher for the function. The kernels that it calls are replaced by their
-        dispatchers, because Numba does not accept ``Kernel`` objects.
+        """Numba's dispatcher for the function.
+
+        The kernels that the function calls are replaced by their dispatchers, because Numba does
+        not accept ``Kernel`` objects.
         """
         with making:
             if self._made is None:
@@ -106,8 +103,9 @@ class Kernel:
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """The ``names`` in ``given``, with kernels and intrinsics replaced by Numba's objects, also
-    inside modules.
+    """The ``names`` in ``given``, with Numba's objects for kernels and intrinsics.
+
+    Kernels and intrinsics in modules are replaced, too.
     """
     found: dict[str, Any] = {}
     for name in names & given.keys():

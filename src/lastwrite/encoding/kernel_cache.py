@@ -149,9 +149,7 @@ def is_compiled(kernel: str) -> bool:
 
 
 def is_in_numbas_cache(kernel: Any) -> bool:
-    """Whether Numba's cache has the current version of the function. True if Numba cannot store
-    code.
-    """
+    """Whether Numba's cache has the function's current version. True if Numba stores no code."""
     cache = getattr(kernel.for_numba._cache, "_cache_file", None)
     return cache is None or bool(cache._load_index())
 

@@ -73,8 +73,9 @@ class _NotCached(Exception):
 
 
 def is_kept(kernel: Kernel) -> bool:
-    """Whether machine code of the kernel is stored, for any argument types, by this installation
-    for this processor.
+    """Whether this installation has stored machine code of the kernel for this processor.
+
+    The code may be for any argument types.
     """
     if not may_keep_code():
         return is_in_numbas_cache(kernel)
@@ -114,7 +115,7 @@ class CodeOf:
         """The arguments, with defaults for missing arguments.
 
         Raises:
-            _NotCached: there are too few or too many; Numba then raises the error.
+            _NotCached: there are too few or too many arguments. Numba then raises the error.
         """
         function = self._kernel.function
         missing = function.__code__.co_argcount - len(arguments)
@@ -128,7 +129,7 @@ class CodeOf:
     ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
-        except _NotCached:  # the result is stored, because the attempt takes milliseconds
+        except _NotCached:  # the failure is stored, because another attempt would take milliseconds
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
@@ -282,9 +283,7 @@ def _values(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _proof(result: str, machine_code: bytes) -> str:
-    """A digest to verify that the code is complete and was compiled by this installation for this
-    processor.
-    """
+    """A digest that shows that the code is complete, and of this installation and processor."""
     said = _maker() + result.encode() + b"\n" + machine_code
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 
@@ -312,8 +311,7 @@ def _loader() -> Any:
 def _compiled(
     kernel: Kernel, arguments: tuple[Any, ...], kinds: tuple[Any, ...], symbol: str
 ) -> tuple[str, bytes]:
-    """Compile the kernel. Returns its result type, and machine code with the entry point
-    ``symbol``.
+    """Compile the kernel. Returns its result type and its code, with entry point ``symbol``.
 
     Raises:
         _NotCached: the result is not only numbers, or the code calls functions of Numba.

@@ -28,9 +28,7 @@ def gathered(
 
 
 def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[bytes]:
-    """The slices ``data[start : start + length]`` as separate bytes objects. As for
-    ``gathered``.
-    """
+    """The slices ``data[start : start + length]`` as bytes objects. See ``gathered``."""
     joined, offsets = gathered(data, starts, lengths)
     whole = joined.tobytes()
     return [whole[start:end] for start, end in pairwise(offsets.tolist())]

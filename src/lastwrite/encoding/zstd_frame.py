@@ -39,8 +39,8 @@ REFUSED = -1
 LEVEL = 3  # Kafka's default
 _MAGIC = 0xFD2FB528
 _BLOCK_BYTES = 128 << 10
-_GREATEST_WINDOW = 13 << 3  # 8 MiB
-_WINDOW_BYTES = 2 << 20  # window of level 3
+_GREATEST_WINDOW = 13 << 3  # the window byte for 8 MiB, the largest accepted window
+_WINDOW_BYTES = 2 << 20  # size of the window of level 3
 
 
 @njit(cache=True, nogil=True)
@@ -83,9 +83,9 @@ def encode_frame(library, source, at, end, target, to, room):
     """
     if library[ZSTD_PACK] == 0 or not 0 < end - at <= _WINDOW_BYTES:
         return np.int64(REFUSED)
-    # The one-call function is not used: it knows the size, so it would write the size and choose other
-    # parameters. The data is passed in blocks of 128 KiB, as in a stream: passed at once, it would
-    # be divided into other blocks.
+    # The library's one-call function is not used. Because it gets the size, it would write the size
+    # and choose other parameters. The data is passed in blocks of 128 KiB, as in a stream. If it
+    # were passed at once, it would be divided into other blocks.
     size = call2(library[ZSTD_BEGIN], library[ZSTD_PACKER], LEVEL)
     while size >= 0 and end - at >= _BLOCK_BYTES:
         size = call5(

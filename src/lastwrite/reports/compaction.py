@@ -24,8 +24,8 @@ class Status(StrEnum):
     """The outcome of a partition in ``plan`` or ``compact``."""
 
     CLEANED = "cleaned"
-    UNCHANGED = "unchanged"  # nothing to drop
-    SKIPPED = "skipped"  # a rule applies: see ``reason``
+    UNCHANGED = "unchanged"  # no record had to be dropped
+    SKIPPED = "skipped"  # a rule prevents the round: see ``reason``
     DAMAGED = "damaged"  # the log is damaged and was left unchanged
     FAILED = "failed"
 
@@ -59,7 +59,9 @@ class Backlog(FrozenDocument, frozen=True, kw_only=True):
     # them; null if the retention is unknown
     segments_free: int | None
     bytes_free: int | None
-    reason: str | None  # why the first other segment below the horizon stays; null if there is none
+    # why the first segment below the horizon that is not counted in ``segments_free`` stays; null
+    # if there is none
+    reason: str | None
 
 
 class Quarantined(FrozenDocument, frozen=True, kw_only=True):
@@ -88,9 +90,9 @@ class PartitionReport(Document, kw_only=True):
     bytes_before: int = 0
     bytes_after: int = 0
     bytes_read: int = 0  # bytes that scan and rewrite read
-    bytes_written: int = 0  # in a plan: bytes that ``compact`` would write
+    bytes_written: int = 0  # bytes of new segments; in a plan, bytes that ``compact`` would write
     segments_deleted: int = 0  # segments that retention deletes
-    bytes_deleted: int = 0  # bytes of these segments after compaction
+    bytes_deleted: int = 0  # bytes, after compaction, of the segments that retention deletes
     # tombstones that were dropped because they are past their delete horizon
     tombstones_dropped: int = 0
     keys: int | None = None  # distinct keys in the cleaned range
@@ -103,7 +105,7 @@ class PartitionReport(Document, kw_only=True):
     verdicts: dict[str, int] = {}  # number of records by verdict
     problems: list[Problem] = []
     seconds: float = 0.0
-    # only if compaction does not change the log but writes a compacted copy
+    # present only if compaction does not change the log but writes a compacted copy
     backlog: Backlog | None = None
     uncleanable: Quarantined | None = None  # the daemon's note if it has set the partition aside
     # The settings that were used; empty if they could not be determined.
@@ -117,7 +119,8 @@ class PartitionReport(Document, kw_only=True):
     # whether another writer committed first, so that a new round may succeed
     lost_commit: Annotated[bool, UNPRINTED] = False
     attempts: int = 1  # number of rounds; more than 1 if another writer committed first
-    # whether it is skipped because the user has not allowed dropping records without a key
+    # whether the partition is skipped because the user has not allowed dropping records without a
+    # key
     is_keyless: bool = False
     held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
     # what was published to a live cluster: ledger, horizon, removed_ledgers
@@ -167,12 +170,10 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """The number of object-store requests of all processes. In a plan: the number that ``compact``
-    would send.
-    """
+    """The number of object-store requests of all processes; in a plan, those of ``compact``."""
 
     gets: int
-    puts: int  # each part of an upload counts as one
+    puts: int  # writes; each part of an upload counts as one
     lists: int
     deletes: int
     bytes_read: int

@@ -47,9 +47,7 @@ SPREAD = Flatten()
 
 
 class JsonName(NamedTuple):
-    """Annotation: print the result of ``of`` instead of the value. Its return type is the printed
-    type.
-    """
+    """Annotation: print the result of ``of``, which has the printed type, instead of the value."""
 
     of: Callable[[Any], Any]
 
@@ -84,8 +82,7 @@ class Printed:
         return self._printed(_plain)
 
     def iterate_once(self) -> dict[str, Any]:
-        """As ``to_dict``, but the items of the document's lists are converted one at a time, when
-        they are iterated.
+        """As ``to_dict``, but the items of lists are converted one at a time, during iteration.
 
         Not all items are then in memory at once. The lists can be iterated only once.
         """

@@ -14,9 +14,7 @@ from lastwrite.reports.holding import BlockingGroup
 
 
 class Rule(StrEnum):
-    """The rules that prevent the cleaning of a partition, or of part of it, in the order of
-    checking.
-    """
+    """The rules that prevent the cleaning of a partition or a part of it, in order of checking."""
 
     POLICY = "cleanup.policy"
     CLEANER = "log.cleaner.enable"
@@ -40,10 +38,10 @@ class Reason(FrozenDocument, frozen=True):
 
     rule: Rule
     message: str
-    change: str  # what ends the rule; continues the words "it ends"
+    change: str  # what ends the rule, as the end of a sentence that begins with "it ends"
     # when the rule ends by the passing of time; null if it does not
     at_ms: int | None = field(default=None, name="at")
-    # first offset that the rule applies to; null: the whole partition
+    # first offset that the rule applies to; null if it applies to the whole partition
     from_offset: int | None = None
 
 
@@ -84,8 +82,10 @@ class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
 class Waiting(Document, kw_only=True):
     """The number of records that compaction will drop, by what they wait for."""
 
-    superseded_next: int = 0  # a later record of the key is in the range: dropped by the next round
-    superseded_later: int = 0  # the record, or the later record of its key, is above the range
+    # superseded records that the next round drops: a later record of the key is in the range
+    superseded_next: int = 0
+    # superseded records that a later round drops: they, or the later records, are above the range
+    superseded_later: int = 0
     aborted_next: int = 0  # records of aborted transactions that the next round drops
     aborted_later: int = 0
     keyless_next: int = 0

@@ -36,10 +36,10 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     end_offset: int | None = None
     segments: int = 0
     size_bytes: int = field(default=0, name="bytes")  # bytes that were written
-    foreign_bytes: int = 0  # bytes of a tier's segments that the archive references without copying
+    foreign_bytes: int = 0  # bytes of a tier's segments that the archive references, not copies
     # whether the archive did not have the partition before
     is_new: bool = field(default=False, name="new")
-    reason: str | None = None  # why no more of the partition was fetched
+    reason: str | None = None  # why no more records of the partition were fetched
     is_damaged: bool = field(default=False, name="damaged")
     held: HoldReason | None = None  # the reason as one word
     # offsets before ``first_offset`` whose loss the user accepted with ``--accept-gap``

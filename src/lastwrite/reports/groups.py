@@ -31,15 +31,13 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
 
 
 class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
-    """A position, or several, that could not be read: in one record, in a partition of
-    ``__consumer_offsets``, or of a group.
-
-    A group cannot be read if a broker denies access to it.
+    """Unreadable positions: those in one record, in a partition of ``__consumer_offsets``, or of a
+    group. A group cannot be read if a broker denies access to it.
     """
 
     source: str = field(name="path")  # file, folder of the partition, or broker
-    offset: int | None = None  # offset of the record; null if not a single record is meant
-    group: str | None = None  # group; null if unknown, or if all groups are meant
+    offset: int | None = None  # offset of the unreadable record; null if it is not a single record
+    group: str | None = None  # group of the positions; null if unknown, or for all groups
     topic: str | None = None
     partition: int | None = None
     reason: str
@@ -47,7 +45,7 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
     message: ClassVar[str] = figure(lambda self: self.words())
 
     def words(self) -> str:
-        """A sentence for people."""
+        """A sentence about the unread positions."""
         if self.offset is None:
             whose = "the groups in it" if self.group is None else f"group {self.group}"
             return f"{self.source}: the positions of {whose} were not read: {self.reason}"
@@ -63,9 +61,7 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
 def unread_because(
     error: LogError | OSError, source: str, group: str | None = None
 ) -> UnreadPosition:
-    """The positions at ``source`` that could not be read because of ``error``: those of ``group``,
-    or of all groups.
-    """
+    """The positions of ``group`` at ``source`` that ``error`` made unreadable. None: all groups."""
     is_damaged = isinstance(error, CorruptLog)
     if not isinstance(error, LogError):
         return UnreadPosition(source=source, group=group, reason=str(error), is_damaged=False)

@@ -74,14 +74,14 @@ class KafkaIndexLine(Document, kw_only=True):
     partition: int | None
     segment: int
     index: str  # "offset", "time" or "transaction"
-    offset: int | UnsetType = UNSET  # only of "offset" and "time"
-    position: int | UnsetType = UNSET  # only of "offset"
-    timestamp: int | UnsetType = UNSET  # only of "time"
-    version: int | UnsetType = UNSET  # only of "transaction"
-    producer_id: int | UnsetType = UNSET  # only of "transaction"
-    first_offset: int | UnsetType = UNSET  # only of "transaction"
-    last_offset: int | UnsetType = UNSET  # only of "transaction"
-    last_stable_offset: int | UnsetType = UNSET  # only of "transaction"
+    offset: int | UnsetType = UNSET  # only if ``index`` is "offset" or "time"
+    position: int | UnsetType = UNSET  # only if ``index`` is "offset"
+    timestamp: int | UnsetType = UNSET  # only if ``index`` is "time"
+    version: int | UnsetType = UNSET  # only if ``index`` is "transaction"
+    producer_id: int | UnsetType = UNSET  # only if ``index`` is "transaction"
+    first_offset: int | UnsetType = UNSET  # only if ``index`` is "transaction"
+    last_offset: int | UnsetType = UNSET  # only if ``index`` is "transaction"
+    last_stable_offset: int | UnsetType = UNSET  # only if ``index`` is "transaction"
 
 
 class KafkaProducerLine(Document, kw_only=True):
@@ -184,7 +184,7 @@ class RocketmqMessageLine(Document, kw_only=True):
     position: int  # byte of the record in the file
     message_id: str | None  # only in the commit log
     transaction: str | None  # "prepared", "commit" or "rollback"
-    batch_index: int | None  # index in an inner batch; null outside one
+    batch_index: int | None  # index in an inner batch; null outside an inner batch
     properties_raw: str | None  # base64; null if ``properties`` contain all of it
     found_by: str  # how the record was found
     problem: str | None
@@ -206,16 +206,18 @@ class RocketmqIndexLine(Document, kw_only=True):
     size: int | UnsetType = UNSET
     tags_code: int | UnsetType = UNSET
     store_timestamp: int | UnsetType = UNSET
-    messages: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
-    compacted_offset: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
-    reserved: int | UnsetType = UNSET  # only of "batchconsumequeue" and "compaction"
-    address: int | UnsetType = UNSET  # only of "consumequeue_ext"
-    bitmap: str | UnsetType = UNSET  # only of "consumequeue_ext"; hexadecimal
-    entry: int | UnsetType = UNSET  # only of "index": number of the entry
-    slot: int | UnsetType = UNSET  # only of "index": hash slot of the entry
-    hash: int | UnsetType = UNSET  # only of "index": hash of topic and key
-    seconds: int | UnsetType = UNSET  # only of "index": time since the file's first entry
-    previous: int | UnsetType = UNSET  # only of "index": previous entry in the slot
+    messages: int | UnsetType = UNSET  # only if ``index`` is "batchconsumequeue" or "compaction"
+    # only if ``index`` is "batchconsumequeue" or "compaction"
+    compacted_offset: int | UnsetType = UNSET
+    reserved: int | UnsetType = UNSET  # only if ``index`` is "batchconsumequeue" or "compaction"
+    address: int | UnsetType = UNSET  # only if ``index`` is "consumequeue_ext"
+    bitmap: str | UnsetType = UNSET  # only if ``index`` is "consumequeue_ext"; hexadecimal
+    entry: int | UnsetType = UNSET  # only if ``index`` is "index": number of the entry
+    slot: int | UnsetType = UNSET  # only if ``index`` is "index": hash slot of the entry
+    hash: int | UnsetType = UNSET  # only if ``index`` is "index": hash of topic and key
+    # only if ``index`` is "index": time since the file's first entry
+    seconds: int | UnsetType = UNSET
+    previous: int | UnsetType = UNSET  # only if ``index`` is "index": previous entry in the slot
 
 
 class RocketmqCheckpointLine(Document, kw_only=True):

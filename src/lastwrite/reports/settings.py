@@ -50,14 +50,12 @@ _BY = {
 
 
 class OverriddenSetting(FrozenDocument, frozen=True):
-    """A default given by the user that does not apply to a topic, because the cluster overrides
-    it.
-    """
+    """A default given by the user that the cluster overrides for a topic."""
 
     topic: str
     name: str
     stated: str
-    value: str  # value that applies
+    value: str  # value that applies instead
     source: str
     message: ClassVar[str] = figure(lambda self: self.message_for(self.topic))
     remedy: ClassVar[str] = figure(
@@ -92,7 +90,7 @@ class TopicSettings(Document):
 
     topic: str
     settings: Annotated[tuple[Setting, ...], JsonName(by_name)]
-    reason: str | None = None  # why the topic is not compacted at all; null if it is
+    reason: str | None = None  # why the topic is never compacted; null if it may be compacted
     folders: list[str] = []
 
 

@@ -26,8 +26,9 @@ def last_of(parts: Iterable[Iterator[Row]], count: int) -> list[Row]:
 
 
 def last_of_each(rows: Iterator[Row], count: int, *names: str) -> Iterator[Row]:
-    """The last ``count`` rows for each value of the fields ``names``, in the order of first
-    occurrence.
+    """The last ``count`` rows for each value of the fields ``names``.
+
+    The values are in the order of their first occurrence.
     """
     kept: dict[tuple[object, ...], deque[Row]] = {}
     for row in rows:

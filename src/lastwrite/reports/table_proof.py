@@ -15,7 +15,7 @@ class Difference(FrozenDocument, frozen=True, kw_only=True):
     """
 
     kind: str
-    key: str | None  # null if the key itself is in neither the log nor the table
+    key: str | None  # null if the key was not found again in the log or the table
     partition: int
     row_offset: int | None = None  # offset of the row's record
     log_offset: int | None = None  # offset of the key's last write

@@ -12,7 +12,7 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, Document, FrozenDocume
 
 
 class VerifyStatus(StrEnum):
-    """The outcome of ``verify`` for a partition. The worst that applies is reported."""
+    """The outcome of ``verify`` for a partition. If several apply, the worst is reported."""
 
     VERIFIED = "verified"
     # no damage was found, but this release cannot check the format
@@ -49,9 +49,7 @@ class Transactions(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Comparison(Document, kw_only=True):
-    """A partition compared with its state before compaction. Numbers without another unit are
-    records.
-    """
+    """A partition compared with its state before compaction. By default, numbers count records."""
 
     folder: str
     records_before: int = 0
@@ -162,7 +160,7 @@ class StoreVerification(Document, kw_only=True):
     index_files: int = 0
     checked: Annotated[Checked, UNPRINTED] = field(
         default_factory=Checked
-    )  # everything that was checked, including the store's compaction logs
+    )  # all checked data, including the store's compaction logs
     problems: list[Problem] = []
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
@@ -215,9 +213,7 @@ class VerifyReport(Document, kw_only=True):
 
     @property
     def problems(self) -> list[Violation | Problem]:
-        """All violations and problems, violations first. A partition that failed has only a
-        reason.
-        """
+        """All violations and problems, violations first. A failed partition has only a reason."""
         return [
             *self.violations,
             *(() if self.store is None else self.store.problems),

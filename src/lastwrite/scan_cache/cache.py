@@ -46,7 +46,7 @@ from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, Seg
 from lastwrite.scan_cache.task import FileCachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
-LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment costs less than a cache file
+LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment is cheaper than a cache file
 # Cached scans with up to 2 bits fewer than the round needs are used: their buckets are at most four
 # times too large. Otherwise the segment is scanned again.
 _MOST_COARSE_BITS = 2
@@ -56,9 +56,7 @@ _LEAST_FILLED = 4  # least ratio of the size of the entries to the size of the t
 
 @dataclass(slots=True)
 class PartitionCache:
-    """The cached scans of one partition at the start of a round, and the data for caching new scans
-    at its end.
-    """
+    """The cached scans of one partition, and the data for caching new scans after the round."""
 
     log: PartitionLog
     secret: bytes = field(repr=False)
@@ -91,8 +89,7 @@ class PartitionCache:
 
 
 def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
-    """The cached scans of the segments of ``log`` below offset ``end``. None if caching is not
-    worthwhile.
+    """The cached scans of the segments of ``log`` below offset ``end``. None if not worthwhile.
 
     ``bits`` is the number of bucket bits that the round would choose. The round must use the bits
     and the secret of the result.
@@ -127,8 +124,9 @@ def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
 def open_archived(
     log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
 ) -> PartitionCache | None:
-    """As ``open_log``, for a round that writes to an archive. ``is_same`` means that the log is in
-    that archive already.
+    """As ``open_log``, for a round that writes to an archive.
+
+    ``is_same`` means that the log is in that archive already.
     """
     before = {
         n: NOBODY
@@ -143,7 +141,7 @@ def open_archived(
     def read(n: int) -> CachedSegment | None:
         return objects.read_cached(log.segments[n], digest)
 
-    # a request spends most of its time waiting
+    # requests spend most of their time waiting
     with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:
         found = dict(zip(known, pool.map(read, known), strict=True))
     segments = {
@@ -235,9 +233,7 @@ class RoundScanCache:
         return [kept[each.plan.number] for each in partitions]
 
     def _forgotten(self, partition: RewrittenPartition) -> dict[int, KeptScan | None]:
-        """The stored scans to remove from the manifest, because they are damaged or have another
-        secret.
-        """
+        """The stored scans to remove from the manifest: damaged, or with another secret."""
         cached = self._opened.get(partition.plan.number)
         if cached is None or not cached.is_archived:
             return {}
@@ -275,9 +271,7 @@ class RoundScanCache:
             context.progress.note(f"{log.name}: a scan was not kept: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
-        """The units for cache files to write: segments with scans that their cache files do not
-        have yet.
-        """
+        """The units for segments with scans that their cache files do not have yet."""
         plan = partition.plan
         cached = self._opened.get(plan.number)
         if cached is None or cached.is_archived:
@@ -369,8 +363,7 @@ def _unit(
     pieces: tuple[CachedPiece, ...],
     scans: tuple[PieceScan, ...],
 ) -> Iterator[WriteUnit]:
-    """Yield a unit, unless there is nothing to cache or the blocks are so small that a scan is
-    cheaper.
+    """Yield a unit, unless there is no scan to cache, or a scan is cheaper than its small blocks.
 
     ``place`` is the segment's path and base offset.
     """
@@ -389,16 +382,15 @@ def _place(
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | FailedUnit[WriteUnit]]],
 ) -> Iterator[str]:
-    """Rename the ``written`` files to their final names, after the segments, and delete outdated
-    files.
+    """Rename the ``written`` files after the segments, and delete outdated files.
 
     ``rewritten`` has the indexes of the segments that the round replaced. Yields error messages,
     which do not fail the round.
     """
     segments = cached.log.segments
     old = {segments[n].base_offset: n for n in cached.before if n not in rewritten}
-    # The swap hard-links the untouched segments after the first replaced one, which changes the
-    # times of their inodes. Earlier segments keep those too.
+    # The swap hard-links the untouched segments after the first replaced one, which changes their
+    # change times. The change times of earlier segments stay the same.
     first = min((segments[n].base_offset for n in rewritten), default=None)
     current: set[int] = set()
 
@@ -433,9 +425,7 @@ def _place(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """After a round without caching, delete the cache files of deleted and ``rewritten``
-    segments.
-    """
+    """Delete the cache files of deleted and ``rewritten`` segments, after a round without caching."""
     if not log.cached:
         return
     gone = {

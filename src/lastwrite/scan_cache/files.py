@@ -95,9 +95,7 @@ def write_secret(folder: str, secret: bytes) -> None:
 def read_cached(
     log_path: str, identity: SegmentIdentity, secret_digest: bytes
 ) -> CachedSegment | None:
-    """The cached scan of the segment. None if there is none, if it is invalid, or if the segment
-    changed.
-    """
+    """The cached scan of the segment. None if it is missing or invalid, or the segment changed."""
     path = cache_path(log_path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -206,8 +204,9 @@ def put_in_place(path: str, log_path: str, identity: SegmentIdentity) -> None:
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Delete temporary files, and the cache files of the segments with base offsets ``bases``. With
-    ``is_all``, the cache files of all other segments instead.
+    """Delete temporary files, and the cache files of the segments with base offsets ``bases``.
+
+    With ``is_all``, delete the cache files of all other segments instead.
 
     Raises:
         LogError: the system refuses.

@@ -44,7 +44,7 @@ class CacheHeader(NamedTuple):
     # the segment's identity: size, times and inode of .log, .index and .timeindex
     log_size:        Annotated[int, At(16,  I64)]
     log_mtime_ns:    Annotated[int, At(24,  I64)]
-    log_ctime_ns:    Annotated[int, At(32,  I64)]  # a change time, which programs cannot set
+    log_ctime_ns:    Annotated[int, At(32,  I64)]  # change time, which programs cannot set
     log_inode:       Annotated[int, At(40,  I64)]
     index_size:      Annotated[int, At(48,  I64)]
     index_mtime_ns:  Annotated[int, At(56,  I64)]
@@ -61,7 +61,7 @@ class CacheHeader(NamedTuple):
     tables_at:       Annotated[int, At(128, I64)]
     bits:            Annotated[int, At(136, U32)]  # 2^bits buckets per block
     piece_count:     Annotated[int, At(140, U32)]
-    tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
+    tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C of the two tables
     header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the first 148 bytes
     # fmt: on
 
@@ -72,7 +72,7 @@ class PieceRow(NamedTuple):
     # fmt: off
     start:           Annotated[int, At(0,  I64)]  # first byte in the segment
     end:             Annotated[int, At(8,  I64)]
-    records:         Annotated[int, At(16, I64)]  # -1: not cached
+    records:         Annotated[int, At(16, I64)]  # number of records; -1 if the piece is not cached
     batches:         Annotated[int, At(24, I64)]
     first_offset:    Annotated[int, At(32, I64)]  # base offset of the first batch
     next_offset:     Annotated[int, At(40, I64)]  # end offset of the last batch

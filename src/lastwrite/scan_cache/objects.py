@@ -1,12 +1,13 @@
-"""Cache objects of an archive: as cache files, but with the header last, and encrypted.
+"""Cache objects of an archive: like cache files, but encrypted, and with the header at the end.
 
     blocks, pieces, blocks' rows, header      see ``scan_cache.format``
 
 An object is written once, under a unique name, and the manifest lists it with its segment. The
-segment's size and base offset are therefore enough as identity. Someone who can read the bucket may
-also be able to write keys to a topic. Visible fingerprints would allow them to find colliding keys.
-Each block is therefore masked by a key stream of its own. Its row has an authentication tag instead
-of a checksum. An object that is missing, damaged, or written with another secret is ignored.
+segment's size and base offset are therefore enough as identity. A user who can read the bucket may
+also be able to write keys to a topic. From visible fingerprints, this user could find colliding
+keys. Each block is therefore masked by a separate key stream. A block's row has an authentication
+tag instead of a checksum. An object that is missing, damaged, or written with another secret is
+ignored.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from lastwrite.scan_cache.segment import (
 from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.reading import SegmentReader, reader_at
 
-_TAIL_BYTES = 16 << 10  # enough for most tables and headers
+_TAIL_BYTES = 16 << 10  # bytes of the first read at the end, enough for most tables and headers
 _MOST_TABLE_BYTES = 64 << 20
 _MASKED_AT_ONCE = 1 << 20
 
@@ -124,8 +125,9 @@ class CachedObject:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: Any) -> PieceScan | None:
-        """The piece's scan result. Its blocks are passed to ``hand_on``. None means that the piece
-        must be scanned.
+        """The piece's scan result, after its blocks were passed to ``hand_on``.
+
+        None means that the piece must be scanned.
         """
         if self.piece.first_offset < unit.first_dirty < self.piece.next_offset:
             return None  # the piece is partly dirty: only a scan finds the first dirty record
@@ -225,7 +227,8 @@ class CacheObjectWriter:
 
 
 def object_name(folder: str, attempt: str, base_offset: int) -> str:
-    """The address of a cache object. ``folder`` is from ``output_folder``; ``attempt`` makes the
-    name unique.
+    """The address of a cache object. ``attempt`` makes the name unique.
+
+    ``folder`` is a result of ``output_folder``.
     """
     return f"{folder}{attempt}/{base_offset:020d}.kept"

@@ -45,7 +45,7 @@ class CachedPiece:
 
     start: int
     end: int
-    records: int = -1  # number of records; negative if the piece is not cached
+    records: int = -1  # number of records; -1 if the piece is not cached
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1

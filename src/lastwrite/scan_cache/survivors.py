@@ -19,8 +19,7 @@ from lastwrite.engine.rules.election import ORDINAL_MASK
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Write the new ordinal of each plain record to ``ordinals``, and return the number of plain
-    records.
+    """Write the new ordinals of plain records to ``ordinals``, and return the number of them.
 
     ``ordinals`` is uint32, one per record; the values for other records are undefined.
     """

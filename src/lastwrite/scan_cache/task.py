@@ -1,6 +1,4 @@
-"""The scan cache on workers: check the cached scan of a piece, write the cache file of a
-segment.
-"""
+"""The scan cache on workers: checks a piece's cached scan, and writes a segment's cache file."""
 
 from __future__ import annotations
 
@@ -124,8 +122,9 @@ def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None =
 
 
 def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan | None:
-    """Scan a segment that is copied to an archive, and write its cache object. The copy starts at
-    the first piece.
+    """Scan a segment that is copied to an archive, and write its cache object.
+
+    The copy starts at the first piece.
 
     Returns None if no piece is plain.
 
@@ -205,8 +204,9 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """Select the surviving entries of a block, in ``2**bits`` buckets. Returns the new block and
-    its number of entries. Without ``states``, all entries survive.
+    """Select the surviving entries of a block, in ``2**bits`` buckets.
+
+    Returns the new block and its number of entries. Without ``states``, all entries survive.
     """
     ends, rows = split_block(data, bits + block.finer)
     if states is None or ordinals is None:

@@ -1,5 +1,4 @@
-"""Check the invariants of compaction for transactions, producers and converted batches, from the
-batches of a log.
+"""Check the invariants of compaction for transactions, producers and converted batches.
 
 The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. A batch does not contain whether
 it was aborted: the *next marker of its producer* decides. Batches are therefore processed from the
@@ -95,15 +94,16 @@ class TransactionHistory:
 
     @property
     def discardable(self) -> Int64Array:
-        """Ranges (first, last offset) that may be removed regardless of keys: aborted data, and
-        markers whose transaction has no batch left.
+        """Ranges (first, last offset) that may be removed regardless of keys.
+
+        These are aborted data, and markers whose transaction has no batch left.
         """
         spent = self.transactions[self.transactions[:, LEFT] == 0, MARKER]
         rows = np.concatenate([self.aborted, np.stack([spent, spent], axis=1)])
         return rows[np.argsort(rows[:, 0], kind="stable")]
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset: below it all records are replicated, all transactions ended."""
+        """The last stable offset. Records below it are replicated, and their transactions ended."""
         unreplicated = self.transactions[self.transactions[:, MARKER] >= high_watermark]
         firsts = unreplicated[unreplicated[:, LEFT] > 0, FIRST_LEFT]
         return min(int(n) for n in (high_watermark, *firsts, *self.open[:1, 0]))
@@ -129,9 +129,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of ``facts`` without facts about idempotent batches that have a later one of the same
-    producer.
-    """
+    """A copy of ``facts`` without idempotent batches, except the last batch of each producer."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA
@@ -229,8 +227,7 @@ def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
 def owed_batches(
     blocks: Facts, log_start: int, snapshot: Snapshot | None, clock_ms: int, expiration_ms: int
 ) -> Int64Array:
-    """Base offsets, ascending, of the batches that must stay, because they have the state of active
-    producers.
+    """Base offsets, ascending, of the batches that must stay, as the last of active producers.
 
     Without a snapshot the batches from the log's start are enough. A producer that wrote nothing
     for ``expiration_ms`` before ``clock_ms`` has expired: none of its batches is needed.
@@ -285,8 +282,7 @@ def _follow(facts, slots, states):
 
 
 def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array:
-    """Batches (first, last offset, producer) without a marker, although their producer has no open
-    transaction.
+    """Batches (first, last offset, producer) without a marker or an open transaction.
 
     Only batches before a snapshot can be checked: after it, every transaction without a marker is
     open.
@@ -319,7 +315,7 @@ def redecided(
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
         opened = _inside(after.open, data[:, BASE])
-        # Not checked: a transaction that was open before may have ended since.
+        # A transaction that was open before is not checked, because it may have ended since.
         decided = ~_inside(before.open, data[:, BASE])
         for i in np.flatnonzero(((was != now) | opened) & decided).tolist():
             yield ChangedDecision(
@@ -337,8 +333,7 @@ def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]
 
 
 def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
-    """Yield base offsets of batches of the present log that no batch of the earlier log can have
-    become.
+    """Yield base offsets of batches that cannot be the result of converting an earlier batch.
 
     Only batches without producer and leader epoch are checked: converted batches have neither.
     """

@@ -47,7 +47,7 @@ from lastwrite.verification.units import (
 )
 
 _EXAMPLES = 20  # most violations of a kind that a task reports
-_MOST_FACTS = 1 << 15  # facts in memory before they are written to a file
+_MOST_FACTS = 1 << 15  # most facts in memory before they are written to a file
 
 
 class ContentsDecoder(Protocol):
@@ -233,8 +233,10 @@ class BatchReader:
 
 
 def compare(unit: CompareUnit) -> ComparisonResult:
-    """Judge the unit's buckets: all rows at once if they fit in memory, otherwise in parts, from
-    the log's end backwards.
+    """Judge the unit's buckets.
+
+    All rows are judged at once if they fit in memory, otherwise in parts, from the log's end
+    backwards.
     """
     result = ComparisonResult(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
@@ -324,7 +326,7 @@ class _Buckets:
         return found
 
     def parts(self) -> list[tuple[int, int]]:
-        """Ranges of offsets, the last first, each with about as many rows as fit in memory."""
+        """Ranges of offsets, the last first. The rows of each range fit in memory."""
         stretches = sorted(
             (stretch for side in self._sides for stretch in side),
             key=lambda s: s[0].first_offset,
@@ -334,7 +336,7 @@ class _Buckets:
         for n, (block, _, count) in enumerate(stretches):
             held += count
             following = stretches[n + 1][2] if n + 1 < len(stretches) else 0
-            if self._unit.by_version:  # all at once: a superseding record may be in any part
+            if self._unit.by_version:  # one part, because a superseding record may be anywhere
                 break
             if (
                 held + following > self._unit.most_rows

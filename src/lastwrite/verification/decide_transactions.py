@@ -53,7 +53,7 @@ class DecideUnit:
     after: LogFacts
     clock_ms: int  # time at which producers are active or expired
     producer_expiration_ms: int
-    grown_from: int | None  # first offset that the earlier log lacks; None: nothing was appended
+    grown_from: int | None  # first offset that the earlier log lacks; None if nothing was appended
     scratch: str | None
 
 
@@ -67,7 +67,7 @@ class DecidedTransactions:
     limit: int
     lookups: Lookups | None = None
     problems: list[Problem] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)  # _EXAMPLES of a kind
+    violations: list[Violation] = field(default_factory=list)  # at most _EXAMPLES of a kind
     violation_count: int = 0
 
     def break_promise(self, broken: Iterable[Violation]) -> None:
@@ -127,7 +127,8 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     owed = owed_batches(
         earlier, unit.before.log.log_start, snapshot, unit.clock_ms, unit.producer_expiration_ms
     )
-    if unit.grown_from is not None:  # a producer's later batch replaces its last one
+    # a batch need not stay if its producer has written a later batch
+    if unit.grown_from is not None:
         owed = owed[~np.isin(owed, _continued(earlier, blocks, unit.grown_from))]
     discardable = was.discardable
     if unit.scratch is not None and (len(discardable) or len(owed)):

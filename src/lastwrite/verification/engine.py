@@ -82,8 +82,10 @@ def pairs(proof: Proof, question: Question) -> list[Pair]:
 
 
 def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
-    """The folder for the scratch files with rows and facts. ``""`` means the operating system's
-    temporary folder. None means that there is no shared folder, and that none is needed.
+    """The folder for the scratch files with rows and facts.
+
+    ``""`` means the operating system's temporary folder. None means that there is no shared folder,
+    and that none is needed.
 
     Raises:
         InvalidConfig: the workers are on other machines, and no shared folder is configured.

@@ -171,7 +171,7 @@ NOT_GROWN = ((1 << 63) - 1, (1 << 63) - 1)
 
 # Indexes in the array of counts, after the counts of findings.
 KEYS = 2 * FINDINGS  # distinct keys in the earlier log
-KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record in the present log is no delete
+KEYS_ALIVE = 2 * FINDINGS + 1  # keys whose last record in the present log is not a delete
 COUNTS = 2 * FINDINGS + 2
 
 
@@ -228,9 +228,7 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` by bucket into ``out``. The sort is stable. Writes the buckets' ends to
-    ``ends``.
-    """
+    """Sort ``rows[:count]`` by bucket into ``out``, stably. Writes the buckets' ends to ``ends``."""
     shift = np.uint64(63 - bits)
     one = np.uint64(1)
     for b in range(len(ends)):
@@ -469,8 +467,9 @@ def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
 
 
 def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
-    """Set DISCARDABLE on the records in ``rows`` whose offset is in one of ``intervals``. These are
-    rows (first, last), ascending.
+    """Set DISCARDABLE on the records in ``rows`` whose offset is in one of ``intervals``.
+
+    ``intervals`` has rows (first, last offset), ascending.
     """
     if not len(intervals):
         return

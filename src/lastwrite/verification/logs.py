@@ -1,5 +1,4 @@
-"""Verify logs that are compared by rows: read each partition completely, and compare it with its
-earlier state.
+"""Verify logs by rows: read each partition completely, and compare it with its earlier state.
 
 The structure is checked first: the checksum of every batch, every record (also in compressed
 batches), ascending offsets, every index entry against the batches, side files and names. The
@@ -79,11 +78,11 @@ R = TypeVar("R")
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
-_WAVE_BYTES = 16 << 30  # bytes of both logs per wave, which limits the size of scratch files
+_WAVE_BYTES = 16 << 30  # most bytes of both logs per wave, which limits the scratch files
 _WAVE_PARTITIONS = 1024
 _FEW_ROWS = 1 << 18
 _MOST_TASKS = 512
-_MOST_VIOLATIONS = 100  # violations in a report; further ones are only counted
+_MOST_VIOLATIONS = 100  # most violations in a report; further violations are only counted
 
 
 def check_logs(
@@ -147,7 +146,8 @@ class _PartitionJob:
     number: int
     found: PartitionVerification
     before_folder: str | None
-    sides: dict[bool, _ComparedLog] = field(default_factory=dict)  # True: the present log
+    # the compared logs: under True the present log, under False the earlier log
+    sides: dict[bool, _ComparedLog] = field(default_factory=dict)
     seed: bytes | None = None
     rules: RemovalRules | None = None  # None if there is no earlier log
     bits: int = 0
@@ -177,8 +177,9 @@ class _PartitionJob:
         )
 
     def problem(self, problem: Problem) -> None:
-        """Add a problem, unless its file and position have one already. Damage is also added if the
-        existing problem is only a note.
+        """Add a problem, unless there is one for its file and position.
+
+        Damage is also added if the existing problem is only a note.
         """
         is_damage = problem.kind is ProblemKind.DAMAGED
         if any(
@@ -228,9 +229,7 @@ class _Verifier:
         self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
     def run(self, pairs: Sequence[Pair]) -> Iterator[_PartitionJob]:
-        """Verify the pairs of folders in waves, so that the size of scratch files does not grow
-        with the number of pairs.
-        """
+        """Verify the pairs of folders in waves, which limits the size of scratch files."""
         wave: list[_PartitionJob] = []
         size = 0
         for after, before in pairs:
@@ -374,9 +373,7 @@ class _Verifier:
         weights: Sequence[int],
         wave: Sequence[_PartitionJob],
     ) -> Iterator[tuple[_PartitionJob, R]]:
-        """Yield the results of the units, each with its job. If a unit fails, its job is marked as
-        failed.
-        """
+        """Yield the results of the units, each with its job. A job with a failed unit fails."""
         if not units:
             return
         by_number = {job.number: job for job in wave}

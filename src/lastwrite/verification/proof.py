@@ -113,7 +113,7 @@ class ProvenRange(NamedTuple):
     """The range of offsets in which compaction may have removed records."""
 
     start: int  # the log start: consumers receive no record below it
-    end: int  # from here on no record may be missing, and no record supersedes another
+    end: int  # offset from which on no record may be missing or supersede another
 
 
 class PieceReader(Protocol):
@@ -144,7 +144,7 @@ class LogProof(Proof):
 
     damage_remedy: str  # remedy in errors about a damaged file of records
     has_start = True  # whether retention may move a log's start
-    words: Mapping[Finding, str] = {}  # finding to its message, where the system has another one
+    words: Mapping[Finding, str] = {}  # messages of findings that differ from the default
 
     @abstractmethod
     def reader(self, unit: ContentsUnit) -> PieceReader: ...
@@ -163,22 +163,26 @@ class LogProof(Proof):
         is_closed: bool,
         config: Mapping[str, object],
     ) -> tuple[list[Problem], list[str]]:
-        """The problems of a segment's indexes, and advice. ``parts`` are all pieces of the segment,
-        in order, each read completely.
+        """The problems of a segment's indexes, and advice.
+
+        ``parts`` are all pieces of the segment, in order, each read completely.
         """
         return [], []
 
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        """Problems for ranges of offsets (first, end) that are missing between two segments, which
-        were read completely. By default there are none: compaction may leave such gaps.
+        """The problems of ``holes``, ranges of offsets (first, end) missing between two segments.
+
+        The segments were read completely. By default there are no problems, because compaction may
+        leave such gaps.
         """
         return ()
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        """The states of producers at an offset; batches from there on are in the log. None means
-        that the log has all batches from its start on.
+        """The states of producers at an offset from which on the log has all batches.
+
+        None means that the log has all batches from its start on.
         """
         return None
 
@@ -186,7 +190,7 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """Violations: side files that compaction must not change, and that have changed."""
+        """Violations for side files that have changed, although compaction must not change them."""
         return []
 
 

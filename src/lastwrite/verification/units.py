@@ -1,6 +1,4 @@
-"""The inputs and results of the tasks of ``verify``: the pieces and rules for reading, the contents
-of pieces, and the buckets to compare.
-"""
+"""The inputs and results of the tasks of ``verify``."""
 
 from __future__ import annotations
 
@@ -47,8 +45,9 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The consequences of facts for records and batches, in a scratch file: ranges of discardable
-    offsets, then base offsets of batches that must stay.
+    """The consequences of facts for records and batches, in a scratch file.
+
+    The file has ranges of discardable offsets, then base offsets of batches that must stay.
     """
 
     path: str
@@ -144,8 +143,9 @@ class CompareUnit:
 
 @dataclass(slots=True)
 class ComparisonResult:
-    """Counts as in ``invariants.judged``, and the first violations: (finding, offset, whether the
-    row is of the present log).
+    """The counts of ``invariants.judged``, and the first violations.
+
+    A violation is (finding, offset, whether the row is of the present log).
     """
 
     partition: int
