@@ -703,3 +703,26 @@ def test_restore_through_breaking_connections_is_complete(broker: Broker, tmp_pa
     assert (found.exit_status, proxy.breaks > 10) == (0, True)
     seen = consume(broker, f"{topic}-b")
     assert [(each.key, each.value) for each in seen] == [(each.key, each.value) for each in records]
+
+
+def test_restore_names_the_offset_at_which_no_batch_arrives(broker: Broker, tmp_path: Path) -> None:
+    topic = f"stalled-{time.time_ns()}"  # it may run once more
+    create_topic(broker, topic, {})
+    rng = random.Random(41)
+    records = [Sent(b"%d" % n, rng.randbytes(900), NOW_MS + n) for n in range(30)]
+    records.insert(20, Sent(b"large", rng.randbytes(100_000), NOW_MS))
+    produce(broker, topic, records, batch_records=1)
+    archive = Archive(tmp_path / "archive", f"{topic}-0")
+    lastwrite.fetch([f"kafka://{broker.address}"], str(archive.to), topic=topic)
+    proxy, name = BreakingProxy([40_000], SPOILER, is_both=True), f"{topic}-b"
+    with proxy.before(f"127.0.0.1:{SPOILT}"):
+        config = {"default.api.timeout.ms": 2_000}
+        found = lastwrite.restore(
+            str(archive.to), to=f"kafka://{proxy.address}", name=name, config=config
+        )
+    (partition,) = found.partitions
+    assert found.exit_status == 1 and partition.reason is not None
+    assert f"no record of {topic}-0 from offset 20 on arrived for 2 s" in partition.reason
+    again = lastwrite.restore(str(archive.to), to=f"kafka://{broker.address}", name=name)
+    seen = consume(broker, name)
+    assert (again.exit_status, [each.key for each in seen]) == (0, [each.key for each in records])

@@ -211,10 +211,21 @@ class PartitionRestore:
                 if given.at > at:
                     at, until = given.at, time.monotonic() + patience_s
                 return given if given.at >= self._end else self._rest(given)
-            except RetriableError:
-                if time.monotonic() >= until:
+            except RetriableError as error:
+                if time.monotonic() < until:
+                    self._cluster.wait(until)
+                elif at < 0:
                     raise
-                self._cluster.wait(until)
+                else:
+                    raise self._stalled(at, patience_s, error) from error
+
+    def _stalled(self, at: int, seconds: float, error: RetriableError) -> RetriableError:
+        return RetriableError(
+            f"no record of {self._found.name} from offset {at} on arrived for {seconds:.0f} s: {error}",
+            path=self._path,
+            remedy="earlier records are restored; check the network and the broker, and run the same "
+            "command again, which continues there; default.api.timeout.ms sets how long it waits",
+        )
 
     # ------------------------------------------------------------------ progress
 
