@@ -194,7 +194,7 @@ def test_remedy_states_the_truncation_of_kafkas_loader(
         return
     assert (theirs["log_end"], len(removed)) == (loss.ends, loss.removed)
     offset = loss.missing[0] if loss.missing else loss.ends
-    remedy = damage.remedy.partition("; where that line is older than this log")[0]
+    remedy = damage.remedy.partition("; if that line is older than this log")[0]
     assert remedy in (
         recovery_truncation_offset(offset, removed, log_start),
         recovery_end_offset(offset, log_start),

@@ -476,9 +476,17 @@ def too_late(root: Path) -> None:
 @pytest.mark.parametrize(
     "change, status, words",
     [
-        (made_anew, 1, "the topic was created again: its id is"),
-        (moved_on, 1, "begins at offset 25 and the archive ends at 20: 5 offsets between are lost"),
-        (changed_epochs, 1, "has offsets 15 to 20 of leader epoch 1, the log of a later one"),
+        (made_anew, 1, "the topic was deleted and created again: its id is"),
+        (
+            moved_on,
+            1,
+            "starts at offset 25, and the archive ends at offset 20: the 5 offsets between them are lost",
+        ),
+        (
+            changed_epochs,
+            1,
+            "offsets 15 to 20 have leader epoch 1 in the archive, and a later epoch in the log",
+        ),
         (
             older_copy,
             1,

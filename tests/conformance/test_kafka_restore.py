@@ -251,7 +251,7 @@ def test_restored_log_equals_the_fetched_log(life: Life, data: st.DataObject) ->
         target = log_root(root.with_name("target"), topic_id=topic_id)
         options: dict[str, Any] = {"until": until, "drop_open": True}
         if until is not None and cleaned is not None and cleaned > until:
-            assert "have lost their earlier values" in (
+            assert "the earlier values are removed" in (
                 restore(archive.to, target, **options).reason or ""
             )
             return
@@ -305,7 +305,8 @@ def test_log_of_a_real_broker_is_restored(tmp_path: Path, folder: Path, is_same:
         report = lastwrite.restore(str(archive.to), to=str(target))
         assert isinstance(report, LogsRestored) and not report.partitions
         assert report.notes == (
-            "__transaction_state is left out: it is the state of another cluster's brokers",
+            "__transaction_state was not restored: it contains the state of the source cluster's "
+            "brokers",
         )
         return
     restored(archive.to, target, drop_open=True)
@@ -396,12 +397,16 @@ def linked(target: Path) -> None:
 @pytest.mark.parametrize(
     "change, words",
     [
-        (with_data, "a partition is there that begins at offset 0 and ends at 4"),
-        (write_elsewhere, "the folder is of a topic with id"),
-        (on_another_broker, "has t-0 on broker 2, 3, and this root is of broker 1"),
+        (
+            with_data,
+            "the log root already has this partition with other records: it starts at offset 0 "
+            "and ends at offset 4",
+        ),
+        (write_elsewhere, "the folder belongs to topic id"),
+        (on_another_broker, "has t-0 on broker 2, 3, but this log root belongs to broker 1"),
         (in_another_root, f"contains directory.id={text_of(b'e' * 16)}"),
         (without_the_partition, "t has 0 partitions in the cluster, and 1 in the archive"),
-        (without_metadata, "name it with --metadata PATH"),
+        (without_metadata, "with --metadata PATH"),
         (linked, "is a symbolic link"),
     ],
 )
@@ -596,7 +601,7 @@ def test_wrong_addresses_are_named(tmp_path: Path) -> None:
     for path, to, kind, words in (
         (tmp_path / "log", target, NotALog, "lastwrite fetch DIR --to ARCHIVE"),
         (archive.to, tmp_path, NotALog, "kafka-storage.sh format"),
-        (archive.to, "s3://b/p", InvalidConfig, "give one of its log.dirs"),
+        (archive.to, "s3://b/p", InvalidConfig, "give one of the broker's log.dirs"),
         (archive.to, None, InvalidConfig, "give --to LOGROOT"),
     ):
         with pytest.raises(LogError) as refused:

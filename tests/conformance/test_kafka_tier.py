@@ -407,7 +407,7 @@ def test_fetch_refuses_forked_and_missing_offsets(tier: Path, tmp_path: Path) ->
     for each in won:
         (aside / each.name).rename(each)
     second = lastwrite.fetch([str(tier)], archive, topic="forked").partitions[0]
-    assert second.reason is not None and "an election cut the log" in second.reason
+    assert second.reason is not None and "a leader election truncated the log" in second.reason
     for each in folder("orders", tier).glob(f"{130:020d}-*"):
         each.unlink()
     gap = lastwrite.fetch([str(tier)], archive, topic="orders")

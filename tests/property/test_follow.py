@@ -139,7 +139,7 @@ def test_missing_records_are_an_error(tmp_path: Path) -> None:
     shutil.rmtree(log.folder)
     again = GrowingLog(tmp_path, topic_id=topic_id_text(bytes(range(16))))
     again.append([(b"a", b"1", 5)] * 3)
-    with pytest.raises(CommitConflict, match="its id was .*rebuild the table") as caught:
+    with pytest.raises(CommitConflict, match="its topic id was .*rebuild the table") as caught:
         list(table.follow(poll_s=None))
     assert caught.value.path == str(log.folder)
     (log.folder / "partition.metadata").unlink()

@@ -331,7 +331,7 @@ def test_batch_larger_than_the_fetch_size_is_fetched(broker: Broker, tmp_path: P
 def test_missing_topics_and_wrong_arguments_are_refused(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no topic 'nothing'"):
         one(broker, tmp_path, "nothing")
-    with pytest.raises(InvalidConfig, match="names more than brokers"):
+    with pytest.raises(InvalidConfig, match="contains more than broker addresses"):
         lastwrite.fetch([f"kafka://{broker.address}/bytes"], str(tmp_path))
     with pytest.raises(InvalidConfig, match="is not a live cluster"):
         lastwrite.fetch([f"kafka://{broker.address}", str(tmp_path)], str(tmp_path / "a"))

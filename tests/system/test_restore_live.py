@@ -344,7 +344,7 @@ def test_wrong_targets_and_arguments_are_refused(broker: Broker, tmp_path: Path)
     fetched(broker, tmp_path / "other", "other")
     one(broker, tmp_path / "mine", "taken")
     why = one(broker, tmp_path / "other", "taken").reason
-    assert why is not None and "of another log" in why
+    assert why is not None and "from another log" in why
 
     create_topic(broker, "wide", {}, 3)
     fetched(broker, tmp_path / "wide", "wide")
@@ -396,7 +396,7 @@ def test_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None
     report = given(broker, tmp_path, "busy-again")
     (group,) = report.partitions[0].groups
     assert report.exit_status == 1 and not group.is_set
-    assert group.reason is not None and "it has members" in group.reason
+    assert group.reason is not None and "the group has members" in group.reason
     consumer.close()
     report = given(broker, tmp_path, "busy-again")
     (group,) = report.partitions[0].groups
@@ -439,7 +439,7 @@ def test_later_group_offsets_of_the_source_are_applied(broker: Broker, tmp_path:
     write_random(broker, "later", 2, 3)
     fetched(broker, tmp_path, "later")
     found, at = groups_of(broker, tmp_path, "later-again"), there(broker, archive, second)
-    assert "it has members" in found.pop("busy")
+    assert "the group has members" in found.pop("busy")
     assert found == {
         "stays": (False, there(broker, archive, first)),
         "goes on": (True, at),
@@ -513,7 +513,12 @@ def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path
 
     one(broker, tmp_path, "kept-given")
     why = one(broker, tmp_path, "kept-given", groups=True).reason
-    assert why is not None and "its records were restored at new offsets" in why
+    assert (
+        why is not None
+        and "the partition's records were restored at new offsets, so the archive's offsets do not "
+        "apply"
+        in why
+    )
     why = one(broker, tmp_path, "kept-nowhere", groups=True).reason
     assert why is not None and "the cluster has no partition kept-nowhere-0" in why
     with pytest.raises(InvalidConfig, match="groups are set in a running cluster"):
@@ -669,7 +674,9 @@ def test_second_run_fences_the_first(
 
     monkeypatch.setattr(OurProducer, "send", send)
     first = one(broker, tmp_path, "twice-again")
-    assert first.reason is not None and "another run has begun to restore it" in first.reason
+    assert (
+        first.reason is not None and "another restore of the same topic has started" in first.reason
+    )
     assert isinstance(other[0], LogGiven) and other[0].reason is None
     check_same(broker, archive, "twice-again")
 

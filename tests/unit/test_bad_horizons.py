@@ -72,7 +72,7 @@ def test_explain_names_an_endless_retention(tmp_path: Path) -> None:
     assert (found.waiting.deletes_never, found.waiting.deletes_unstamped) == (1, 0)
     [found] = lastwrite.explain(str(root), config=NEVER, now_ms=NOW_MS, key=b"b").partitions
     [record] = found.records or ()
-    assert "no round gives it one" in str(record.change) and record.at_ms is None
+    assert "no round sets a delete horizon" in str(record.change) and record.at_ms is None
 
 
 def test_blocked_tombstone_has_no_limit_under_an_endless_retention(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_verify_names_a_negative_horizon_and_a_remedy_that_works(
     report = lastwrite.verify(str(root), config=DAY, spark=INLINE)
     assert report.exit_status == 3
     [problem] = report.partitions[0].problems
-    assert "offset 0" in problem.message and "below 0" in problem.message
+    assert "offset 0" in problem.message and "negative delete horizon" in problem.message
     assert (problem.position, "--drop-expired-deletes" in str(problem.remedy)) == (0, True)
     done = lastwrite.compact(  # at the default ratio, nothing dirty: the remedy's words
         str(root), config=DAY, now_ms=NOW_MS, drop_expired_deletes=True, spark=INLINE
@@ -157,7 +157,7 @@ def test_explain_names_a_negative_horizon(tmp_path: Path) -> None:
     assert found.waiting.deletes_due == 0
     [found] = lastwrite.explain(str(root), config=DAY, now_ms=NOW_MS, key=b"b").partitions
     [record] = found.records or ()
-    assert "below 0" in record.message and record.at_ms == NOW_MS + 86_400_000
+    assert "negative delete horizon" in record.message and record.at_ms == NOW_MS + 86_400_000
 
 
 def test_inspect_counts_negative_horizons(tmp_path: Path) -> None:

@@ -188,9 +188,9 @@ def test_single_file_that_the_broker_may_be_writing_is_refused(root: Path) -> No
         assert offsets(root / NAME / segment(4)) == [4, 5, 6, 7]
         for suffix in (".log", ".index"):
             path = (root / NAME / segment(8)).with_suffix(suffix)
-            with pytest.raises(LogHeld, match="may be writing it"):
+            with pytest.raises(LogHeld, match="may be writing to it"):
                 lastwrite.dump(str(path))
-            with pytest.raises(LogHeld, match="may be writing it"):
+            with pytest.raises(LogHeld, match="may be writing to it"):
                 lastwrite.inspect(str(path))
 
 
@@ -270,7 +270,7 @@ def test_segment_cleaned_after_the_checkpoint_needs_a_newer_checkpoint(
         cleaned(root)
         note(root, 4)
         monkeypatch.setattr(log_dir, "_NOTING_NS", 7200 * 10**9)  # as if it was noted before
-        with pytest.raises(CommitConflict, match="since it noted its high watermark"):
+        with pytest.raises(CommitConflict, match="since the last high watermark was written"):
             lastwrite.latest(str(root), "t")
         monkeypatch.undo()
         note(root, 12)
@@ -346,7 +346,7 @@ def test_unfinished_segment_swap_is_refused_after_a_wait(
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
     path = root / NAME / segment(4)
     path.rename(f"{path}.swap")
-    with broker_on(root, 12), pytest.raises(CommitConflict, match="exchanges segments"):
+    with broker_on(root, 12), pytest.raises(CommitConflict, match="is replacing segments"):
         lastwrite.inspect(str(root))
 
 

@@ -127,10 +127,10 @@ def test_commit_refuses_outputs_that_do_not_fit(folder: Path) -> None:
     log, outputs = begin(folder)
     first = outputs[0]
     wrong = {
-        "not neighbours": [replace(first, sources=(log.segments[0], log.segments[2]))],
-        "begins elsewhere": [replace(first, base_offset=10)],
-        "the old ones at 10": [replace(first, sources=log.segments[:1])],
-        "the old ones at 52": [replace(outputs[1], sources=log.segments[2:])],
+        "not consecutive": [replace(first, sources=(log.segments[0], log.segments[2]))],
+        "does not begin where": [replace(first, base_offset=10)],
+        "that it replaces end at 10": [replace(first, sources=log.segments[:1])],
+        "that it replaces end at 52": [replace(outputs[1], sources=log.segments[2:])],
     }
     for words, made in wrong.items():
         log, _ = begin(folder)
@@ -145,11 +145,11 @@ def test_commit_refuses_a_wrong_relative_offset(tmp_path: Path) -> None:
     folder = write_layout(tmp_path / "root", layout)
     old = contents(folder.parent)
     wrong: dict[str, Callable[[list[NewSegment]], list[NewSegment]]] = {
-        "replaces nothing": lambda made: made[1:],
+        "replaces no segment": lambda made: made[1:],
         # The further segment's batches, as if they belonged to the first.
         "too far above its base": lambda made: [replace(made[0], log_path=made[1].log_path)],
         "ends at offset": lambda made: [made[0], replace(made[1], base_offset=3)],
-        "at 2147483655": lambda made: [replace(made[0], sources=made[0].sources[:1]), made[1]],
+        "end at 2147483655": lambda made: [replace(made[0], sources=made[0].sources[:1]), made[1]],
     }
     for words, change in wrong.items():
         log = log_dir.read_partition(str(folder))
@@ -344,9 +344,9 @@ def test_copy_without_outputs_equals_the_log(folder: Path, tmp_path: Path) -> No
 def test_copy_refuses_an_existing_partition(folder: Path, tmp_path: Path) -> None:
     old = contents(folder.parent)
     for target in (folder, folder.parent / "u-3"):
-        with pytest.raises(InvalidConfig, match="a partition exists already"):
+        with pytest.raises(InvalidConfig, match="the partition already exists in the target"):
             staging_folder(str(target))
-        with pytest.raises(InvalidConfig, match="a partition exists already"):
+        with pytest.raises(InvalidConfig, match="the partition already exists in the target"):
             publish_copy(log_dir.read_partition(str(folder)), (), str(target), None)
     assert contents(folder.parent) == old
 

@@ -131,5 +131,5 @@ def test_file_of_another_system_is_an_error(
 ) -> None:
     names, said = taken(tmp_path, "brokerName=a\n", capsys)
     assert said == ""
-    with pytest.raises(InvalidConfig, match="no setting is named 'brokerName'"):
+    with pytest.raises(InvalidConfig, match="there is no setting 'brokerName'"):
         KafkaTopicConfig.from_names(names)

@@ -295,7 +295,7 @@ def test_flipped_byte_loses_only_its_batch(tmp_path: Path) -> None:
         offset for offset in range(300) if offset not in lost
     ]
     assert (
-        error is not None and (error.path, error.at) == (str(path), at) and "crc" in error.problem
+        error is not None and (error.path, error.at) == (str(path), at) and "CRC" in error.problem
     )
     batches, error = rows_and_error(tmp_path, batches=True)
     assert (

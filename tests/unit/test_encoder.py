@@ -97,5 +97,5 @@ def test_encoder_equals_batches_encoded_one_by_one(seed: int, codec: Codec) -> N
 
 def test_offsets_that_do_not_rise_are_refused() -> None:
     found, offsets = columns([Record(3, 0, b"a", b"b", ()), Record(4, 0, b"a", b"b", ())])
-    with pytest.raises(ValueError, match="do not rise"):
+    with pytest.raises(ValueError, match="do not increase"):
         BatchEncoder(Codec.NONE).batches(found, offsets[::-1].copy(), 0)

@@ -126,7 +126,7 @@ def test_time_entry_covers_the_batches_before_it() -> None:
     assert (
         contradiction is not None
         and contradiction.row == 0
-        and "one is at 11" in contradiction.problem
+        and "a record there has time 11" in contradiction.problem
     )
     assert index_check.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 5) is None
     contradiction = index_check.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 6)
@@ -194,21 +194,37 @@ def test_correct_transaction_index_passes() -> None:
 @pytest.mark.parametrize(
     ("entries", "row", "words"),
     [
-        ([], 0, "missing for producer 7"),
-        (RIGHT[:1], 1, "missing for producer 8"),
-        (RIGHT[1:], 0, "missing for producer 7"),
-        ([(7, 13, 25, 20), RIGHT[1]], 0, "begins after data of its transaction, at offset 12"),
+        ([], 0, "no entry for the transaction of producer 7"),
+        (RIGHT[:1], 1, "no entry for the transaction of producer 8"),
+        (RIGHT[1:], 0, "no entry for the transaction of producer 7"),
+        (
+            [(7, 13, 25, 20), RIGHT[1]],
+            0,
+            "begins after the first record of its transaction, at offset 12",
+        ),
         (
             [(7, 9, 25, 20), RIGHT[1]],
             0,
-            "reaches back over data that was committed, up to offset 9",
+            "covers committed records, up to offset 9",
         ),
-        ([(8, 12, 25, 20), RIGHT[1]], 0, "names a marker that is not there"),
-        ([(7, 0, 10, 11), *RIGHT], 0, "names a marker that is not there"),  # it was committed
-        ([(7, 12, 26, 20), RIGHT[1]], 0, "names a marker that is not there"),
+        ([(8, 12, 25, 20), RIGHT[1]], 0, "points to an abort marker that does not exist"),
+        (
+            [(7, 0, 10, 11), *RIGHT],
+            0,
+            "points to an abort marker that does not exist",
+        ),  # it was committed
+        ([(7, 12, 26, 20), RIGHT[1]], 0, "points to an abort marker that does not exist"),
         ([*RIGHT, (8, 31, 99, 32)], 2, "is beyond its segment"),
-        ([(7, 12, 25, 21), RIGHT[1]], 0, "calls 21 stable, but that is 20"),
-        ([RIGHT[0], (8, 20, 30, 32)], 1, "calls 32 stable, but that is 31"),
+        (
+            [(7, 12, 25, 21), RIGHT[1]],
+            0,
+            "has last stable offset 21, but the largest allowed one is 20",
+        ),
+        (
+            [RIGHT[0], (8, 20, 30, 32)],
+            1,
+            "has last stable offset 32, but the largest allowed one is 31",
+        ),
     ],
 )
 def test_wrong_transaction_index_is_named(
@@ -237,6 +253,9 @@ def test_entries_below_the_log_start_are_ignored() -> None:
 
 
 def test_open_transaction_limits_the_stable_offset() -> None:
-    words = "the entry (producer 8, offsets 20 to 30) calls 31 stable, but that is 26"
+    words = (
+        "the entry (producer 8, offsets 20 to 30) has last stable offset 31, but the largest "
+        "allowed one is 26"
+    )
     assert first_lie(RIGHT, first_open=26) == BadIndexEntry(1, words)
     assert first_lie([RIGHT[0], (8, 20, 30, 26)], first_open=26) is None

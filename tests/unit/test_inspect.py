@@ -75,7 +75,7 @@ def test_dirty_ratio_follows_the_rules_of_a_round(tmp_path: Path) -> None:
     folder = write(tmp_path)
     closed = segments(folder)[:-1]
     found = inspected(tmp_path)
-    assert not found.is_due and "nothing is known of topic orders" in (found.reason or "")
+    assert not found.is_due and "the policy of topic orders is unknown" in (found.reason or "")
     found = inspected(tmp_path, topic="orders")
     assert found.first_dirty_offset == 0 and found.dirty_bytes == found.bytes and found.is_due
     assert found.cleanable_bytes == sum(path.stat().st_size for path in closed)
@@ -376,4 +376,4 @@ def test_damaged_checkpoint_is_printed_once_with_its_own_remedy(
     assert run(["inspect", str(tmp_path)]) == 3
     printed = capsys.readouterr().out
     assert printed.count("'orders 0 9' is not a number") == 1
-    assert "repair it by hand" in printed and "move the partition's folder" not in printed
+    assert "repair the file by hand" in printed and "move the partition's folder" not in printed

@@ -81,8 +81,8 @@ def test_truncated_group_record_reports_a_problem_and_never_fails() -> None:
         assert more.key == whole.key
         assert more.value == whole.value
         assert more.problem is not None
-        assert "1 bytes after" in more.problem
-        assert "2 bytes after" in more.problem
+        assert "1 bytes follow" in more.problem
+        assert "2 bytes follow" in more.problem
 
 
 def test_truncated_metadata_record_reports_a_problem_and_never_fails() -> None:
@@ -92,19 +92,36 @@ def test_truncated_metadata_record_reports_a_problem_and_never_fails() -> None:
             found = decode(METADATA_TOPIC, None, value[:cut])
             assert found.value is None and found.problem is not None
         more = decode(METADATA_TOPIC, None, value + b"x")
-        assert more.value == line["value_fields"] and "1 bytes after" in (more.problem or "")
+        assert more.value == line["value_fields"] and "1 bytes follow" in (more.problem or "")
 
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (b"\1\x63\3abc", (99, None, None, 3, None, "type 99 is not known")),
-        (b"\2\x63\0", (None, None, None, None, None, "frame of version 2")),
+        (b"\1\x63\3abc", (99, None, None, 3, None, "record type 99 is unknown")),
+        (b"\2\x63\0", (None, None, None, None, None, "the record has frame version 2")),
         (
             b"\1\2\1abc",
-            (2, "TopicRecord", None, 1, None, "TopicRecord: version 1; known are 0 to 0"),
+            (
+                2,
+                "TopicRecord",
+                None,
+                1,
+                None,
+                "TopicRecord: the version is 1, and Lastwrite supports 0 to 0",
+            ),
         ),
-        (None, (None, None, None, None, None, "message cut short: 1 bytes needed, 0 left")),
+        (
+            None,
+            (
+                None,
+                None,
+                None,
+                None,
+                None,
+                "the message is truncated: 1 bytes are needed, but 0 remain",
+            ),
+        ),
     ],
 )
 def test_unknown_metadata_record_is_named(value: bytes | None, expected: tuple[Any, ...]) -> None:
@@ -160,11 +177,11 @@ def test_metadata_record_is_shown_as_text() -> None:
                 None,
             ),
         ),
-        (b"\x00\x63abc", b"\x00\x07xyz", (99, None, None, 7, None, "type 99 is not known")),
-        (b"\x00\x63abc", None, (99, None, None, None, None, "type 99 is not known")),
-        (b"\x01", b"", (None, None, None, None, None, "key of 1 bytes")),
-        (b"", b"", (None, None, None, None, None, "key of 0 bytes")),
-        (None, b"", (None, None, None, None, None, "no key")),
+        (b"\x00\x63abc", b"\x00\x07xyz", (99, None, None, 7, None, "record type 99 is unknown")),
+        (b"\x00\x63abc", None, (99, None, None, None, None, "record type 99 is unknown")),
+        (b"\x01", b"", (None, None, None, None, None, "the key has only 1 bytes")),
+        (b"", b"", (None, None, None, None, None, "the key has only 0 bytes")),
+        (None, b"", (None, None, None, None, None, "the record has no key")),
     ],
 )
 def test_unknown_group_record_is_named(
@@ -177,7 +194,7 @@ def test_record_of_a_newer_version_keeps_its_key() -> None:
     found = decode(GROUPS_TOPIC, COMMIT_KEY, b"\x00\x05" + bytes(30))
     assert found.key == {"group": "laws", "topic": "orders", "partition": 2}
     assert (found.value_version, found.value) == (5, None)
-    assert found.problem == "OffsetCommitValue: version 5; known are 0 to 4"
+    assert found.problem == "OffsetCommitValue: the version is 5, and Lastwrite supports 0 to 4"
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:

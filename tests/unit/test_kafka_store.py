@@ -92,10 +92,10 @@ def test_path_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no Kafka partition"):
         partitions.find_partitions(str(tmp_path))
     (tmp_path / "note.txt").touch()
-    with pytest.raises(NotALog, match="not a file of a Kafka log"):
+    with pytest.raises(NotALog, match="the file is not a part of a Kafka log"):
         partitions.find_partitions(str(tmp_path / "note.txt"))
     write_segment(tmp_path / "segments", 0, [])
-    with pytest.raises(NotALog, match="rename it"):
+    with pytest.raises(NotALog, match="rename the folder"):
         partitions.find_partitions(str(tmp_path / "segments"))
     write_segment(tmp_path / "__cluster_metadata-0", 0, [])
     with pytest.raises(NotALog, match="compact by snapshots"):
@@ -121,7 +121,7 @@ def test_disowned_folder_is_read_without_the_live_ones_checkpoints(
     [report] = lastwrite.compact(
         str(other), config={"cleanup.policy": "compact,delete"}, spark=INLINE
     ).partitions
-    assert report.status is Status.FAILED and "no round cleans it" in str(report.reason)
+    assert report.status is Status.FAILED and "the partition is not compacted" in str(report.reason)
     after = contents(folder.parent)
     assert {name: after[name] for name in before} == before
 
@@ -130,7 +130,7 @@ def test_stale_cleaner_checkpoint_is_named_with_its_line(folder: Path) -> None:
     write_checkpoint(folder.parent, "cleaner-offset-checkpoint", {"t-0": 99})
     [problem] = log_dir.read_partition(str(folder)).problems
     assert "(cleaner-offset-checkpoint, line 't 0 99')" in problem.message
-    assert "remove the line while no broker runs" in str(problem.remedy)
+    assert "stop the broker and remove the line" in str(problem.remedy)
 
 
 def test_partition_is_read_without_changes_on_disk(folder: Path) -> None:
@@ -302,8 +302,8 @@ ONE_BATCH = len(batch(40))
 @pytest.mark.parametrize(
     ("harm", "file", "position", "words"),
     [
-        (cut(f"{LAST}.log", 3), f"{LAST}.log", 4 * ONE_BATCH, "cut short"),
-        (put(f"{LAST}.log", batch(40) + b"xyz"), f"{LAST}.log", ONE_BATCH, "cut short"),
+        (cut(f"{LAST}.log", 3), f"{LAST}.log", 4 * ONE_BATCH, "truncated"),
+        (put(f"{LAST}.log", batch(40) + b"xyz"), f"{LAST}.log", ONE_BATCH, "truncated"),
         (
             overwrite(f"{LAST}.log", ONE_BATCH + 8, bytes(4)),
             f"{LAST}.log",
@@ -316,28 +316,33 @@ ONE_BATCH = len(batch(40))
             ONE_BATCH + 16,
             "magic 9",
         ),
-        (put(f"{LAST}.log", batch(40) + batch(40)), f"{LAST}.log", ONE_BATCH, "out of order"),
+        (
+            put(f"{LAST}.log", batch(40) + batch(40)),
+            f"{LAST}.log",
+            ONE_BATCH,
+            "not after the batch before it",
+        ),
         (overwrite(f"{FIRST}.log", 16, b"\x05"), f"{FIRST}.log", 16, "magic 5"),
-        (put(f"{20:020d}.log", batch(19)), f"{20:020d}.log", 0, "a batch at offset 19"),
-        (cut(f"{FIRST}.index", 3), f"{FIRST}.index", None, "no multiple of 8"),
-        (cut(f"{FIRST}.timeindex", 5), f"{FIRST}.timeindex", None, "no multiple of 12"),
+        (put(f"{20:020d}.log", batch(19)), f"{20:020d}.log", 0, "base offset 19, below"),
+        (cut(f"{FIRST}.index", 3), f"{FIRST}.index", None, "not a multiple of 8"),
+        (cut(f"{FIRST}.timeindex", 5), f"{FIRST}.timeindex", None, "not a multiple of 12"),
         (remove(f"{FIRST}.index"), f"{FIRST}.index", None, "is missing"),
         (remove(f"{FIRST}.timeindex"), f"{FIRST}.timeindex", None, "is missing"),
         (
             put(f"{20:020d}.index", b"\0\0\0\1\0\1\0\0"),
             f"{20:020d}.index",
             0,
-            "leads to byte 65536",
+            "points to byte 65536",
         ),
-        (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "leads to byte 65536"),
-        (put("notes.txt", b"hello"), "notes.txt", None, "foreign"),
-        (put("5.log", b""), "5.log", None, "foreign"),
-        (lambda folder: (folder / "folder").mkdir(), "folder", None, "foreign"),
+        (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "points to byte 65536"),
+        (put("notes.txt", b"hello"), "notes.txt", None, "not a part of a Kafka log"),
+        (put("5.log", b""), "5.log", None, "not a part of a Kafka log"),
+        (lambda folder: (folder / "folder").mkdir(), "folder", None, "not a part of a Kafka log"),
         (
             put("leader-epoch-checkpoint", b"0\n2\n0 0\n"),
             "leader-epoch-checkpoint",
             8,
-            "announces 2",
+            "number of entries is 2",
         ),
         (
             put("partition.metadata", b"version: 0\ntopic_id: x"),
@@ -355,7 +360,7 @@ ONE_BATCH = len(batch(40))
             put("../replication-offset-checkpoint", b"0\n1\n"),
             "../replication-offset-checkpoint",
             4,
-            "announces 1",
+            "number of entries is 1",
         ),
         (
             put("../log-start-offset-checkpoint", b"\xff\n"),

@@ -26,7 +26,7 @@ def test_log_root_below_the_path_is_named(tmp_path: Path, below: str) -> None:
     ):
         with pytest.raises(NotALog) as caught:
             command()
-        assert str(caught.value.remedy).endswith(f"below it: {volume / below}")
+        assert str(caught.value.remedy).endswith(f"below this folder: {volume / below}")
         assert "ledger" not in str(caught.value.remedy)
     assert lastwrite.fetch(str(volume / below), str(tmp_path / "archive")).exit_status == 0
 

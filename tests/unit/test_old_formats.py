@@ -258,14 +258,14 @@ def check_refused(encoded: bytes, words: str) -> None:
         (17, b"\x04", "codec 4"),
         (17, b"\x05", "codec 5"),
         (17, b"\x07", "codec 7"),
-        (26, b"\xff\xff\xff\xfe", "key of length -2"),
-        (26, b"\x7f\xff\xff\xff", "key of length"),
-        (26, b"\x00\x00\x00\x0b", "key of length 11"),
-        (26, b"\x00\x00\x00\x03", "value of length"),
-        (34, b"\xff\xff\xff\xff", "value of length -1"),
-        (34, b"\xff\xff\xff\xfe", "value of length -2"),
-        (34, b"\x00\x00\x00\x05", "value of length 5"),
-        (34, b"\x7f\xff\xff\xff", "value of length"),
+        (26, b"\xff\xff\xff\xfe", "key has length -2"),
+        (26, b"\x7f\xff\xff\xff", "key has length"),
+        (26, b"\x00\x00\x00\x0b", "key has length 11"),
+        (26, b"\x00\x00\x00\x03", "value has length"),
+        (34, b"\xff\xff\xff\xff", "value has length -1"),
+        (34, b"\xff\xff\xff\xfe", "value has length -2"),
+        (34, b"\x00\x00\x00\x05", "value has length 5"),
+        (34, b"\x7f\xff\xff\xff", "value has length"),
     ],
 )
 def test_impossible_field_is_refused(place: int, contradiction: bytes, words: str) -> None:
@@ -289,13 +289,13 @@ def test_size_below_the_fields_is_refused(size: int) -> None:
 @pytest.mark.parametrize(
     ("inside", "words"),
     [
-        (b"", "without a message"),
-        (b"\0" * 16, "cut short"),
+        (b"", "contains no message"),
+        (b"\0" * 16, "truncated"),
         (b"\0" * 40, "size 0"),
-        (V1[:-1], "cut short"),
-        (V1 + b"\0", "cut short"),
+        (V1[:-1], "truncated"),
+        (V1 + b"\0", "truncated"),
         (V1 + V1, "behind 0"),
-        (V1_LZ4, "inside a wrapper"),
+        (V1_LZ4, "contains a wrapper message"),
         (resealed(V1, lambda data: data.__setitem__(16, 2)), "magic 2"),
         (V1[:-1] + b"2", "crc"),
         (b"\xff" + V1[1:], "offset"),
@@ -310,7 +310,7 @@ def test_empty_wrapper_is_refused() -> None:
         V1, lambda data: (data.__setitem__(17, 1), data.__setitem__(slice(26, None), b"\xff" * 8))
     )
     check_refused(null, "null")
-    check_refused(encode_message(Record(3, 5, None, b""), 1)[:17] + b"\x01" + V1[18:], "crc")
+    check_refused(encode_message(Record(3, 5, None, b""), 1)[:17] + b"\x01" + V1[18:], "CRC")
     empty = resealed(
         encode_message(Record(3, 5, None, b""), 1), lambda data: data.__setitem__(17, 2)
     )

@@ -336,7 +336,7 @@ def test_converted_entries_continue_in_a_second_output() -> None:
 
 def test_wrapper_with_a_wrong_size_is_refused_in_little_memory() -> None:
     bomb = encode_wrapper([Record(0, START, b"k", bytes(8 << 20))], 0, Codec.GZIP)
-    with pytest.raises(OutOfMemoryBudget, match="holds more than"):
+    with pytest.raises(OutOfMemoryBudget, match="decompresses to more than"):
         KafkaFormat(1 << 20).split(array(bomb), 0, len(bomb), 0)
 
 

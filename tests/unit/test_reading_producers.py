@@ -126,7 +126,7 @@ def test_transaction_opened_below_the_log_start_is_unstable_from_there(folder: P
 
 def test_broken_snapshot_is_skipped_and_named(folder: Path) -> None:
     snapshot(folder, 3, *[ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1)])
-    for harm, at, words in ((b"\0\2", 0, "version 2"), (b"\0\1\0", 2, "crc")):
+    for harm, at, words in ((b"\0\2", 0, "version 2"), (b"\0\1\0", 2, "CRC")):
         broken = snapshot(folder, 5, ProducerEntry(2, 0, 0, 0, 0, STAMP, 3, -1))
         broken.write_bytes(harm + broken.read_bytes()[len(harm) :])
         log = read(folder)
@@ -270,10 +270,18 @@ def test_transaction_indexes_of_all_segments_are_merged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "at", "words"),
     [
-        (encode_aborted([FIRST]), 0, "marker at offset 2, not above 2"),
-        (encode_aborted([SECOND, SECOND]), 34, "marker at offset 4, not above 4"),
-        (encode_aborted([SECOND]) + b"\0\1" + encode_aborted([FIRST])[2:], 34, "of version 1"),
-        (b"\xff\xff" + encode_aborted([SECOND])[2:], 0, "of version -1"),
+        (
+            encode_aborted([FIRST]),
+            0,
+            "the entry has marker offset 2, which is not above the previous entry's 2",
+        ),
+        (
+            encode_aborted([SECOND, SECOND]),
+            34,
+            "the entry has marker offset 4, which is not above the previous entry's 4",
+        ),
+        (encode_aborted([SECOND]) + b"\0\1" + encode_aborted([FIRST])[2:], 34, "has version 1"),
+        (b"\xff\xff" + encode_aborted([SECOND])[2:], 0, "has version -1"),
     ],
 )
 def test_wrong_transaction_index_is_damage(

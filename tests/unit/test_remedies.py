@@ -99,7 +99,7 @@ CASES = {
     "a path of no system": Case(
         lambda at: (at / "empty").mkdir(),
         "dump empty",
-        "for RocketMQ give a store, for Pulsar an archive",
+        "for RocketMQ, give a store; for Pulsar, give an archive",
         nothing,
         "dump root",
     ),
@@ -122,7 +122,7 @@ CASES = {
     "a missing segment": Case(
         remove_segment,
         "fetch root --to archive",
-        "bring back the whole folder from a backup",
+        "restore the entire folder from a backup",
         restore_folder,
         "fetch root --to archive",
         policy="delete",
@@ -144,7 +144,7 @@ CASES = {
     "an unknown topic id": Case(
         archive_and_identity,
         "restore archive --to new",
-        "name it with --metadata PATH",
+        "with --metadata PATH",
         metadata_elsewhere,
         "restore archive --to new --metadata first",
     ),

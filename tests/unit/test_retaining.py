@@ -214,7 +214,7 @@ def test_unknown_retention_time_deletes_nothing(tmp_path: Path) -> None:
     write_metadata(root, {"t": own})
     silent = plan(root, {}, now_ms=year_later)
     assert silent.status is Status.UNCHANGED and silent.reason is not None
-    assert "retention.ms is set neither by the topic nor here" in silent.reason
+    assert "retention.ms is set neither by the topic nor by --config" in silent.reason
     for stated in ({"log.retention.hours": "168"}, {"retention.ms": "1000"}, {"log.dirs": "/data"}):
         assert plan(root, stated, now_ms=year_later).segments_deleted == 2, stated
     assert plan(root, {"cleanup.policy": "delete"}, now_ms=year_later).segments_deleted == 0, (
@@ -245,7 +245,7 @@ def test_unknown_policy_deletes_nothing_by_size_or_age(tmp_path: Path) -> None:
         and silent.segments_deleted == 0
         and silent.reason is not None
     )
-    assert "cleanup.policy is set neither by the topic nor here" in silent.reason
+    assert "cleanup.policy is set neither by the topic nor by --config" in silent.reason
     for stated in ({"log.cleanup.policy": "delete"}, {"log.dirs": "/data"}):
         assert plan(root, stated, now_ms=AT + 10_000).segments_deleted == 2, stated
     compacted = plan(root, {"log.cleanup.policy": "compact"}, now_ms=AT + 10_000)
@@ -295,8 +295,8 @@ def test_text_output_lists_expired_segments_with_reasons(
         [first] = [line for line in lines if line.startswith("t-0: segment 0 of 171 B")]
         size = 13 * 171
         assert first.endswith(
-            f"{goes} by retention.bytes: of {size} bytes {size - 171} stay without it; "
-            "retention.bytes is 0"
+            f"{goes} by retention.bytes: the log would shrink from {size} to {size - 171} bytes "
+            "without it; retention.bytes is 0"
         )
         assert f"t-0: 3 later segments of 513 B {go} too; see --json" in lines
         assert "t-0: the log start offset changes from 0 to 130" in lines

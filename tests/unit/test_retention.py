@@ -49,7 +49,7 @@ def taken(found: Retention) -> list[int]:
 def test_nothing_expires_without_a_reason() -> None:
     found = expired(log([segment(0), segment(10)], 20, log_start=3), deleting(), NOW)
     assert (found.segments, found.rolls, found.first_base, found.log_start) == ((), False, 0, 3)
-    assert found.stays == "it ends at offset 10, and the log starts at 3"
+    assert found.stays == "it ends at offset 10, and the log start is offset 3"
 
 
 # ---------------------------------------------------------------------- log start
@@ -137,7 +137,9 @@ def test_future_record_keeps_later_segments() -> None:
     whole = log([segment(0, age=50), segment(10, age=-1), segment(20, age=5000), segment(30)], 40)
     found = expired(whole, deleting(retention_ms=10), NOW)
     assert taken(found) == [0]
-    assert found.stays == f"its largest timestamp, time {NOW + 1}, is 1 ms ahead of time {NOW}"
+    assert (
+        found.stays == f"its largest timestamp, time {NOW + 1}, is 1 ms in the future of time {NOW}"
+    )
 
 
 def test_unlimited_retention_time_deletes_nothing() -> None:
@@ -171,7 +173,7 @@ def test_last_segment_is_deleted_unless_it_is_empty() -> None:
     assert (taken(filled), filled.rolls, filled.first_base, filled.log_start) == ([5], True, 12, 12)
     empty = expired(log([segment(5, 0, age=9)], 5), deleting(retention_ms=0), NOW)
     assert (taken(empty), empty.rolls) == ([], False)
-    assert empty.stays == "it is empty and the last one: a broker appends to it"
+    assert empty.stays == "it is the last segment and empty: a broker appends to it"
 
 
 def test_rules_apply_in_order_and_each_segment_names_its_rule() -> None:
@@ -191,13 +193,13 @@ def test_rules_apply_in_order_and_each_segment_names_its_rule() -> None:
             "base_offset": 0,
             "bytes": 100,
             "rule": "log start",
-            "reason": "it ends at offset 10, and the log starts at 10",
+            "reason": "it ends at offset 10, and the log start is offset 10",
         },
         {
             "base_offset": 10,
             "bytes": 100,
             "rule": "retention.bytes",
-            "reason": "of 200 bytes 100 stay without it; retention.bytes is 100",
+            "reason": "the log would shrink from 200 to 100 bytes without it; retention.bytes is 100",
         },
         {
             "base_offset": 20,

@@ -87,7 +87,7 @@ def test_name_sets_its_field(names: dict[str, object], field: str, expected: obj
         ({"delete.retention.mss": 1}, "did you mean delete.retention.ms?"),
         ({"delete_retention_ms": 1}, "did you mean delete.retention.ms?"),
         ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
-        ({"xyzzy": 1}, "no setting is named 'xyzzy'"),
+        ({"xyzzy": 1}, "there is no setting 'xyzzy'"),
         ({"delete.retention.ms": "soon"}, "delete.retention.ms is a whole number, not 'soon'"),
         ({"delete.retention.ms": True}, "delete.retention.ms is a whole number, not True"),
         ({"delete.retention.ms": 1.5}, "whole number"),
@@ -119,7 +119,7 @@ def test_name_sets_its_field(names: dict[str, object], field: str, expected: obj
         ({"max.compaction.lag.ms": 0}, "at least 1"),
         (
             {"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8},
-            "more than max.compaction.lag.ms, 8",
+            "exceeds max.compaction.lag.ms (8)",
         ),
         # A value that another name outdoes is checked all the same.
         (

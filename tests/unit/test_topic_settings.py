@@ -200,7 +200,8 @@ def test_overrides_file_is_decoded() -> None:
         Override("log-*", "retention.ms", "5"),
     )
     with pytest.raises(
-        InvalidConfig, match="line 2, 'cleanup.policy=compact' is not TOPIC:NAME=VALUE"
+        InvalidConfig,
+        match="line 2, 'cleanup.policy=compact' does not have the form TOPIC:NAME=VALUE",
     ):
         decode_overrides_file("\ncleanup.policy=compact\n")
 
@@ -208,10 +209,10 @@ def test_overrides_file_is_decoded() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("t:no.such=1", "no setting is named"),
+        ("t:no.such=1", "there is no setting"),
         ("t:cleanup.policy=compress", "is one of compact, delete"),
-        ("t:log.cleanup.policy=compact", "a broker's setting"),
-        ("t:log.dirs=/x", "a broker's setting"),
+        ("t:log.cleanup.policy=compact", "a setting of brokers"),
+        ("t:log.dirs=/x", "a setting of brokers"),
         ("t:retention.ms=soon", "a whole number"),
         ("t", "TOPIC:NAME=VALUE"),
         (":a=b", "TOPIC:NAME=VALUE"),

@@ -67,7 +67,7 @@ def test_second_disk_alone_is_left_unchanged(disks: tuple[Path, Path]) -> None:
     assert not (b / "cleaner-offset-checkpoint").exists()
     reason = report.partitions[0].reason or ""
     for what in (
-        "nothing is known of topic clicks",
+        "the policy of topic clicks is unknown",
         "--topic-config clicks:cleanup.policy=compact",
         "--config cleanup.policy=compact",
         "--metadata PATH",
@@ -146,7 +146,7 @@ def test_metadata_of_another_cluster_is_ignored(disks: tuple[Path, Path], tmp_pa
     report = compact(a, b)
     assert statuses(report) == {"orders-0": "cleaned", "clicks-0": "skipped", "orders-1": "skipped"}
     reason = report.partitions[1].reason or ""
-    assert "of-a-and-b" in reason and "of-b-alone" in reason and "was not asked" in reason
+    assert "of-a-and-b" in reason and "of-b-alone" in reason and "was not used" in reason
     with pytest.raises(InvalidConfig, match="of-a-and-b.*of-b-alone"):
         compact(b, metadata=str(a))
     # A copy without meta.properties belongs to the one cluster there is, and of two to none.
@@ -230,7 +230,9 @@ def test_daemon_skips_unknown_topics_and_names_them(disks: tuple[Path, Path]) ->
 def test_explain_and_inspect_agree_with_compact(disks: tuple[Path, Path]) -> None:
     a, b = disks
     [clicks, orders] = lastwrite.explain(str(b), now_ms=NOW_MS).partitions
-    assert not clicks.is_due and "nothing is known of topic clicks" in clicks.reasons[0].message
+    assert (
+        not clicks.is_due and "the policy of topic clicks is unknown" in clicks.reasons[0].message
+    )
     [clicks, orders] = lastwrite.explain(str(b), metadata=str(a), now_ms=NOW_MS).partitions
     assert "cleanup.policy is delete" in clicks.reasons[0].message and orders.is_due
     seen = {
@@ -286,9 +288,9 @@ def test_text_output_names_the_missing_setting_once(
     said = capsys.readouterr().out
     assert (
         said.count("--topic-config") == 1
-        and "skipped: clicks, orders: state its policy by --topic-config" in said
+        and "skipped: clicks, orders: give the cluster's metadata with --metadata PATH" in said
     )
-    assert "nothing is known of topic orders" in said
+    assert "the policy of topic orders is unknown" in said
 
 
 def test_every_partition_lists_its_settings(disks: tuple[Path, Path]) -> None:
@@ -413,7 +415,7 @@ def test_topic_matched_only_by_a_pattern_is_not_named(disks: tuple[Path, Path]) 
     assert contents(b / "clicks-0") == before
     for topic, wanted in (
         (["click*", "clicks"], ""),
-        ("click*", "nothing is known of topic clicks"),
+        ("click*", "the policy of topic clicks is unknown"),
     ):
         (found,) = lastwrite.settings(str(b), topic=topic).topics
         assert wanted in (found.reason or "") and bool(found.reason) is bool(wanted)
@@ -432,7 +434,7 @@ def test_broken_metadata_log_is_a_single_error(
     log.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
     before = contents(tmp_path)
     for act in (compact, lambda *paths: lastwrite.plan(list(map(str, paths)), spark=INLINE)):
-        with pytest.raises(CorruptLog, match=f"{log}, byte 0: .* by --metadata PATH") as caught:
+        with pytest.raises(CorruptLog, match=f"{log}, byte 0: .* with --metadata PATH") as caught:
             act(a, b)
         assert caught.value.exit_status == 3 and "partition" not in str(caught.value)
     for command in ("inspect", "explain", "settings"):
@@ -446,7 +448,7 @@ def test_broken_metadata_log_is_a_single_error(
     write_log(c / "payments-0")
     found = compact(a, c)
     assert statuses(found) == {"orders-0": "damaged", "payments-0": "cleaned"}
-    assert "by --metadata PATH" in str(found.to_dict()["partitions"][0])
+    assert "with --metadata PATH" in str(found.to_dict()["partitions"][0])
 
 
 def test_plan_uses_the_conditional(

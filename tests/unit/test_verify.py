@@ -313,7 +313,7 @@ def test_duplicate_batch_is_damage_or_growth(tmp_path: Path, before: Path) -> No
             )
             report = verify(root, before)
             assert report.exit_status == 3
-            assert "offsets do not rise" in str(report.partitions[0].reason)
+            assert "offsets do not increase" in str(report.partitions[0].reason)
     shifted = replace(BEFORE[18][0], base=20, last=21, records=(R(20, "d", "18"), R(21, "a", "19")))
     report = verify(write(tmp_path / "shifted", {**AFTER, 18: (*AFTER[18], shifted)}), before)
     assert found(report) == [] and "has grown" in str(report.partitions[0].advice)
@@ -650,7 +650,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         SECOND + 8,
         "length",
     ),
-    "offset back": (lambda r: poke(r, LOG, SECOND, struct.pack(">q", 2)), LOG, SECOND, "rise"),
+    "offset back": (
+        lambda r: poke(r, LOG, SECOND, struct.pack(">q", 2)),
+        LOG,
+        SECOND,
+        "do not increase",
+    ),
     "offset beyond": (
         lambda r: poke(r, LOG, sum(SIZES[:3]), struct.pack(">q", 11)),
         LOG,
@@ -669,7 +674,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         SECOND,
         "lz4",
     ),
-    "record": (lambda r: (poke(r, LOG, 61 + 4, b"\x7e"), crc_fits(r, 0)), LOG, 61, "lengths"),
+    "record": (
+        lambda r: (poke(r, LOG, 61 + 4, b"\x7e"), crc_fits(r, 0)),
+        LOG,
+        61,
+        "a length inside a record",
+    ),
     "torn tail of a closed segment": (
         lambda r: (r / "t-0" / LOG).write_bytes((r / "t-0" / LOG).read_bytes()[:-5]),
         LOG,
@@ -678,8 +688,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     ),
     "index that lies": (lambda r: poke(r, INDEX, 8 + 4, BESIDE), INDEX, 8, "batch begins"),
     "index behind the end": (lambda r: poke(r, INDEX, 16 + 4, b"\x7f"), INDEX, 16, "byte"),
-    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "beyond it"),
-    "index that falls": (lambda r: poke(r, INDEX, 8 + 3, b"\x01"), INDEX, 8, "rise"),
+    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "after that offset"),
+    "index that falls": (
+        lambda r: poke(r, INDEX, 8 + 3, b"\x01"),
+        INDEX,
+        8,
+        "not above the entry before it",
+    ),
     "index torn": (
         lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"),
         INDEX,
@@ -692,7 +707,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         lambda r: poke(r, TIMES, 0, struct.pack(">q", T + 4)),
         TIMES,
         0,
-        "later than",
+        "a record there has time",
     ),
     "time index ends early": (
         lambda r: (r / "t-0" / TIMES).write_bytes((r / "t-0" / TIMES).read_bytes()[:-12]),
@@ -704,13 +719,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
         lambda r: poke(r, TIMES, 24, struct.pack(">q", T + 11)),
         TIMES,
         24,
-        "gives the batch up to offset",
+        "for the batch that ends at offset",
     ),
     "foreign file": (
         lambda r: (r / "t-0" / "notes.txt").write_text("?"),
         "notes.txt",
         None,
-        "foreign",
+        "not a part of a Kafka log",
     ),
     "epochs": (
         lambda r: poke(r, "leader-epoch-checkpoint", 0, b"x"),

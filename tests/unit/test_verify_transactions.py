@@ -257,7 +257,7 @@ def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_p
     )
     if with_index:  # without it the log alone looks as if all had been committed
         report = verify(tmp_path, after)
-        assert report.exit_status == 3 and "names a marker that is not there" in str(
+        assert report.exit_status == 3 and "points to an abort marker that does not exist" in str(
             report.problems[0]
         )
     # A shell of the transaction is enough to need its marker.
@@ -279,7 +279,7 @@ def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_p
 def test_aborted_data_without_its_index_entry_is_found(tmp_path: Path) -> None:
     report = verify(tmp_path, LOG.without(aborted=False), LOG)
     assert found(report) == [("transaction_index", None)]
-    assert "an entry is missing for producer 1" in report.violations[0].message
+    assert "no entry for the transaction of producer 1" in report.violations[0].message
     assert str(report.violations[0].path).endswith(f"{0:020d}.txnindex")
     assert verify(tmp_path, LOG.without(aborted=False)).exit_status == 3
 

@@ -35,7 +35,9 @@ def folder_state(folder: str) -> tuple[int, int]:
     try:
         seen = os.stat(folder)
     except OSError as error:
-        raise to_log_error(error, folder, "look at the partition") from error
+        raise to_log_error(
+            error, folder, "read the attributes of the partition's folder"
+        ) from error
     return seen.st_ino, seen.st_mtime_ns
 
 
@@ -47,7 +49,7 @@ def noted_ns(root: str) -> int:
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise to_log_error(error, path, "look at the checkpoint") from error
+        raise to_log_error(error, path, "read the attributes of the checkpoint") from error
 
 
 def marks(folder: str, end_offset: int) -> tuple[object, ...]:
@@ -127,10 +129,11 @@ def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator
 
 def _lost(log: PartitionLog) -> CommitConflict:
     return CommitConflict(
-        f"generation {log.generation} was replaced while it was read, and its objects were removed",
+        f"another program replaced generation {log.generation} of the log and removed its objects "
+        "during the command",
         path=log.folder,
-        remedy="run again; let compactions and sweeps keep replaced objects for longer "
-        "(storage.keepReplacedMs)",
+        remedy="run again; to avoid this, raise storage.keepReplacedMs for compact and sweep, "
+        "which is the time that replaced objects are kept",
     )
 
 

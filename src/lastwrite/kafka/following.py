@@ -32,7 +32,10 @@ class KafkaFollowResult:
 
     def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
-            raise InvalidConfig("one live cluster at a time", remedy="start one for each")
+            raise InvalidConfig(
+                "the command fetches from one live cluster at a time",
+                remedy="start one command for each cluster",
+            )
         (self._url,) = wanted.sources
         self._wanted = wanted
         config = wanted.config()
@@ -68,7 +71,7 @@ class KafkaFollowResult:
                 self.stop()
                 raise
         if self._is_stopped:
-            raise LogError("the work was stopped", remedy="start again when you like")
+            raise LogError("the fetch was stopped", remedy="run again to continue")
         return found
 
     def _names(self) -> list[TopicPartition]:
@@ -85,7 +88,7 @@ class KafkaFollowResult:
             names = self._matching()
         gone = self._known - set(names)
         for topic in sorted({name.topic for name in gone}):
-            wanted.progress.note(f"{topic} is not in the cluster any more; its archive is kept")
+            wanted.progress.note(f"{topic} was deleted from the cluster; its archive is kept")
         for name in gone:
             self._run.forget(name)
         return names
@@ -98,7 +101,9 @@ class KafkaFollowResult:
         texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()
         for text in texts:
             if not any(is_asked(text, (name,)) for name in topics):
-                wanted.progress.note(f"waiting for {text}: the cluster has no such topic yet")
+                wanted.progress.note(
+                    f"waiting for topic {text}, which the cluster does not have yet"
+                )
         return [
             TopicPartition(topic, number)
             for topic, found in sorted(topics.items())
@@ -127,7 +132,8 @@ class KafkaFollowResult:
         log = run.fetch(name)
         if log.aside is not None:
             self._wanted.progress.note(
-                f"{name}: set aside the records that the log lacks: {log.aside}"
+                f"{name}: the archive's records that the log does not have were set aside: "
+                f"{log.aside}"
             )
         level = run.levels.get(name)
         end, behind = run.ends.get(name), None

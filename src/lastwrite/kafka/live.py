@@ -54,7 +54,10 @@ def fetch_live(wanted: FollowRequest) -> LogsFetched:
     """
     url, to, topic = wanted.sources[0], wanted.to, wanted.topic
     if len(wanted.sources) > 1:
-        raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
+        raise InvalidConfig(
+            "the command fetches from one live cluster at a time",
+            remedy="run the command once for each cluster",
+        )
     config, progress = wanted.config(), wanted.progress
     client = KafkaClientConfig.from_names(config)
     rules = rules_of(config)
@@ -184,7 +187,7 @@ class KafkaSyncContext:
             for each, said in told.items():
                 known = None if isinstance(said, LogError) else said
                 if known is None:
-                    self._progress.note(f"{said}; the settings of --config are used")
+                    self._progress.note(f"{said}; the settings given with --config are used")
                 found = resolve(each, overrides, known, rules, is_named(topic, (each,)))
                 self._settings[each] = known, found.config
 

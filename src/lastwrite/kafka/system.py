@@ -78,10 +78,11 @@ from lastwrite.storage.parallel_sync import side_by_side
 from lastwrite.storage.throttle import Spend
 
 _AGE_UNKNOWN = (
-    "retention.ms is set neither by the topic nor here, and the brokers' own is not known"
+    "retention.ms is set neither by the topic nor by --config, and the brokers' default is unknown"
 )
 _POLICY_UNKNOWN = (
-    "cleanup.policy is set neither by the topic nor here, and the brokers' own is not known"
+    "cleanup.policy is set neither by the topic nor by --config, and the brokers' default is "
+    "unknown"
 )
 _ASK_AGAIN_S = 1.0
 
@@ -98,8 +99,8 @@ class KafkaSystem(System):
     notes = watching.NOTES
     governs_keyless = f"{keyless.OPTION} ({keyless.RATIO})"
     policy_remedy = (
-        "also name the log root with the cluster's metadata, give it with --metadata, or give "
-        "--config cleanup.policy=compact if all of them are compacted"
+        "give the cluster's metadata with --metadata PATH, or also name the log root that "
+        "contains it; if all of these topics are compacted, give --config cleanup.policy=compact"
     )
     damage_remedy = RESTORE
 
@@ -241,22 +242,27 @@ class KafkaSystem(System):
         topic = self.name_of(folder).topic
         if archived.is_archived(folder):
             return Unmanaged(
-                f"nothing was known of topic {topic} when it was fetched: it is left alone",
-                f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of "
-                "all such topics by --config cleanup.policy=compact",
+                f"the policy of topic {topic} was unknown when it was fetched: the partition was "
+                "left unchanged",
+                f"give the topic's policy with --topic-config {topic}:cleanup.policy=compact, or "
+                "the policy of all such topics with --config cleanup.policy=compact",
             )
         spokesman, _ = self._metadata_of(self.root_of(folder))
         if spokesman.folder is not None:
             why = f"the cluster's metadata in {spokesman.folder} does not list topic {topic}"
         else:
-            why = "; ".join((f"nothing is known of topic {topic}", *spokesman.refused))
+            why = "; ".join((f"the policy of topic {topic} is unknown", *spokesman.refused))
         if "log.cleanup.policy" in config:
-            why += ", and log.cleanup.policy is the brokers' default, not the topic's policy"
+            why += (
+                ", and log.cleanup.policy in --config is the brokers' default, not the topic's "
+                "policy"
+            )
         return Unmanaged(
-            f"{why}: it is left alone",
-            f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of all such topics by "
-            "--config cleanup.policy=compact, or show the cluster's metadata by naming the broker's other log roots "
-            "or by --metadata PATH",
+            f"{why}: the partition was left unchanged",
+            "give the cluster's metadata with --metadata PATH, or also name the broker's other "
+            "log roots; or give the topic's policy with --topic-config "
+            f"{topic}:cleanup.policy=compact, or the policy of all such topics with --config "
+            "cleanup.policy=compact",
         )
 
     def _refuse_disowned(self, folder: str) -> None:
@@ -268,11 +274,11 @@ class KafkaSystem(System):
         why = partitions.why_disowned(folder)
         if why is not None:
             raise LogError(
-                f"{why}: no round cleans it",
+                f"{why}: the partition is not compacted",
                 path=folder,
-                remedy="nothing was changed; inspect, dump, read, verify and fetch can read it; to "
-                f"compact it, copy it to a folder named {self.name_of(folder)} outside of the "
-                "log root",
+                remedy="nothing was changed; the commands inspect, dump, read, verify and fetch "
+                "can read the partition; to compact it, copy its folder to a folder named "
+                f"{self.name_of(folder)} outside of the log root",
             )
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
@@ -419,7 +425,7 @@ class KafkaSystem(System):
                 rolls=False,
                 first_base=first,
                 log_start=log.log_start,
-                stays="nothing is known of the topic",
+                stays="the topic's policy is unknown",
             )
         found = expired(log, settings.of_retention, now_ms)
         if not settings.config.deletes or (settings.is_policy_stated and settings.is_age_stated):

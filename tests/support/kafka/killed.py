@@ -330,11 +330,11 @@ SHORT = cut(ACTIVE, ACTIVE + 8, 0)
 WITNESSES: dict[str, Harm] = {
     "the high watermark is 190": checkpoint("replication-offset-checkpoint", END),
     "the first dirty offset is 190": checkpoint("cleaner-offset-checkpoint", END),
-    "the log's start is 190": log_start(END),
+    "the log start is 190": log_start(END),
     "the recovery point is 190": lambda folder: None,
-    f"{name(END, 'snapshot')} is of that offset": snapshot(END, 3),
-    f"producer 7 in {name(ACTIVE, 'snapshot')} wrote up to 189": snapshot(ACTIVE, END - 1),
-    "leader epoch 1 begins at 190": epochs(0, END),
+    f"the producer snapshot {name(END, 'snapshot')} exists": snapshot(END, 3),
+    f"producer 7 wrote up to offset 189 ({name(ACTIVE, 'snapshot')})": snapshot(ACTIVE, END - 1),
+    "leader epoch 1 starts at offset 190": epochs(0, END),
 }
 # The same, of what is there up to the place where the log is torn.
 EARLIER = [
@@ -352,7 +352,7 @@ LOSSES = [
         missing=(150, 179),
         ends=150,
         removed=1,
-        says="the next segment begins at 180",
+        says="the next segment begins at offset 180",
     ),
     Loss(
         "a closed segment that is torn below the recovery point",
@@ -395,7 +395,7 @@ LOSSES = [
         [remove(name(EACH))],
         [0, EACH + 5, END],
         missing=(60, 119),
-        says="and the next segment begins at 120",
+        says="and the next segment begins at offset 120",
     ),
     Loss(
         "a closed segment without its file, of which one index is left",
@@ -407,7 +407,7 @@ LOSSES = [
         [marked(ACTIVE, 185, 195, 205), remove(name(ACTIVE))],
         ends=180,
         missing=(180, 205),
-        says="nothing comes after it",
+        says="no segment follows",
     ),
     Loss(
         "the first batch of all is bad",
@@ -421,21 +421,21 @@ LOSSES = [
         [put_at(ACTIVE, ACTIVE + 4, 70, b"\xff")],
         missing=(184, 189),
         ends=184,
-        says="whole batches from offset 185 on come after it at byte",
+        says="complete batches from offset 185 on come after it at byte",
     ),
     Loss(
         "a bad size in the active segment",
         [put_at(ACTIVE, ACTIVE + 4, 8, bytes(4))],
         missing=(184, 189),
         ends=184,
-        says="whole batches from offset 185 on come after it at byte",
+        says="complete batches from offset 185 on come after it at byte",
     ),
     Loss(
         "a size that reaches behind the file",
         [put_at(ACTIVE, ACTIVE + 4, 8, b"\x01")],
         missing=(184, 189),
         ends=184,
-        says="whole batches from offset 185 on come after it at byte",
+        says="complete batches from offset 185 on come after it at byte",
     ),
     Loss(
         "a page of zeros in the active segment",
@@ -443,7 +443,7 @@ LOSSES = [
         [0, ACTIVE],
         missing=(182, 189),
         ends=182,
-        says="whole batches from offset",
+        says="complete batches from offset",
     ),
     Loss(
         "two bad places",
@@ -493,7 +493,7 @@ LOSSES = [
         ],
         [0, 2 * EACH],
         ends=120,
-        says="a broker's start empties the whole segment",
+        says="a broker's start would empty the segment",
     ),
     Loss(
         "the log start lies behind what is left",
@@ -509,7 +509,7 @@ LOSSES = [
         [add(name(EACH), bytes(4096))],
         ends=120,
         removed=2,
-        says="before segments that are whole",
+        says="although later segments contain records",
     ),
     *(
         Loss(

@@ -116,7 +116,7 @@ def _decode(value: bytes) -> tuple[int, Mapping[str, Any]] | None:
     reader = MessageReader(value)
     frame = reader.unsigned()
     if frame != FRAME_VERSION:
-        raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
+        raise UnsupportedFormat(f"the metadata record has frame version {frame}", 0)
     number, version = reader.unsigned(), reader.unsigned()
     if number in _NUMBERS:
         return number, METADATA_RECORDS[number].decode(value, version, reader.position)[0]

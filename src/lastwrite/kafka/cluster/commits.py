@@ -153,7 +153,9 @@ def place_of(key: bytes | None) -> GroupPartition | None:
         topic, at = _read_text(key, at)
         (partition,) = struct.unpack_from(">i", key, at)
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptLog(f"a position's key of {len(key)} bytes: {error}", 0) from error
+        raise CorruptLog(
+            f"a committed offset's key of {len(key)} bytes cannot be decoded: {error}", 0
+        ) from error
     return GroupPartition(group, topic, partition)
 
 
@@ -178,14 +180,16 @@ def commit_of(value: bytes) -> Commit:
         metadata, at = _read_text(value, _VALUE.size)
         (at_ms,) = struct.unpack_from(">q", value, at)
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptLog(f"a position of {len(value)} bytes: {error}", 0) from error
+        raise CorruptLog(
+            f"a committed offset's value of {len(value)} bytes cannot be decoded: {error}", 0
+        ) from error
     return Commit(offset, epoch, metadata, at_ms)
 
 
 def _other_version(value: bytes) -> Commit:
     found = decode_internal_record(GROUPS_TOPIC, key_of(GroupPartition("", "", 0)), value)
     if found.value is None:
-        raise CorruptLog(found.problem or "no position", 0)
+        raise CorruptLog(found.problem or "the record contains no committed offset", 0)
     return Commit(
         found.value["offset"],
         found.value.get("leaderEpoch", -1),
@@ -203,5 +207,5 @@ def _text(text: str) -> bytes:
 def _read_text(data: bytes, at: int) -> tuple[str, int]:
     (length,) = struct.unpack_from(">h", data, at)
     if length < 0 or at + 2 + length > len(data):
-        raise struct.error(f"a text of {length} bytes at {at}")
+        raise struct.error(f"the text at byte {at} has length {length}")
     return data[at + 2 : at + 2 + length].decode(), at + 2 + length

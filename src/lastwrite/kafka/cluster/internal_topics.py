@@ -81,7 +81,11 @@ def _type(
 # fmt: off
 _GROUP  = (SchemaField("groupId", STRING),)
 _MEMBER = (*_GROUP, SchemaField("memberId", STRING))
-_COMMIT = (SchemaField("group", STRING), SchemaField("topic", STRING), SchemaField("partition", I32))
+_COMMIT = (
+    SchemaField("group",     STRING),
+    SchemaField("topic",     STRING),
+    SchemaField("partition", I32),
+)
 _SHARE  = (*_GROUP, SchemaField("topicId", UUID), SchemaField("partition", I32))
 
 _CLASSIC_MEMBER = Struct((
@@ -96,13 +100,19 @@ _CLASSIC_MEMBER = Struct((
 ))
 _CLASSIC_PROTOCOLS = Struct(nullable=True, fields=(
     SchemaField("sessionTimeoutMs",   I32),
-    SchemaField("supportedProtocols", Array(Struct((SchemaField("name", STRING), SchemaField("metadata", BYTES))))),
+    SchemaField("supportedProtocols", Array(Struct((
+        SchemaField("name",     STRING),
+        SchemaField("metadata", BYTES),
+    )))),
 ))
 _OF_TOPIC = Struct((
     SchemaField("topicId",    UUID),
     SchemaField("partitions", Array(I32)),
 ))
-_OF_TOPIC_WITH_EPOCHS = Struct((*_OF_TOPIC.fields, SchemaField("assignmentEpochs", Array(I32), tag=0)))
+_OF_TOPIC_WITH_EPOCHS = Struct((
+    *_OF_TOPIC.fields,
+    SchemaField("assignmentEpochs", Array(I32), tag=0),
+))
 _NAMED_TOPIC = Struct((
     SchemaField("topicId",   UUID),
     SchemaField("topicName", STRING),
@@ -352,14 +362,14 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
     if topic == METADATA_TOPIC:
         return _metadata_record(value or b"")
     if key is None:
-        return DecodedRecord(None, None, None, None, None, "no key")
+        return DecodedRecord(None, None, None, None, None, "the record has no key")
     if len(key) < 2:
-        return DecodedRecord(None, None, None, None, None, f"key of {len(key)} bytes")
+        return DecodedRecord(None, None, None, None, None, f"the key has only {len(key)} bytes")
     number = int.from_bytes(key[:2], "big", signed=True)
     kind = RECORD_TYPES[topic].get(number)
     if kind is None:
         return DecodedRecord(
-            number, None, None, _version(value), None, f"type {number} is not known"
+            number, None, None, _version(value), None, f"record type {number} is unknown"
         )
     problems: list[str] = []
     fields = _fields(kind.key, key, 0, problems)
@@ -412,10 +422,10 @@ def _metadata_record(value: bytes) -> DecodedRecord:
     except LogError as error:
         return DecodedRecord(None, None, None, None, None, error.problem)
     if frame != FRAME_VERSION:
-        return DecodedRecord(None, None, None, None, None, f"frame of version {frame}")
+        return DecodedRecord(None, None, None, None, None, f"the record has frame version {frame}")
     table = METADATA_RECORDS.get(number)
     if table is None:
-        return DecodedRecord(number, None, None, version, None, f"type {number} is not known")
+        return DecodedRecord(number, None, None, version, None, f"record type {number} is unknown")
     problems: list[str] = []
     content = _fields(table, value, version, problems, reader.position)
     return DecodedRecord(number, table.name, None, version, content, "; ".join(problems) or None)
@@ -446,7 +456,7 @@ def _fields(
         problems.append(f"{message.name}: {error.problem}")
         return None
     if end < len(data):
-        problems.append(f"{message.name}: {len(data) - end} bytes after the last field")
+        problems.append(f"{message.name}: {len(data) - end} bytes follow the last field")
     return found
 
 

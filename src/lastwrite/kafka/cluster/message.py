@@ -105,7 +105,9 @@ class MessageSchema:
             CorruptLog: a length or a string is invalid.
         """
         if not 0 <= version <= self.last:
-            raise UnsupportedFormat(f"version {version}; known are 0 to {self.last}", at)
+            raise UnsupportedFormat(
+                f"the version is {version}, and Lastwrite supports 0 to {self.last}", at
+            )
         reader = MessageReader(data, at)
         decoder = _Decoder(reader, version, self.flexible is not None and version >= self.flexible)
         return decoder.fields(self.fields), reader.position
@@ -127,7 +129,8 @@ class MessageReader:
         left = len(self._data) - self.position
         if not 0 <= count <= left:
             raise TruncatedLog(
-                f"message cut short: {count} bytes needed, {left} left", self.position
+                f"the message is truncated: {count} bytes are needed, but {left} remain",
+                self.position,
             )
         self.position += count
         return bytes(self._data[self.position - count : self.position])
@@ -144,7 +147,7 @@ class MessageReader:
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise CorruptLog("varint of more than 5 bytes", start)
+        raise CorruptLog("a varint has more than 5 bytes", start)
 
     def text(self, size: int) -> str:
         """Read a UTF-8 string of ``size`` bytes.
@@ -156,7 +159,7 @@ class MessageReader:
         try:
             return self.take(size).decode("utf-8")
         except UnicodeDecodeError:
-            raise CorruptLog("text that is not UTF-8", start) from None
+            raise CorruptLog("a text is not UTF-8", start) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from lastwrite.storage.files import to_log_error
 
 FOLDER = f"{METADATA_TOPIC}-0"
 _REMEDY = (
-    "no topic's policy is known, and nothing was changed; give the metadata of another broker or controller of this "
-    "cluster by --metadata PATH"
+    "nothing was changed, because the topics' policies are unknown; give the metadata of another "
+    "broker or controller of this cluster with --metadata PATH"
 )
 
 RecordT = TypeVar("RecordT")
@@ -168,7 +168,7 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
     reader = MessageReader(value)
     frame = reader.unsigned()
     if frame != FRAME_VERSION:
-        raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
+        raise UnsupportedFormat(f"the metadata record has frame version {frame}", 0)
     number, version = reader.unsigned(), reader.unsigned()
     if number in (_TOPIC, _PARTITION, _CHANGE, _REMOVED):
         return number, METADATA_RECORDS[number].decode(value, version, reader.position)[0]
@@ -280,6 +280,6 @@ def _record(value: bytes, at: int, decode: Decode[RecordT]) -> RecordT | None:
     try:
         return decode(value)
     except TruncatedLog as error:
-        raise CorruptLog(f"{error.problem}, in the batch that begins here", at) from error
+        raise CorruptLog(f"{error.problem}, in the batch that begins at this byte", at) from error
     except LogError as error:
-        raise type(error)(f"{error.problem}, in the batch that begins here", at) from error
+        raise type(error)(f"{error.problem}, in the batch that begins at this byte", at) from error

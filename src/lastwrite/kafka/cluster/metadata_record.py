@@ -86,14 +86,14 @@ def decode_metadata_record(value: bytes) -> MetadataRecord | None:
     fields = MessageReader(value)
     frame = fields.unsigned()
     if frame != _FRAME_VERSION:
-        raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
+        raise UnsupportedFormat(f"the metadata record has frame version {frame}", 0)
     kind, version = fields.unsigned(), fields.unsigned()
     if kind in (member.value for member in Transaction):
         return Transaction(kind)
     if kind not in (_TOPIC, _CONFIG, _REMOVE_TOPIC):
         return None
     if version != 0:
-        raise UnsupportedFormat(f"metadata record of kind {kind}, version {version}", 1)
+        raise UnsupportedFormat(f"the metadata record has type {kind} and version {version}", 1)
     if kind == _TOPIC:
         return TopicRecord(_text(fields) or "", fields.take(_ID_BYTES))
     if kind == _REMOVE_TOPIC:

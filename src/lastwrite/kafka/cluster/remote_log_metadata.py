@@ -104,7 +104,7 @@ def decode_segment_state(value: bytes) -> SegmentState | None:
     fields = MessageReader(value)
     frame = fields.unsigned()
     if frame != _FRAME_VERSION:
-        raise UnsupportedFormat(f"a record of a tier's metadata in a frame of version {frame}", 0)
+        raise UnsupportedFormat(f"the remote log metadata record has frame version {frame}", 0)
     kind, version = fields.unsigned(), fields.unsigned()
     schema = _KINDS.get(kind)
     if schema is None:

@@ -67,11 +67,15 @@ def read_identity(path: str) -> RootIdentity:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise to_log_error(error, path, "read whose log root this is") from error
+        raise to_log_error(error, path, "read the ids of broker and cluster") from error
     except (UnicodeDecodeError, InvalidConfig) as error:
         at = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise CorruptLog(
-            f"not a properties text: {error}", at, path, "restore it from another log root"
+            f"the file is not a properties file: {error}",
+            at,
+            path,
+            "restore the file from a backup; its cluster.id and node.id are the same in the "
+            "broker's other log.dirs, its directory.id is not",
         ) from error
     return RootIdentity(
         found.get("cluster.id") or None,
@@ -110,9 +114,10 @@ class MetadataLookup:
                 ours = read_meta_properties(root).cluster
                 if None not in (ours, theirs) and ours != theirs:
                     raise InvalidConfig(
-                        f"the metadata in {self._stated} is of cluster {theirs}, this log root of {ours}",
+                        f"the metadata in {self._stated} belongs to cluster {theirs}, but this "
+                        f"log root belongs to cluster {ours}",
                         path=root,
-                        remedy="give the metadata of the log root's own cluster with --metadata",
+                        remedy=f"give the metadata of cluster {ours} with --metadata",
                     )
 
     def metadata_for(self, root: str) -> MetadataSource:
@@ -157,12 +162,13 @@ class MetadataLookup:
                     return MetadataSource(folder, mine.node)
                 silent = root if mine.cluster is None else other
                 refused.append(
-                    f"the metadata in {folder} was not asked: {silent} has no meta.properties, and the roots that were "
-                    f"named are of clusters {' and '.join(named)}"
+                    f"the metadata in {folder} was not used: {silent} has no meta.properties, and "
+                    f"the given log roots belong to several clusters: {' and '.join(named)}"
                 )
             else:
                 refused.append(
-                    f"the metadata in {folder} was not asked: it is of cluster {theirs}, and {root} of {mine.cluster}"
+                    f"the metadata in {folder} was not used: it belongs to cluster {theirs}, but "
+                    f"{root} belongs to cluster {mine.cluster}"
                 )
         return MetadataSource(None, mine.node, tuple(refused))
 
@@ -177,17 +183,18 @@ def _metadata_at(path: str) -> str:
         names = os.listdir(path)
     except OSError as error:
         raise NotALog(
-            f"cannot read the cluster's metadata: {error.strerror}",
+            f"the cluster's metadata cannot be read: {error.strerror}",
             path=path,
-            remedy="check --metadata",
+            remedy="check the path of --metadata",
         ) from error
     is_metadata = os.path.basename(path) == FOLDER or any(
         name.endswith(".checkpoint") for name in names
     )
     if not is_metadata or not any(name.endswith((".log", ".checkpoint")) for name in names):
         raise NotALog(
-            "no metadata log of a cluster there",
+            "the path of --metadata contains no metadata log of a cluster",
             path=path,
-            remedy=f"give a broker's or controller's log root, or the folder {FOLDER} in it, or a copy of either",
+            remedy=f"give the log root of a broker or controller, or its folder {FOLDER}, or a "
+            "copy of one of them",
         )
     return path

@@ -104,29 +104,37 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     """
     left = len(segment) - at
     if left < 17:  # the first 17 bytes have the same layout in all formats
-        raise TruncatedLog(f"batch header cut short: {left} of {BATCH_HEADER.size} bytes", at)
+        raise TruncatedLog(
+            f"the batch header is truncated to {left} of {BATCH_HEADER.size} bytes", at
+        )
     length = int.from_bytes(bytes(segment[at + 8 : at + 12]), "big", signed=True)
     magic = int.from_bytes(bytes(segment[at + 16 : at + 17]), "big", signed=True)
     if length < SHORTEST_ENTRY_BYTES:
-        raise CorruptLog(f"batch of length {length}", at + 8)
+        raise CorruptLog(f"the batch has length {length}", at + 8)
     if magic in (0, 1):
         return decode_old_header(segment, at)
     if magic != MAGIC:
         raise UnsupportedFormat(f"{UNKNOWN_MAGIC} (magic {magic})", at + 16, remedy=UPGRADE)
     if length < BATCH_HEADER.size - LENGTH_END:
-        raise CorruptLog(f"batch of length {length}, shorter than its header", at + 8)
+        raise CorruptLog(f"the batch has length {length}, less than a batch header", at + 8)
     if left < BATCH_HEADER.size:
-        raise TruncatedLog(f"batch header cut short: {left} of {BATCH_HEADER.size} bytes", at)
+        raise TruncatedLog(
+            f"the batch header is truncated to {left} of {BATCH_HEADER.size} bytes", at
+        )
     header = BatchHeader._make(BATCH_HEADER.unpack_from(segment, at))
     if header.base_offset < 0:
-        raise CorruptLog(f"base offset {header.base_offset}", at)
+        raise CorruptLog(f"the batch has the negative base offset {header.base_offset}", at)
     if header.last_offset_delta < 0 or header.last_offset >= _MAX_I64:
         raise CorruptLog(
-            f"last offset delta {header.last_offset_delta} from {header.base_offset}", at + 23
+            f"the batch has last offset delta {header.last_offset_delta} at base offset "
+            f"{header.base_offset}",
+            at + 23,
         )
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptLog(
-            f"{header.record_count} records in {header.last_offset_delta + 1} offsets", at + 57
+            f"the batch has {header.record_count} records, but only "
+            f"{header.last_offset_delta + 1} offsets",
+            at + 57,
         )
     return header
 
@@ -153,11 +161,15 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
         return decode_old_batch(segment, at, limit_bytes)
     left = len(segment) - at
     if header.size_bytes > left:
-        raise TruncatedLog(f"batch cut short: {left} of {header.size_bytes} bytes", at)
+        raise TruncatedLog(f"the batch is truncated to {left} of {header.size_bytes} bytes", at)
     body = memoryview(segment)[at : at + header.size_bytes]
     crc = google_crc32c.value(bytes(body[CRC_START:]))
     if crc != header.crc:
-        raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", at)
+        raise CorruptLog(
+            f"the batch header has CRC {header.crc:#010x}, but the batch's bytes have CRC "
+            f"{crc:#010x}",
+            at,
+        )
     attributes = decode_attributes(header.attributes, at + 21)
     payload = body[BATCH_HEADER.size :]
     start = at + BATCH_HEADER.size
@@ -204,20 +216,24 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
         CorruptLog: the key or the value is too short, or a version is below 0.
     """
     if record.key is None or len(record.key) < 4:
-        raise CorruptLog(f"control record at offset {record.offset} without version and type", at)
+        raise CorruptLog(
+            f"the control record at offset {record.offset} has no version and type", at
+        )
     version = int.from_bytes(record.key[:2], "big", signed=True)
     number = int.from_bytes(record.key[2:4], "big", signed=True)
     if version < 0:
-        raise CorruptLog(f"control record at offset {record.offset} of version {version}", at)
+        raise CorruptLog(f"the control record at offset {record.offset} has version {version}", at)
     kind = ControlType(number) if 0 <= number < len(ControlType) else number
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return ControlRecord(version, kind)
     if record.value is None or len(record.value) < 6:
         raise CorruptLog(
-            f"transaction marker at offset {record.offset} without coordinator epoch", at
+            f"the transaction marker at offset {record.offset} has no coordinator epoch", at
         )
     if int.from_bytes(record.value[:2], "big", signed=True) < 0:
-        raise CorruptLog(f"transaction marker at offset {record.offset} of a version below 0", at)
+        raise CorruptLog(
+            f"the transaction marker at offset {record.offset} has a negative version", at
+        )
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
@@ -271,7 +287,7 @@ def encode_batch(
         max_timestamp_ms = max((record.timestamp_ms for record in records), default=-1)
     offsets = [base_offset - 1, *(record.offset for record in records), last_offset + 1]
     if base_offset < 0 or last_offset < base_offset or any(a >= b for a, b in pairwise(offsets)):
-        raise ValueError(f"record offsets do not rise within {base_offset} to {last_offset}")
+        raise ValueError(f"record offsets do not increase within {base_offset} to {last_offset}")
     return seal_batch(
         BatchHeader(
             base_offset=base_offset,
@@ -329,11 +345,11 @@ def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
     """
     length = BATCH_HEADER.size - LENGTH_END + len(payload)
     if length + LENGTH_END > _MAX_I32:
-        raise ValueError(f"batch of {length + LENGTH_END} bytes")
+        raise ValueError(f"the batch has {length + LENGTH_END} bytes")
     try:
         head = BATCH_HEADER.pack(*header._replace(batch_length=length, crc=0))
     except struct.error as error:
-        raise ValueError(f"batch header {header}: {error}") from error
+        raise ValueError(f"the batch header {header} cannot be encoded: {error}") from error
     crc = int(google_crc32c.value(head[CRC_START:] + payload))
     return head[: CRC_START - 4] + crc.to_bytes(4, "big") + head[CRC_START:] + payload
 
@@ -368,7 +384,11 @@ def _decode_records(
 ) -> tuple[Record, ...]:
     """Decode all records of a batch. The position in an error is a byte of ``plain``."""
     if header.record_count * SHORTEST_RECORD_BYTES > len(plain):
-        raise CorruptLog(f"{header.record_count} records in {len(plain)} bytes", 0)
+        raise CorruptLog(
+            f"the batch header counts {header.record_count} records, more than fit into "
+            f"{len(plain)} bytes",
+            0,
+        )
     append_time_ms = header.max_timestamp_ms if attributes.append_time else None
     records: list[Record] = []
     at = 0
@@ -383,15 +403,16 @@ def _decode_records(
         delta = record.offset - header.base_offset
         if not last_delta < delta <= header.last_offset_delta:
             raise CorruptLog(
-                f"record {ordinal} of {header.record_count} has offset delta {delta} after {last_delta}, "
-                f"and the batch ends at {header.last_offset_delta}",
+                f"record {ordinal} of {header.record_count} has offset delta {delta}; the record "
+                f"before has {last_delta}, and the batch's last offset delta is "
+                f"{header.last_offset_delta}",
                 at,
             )
         last_delta = delta
         records.append(record)
         at = end
     if at != len(plain):
-        raise CorruptLog(f"{len(plain) - at} bytes behind the last record", at)
+        raise CorruptLog(f"{len(plain) - at} bytes follow the batch's last record", at)
     return tuple(records)
 
 
@@ -400,7 +421,10 @@ def _decode_record(
 ) -> tuple[Record, int]:
     length, start = decode_varint(plain, at)
     if not SHORTEST_RECORD_BYTES - 1 <= length <= len(plain) - start:
-        raise CorruptLog(f"length {length}, {len(plain) - start} bytes are left", at)
+        raise CorruptLog(
+            f"the record has length {length}, but {len(plain) - start} bytes remain in the batch",
+            at,
+        )
     end = start + length
     # Skip the record's attributes, one unused byte.
     timestamp_delta, cursor = decode_varlong(plain, start + 1, end)
@@ -410,17 +434,20 @@ def _decode_record(
     header_at = cursor
     header_count, cursor = decode_varint(plain, cursor, end)
     if not 0 <= header_count <= (end - cursor) // 2:  # an empty name and a null value take 2 bytes
-        raise CorruptLog(f"{header_count} headers in {end - cursor} bytes", header_at)
+        raise CorruptLog(
+            f"the record has {header_count} headers, but {end - cursor} bytes remain for them",
+            header_at,
+        )
     headers = []
     for _ in range(header_count):
         name_at = cursor
         name, cursor = _decode_nullable(plain, cursor, end, "header name")
         if name is None:
-            raise CorruptLog("header name of length -1", name_at)
+            raise CorruptLog("a header name has length -1", name_at)
         content, cursor = _decode_nullable(plain, cursor, end, "header value")
         headers.append((name, content))
     if cursor != end:
-        raise CorruptLog(f"{end - cursor} bytes behind the last header", cursor)
+        raise CorruptLog(f"{end - cursor} bytes follow the record's last header", cursor)
     if append_time_ms is None:
         timestamp_ms = _wrapped(header.base_timestamp_ms + timestamp_delta)
     else:
@@ -433,5 +460,9 @@ def _decode_nullable(plain: memoryview, at: int, end: int, what: str) -> tuple[b
     if length == -1:
         return None, start
     if not 0 <= length <= end - start:
-        raise CorruptLog(f"{what} of length {length}, {end - start} bytes are left", at)
+        raise CorruptLog(
+            f"the record's {what} has length {length}, but {end - start} bytes remain in the "
+            "record",
+            at,
+        )
     return bytes(plain[start : start + length]), start + length

@@ -38,13 +38,13 @@ from lastwrite.model.columns import (
 from lastwrite.model.policy import Policy, Strategy
 
 _WORDS = {
-    kernels.BAD_SIZE: "batch length is too small for a batch",
+    kernels.BAD_SIZE: "the batch length is less than a batch header",
     kernels.BAD_MAGIC: UNKNOWN_MAGIC,
-    kernels.BAD_CRC: "checksum does not match the batch",
-    kernels.BAD_COUNT: "record count does not fit the batch",
-    kernels.BAD_OFFSET: "offsets do not rise, or leave the batch or its segment",
+    kernels.BAD_CRC: "the batch's checksum is wrong",
+    kernels.BAD_COUNT: "the batch's record count contradicts its length or its offsets",
+    kernels.BAD_OFFSET: "record offsets do not increase, or are outside of the batch or segment",
     kernels.BAD_CODEC: "the batch has a compression codec that this release cannot read",
-    kernels.BAD_RECORD: "a record's lengths do not fit its batch",
+    kernels.BAD_RECORD: "a length inside a record exceeds its batch",
     kernels.TRAILING: "bytes follow the batch's last record",
     kernels.BAD_CONTROL: "a control record has no type",
 }

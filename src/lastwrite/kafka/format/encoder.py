@@ -44,7 +44,7 @@ class BatchEncoder:
             ValueError: the offsets do not rise, or one is below 0.
         """
         if int(offsets[0]) < 0 or (np.diff(offsets) <= 0).any():
-            raise ValueError(f"offsets do not rise from {int(offsets[0])} on")
+            raise ValueError(f"record offsets do not increase from {int(offsets[0])} on")
         assert records.header_names is not None and records.header_values is not None
         parts = np.stack((*records.keys, *records.values))
         headers = np.stack((*records.header_names, *records.header_values))

@@ -209,11 +209,15 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEnt
     for at in range(0, len(view) - size + 1, size):
         entry = AbortedEntry._make(ABORTED_TRANSACTION.unpack_from(view, at))
         if entry.version > 0:
-            raise UnsupportedFormat(f"transaction index of version {entry.version}", at)
+            raise UnsupportedFormat(f"the transaction index has version {entry.version}", at)
         if entry.version < 0:
-            raise CorruptLog(f"transaction index of version {entry.version}", at)
+            raise CorruptLog(f"the transaction index has version {entry.version}", at)
         if entry.last_offset <= last_offset:
-            raise CorruptLog(f"marker at offset {entry.last_offset}, not above {last_offset}", at)
+            raise CorruptLog(
+                f"the entry has marker offset {entry.last_offset}, which is not above the "
+                f"previous entry's {last_offset}",
+                at,
+            )
         last_offset = entry.last_offset
         aborted.append(entry)
     return tuple(aborted)
@@ -232,7 +236,7 @@ class SegmentIndexer:
 
     def __init__(self, base_offset: int, interval_bytes: int = DEFAULT_INTERVAL_BYTES) -> None:
         if interval_bytes < 0:
-            raise ValueError(f"index interval of {interval_bytes} bytes")
+            raise ValueError(f"the index interval is {interval_bytes} bytes")
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
         # Four numbers: bytes since the last offset entry, largest timestamp, its offset, timestamp
@@ -299,21 +303,25 @@ class SegmentIndexer:
         if last_offsets[0] < self._end_offset or falls.any():
             row = 0 if last_offsets[0] < self._end_offset else int(falls.argmax()) + 1
             raise CorruptLog(
-                f"batch ends at offset {last_offsets[row]}, no later than before",
+                f"the batch ends at offset {last_offsets[row]}, not after the batch before it",
                 int(positions[row]),
             )
         if int(last_offsets[-1]) - self._base_offset > MAX_RELATIVE_OFFSET:
             raise CorruptLog(
-                f"offset {last_offsets[-1]} is too far above the segment's base {self._base_offset}",
+                f"offset {last_offsets[-1]} is too far above the segment's base offset "
+                f"{self._base_offset} for an index",
                 int(positions[-1]),
             )
         overlaps = positions[1:] < positions[:-1] + sizes[:-1]
         if positions[0] < self._end_position or overlaps.any():
             row = 0 if positions[0] < self._end_position else int(overlaps.argmax()) + 1
-            raise CorruptLog("batch begins before the one before it ends", int(positions[row]))
+            raise CorruptLog(
+                "the batch begins before the end of the batch before it", int(positions[row])
+            )
         if int(positions[-1]) > MAX_POSITION:
             raise CorruptLog(
-                "batch begins beyond 2 GiB, where no index can point", int(positions[-1])
+                "the batch begins beyond 2 GiB, the largest position of an index",
+                int(positions[-1]),
             )
 
 
@@ -355,7 +363,8 @@ def _entries(data: Buffer, dtype: np.dtype[np.void], what: str) -> npt.NDArray[n
     surplus = len(data) % dtype.itemsize
     if surplus:
         raise CorruptLog(
-            f"{what} of {len(data)} bytes, no multiple of {dtype.itemsize}", len(data) - surplus
+            f"the {what} has {len(data)} bytes, which is not a multiple of {dtype.itemsize}",
+            len(data) - surplus,
         )
     return np.frombuffer(data, dtype)
 
@@ -370,7 +379,7 @@ def _rising(column: Int64s, floor: int) -> int:
 
 def _check_zeros(data: Buffer, at: int, what: str) -> None:
     if at < len(data) and np.frombuffer(data, np.uint8)[at:].any():
-        raise CorruptLog(f"{what} entry that does not rise", at)
+        raise CorruptLog(f"the {what} entry is not above the entry before it", at)
 
 
 def _check_never_falls(column: Int64s, entry_bytes: int, field_at: int, what: str) -> None:
@@ -378,10 +387,12 @@ def _check_never_falls(column: Int64s, entry_bytes: int, field_at: int, what: st
     starts_below = len(column) > 0 and column[0] < 0
     if starts_below or falls.any():
         row = 0 if starts_below else int(falls.argmax()) + 1
-        raise CorruptLog(f"{what} {column[row]} after a greater one", row * entry_bytes + field_at)
+        raise CorruptLog(
+            f"the {what} {column[row]} follows a greater one", row * entry_bytes + field_at
+        )
 
 
 def _fitting(column: Int64s, what: str) -> Int64s:
     if len(column) and (int(column.min()) < 0 or int(column.max()) > MAX_POSITION):
-        raise ValueError(f"{what} outside 0 to 2^31 - 1")
+        raise ValueError(f"the {what} is outside 0 to 2^31 - 1")
     return column

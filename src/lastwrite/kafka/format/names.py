@@ -132,7 +132,8 @@ _SEGMENT_FILE = re.compile(
     r"(?:(?:\.(?P<attempt>[0-9A-Za-z_-]+))?(?P<cleaned>\.cleaned)|(?P<other>\.swap|\.deleted))?"
 )
 _KEPT = re.compile(
-    r"(?:(?P<offset>[0-9]{20})\.kept|lastwrite\.secret)(?:\.(?P<attempt>[0-9A-Za-z_-]+)(?P<tmp>\.tmp))?"
+    r"(?:(?P<offset>[0-9]{20})\.kept|lastwrite\.secret)"
+    r"(?:\.(?P<attempt>[0-9A-Za-z_-]+)(?P<tmp>\.tmp))?"
 )
 _METADATA_SNAPSHOT = re.compile(
     r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?"

@@ -10,15 +10,17 @@ Source: Kafka 4.4 ``LogLoader`` (what a broker truncates and rebuilds at start),
 
 UPGRADE = (
     "nothing was changed; use a newer release of Lastwrite; if no newer broker wrote this log, "
-    "compare the segment with another replica's"
+    "compare the segment with the same segment of another replica"
 )
 RESTORE = (
-    "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before you "
-    "start the broker: it fetches the whole partition from them; where this is the only copy, copy the folder first, "
-    "and bring back the whole folder from a backup, never a single file"
+    "nothing was changed; if other replicas are in sync, stop the broker, move the partition's "
+    "folder out of the log root and start the broker: it fetches the partition from them; if this "
+    "is the only copy, copy the folder first, and restore the entire folder from a backup, never "
+    "a single file"
 )
 REBUILD = (
-    "copy the folder; if lastwrite verify finds no other damage in it, stop the broker, move this segment's .index, "
-    ".timeindex and .txnindex out of the folder, and start it: it rebuilds them, and truncates this segment "
-    "at its first incomplete batch"
+    "copy the partition's folder; if lastwrite verify finds no other damage in it, stop the "
+    "broker, move this segment's .index, .timeindex and .txnindex out of the folder, and start "
+    "the broker: it rebuilds the three indexes, and truncates this segment at its first "
+    "incomplete batch"
 )

@@ -56,9 +56,9 @@ def decode_offset_checkpoint(text: bytes) -> dict[TopicPartition, int]:
         try:
             name = TopicPartition(topic.decode("utf-8"), _number(partition, at, _MAX_I32))
         except UnicodeDecodeError:
-            raise CorruptLog("topic name is not UTF-8", at) from None
+            raise CorruptLog("the topic name is not UTF-8", at) from None
         if name in offsets:
-            raise CorruptLog(f"{name} occurs twice", at)
+            raise CorruptLog(f"partition {name} occurs twice", at)
         offsets[name] = _number(offset, at, _MAX_I64)
     return offsets
 
@@ -83,7 +83,11 @@ def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
         if epochs and (
             entry.epoch <= epochs[-1].epoch or entry.start_offset <= epochs[-1].start_offset
         ):
-            raise CorruptLog(f"epoch {entry.epoch} from {entry.start_offset} does not rise", at)
+            raise CorruptLog(
+                f"leader epoch {entry.epoch} with start offset {entry.start_offset} is not above "
+                "the entry before it",
+                at,
+            )
         epochs.append(entry)
     return tuple(epochs)
 
@@ -95,9 +99,9 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
         ValueError: a negative number, or epochs or offsets that do not rise.
     """
     if any(entry.epoch < 0 or entry.start_offset < 0 for entry in epochs):
-        raise ValueError(f"negative leader epoch or offset: {epochs}")
+        raise ValueError(f"a leader epoch or an offset is negative: {epochs}")
     if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(epochs)):
-        raise ValueError(f"leader epochs do not rise: {epochs}")
+        raise ValueError(f"leader epochs do not increase: {epochs}")
     return _framed(f"{entry.epoch} {entry.start_offset}" for entry in epochs)
 
 
@@ -122,12 +126,12 @@ def decode_partition_metadata(text: bytes) -> str:
     lines = text.split(b"\n", 1)
     version = _property(lines[0], b"version", 0)
     if not _NUMBER.fullmatch(version):
-        raise CorruptLog("version is not a number", 0)
+        raise CorruptLog("the version is not a number", 0)
     if int(version) != 0:
-        raise UnsupportedFormat(f"partition metadata of version {int(version)}", 0)
+        raise UnsupportedFormat(f"the partition metadata has version {int(version)}", 0)
     at = len(lines[0]) + 1
     if len(lines) == 1:
-        raise TruncatedLog("no topic id", len(text))
+        raise TruncatedLog("the topic id is missing", len(text))
     topic_id = _property(lines[1].removesuffix(b"\n"), b"topic_id", at).decode("ascii", "replace")
     try:
         topic_id_bytes(topic_id)
@@ -195,17 +199,19 @@ def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
         at += len(line) + 1
     version = _number(lines[0][1], 0, _MAX_I32)
     if version != 0:
-        raise UnsupportedFormat(f"checkpoint of version {version}", 0)
+        raise UnsupportedFormat(f"the checkpoint has version {version}", 0)
     if len(lines) == 1:
-        raise TruncatedLog("checkpoint without a number of entries", len(text))
+        raise TruncatedLog("the checkpoint has no number of entries", len(text))
     count = _number(lines[1][1], lines[1][0], _MAX_I32)
     if len(lines) - 2 < count:
         raise TruncatedLog(
-            f"checkpoint announces {count} entries and has {len(lines) - 2}", len(text)
+            f"the checkpoint's number of entries is {count}, but it has {len(lines) - 2} entries",
+            len(text),
         )
     if len(lines) - 2 > count:
         raise CorruptLog(
-            f"checkpoint announces {count} entries and has {len(lines) - 2}", lines[2 + count][0]
+            f"the checkpoint's number of entries is {count}, but it has {len(lines) - 2} entries",
+            lines[2 + count][0],
         )
     for at, line in lines[2:]:
         fields = _SPACES.split(line)
@@ -230,5 +236,5 @@ def _number(digits: bytes, at: int, limit: int) -> int:
 def _property(line: bytes, name: bytes, at: int) -> bytes:
     key, colon, content = line.rstrip(b"\r").partition(b":")
     if not colon or key != name:
-        raise CorruptLog(f"a line {line!r} where {name.decode()} should be", at)
+        raise CorruptLog(f"the line {line!r} is not the property {name.decode()}", at)
     return content.strip(b" \t")

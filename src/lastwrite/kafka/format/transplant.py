@@ -95,7 +95,7 @@ class Transplant:
         new = {} if is_old else self._rebuilt(data, table)
         is_cut = table["next_offset"] > self._end_offset
         if is_old and (self._edit is not None or bool(is_cut.any())):
-            raise UnsupportedFormat("a batch of an older format cannot be cut or edited")
+            raise UnsupportedFormat("a batch of format v0 or v1 cannot be truncated or edited")
         largest = table["max_timestamp"].copy()
         for n, content in new.items():
             sizes[n] = len(content)

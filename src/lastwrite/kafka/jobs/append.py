@@ -114,7 +114,8 @@ def _partitions_of(archive: str, topic: str) -> dict[TopicPartition, ArchivedLog
 def _reject_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
     if log.written is None:
         raise InvalidConfig(
-            f"{name} was fetched from a cluster and has the cluster's offsets",
+            f"cannot append to {name}: the archive fetched it from a cluster, and has the "
+            "cluster's offsets",
             path=path,
             remedy="nothing was appended; append to a topic of another name, or to another archive",
         )
@@ -153,8 +154,9 @@ class Stager:
             partition = partition_of((value or b"") if key is None else key, count)
         elif not 0 <= partition < count:
             raise InvalidConfig(
-                f"partition {partition} of {topic}, which has {count}",
-                remedy="leave the column out, or give the option numPartitions for a new topic",
+                f"topic {topic} has no partition {partition}; its last partition is {count - 1}",
+                remedy="leave out the column partition, or set the option numPartitions for a new "
+                "topic",
             )
         name = TopicPartition(topic, partition)
         staged = self._open.get(name)
@@ -281,7 +283,11 @@ def _append_once(
     folder = append.folder(name)
     seen = place_at(folder).read()
     if seen is None:
-        raise CommitConflict("the partition was removed", path=folder, remedy="run again")
+        raise CommitConflict(
+            "another program removed the partition during the append",
+            path=folder,
+            remedy="run again",
+        )
     log = archived.contents_of(seen.manifest, folder)
     _reject_brought(name, log, append.archive)
     if append.name and dict(log.written or ()).get(append.name, -1) >= number:
@@ -290,7 +296,11 @@ def _append_once(
     intake = KafkaArchiveWriter(_source(append, name, log, count, number), folder)
     try:
         if intake.first != log.end_offset:
-            raise CommitConflict("another append came first", path=folder, remedy="run again")
+            raise CommitConflict(
+                "another program appended to the partition during the append",
+                path=folder,
+                remedy="run again",
+            )
         base = intake.first
         for part in parts:
             for data, table in _batches(folder, part, base):

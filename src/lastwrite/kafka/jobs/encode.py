@@ -108,7 +108,7 @@ def _encoded(
             yield encoder.batches(rows.with_deletes(records), numbers, _LEADER_EPOCH)
         except ValueError as error:
             raise CorruptLog(
-                f"records out of order: {error}", int(records.positions[0]), unit.piece.path
+                f"the records are out of order: {error}", int(records.positions[0]), unit.piece.path
             ) from error
 
 

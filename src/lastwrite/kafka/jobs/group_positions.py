@@ -119,15 +119,17 @@ def set_kept(
         raise LogError(
             f"the cluster has no partition {name}",
             path=path,
-            remedy="restore it first: --to LOGROOT of a stopped broker, or to the running cluster "
-            "without --groups",
+            remedy="restore the partition first: with --to LOGROOT of a stopped broker, or to the "
+            "running cluster without --groups",
         )
     topic_id = cluster.topic(name.topic).id_text
     if ProgressRecord(cluster, f"{PREFIX}{name.topic}", name).read():
         raise LogError(
-            "its records were restored at new offsets",
+            "the partition's records were restored at new offsets, so the archive's offsets do "
+            "not apply",
             path=path,
-            remedy="run without --groups, which sets each group to the record that it reads next",
+            remedy="run without --groups: this sets each group to the record that it would have "
+            "read next",
         )
     log = LiveLog(cluster, name, client)
     try:
@@ -144,9 +146,9 @@ def set_kept(
     def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
         end = bounds.high_watermark
         beyond = (
-            f"the partition ends at offset {end} in the cluster, before the group's position; "
-            "restore the records up to there first, or repeat the --until of their restore, which "
-            "sets the group to the end"
+            f"the partition ends at offset {end} in the cluster, before the group's committed "
+            "offset; restore the records up to that offset first, or repeat the --until of the "
+            "earlier restore, which sets the group to the partition's end"
         )
         return {
             each: each if each <= end else end if until is not None else beyond
@@ -176,5 +178,7 @@ def _noted(note: ProgressRecord, topic_id: str | None, path: str) -> OffsetsSet:
     try:
         noted = decode_struct(text, _GroupProgress)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"the note of groups cannot be decoded: {error}", 0, path) from error
+        raise CorruptLog(
+            f"the restore's note of the groups cannot be decoded: {error}", 0, path
+        ) from error
     return noted.groups if noted.topic_id == topic_id else ()

@@ -158,13 +158,13 @@ class PartitionRestore:
 
     def _too_large(self, offset: int, size: int, most: int) -> LogError:
         return LogError(
-            f"the batch at offset {offset} of {self._found.name} has {size} bytes, and the brokers "
-            f"close the connection on a request above socket.request.max.bytes={most}",
+            f"the batch at offset {offset} of {self._found.name} has {size} bytes, and the "
+            f"brokers refuse requests above socket.request.max.bytes={most}",
             path=self._found.address,
-            remedy="neither it nor anything after it was sent. Set socket.request.max.bytes to "
-            f"{size + _AROUND_BYTES} or more on each broker and restart it, then run again; or "
-            f"restore what is before it with --until {offset}, or all into a stopped broker with "
-            "--to LOGROOT",
+            remedy="this batch and all later ones were not sent. Set socket.request.max.bytes to "
+            f"{size + _AROUND_BYTES} or more on each broker, restart the brokers, and run again; "
+            f"or restore only the records before the batch with --until {offset}; or restore all "
+            "records into the log root of a stopped broker with --to LOGROOT",
         )
 
     def _complete(self) -> RestoreProgress | None:
@@ -242,13 +242,13 @@ class PartitionRestore:
             given = decode_struct(text, RestoreProgress)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
-                f"the progress note cannot be decoded: {error}", 0, self._path
+                f"the restore's progress note cannot be decoded: {error}", 0, self._path
             ) from error
         if given.topic_id != self._topic_id:
             return None
         if given.source != self._source:
             raise LogError(
-                f"the topic has records of another log, {given.source}",
+                f"the topic contains records restored from another log, {given.source}",
                 path=self._path,
                 remedy=_ANOTHER_NAME,
             )
@@ -283,8 +283,9 @@ class PartitionRestore:
             start = bounds.log_start if given is None else given.offset
             if start < bounds.log_start:
                 raise LogError(
-                    f"its log begins at offset {bounds.log_start}: records restored up to offset "
-                    f"{start} were deleted",
+                    "restored records were deleted from the topic: its log starts at offset "
+                    f"{bounds.log_start}, beyond offset {start}, up to which an earlier run "
+                    "restored",
                     path=self._path,
                     remedy=_ANOTHER_NAME,
                 )
@@ -293,7 +294,7 @@ class PartitionRestore:
             log.close()
         if foreign is not None:
             raise LogError(
-                f"it has records that no restore of this log wrote, from offset {foreign} on",
+                f"the topic contains records of another producer, from offset {foreign} on",
                 path=self._path,
                 remedy=_ANOTHER_NAME,
             )
@@ -323,7 +324,8 @@ class PartitionRestore:
             at, offset = behind, offset + records
         if offset != ours:
             raise LogError(
-                f"the restored records end at offset {ours}, not at {offset} as noted",
+                "the topic was changed since an earlier run: the restored records end at offset "
+                f"{ours}, but the restore's progress note has {offset}",
                 path=self._path,
                 remedy=_ANOTHER_NAME,
             )

@@ -86,10 +86,14 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
     """
     everything = archived.find(path)
     if not everything:
-        words, remedy = "no archive of Kafka's topics", "check the address"
+        words, remedy = (
+            "the path contains no archive of Kafka topics",
+            "check the archive's address",
+        )
         if not is_address(path) and os.path.isdir(path):
             remedy = (
-                "to restore a log directory, archive it first: lastwrite fetch DIR --to ARCHIVE"
+                "to restore a log directory, copy it into an archive first: lastwrite fetch DIR "
+                "--to ARCHIVE"
             )
         raise NotALog(words, path=path, remedy=remedy)
     ends: dict[str, int] = {}
@@ -113,7 +117,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
     topics = {each.name.topic for each in found}
     if len(topics) > 1:
         raise InvalidConfig(
-            f"one name for {len(topics)} topics: {', '.join(sorted(topics))}",
+            f"--as gives one name to {len(topics)} topics: {', '.join(sorted(topics))}",
             remedy="select one of them with --topic",
         )
     return [replace(each, to=TopicPartition(wanted.name, each.name.partition)) for each in found]
@@ -131,10 +135,10 @@ def until_of(found: RestorablePartition, until: Until | None, limits: Limits) ->
     cleaned = found.contents.checkpoint
     if until is not None and cleaned is not None and cleaned > until:
         raise LogError(
-            f"the archive is compacted up to offset {cleaned}, beyond --until {until}: keys "
-            "written again in between have lost their earlier values",
+            f"the archive is compacted up to offset {cleaned}, beyond --until {until}: for keys "
+            "written again between the two offsets, the earlier values are removed",
             path=found.address,
-            remedy="restore all of it, or from an archive that was not compacted",
+            remedy="restore without --until, or restore from an archive that was not compacted",
         )
     return until
 

@@ -135,16 +135,17 @@ def _root(to: str) -> str:
     """
     if is_address(to) or "://" in to:
         raise InvalidConfig(
-            "--to is not a folder, and restore writes to a log root of a stopped broker",
+            "--to is not a local folder; restore writes to the log root of a stopped broker",
             path=to,
-            remedy="give one of its log.dirs; to copy an archive use lastwrite compact --to",
+            remedy="give one of the broker's log.dirs; to copy an archive, use lastwrite compact "
+            "--to",
         )
     root = os.path.abspath(to)
     if not os.path.isfile(os.path.join(root, META_PROPERTIES)):
         raise NotALog(
-            f"not a broker's log root: it has no {META_PROPERTIES}",
+            f"the folder is not a broker's log root: it has no {META_PROPERTIES}",
             path=root,
-            remedy="give one of the broker's log.dirs, which kafka-storage.sh format makes",
+            remedy="give one of the broker's log.dirs; kafka-storage.sh format creates them",
         )
     broker = lock.broker_of(root)
     if broker is not None:
@@ -186,12 +187,13 @@ class _Cluster:
             is_same = there is not None and there.topic_id == each.contents.topic_id
             if each.name.topic in OF_COORDINATORS and not is_same:
                 notes.append(
-                    f"{each.name.topic} is left out: it is the state of another cluster's brokers"
+                    f"{each.name.topic} was not restored: it contains the state of the source "
+                    "cluster's brokers"
                 )
             elif has_groups and self._lacks_groups_topic(each):
                 notes.append(
-                    f"{GROUPS_TOPIC} is left out: the cluster has no such topic yet; set the "
-                    "groups after the broker has started"
+                    f"{GROUPS_TOPIC} was not restored: the cluster does not have this topic yet; "
+                    "set the groups' committed offsets after the broker has started"
                 )
             else:
                 left.append(each)
@@ -203,8 +205,8 @@ class _Cluster:
             raise InvalidConfig(
                 f"the cluster has no topic {', '.join(missing)}",
                 path=self.root,
-                remedy="start the broker, run these commands, stop the broker, and run again: "
-                + "; ".join(map(self._making, missing.values())),
+                remedy="start the broker, create the topics with these commands, stop the broker, "
+                "and run again: " + "; ".join(map(self._making, missing.values())),
             )
         return left, notes
 
@@ -238,9 +240,11 @@ class _Cluster:
             content = index_files.side_file(folder, PARTITION_METADATA)
             if content is None:
                 raise LogError(
-                    "the topic's id is unknown: the log root has no metadata of its cluster",
+                    f"the id of topic {name.topic} is unknown: the log root does not contain the "
+                    "cluster's metadata",
                     path=self.root,
-                    remedy="name it with --metadata PATH, the first of the broker's log.dirs",
+                    remedy="give the folder with the cluster's metadata, the first of the "
+                    "broker's log.dirs, with --metadata PATH",
                 )
             topic_id = decode_partition_metadata(content)
             return Target(root=self.root, name=name, topic_id=topic_id, leader_epoch=None)
@@ -251,9 +255,10 @@ class _Cluster:
                 f"{name.topic} has {len(topic.partitions)} partitions in the cluster, and "
                 f"{found.partitions} in the archive",
                 path=self.root,
-                remedy="it was not restored; create a topic of another name with as many, and restore "
-                "into it with --as; or, if its records are not needed, delete the topic, create it "
-                "with as many, stop the broker, and run again",
+                remedy="it was not restored; create a topic of another name with "
+                f"{found.partitions} partitions, and restore into it with --as; or, if its "
+                "records are not needed, delete the topic, create it with that number of "
+                "partitions, stop the broker, and run again",
             )
         self._refuse_elsewhere(name, there)
         return Target(
@@ -273,17 +278,19 @@ class _Cluster:
         if node is None or int(node) not in there.replicas:
             brokers = ", ".join(map(str, there.replicas))
             raise LogError(
-                f"the cluster has {name} on broker {brokers}, and this root is of broker {node}",
+                f"the cluster has {name} on broker {brokers}, but this log root belongs to broker "
+                f"{node}",
                 path=self.root,
-                remedy="restore it into a log root of one of those brokers",
+                remedy=f"restore {name} into a log root of broker {brokers}",
             )
         if there.directories and directory is not None:
             wanted = there.directories[there.replicas.index(int(node))]
             if wanted != directory and not wanted.startswith(_NO_DIRECTORY):
                 raise LogError(
-                    f"the broker has {name} in another of its log.dirs",
+                    f"the broker has {name} in another one of its log.dirs",
                     path=self.root,
-                    remedy=f"give the one whose {META_PROPERTIES} contains directory.id={wanted}",
+                    remedy=f"give the folder whose {META_PROPERTIES} contains "
+                    f"directory.id={wanted}",
                 )
 
     def told_of(self, found: RestorablePartition, log: RestoredLog) -> Iterator[str]:
@@ -293,22 +300,24 @@ class _Cluster:
         topic = found.to.topic
         if log.is_other_topic and log.is_written:
             yield (
-                f"{topic} has another id in this cluster: producers, markers and records of "
-                "aborted transactions are left out, and leader epochs begin at 0"
+                f"{topic} has another topic id in this cluster: producer state, transaction "
+                "markers and aborted records were not restored, and leader epochs start at 0"
             )
             if found.name.topic == GROUPS_TOPIC:
-                yield f"{topic}: committed offsets are restored, members of groups are not"
+                yield f"{topic}: committed offsets were restored, group members were not"
         there = None if self._topics is None else self._topics.get(topic)
         if there is not None:
             if len(there.partitions) > found.partitions:
                 yield (
                     f"{topic} has {len(there.partitions)} partitions in the cluster, and "
-                    f"{found.partitions} in the archive: keys may go to others than before"
+                    f"{found.partitions} in the archive: producers may write a key to another "
+                    "partition than before"
                 )
             if len(there.partitions[found.to.partition].replicas) > 1:
                 yield (
-                    f"{topic} has several replicas: restore into the log root of each, or see that "
-                    "the others are empty, before any of these brokers starts"
+                    f"{topic} has several replicas: before any of their brokers starts, restore "
+                    "into the log root of each replica, or make sure that the other replicas are "
+                    "empty"
                 )
         folder = os.path.join(self.root, str(found.to))
         here, before = settings_of(topic, self._system.known_of(folder)), found.settings
@@ -317,14 +326,15 @@ class _Cluster:
         if before is not None and set(here.cleanup_policy) != set(before.cleanup_policy):
             yield (
                 f"{topic}: cleanup.policy is {','.join(here.cleanup_policy)} in the cluster, and "
-                f"was {','.join(before.cleanup_policy)}"
+                f"was {','.join(before.cleanup_policy)} when the topic was fetched"
             )
         until_ms = time.time_ns() // 1_000_000 - here.retention_ms
         if here.deletes and here.retention_ms >= 0:
             if any(each.largest_timestamp_ms < until_ms for each in found.contents.segments):
                 yield (
-                    f"{topic}: retention.ms is {here.retention_ms}, and segments are older: the "
-                    "broker deletes them some minutes after its start, unless that is raised before"
+                    f"{topic}: retention.ms is {here.retention_ms}, and some segments are older: "
+                    "the broker deletes them a few minutes after its start. Raise retention.ms "
+                    "within that time to keep them"
                 )
 
 

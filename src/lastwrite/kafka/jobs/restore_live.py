@@ -174,12 +174,13 @@ def _without_internal(
     for each in found:
         if each.name.topic == GROUPS_TOPIC:
             notes.append(
-                f"{GROUPS_TOPIC} is left out: groups are set by the positions that came with each "
-                "partition"
+                f"{GROUPS_TOPIC} was not restored: groups are set by the committed offsets that "
+                "the archive has for each partition"
             )
         elif each.name.topic in OF_COORDINATORS:
             notes.append(
-                f"{each.name.topic} is left out: it is the state of another cluster's brokers"
+                f"{each.name.topic} was not restored: it contains the state of the source "
+                "cluster's brokers"
             )
         else:
             left.append(each)
@@ -243,8 +244,8 @@ class _LiveRestore:
                     f"{found.to.topic} has {len(there)} partitions in the cluster, and "
                     f"{found.partitions} in the archive",
                     path=found.address,
-                    remedy="add partitions (kafka-topics --alter), or restore under another name "
-                    "with --as, and run again",
+                    remedy="add partitions with kafka-topics.sh --alter and run again; or restore "
+                    "under another name with --as",
                 )
             until = until_of(found, self._wanted.until, self._shared.limits)
             partition = PartitionRestore(found, self._shared, until)
@@ -263,7 +264,7 @@ class _LiveRestore:
             before = decode_struct(text, _SettingsBefore)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
-                f"the note of the topic's settings cannot be decoded: {error}", 0
+                f"the restore's note of the topic's settings cannot be decoded: {error}", 0
             ) from error
         return before if before.topic_id == self._cluster.topic(name).id_text else None
 
@@ -322,13 +323,14 @@ class _LiveRestore:
         if there is not None and len(there.partitions) > count:
             yield (
                 f"{topic.name} has {len(there.partitions)} partitions in the cluster, and {count} "
-                "in the archive: keys may go to others than before"
+                "in the archive: producers may write a key to another partition than before"
             )
         if topic.before is None:
             return
         if any(each.reason is not None for each in done):
             yield (
-                f"{topic.name} deletes and compacts nothing until all of it is restored; run again"
+                f"retention and compaction of {topic.name} stay switched off until the restore is "
+                "complete; run again to complete it"
             )
             return
         own = dict(topic.before.own)
@@ -337,8 +339,8 @@ class _LiveRestore:
                 value = own.pop(name)
                 how = f"--delete-config {name}" if value is None else f"--add-config {name}={value}"
                 yield (
-                    f"{topic.name}: {words}; {name} stays -1, so that the broker deletes nothing "
-                    "of what was restored. As it was: kafka-configs.sh --bootstrap-server "
+                    f"{topic.name}: {words}. {name} stays -1, so that the broker does not delete "
+                    "restored records. To set it as before: kafka-configs.sh --bootstrap-server "
                     f"HOST:PORT --alter --entity-type topics --entity-name {topic.name} {how}"
                 )
         try:
@@ -346,7 +348,10 @@ class _LiveRestore:
                 topics.alter(self._cluster, topic.name, own)
             topic.note.write("", topic.transactions)
         except LogError as error:
-            why = f"{topic.name} deletes and compacts nothing until that is done: run again"
+            why = (
+                f"retention and compaction of {topic.name} stay switched off until its settings "
+                "are set again: run again"
+            )
             yield f"{error}; {why}"
 
     def _too_old(self, topic: _Topic) -> Iterator[tuple[str, str]]:
@@ -360,9 +365,9 @@ class _LiveRestore:
         since_ms = time.time_ns() // 1_000_000 - age_ms
         times = (segment.largest_timestamp_ms for log in logs for segment in log.segments)
         if age_ms >= 0 and any(each < since_ms for each in times):
-            yield _LIMITS[0], f"retention.ms is {age_ms}, and records are older"
+            yield _LIMITS[0], f"retention.ms was {age_ms}, and some restored records are older"
         if size >= 0 and any(sum(each.bytes for each in log.segments) > size for log in logs):
-            yield _LIMITS[1], f"retention.bytes is {size}, and a partition is larger"
+            yield _LIMITS[1], f"retention.bytes was {size}, and a restored partition is larger"
 
 
 def _own(setting: TopicSetting) -> str | None:

@@ -107,7 +107,9 @@ class _KafkaRows(RowSystem):
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
         found = self.identity(log, offset)
-        return None if found in (None, identity) else f"its id was {identity} and is {found}"
+        return (
+            None if found in (None, identity) else f"its topic id was {identity} and is now {found}"
+        )
 
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
         return _KafkaRowReader(plain_bytes)

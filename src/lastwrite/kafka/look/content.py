@@ -88,8 +88,8 @@ _KINDS = _APPEND_TIME | _TRANSACTIONAL | _CONTROL
 _NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 
 _WORDS = {
-    kernels.BAD_RECORD: "a record's lengths do not fit its batch",
-    kernels.BAD_OFFSET: "a record's offset does not rise, or leaves its batch",
+    kernels.BAD_RECORD: "a length inside a record exceeds its batch",
+    kernels.BAD_OFFSET: "record offsets do not increase, or are outside of the batch",
     kernels.TRAILING: "bytes follow the batch's last record",
 }
 
@@ -100,7 +100,7 @@ def seed_from(random: bytes) -> UInt64Array:
     """
     words = np.frombuffer(random, dtype="<u8").astype(np.uint64)
     if len(words) != SEED_WORDS:
-        raise ValueError(f"a seed takes {8 * SEED_WORDS} bytes")
+        raise ValueError(f"a seed must have {8 * SEED_WORDS} bytes")
     return words | np.uint64(1 << 63 | 1)
 
 

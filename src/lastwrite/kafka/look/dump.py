@@ -65,13 +65,19 @@ class LogDumpRequest:
         if self.batches and self.index:
             raise InvalidConfig("batches and index exclude each other")
         if self.key is not None and (self.batches or self.index):
-            raise InvalidConfig("a key picks records, neither batches nor index entries")
+            raise InvalidConfig(
+                "a key selects records, and cannot be combined with batches or index"
+            )
         if self.index and (self.time_ms is not None or self.last is not None):
-            raise InvalidConfig("a time or the last pick records and batches, not index entries")
+            raise InvalidConfig(
+                "time and last select records or batches, and cannot be combined with index"
+            )
         if self.offset and self.time_ms is not None:
-            raise InvalidConfig("an offset and a time exclude each other; give one of them")
+            raise InvalidConfig("offset and time exclude each other; give one of them")
         if self.decode and (self.batches or self.index):
-            raise InvalidConfig("records are decoded, neither batches nor index entries")
+            raise InvalidConfig(
+                "only records can be decoded: decode cannot be combined with batches or index"
+            )
 
 
 def dump_logs(
@@ -296,7 +302,7 @@ class _Dump:
         if kind is KafkaFileKind.TRANSACTION_INDEX:
             at, end = "last_offset", len(rows) * ABORTED_TRANSACTION.size
             if end < len(data):
-                words = f"{len(data) - end} bytes after the last entry"
+                words = f"{len(data) - end} bytes follow the index's last complete entry"
                 self.note(kafka_problem_of(CorruptLog(words, end), path))
         yield from (row for row in rows if row[at] >= self._wanted.offset)
 

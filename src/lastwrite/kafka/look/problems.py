@@ -43,10 +43,10 @@ def loses_records(problem: Problem, log: PartitionLog) -> bool:
 
 def torn_tail(path: str, position: int, left: int, wanted: int) -> Problem:
     """The problem of a file that ends inside a batch."""
-    announced = f" of a batch of {wanted}" if wanted else ", too few for a batch"
+    cut = f"after {left} of the {wanted} bytes of a batch" if wanted else "inside a batch header"
     return Problem(
         ProblemKind.DAMAGED,
-        f"torn tail: the file ends after {left} bytes{announced}",
+        f"torn tail: the file ends {cut}",
         path,
         position,
         RESTORE,
@@ -106,7 +106,10 @@ def _batches_in(
             note(torn_tail(path, position, size - position, header.size_bytes))
             return
         if header.base_offset < floor:
-            wrong = f"batch at offset {header.base_offset}, where {floor} or more should follow"
+            wrong = (
+                f"the batch has base offset {header.base_offset}, but offset {floor} or higher "
+                "must follow"
+            )
             note(kafka_problem_of(CorruptLog(wrong, position), path))
             return
         try:

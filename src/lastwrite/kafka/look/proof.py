@@ -135,13 +135,15 @@ class KafkaProof(LogProof):
         if is_closed and parts and segment.is_indexed:
             if largest >= 0 and not len(indexes.times):
                 advice.append(
-                    f"{segment.path}: its time index is empty, so time lookups use the file's time"
+                    f"{segment.path}: the segment's time index is empty, so lookups by time use "
+                    "the file's modification time"
                 )
             scanned = index_check.widest_gap(indexes.positions, segment.size_bytes)
             batch = max(part.largest_batch_bytes for part in parts)
             if scanned > _SPARSE_BYTES + index_interval_bytes + 2 * batch:
                 advice.append(
-                    f"{segment.path}: its offset index is sparse, a reader may scan {scanned} bytes"
+                    f"{segment.path}: the segment's offset index is sparse: a lookup may scan "
+                    f"{scanned} bytes"
                 )
         return indexes.problems, advice
 
@@ -171,10 +173,17 @@ class KafkaProof(LogProof):
                 continue
             if now is None:
                 found.append(
-                    Violation("side_file", f"{what} were there before and are missing", None, path)
+                    Violation(
+                        "side_file",
+                        f"the file with {what} existed before and is missing now",
+                        None,
+                        path,
+                    )
                 )
             elif _meaning(name, was, *span) != _meaning(name, now, *span):
-                found.append(Violation("side_file", f"{what} are not what they were", None, path))
+                found.append(
+                    Violation("side_file", f"the file with {what} was changed", None, path)
+                )
         return found
 
 
@@ -305,12 +314,12 @@ class KafkaPieceProof(KafkaIndexProof):
         self.problems.append(
             Problem(
                 ProblemKind.DAMAGED,
-                f"the batch at offset {row['base_offset']} has a delete horizon below 0: a "
-                "broker's own cleaner drops its deletes before consumers have read them",
+                f"the batch at offset {row['base_offset']} has a negative delete horizon: a "
+                "broker's cleaner removes the batch's tombstones before consumers have read them",
                 self._log_path,
                 int(row["origin"]) + shift,
-                "run lastwrite compact with --drop-expired-deletes, which replaces the horizon and "
-                "keeps the deletes",
+                "run lastwrite compact with --drop-expired-deletes, which replaces the horizon "
+                "and keeps these tombstones",
             )
         )
 

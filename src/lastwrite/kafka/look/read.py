@@ -44,7 +44,9 @@ def isolation_of(level: str | None) -> Isolation:
         InvalidConfig: there is no such level.
     """
     if level is not None and level not in list(Isolation):
-        raise InvalidConfig(f"isolation level {level!r}", remedy=f"one of: {', '.join(Isolation)}")
+        raise InvalidConfig(
+            f"{level!r} is not an isolation level", remedy=f"give one of: {', '.join(Isolation)}"
+        )
     return Isolation(level or Isolation.UNCOMMITTED)
 
 
@@ -113,8 +115,9 @@ class KafkaReading(Iterator[Row]):
             self.notes.append(
                 Problem(
                     ProblemKind.RECOVERED,
-                    f"offset {self.offset} is out of range: the log starts at {log.log_start}, where a "
-                    "consumer with auto.offset.reset=earliest continues",
+                    f"offset {self.offset} is out of range: the log starts at offset "
+                    f"{log.log_start}; reading starts there, as in a consumer with "
+                    "auto.offset.reset=earliest",
                     log.folder,
                 )
             )
@@ -262,16 +265,16 @@ def read_partition(
     """
     level = isolation_of(isolation)
     if offset is not None and time_ms is not None:
-        raise InvalidConfig("an offset and a time exclude each other", remedy="give one of them")
+        raise InvalidConfig("offset and time exclude each other", remedy="give one of them")
     if offset is not None and offset < 0:
-        raise InvalidConfig(f"offset {offset}", remedy="offsets begin at 0")
+        raise InvalidConfig(f"the offset is {offset}", remedy="give an offset of 0 or more")
     folders = partitions.find_partitions(path, topic, partition)
     if len(folders) != 1:
         names = ", ".join(str(partitions.partition_name(folder)) for folder in folders[:20])
         raise InvalidConfig(
-            f"{len(folders)} partitions are there",
+            f"the path contains {len(folders)} partitions, and read needs one",
             path=path,
-            remedy=f"name the topic and the partition of one: {names}",
+            remedy=f"select one by topic and partition: {names}",
         )
     (folder,) = folders
     lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])

@@ -149,7 +149,11 @@ def batch_row(
     else:
         crc = int(google_crc32c.value(bytes(data[CRC_START:])))
         if crc != header.crc:
-            raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", 17)
+            raise CorruptLog(
+                f"the batch header has CRC {header.crc:#010x}, but the batch's bytes have CRC "
+                f"{crc:#010x}",
+                17,
+            )
     return {
         **_name(name),
         "base_offset": header.base_offset,

@@ -75,10 +75,10 @@ def identify(path: str) -> SingleFile:
         KafkaFileKind.KEPT_SECRET,
     ):
         raise NotALog(
-            "no file of a Kafka log has such a name",
+            "the file name is not a name of a Kafka log's file",
             path=path,
-            remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot, "
-            f"checkpoint or metadata file; {partitions.OTHERS}",
+            remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, "
+            f".txnindex, .snapshot, checkpoint or metadata file; {partitions.OTHERS}",
         )
     return found
 
@@ -98,9 +98,10 @@ def reject_beyond(file: SingleFile) -> None:
     log = log_dir.read_partition(folder)
     if base >= min((s.base_offset for s in log.segments[-1:]), default=0):
         raise LogHeld(
-            "a broker has this file open, and may be writing it",
+            "a broker has this file open and may be writing to it",
             path=file.path,
-            remedy="give the partition's folder, which is read up to its high watermark",
+            remedy="give the partition's folder: then the partition is read up to its high "
+            "watermark",
         )
 
 
@@ -124,7 +125,7 @@ def segment_of(file: SingleFile) -> Segment:
     try:
         seen = os.stat(file.path)
     except OSError as error:
-        raise NotALog(f"cannot be read: {error.strerror}", path=file.path) from error
+        raise NotALog(f"the file cannot be read: {error.strerror}", path=file.path) from error
     return Segment(
         base_offset=file.base_offset,
         path=file.path,

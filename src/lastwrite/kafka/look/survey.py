@@ -108,7 +108,7 @@ class Surveyor:
 
     @property
     def producer_count(self) -> int:
-        """Distinct producer ids since the last ``new_partition``, counted up to ``MOST_PRODUCERS``."""
+        """Distinct producer ids since ``new_partition``, counted up to ``MOST_PRODUCERS``."""
         return len(self._producers)
 
     def survey(
@@ -303,7 +303,8 @@ class _SegmentWalk:
             self.note(
                 kafka_problem_of(
                     CorruptLog(
-                        f"offset {int(row['next_offset']) - 1} in a segment that ends before {self._end_offset}",
+                        f"the batch ends at offset {int(row['next_offset']) - 1}, but its segment "
+                        f"ends before offset {self._end_offset}",
                         int(row["origin"]),
                     ),
                     self._segment.path,

@@ -56,8 +56,9 @@ def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
     except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
-            remedy="give PEM files by ssl.ca.location, ssl.certificate.location, ssl.key.location; "
-            "of a JKS or PKCS12 store: keytool -exportcert -rfc, openssl pkcs12",
+            remedy="give PEM files with ssl.ca.location, ssl.certificate.location and "
+            "ssl.key.location; to convert a JKS or PKCS12 store, use keytool -exportcert -rfc or "
+            "openssl pkcs12",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.ssl_identification.lower() in ("", "none"):
@@ -99,9 +100,9 @@ class _Scram:
         said = self._parts(answer)
         nonce, salt, turns = said.get("r", ""), self._bytes(said.get("s", "")), said.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not turns.isdecimal():
-            raise self._wrong("its nonce does not extend the client's")
+            raise self._wrong("its nonce does not begin with the client's nonce")
         if not _LEAST_TURNS <= int(turns) <= _MOST_TURNS:
-            raise self._wrong(f"it asks for {turns} iterations")
+            raise self._wrong(f"it requires {turns} iterations, which is outside the allowed range")
         key, server_key = keys_of(self._hash, self._password, salt, int(turns))
         last = f"c={_NO_BINDING},r={nonce}"
         signed = ",".join((self._first, answer.decode(), last)).encode()
@@ -130,7 +131,7 @@ class _Scram:
 
     def _wrong(self, why: str) -> RemoteFailed:
         return RemoteFailed(
-            f"the broker's SCRAM message is refused: {why}",
+            f"the broker's SCRAM message is invalid: {why}",
             path=self._address,
             remedy="check the address and the password",
         )

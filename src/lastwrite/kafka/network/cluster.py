@@ -24,26 +24,26 @@ from lastwrite.reports.groups import UnreadPosition, unread_because
 
 # Retriable error codes: waiting, or another leader, may resolve them.
 _PASSING = {
-    3: "the topic is not known there",
-    5: "no leader is elected",
-    6: "the broker does not lead the partition any more",
-    7: "the broker ran out of time",
+    3: "the broker does not have the topic",
+    5: "the partition has no leader",
+    6: "the broker is no longer the partition's leader",
+    7: "the request timed out in the broker",
     9: "a replica is not available",
-    13: "a broker was lost",
-    14: "the coordinator is loading",
-    15: "there is no coordinator yet",
-    16: "the broker is not the coordinator any more",
-    19: "fewer replicas are in sync than min.insync.replicas asks for",
-    20: "fewer replicas are in sync than min.insync.replicas asks for",
+    13: "the broker lost its connection to another broker",
+    14: "the coordinator is still loading its state",
+    15: "the coordinator is not available",
+    16: "the broker is no longer the coordinator",
+    19: "fewer replicas are in sync than min.insync.replicas requires",
+    20: "fewer replicas are in sync than min.insync.replicas requires",
     41: "the broker is not the controller",
-    51: "the transaction before is still being ended",
+    51: "the previous transaction is still being completed",
     56: "the broker's disk failed",
     74: "another leader was elected",
-    75: "the broker does not know yet that it leads",
-    78: "the offset is not yet known to the leader",
-    88: "a transaction that commits it is still open",
-    100: "the topic's id is not known there",
-    103: "the topic's id is another one",
+    75: "the broker has not yet received the partition's current leader epoch",
+    78: "the leader cannot serve the offset yet",
+    88: "a transaction that commits the group's offset is still open",
+    100: "the broker does not have a topic with this id",
+    103: "the topic has another id in the broker",
 }
 _REFUSED = {
     29: "access to the topic is refused",
@@ -141,7 +141,7 @@ class KafkaCluster:
             self._busy.add(connection)
         try:
             if self._is_stopped:
-                raise LogError("the work was stopped", remedy="start again when you like")
+                raise LogError("the command was stopped", remedy="run again to continue")
             yield connection
         except BaseException:
             self._busy.discard(connection)
@@ -253,7 +253,7 @@ class KafkaCluster:
         Raises:
             RemoteFailed: no broker answers.
         """
-        doing = "ask for the cluster's topics"
+        doing = "list the cluster's topics"
         found = self.ask_any(
             "metadata",
             doing,
@@ -301,7 +301,7 @@ class KafkaCluster:
         """
         found = self._topics.get(name)
         if found is None:
-            raise RetriableError(f"topic {name} is not there any more", path=self.address)
+            raise RetriableError(f"the cluster has no topic {name}", path=self.address)
         return found
 
     def leader(self, topic: str, partition: int) -> tuple[str, int]:
@@ -314,9 +314,9 @@ class KafkaCluster:
         address = self._brokers.get(broker)
         if address is None:
             raise RetriableError(
-                f"{topic}-{partition} has no leader",
+                f"partition {topic}-{partition} has no leader",
                 path=self.address,
-                remedy="start the brokers of its replicas (kafka-topics --describe lists them)",
+                remedy="start the brokers of its replicas, which kafka-topics.sh --describe lists",
             )
         return address, epoch
 
@@ -332,16 +332,22 @@ class KafkaCluster:
             RemoteFailed: any other error.
         """
         if error in _PASSING:
-            raise RetriableError(f"{doing}: {_PASSING[error]}", path=address, remedy="run again")
+            raise RetriableError(
+                f"could not {doing}: {_PASSING[error]}", path=address, remedy="run again"
+            )
         if error in _REFUSED:
             raise RemoteFailed(
-                f"{doing}: {_REFUSED[error]}",
+                f"could not {doing}: {_REFUSED[error]}",
                 path=address,
-                remedy=f"allow it (kafka-acls): {rights}",
+                remedy=f"grant these permissions with kafka-acls.sh: {rights}",
             )
         if error:
             words = f": {said}" if said else ""
-            raise RemoteFailed(f"{doing}: refused with error {int(error)}{words}", path=address)
+            raise RemoteFailed(
+                f"could not {doing}: the broker refused the request with error code "
+                f"{int(error)}{words}",
+                path=address,
+            )
 
     def settings(self, topics: Sequence[str]) -> dict[str, TopicMetadata | LogError]:
         """The settings of each topic with their sources, or the error if they cannot be read.
@@ -349,7 +355,7 @@ class KafkaCluster:
         Raises:
             RemoteFailed: no broker answers.
         """
-        doing = "ask for the topics' settings"
+        doing = "read the topics' settings"
         address = next(iter(self._brokers.values()), self._bootstrap[0])
         with self.connection(address) as connection:
             module = connection.schema("describe_configs", doing)
@@ -366,12 +372,12 @@ class KafkaCluster:
         for each in answer.results:
             try:
                 self.check(
-                    each.error_code, f"ask for the settings of {each.resource_name}", address
+                    each.error_code, f"read the settings of topic {each.resource_name}", address
                 )
                 found[each.resource_name] = _known(each.configs)
             except LogError as error:
                 found[each.resource_name] = error
-        missing = NotALog("no broker reports its settings", path=self.address)
+        missing = NotALog("no broker returned the topic's settings", path=self.address)
         return {topic: found.get(topic, missing) for topic in topics}
 
     def positions(self) -> tuple[dict[TopicPartition, list[GroupOffset]], list[UnreadPosition]]:
@@ -392,7 +398,7 @@ class KafkaCluster:
         unread: list[UnreadPosition],
         done: set[str],
     ) -> None:
-        doing = "ask for the groups' positions"
+        doing = "read the groups' committed offsets"
         for address in list(self._brokers.values()):  # a broker lists only its own groups
             with self.connection(address) as connection:
                 listed = connection.ask("list_groups", doing, states_filter=())

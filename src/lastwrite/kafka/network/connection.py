@@ -236,9 +236,10 @@ class KafkaConnection:
             return self._tls.wrap_socket(plain, server_hostname=self._host)
         except ssl.SSLCertVerificationError as error:
             raise RemoteFailed(
-                f"its certificate is refused: {error.verify_message}",
+                f"the broker's certificate is not trusted: {error.verify_message}",
                 path=self.address,
-                remedy="set ssl.ca.location to the certificate authority that signed it",
+                remedy="set ssl.ca.location to the certificate of the authority that signed the "
+                "broker's certificate",
             ) from error
 
     def _authenticate(self, deadline: float) -> None:
@@ -246,9 +247,10 @@ class KafkaConnection:
         offered = self._exchange("sasl_handshake", 1, deadline, mechanism=mechanism)
         if offered.error_code:
             raise RemoteFailed(
-                f"the broker does not accept {mechanism}",
+                f"the broker does not support the SASL mechanism {mechanism}",
                 path=self.address,
-                remedy=f"set sasl.mechanism to one that it offers: {', '.join(offered.mechanisms)}",
+                remedy="set sasl.mechanism to a mechanism that the broker supports: "
+                f"{', '.join(offered.mechanisms)}",
             )
         version = self._version("sasl_authenticate")
 
@@ -256,7 +258,7 @@ class KafkaConnection:
             answer = self._exchange("sasl_authenticate", version, deadline, auth_bytes=token)
             if answer.error_code:
                 raise RemoteFailed(
-                    f"user {self._config.user} is refused: {answer.error_message}",
+                    f"the broker refused user {self._config.user}: {answer.error_message}",
                     path=self.address,
                     remedy="check sasl.username and sasl.password",
                 )
@@ -290,8 +292,8 @@ class KafkaConnection:
             api = APIS[name]
             low, high = self._versions.get(api.key, (0, -1))
             raise RemoteFailed(
-                f"the broker supports versions {low} to {high} of {name}, "
-                f"Lastwrite {api.oldest} to {api.newest}",
+                f"the broker supports versions {low} to {high} of the request {name}, and "
+                f"Lastwrite supports {api.oldest} to {api.newest}",
                 path=self.address,
                 remedy="use a broker of Kafka 2.1 to 4.4",
             )
@@ -344,9 +346,11 @@ class KafkaConnection:
         self._fill(head, deadline)
         (size,) = _SIZE.unpack(head)
         if size >> 16 == _TLS_ALERT:
-            raise CorruptLog("the listener uses TLS (security.protocol=SSL or SASL_SSL)", 0)
+            raise CorruptLog(
+                "the listener requires TLS: set security.protocol to SSL or SASL_SSL", 0
+            )
         if not 4 <= size <= _MOST_BYTES:
-            raise CorruptLog(f"a frame of {size} bytes", 0)
+            raise CorruptLog(f"the response's frame has {size} bytes", 0)
         filled, view = 0, head
         while filled < size:
             view = room.grown(filled, min(size, max(_ROOM_BYTES, 2 * filled)))
@@ -358,7 +362,9 @@ class KafkaConnection:
             filled = len(view)
         (correlation_id,) = _SIZE.unpack(view[:4])
         if correlation_id != wanted:
-            raise CorruptLog(f"the answer to request {correlation_id}, not to {wanted}", 0)
+            raise CorruptLog(
+                f"the response is for request {correlation_id}, not for request {wanted}", 0
+            )
         return view[4:]
 
     def _fill(self, view: memoryview, deadline: float) -> None:
@@ -388,28 +394,34 @@ class KafkaConnection:
             raise
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
-        remedy = "check that it runs there, and that this machine can reach it"
+        remedy = "check that the broker runs at this address, and that this machine can reach it"
         kind = RetriableError
         if isinstance(error, ConnectionError) and not isinstance(error, ConnectionRefusedError):
             kind = ConnectionBroken
         if isinstance(error, ssl.SSLError):  # also if the broker rejects the client certificate
-            wrong = f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+            wrong = (
+                "the TLS handshake failed: "
+                f"{(error.reason or str(error)).lower().replace('_', ' ')}"
+            )
             remedy = (
                 "check whether the listener uses TLS, and whether it requires a client certificate"
             )
         elif isinstance(error, TimeoutError):
-            wrong, remedy = f"no answer within {self._timeout:g} s", "check that it is running"
+            wrong, remedy = (
+                f"the broker did not answer within {self._timeout:g} s",
+                "check that the broker is running",
+            )
         elif isinstance(error, OSError):
             wrong = (error.strerror or str(error)).lower()
         else:
-            wrong, remedy = error.problem, "check that a Kafka broker listens there"
-        return kind(f"{doing}: {wrong}", path=self.address, remedy=remedy)
+            wrong, remedy = error.problem, "check that a Kafka broker listens at this address"
+        return kind(f"could not {doing}: {wrong}", path=self.address, remedy=remedy)
 
 
 def _error_of(data: memoryview) -> int:
     """The error code of an ApiVersions response. Every version begins with it."""
     if len(data) < 2:
-        raise CorruptLog(f"an answer of {len(data)} bytes", 0)
+        raise CorruptLog(f"the response has only {len(data)} bytes", 0)
     return int.from_bytes(data[:2], "big", signed=True)
 
 

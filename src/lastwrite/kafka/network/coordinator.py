@@ -14,7 +14,7 @@ from lastwrite.model.log import TopicPartition
 _GROUP, _TRANSACTIONS = 0, 1
 _FENCED = (47, 90)  # error codes: a producer with a later epoch exists
 _HAS_MEMBERS = (22, 25, 27, 82, 113)
-_RIGHTS = "docs/guide/restore.md names the rights"
+_RIGHTS = "docs/guide/restore.md lists them"
 _TRANSACTION = timedelta(seconds=60)
 
 Errors = Callable[[Any], Iterable[int]]
@@ -54,15 +54,15 @@ class _Coordinator:
             for error in errors(answer):
                 if error in _FENCED:
                     raise CommitConflict(
-                        f"{doing}: another run has begun to restore it",
+                        f"could not {doing}: another restore of the same topic has started",
                         path=address,
-                        remedy="let one finish; then run again",
+                        remedy="wait until that restore has ended, then run again",
                     )
                 if error in _HAS_MEMBERS:
                     raise RemoteFailed(
-                        f"{doing}: it has members",
+                        f"could not {doing}: the group has members",
                         path=address,
-                        remedy="stop its consumers, and run again",
+                        remedy="stop the group's consumers, and run again",
                     )
                 self._cluster.check(error, doing, address, rights=_RIGHTS)
             self._address = address
@@ -105,7 +105,7 @@ class GroupClient:
             )
             return {"group_id": self.name, "topics": (topic,), "require_stable": True}
 
-        doing = f"ask where group {self.name} is"
+        doing = f"read the committed offsets of group {self.name}"
         answer = self._coordinator.ask("offset_fetch", doing, values, _of_positions)
         for topic in answer.topics:
             for part in topic.partitions:
@@ -145,7 +145,7 @@ class GroupClient:
             topics = _position(module, "TxnOffsetCommitRequest", name, offset, metadata)
             return {"group_id": self.name, "topics": topics, **transactions.who}
 
-        doing = f"note in group {self.name} how far {name} is restored"
+        doing = f"write the restore's progress for {name} to group {self.name}"
         self._coordinator.ask("txn_offset_commit", doing, values, _of_offsets)
 
 
@@ -204,7 +204,7 @@ class TransactionClient:
             "producer_id": -1,
             "producer_epoch": -1,
         }
-        doing = f"begin as producer {self._id}"
+        doing = f"initialize the transactional producer {self._id}"
         answer = self._coordinator.ask("init_producer_id", doing, lambda module: asked)
         self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
 
@@ -216,12 +216,12 @@ class TransactionClient:
             found = {**self.who, "topics": (topic,)}
             return {f"v3_and_below_{key}": each for key, each in found.items()}
 
-        doing = f"open a transaction in {name}"
+        doing = f"add {name} to a transaction"
         self._coordinator.ask("add_partitions_to_txn", doing, values, _of_partitions)
 
     def add_group(self, group: str) -> None:
         """Add the group's offsets to the transaction."""
-        doing = f"open a transaction of group {group}"
+        doing = f"add group {group} to a transaction"
         asked = {**self.who, "group_id": group}
         self._coordinator.ask("add_offsets_to_txn", doing, lambda module: asked)
 

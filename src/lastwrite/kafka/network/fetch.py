@@ -109,13 +109,13 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> FetchedPar
     if topics == 0 and (error or throttle_ms):  # a broker that throttles sends no topics
         return FetchedPartition(throttle_ms, error, -1, -1, memoryview(b""))
     if topics != 1:
-        raise CorruptLog(f"an answer about {topics} topics instead of one", 0)
+        raise CorruptLog(f"the response has {topics} topics instead of one", 0)
     if version >= _BY_ID:
         reader.take(16)
     else:
         reader.take(_length(reader, flexible, I16))
     if _count(reader, flexible) != 1:
-        raise CorruptLog("an answer not about one partition", 0)
+        raise CorruptLog("the response does not have exactly one partition", 0)
     reader.integer(I32)
     error = reader.integer(I16) or error
     high_watermark = reader.integer(I64)
@@ -133,7 +133,9 @@ def decode_fetch(version: int, data: Buffer, is_cut: bool = False) -> FetchedPar
     if is_cut:
         size = min(size, left)
     elif size > left:
-        raise CorruptLog(f"{size} bytes of records announced, {left} there", begin)
+        raise CorruptLog(
+            f"the response's records have length {size}, but {left} bytes remain", begin
+        )
     return FetchedPartition(
         throttle_ms,
         error,

@@ -84,7 +84,7 @@ class LiveLog:
             raise
 
     def _offset(self, timestamp: int) -> int:
-        doing = f"ask for the bounds of {self.name}"
+        doing = f"read the first and last offsets of {self.name}"
         address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
         with self._cluster.connection(address) as connection:
             module = connection.schema("list_offsets", doing)
@@ -138,7 +138,7 @@ class LiveLog:
 
     def _end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The log's last epoch up to ``epoch``, and the start offset of the epoch after it."""
-        doing = f"ask for the leader epochs of {self.name}"
+        doing = f"read the leader epochs of {self.name}"
         address, current = self._cluster.leader(self.name.topic, self.name.partition)
         with self._cluster.connection(address) as connection:
             module = connection.schema("offset_for_leader_epoch", doing)
@@ -202,7 +202,7 @@ class LiveLog:
                 begun, at = at, int(tables[-1]["next_offset"][-1])
                 if at <= begun:
                     raise CorruptLog(
-                        f"offsets up to {at}, where those from {begun} on were asked for",
+                        f"the broker returned offsets up to {at} for a fetch from offset {begun}",
                         path=self.path,
                     )
                 lowest = at
@@ -222,13 +222,16 @@ class LiveLog:
         """Handle a response without a complete batch: request more bytes, or raise."""
         if received:
             if self._max_bytes == _MOST_BYTES:
-                raise CorruptLog(f"the batch at offset {at} has no end", path=self.path)
+                raise CorruptLog(
+                    f"the broker returned an incomplete batch at offset {at}", path=self.path
+                )
             self._max_bytes = min(2 * self._max_bytes, _MOST_BYTES)
         elif time.monotonic() - heard > self._config.api_timeout_ms / 1000:
             raise RemoteFailed(
-                f"the broker sends nothing from offset {at} on, though its log continues",
+                f"the broker returns no record from offset {at} on, although its log continues",
                 path=self.path,
-                remedy="check the broker's log, and for a tiered topic that its tier can be read",
+                remedy="check the broker's log; for a tiered topic, check that the broker can "
+                "read the tier",
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
@@ -239,8 +242,8 @@ class LiveLog:
         until = heard + self._cluster.patience_s
         if time.monotonic() >= until:
             why = (
-                f"connections break before the batch there has arrived whole; {received} bytes of "
-                "it arrived last"
+                "connections break before the batch at that offset has arrived completely; the "
+                f"last attempt received {received} bytes"
             )
             raise self._stalled(at, heard, why)
         self._cluster.wait(until, cuts)
@@ -248,10 +251,10 @@ class LiveLog:
     def _stalled(self, at: int, heard: float, why: str) -> RetriableError:
         self._cluster.note_abandoned()
         return RetriableError(
-            f"no record came from offset {at} on for {time.monotonic() - heard:.0f} s: {why}",
+            f"no record from offset {at} on arrived for {time.monotonic() - heard:.0f} s: {why}",
             path=self.path,
-            remedy="check the network and the broker, and run the same command again, which "
-            "continues where this one stopped; default.api.timeout.ms sets how long it waits",
+            remedy="check the network and the broker, and run the same command again: it "
+            "continues at this offset; to wait longer, raise default.api.timeout.ms",
         )
 
     def _read(self, at: int, heard: float) -> FetchedPartition:
@@ -272,9 +275,10 @@ class LiveLog:
                 answer = self._connection.fetched(asked, self._room, doing)
                 if answer.error == _OUT_OF_RANGE:
                     raise CommitConflict(
-                        f"the log does not have offset {at} any more",
+                        f"the log no longer contains offset {at}: it was deleted or truncated "
+                        "during the command",
                         path=self.path,
-                        remedy="run again: it begins with what the log has",
+                        remedy="run again: the command starts with the log's present offsets",
                     )
                 address = self._connection.address
                 self._cluster.check(answer.error, doing, address)
@@ -295,9 +299,9 @@ class LiveLog:
             topic = self._cluster.topic(self.name.topic)
             if topic.id != self.topic_id:
                 raise CommitConflict(
-                    "the topic was deleted and created again while it was fetched",
+                    "the topic was deleted and created again during the command",
                     path=self.path,
-                    remedy="run again: it begins with what the log has",
+                    remedy="run again: the command starts with the log's present offsets",
                 )
             address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
             if epoch != self._epoch:
@@ -323,10 +327,10 @@ class LiveLog:
         epoch, end = self._end_of_epoch(self._last_epoch)
         if end >= 0 and (epoch < self._last_epoch or end < at):
             raise CommitConflict(
-                f"an election cut the log at offset {end}, when offsets up to {at} had been "
-                "fetched",
+                f"a leader election truncated the log at offset {end}, after offsets up to {at} "
+                "had been fetched",
                 path=self.path,
-                remedy="run again: it begins with what the log has",
+                remedy="run again: the command starts with the log's present offsets",
             )
 
     def _ask_ahead(self, at: int) -> None:

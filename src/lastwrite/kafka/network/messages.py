@@ -76,7 +76,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
         return import_module(f"kio.schema.{name}.v{version}.{side}")
     except ImportError as error:
         raise EnvironmentUnfit(
-            "kio, the library for Kafka's protocol, is not installed",
+            "the Python package kio, for Kafka's protocol, is not installed",
             remedy="pip install 'lastwrite[kafka]'",
         ) from error
 
@@ -122,7 +122,9 @@ def decode(name: str, version: int, data: Buffer) -> Any:
     try:
         return entity_reader(kind)(body, 0)[0]
     except Exception as error:  # kio raises many exception types on damaged bytes
-        raise CorruptLog(f"not a response to {name}: {error}", at) from error
+        raise CorruptLog(
+            f"the bytes are not a response to the request {name}: {error}", at
+        ) from error
 
 
 def _class_of(name: str) -> str:

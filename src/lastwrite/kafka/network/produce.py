@@ -66,7 +66,9 @@ def decode_produce(version: int, data: Buffer) -> ProduceResult:
     _text(reader)
     partitions = reader.integer(I32)
     if (topics, partitions) != (1, 1):
-        raise CorruptLog(f"an answer about {topics} topics and {partitions} partitions", 0)
+        raise CorruptLog(
+            f"the response has {topics} topics and {partitions} partitions instead of one", 0
+        )
     reader.integer(I32)
     error, base_offset = reader.integer(I16), reader.integer(I64)
     reader.integer(I64)

@@ -159,7 +159,10 @@ class TransactionalProducer:
         """
         now = time.monotonic()
         if now - heard > _LONGEST_SILENCE_S:
-            raise RetriableError(f"{self._doing}: paused for too long", path=self._cluster.address)
+            raise RetriableError(
+                f"could not {self._doing}: the process was paused for too long",
+                path=self._cluster.address,
+            )
         return now
 
     def _take(self, offset: int) -> None:
@@ -168,22 +171,24 @@ class TransactionalProducer:
         answer, address = self._connection.produced(self._doing), self._connection.address
         if answer.error in _FENCED:
             raise CommitConflict(
-                f"{self._doing}: another run has begun to restore it",
+                f"could not {self._doing}: another restore of the same topic has started",
                 path=address,
-                remedy="let one finish; then run again",
+                remedy="wait until that restore has ended, then run again",
             )
         if answer.error == _OUT_OF_ORDER:
             raise RetriableError(
-                f"{self._doing}: the broker lost what was written last", path=address
+                f"could not {self._doing}: the broker lost the batch that was written last",
+                path=address,
             )
         rights = "Write of the topic"
         self._cluster.check(answer.error, self._doing, address, answer.message, rights)
         if answer.base_offset != offset:
             raise CommitConflict(
-                f"{self._name}: another producer writes to it: what should be at offset {offset} is "
-                f"at {answer.base_offset}",
+                f"another producer writes to {self._name}: the batch for offset {offset} was "
+                f"written at offset {answer.base_offset}",
                 path=address,
-                remedy="stop its producers, delete the topic, and run again",
+                remedy="stop the topic's other producers; if their records are not needed, delete "
+                "the topic and run again; otherwise restore under another name with --as",
             )
 
     def abandon(self) -> None:

@@ -113,10 +113,13 @@ class _SizeWalk:
             return
         count = self._length(flexible, I32)
         if count < 0 and not kind.may_miss:
-            raise CorruptLog("null where a list is required", self._reader.position)
+            raise CorruptLog("a list is null, which is not allowed", self._reader.position)
         self._elements += max(count, 0)
         if count > self._end - self._reader.position or self._elements > self._most:
-            raise CorruptLog(f"a list of {count} elements", self._reader.position)
+            raise CorruptLog(
+                f"a list has {count} elements, more than the response can contain",
+                self._reader.position,
+            )
         if kind.size:
             self._reader.take(kind.size * max(count, 0))
             return
@@ -131,7 +134,10 @@ class _SizeWalk:
         elif kind.lengths:
             length = self._length(flexible, I16 if kind.lengths == "string" else I32)
             if length < 0 and not may_miss:
-                raise CorruptLog(f"null where {kind.lengths} is required", self._reader.position)
+                raise CorruptLog(
+                    f"a value is null, but the type {kind.lengths} does not allow null",
+                    self._reader.position,
+                )
             self._reader.take(max(length, 0))
         else:
             self._reader.take(kind.size)
@@ -152,7 +158,9 @@ class _SizeWalk:
             inner = len(self._edits)
             self._value(tagged[tag], True)
             if self._reader.position - begin != size:
-                raise CorruptLog(f"a tagged field of {size} bytes", begin)
+                raise CorruptLog(
+                    f"a tagged field has size {size}, but its content has another size", begin
+                )
             content = self._edited(begin, begin + size, self._edits[inner:])
             known.append(encode_unsigned(tag) + encode_unsigned(len(content)) + content)
         if len(known) < count or len(self._edits) > outer:

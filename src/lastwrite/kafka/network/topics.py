@@ -30,7 +30,7 @@ def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
     Raises:
         RemoteFailed: the request is refused, or not answered within the timeout.
     """
-    doing = f"ask for the settings of {topic}"
+    doing = f"read the settings of topic {topic}"
 
     def asked() -> dict[str, TopicSetting]:
         resource = {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}
@@ -58,7 +58,7 @@ def largest_request(cluster: KafkaCluster) -> int | None:
     Raises:
         RemoteFailed: no broker answers within the timeout.
     """
-    doing = "ask for the brokers' largest request"
+    doing = "read the brokers' largest request size"
     asked = {"resource_type": _BROKER, "configuration_keys": (_LARGEST_REQUEST,)}
 
     def ask(node: int, address: str) -> list[int]:
@@ -84,7 +84,7 @@ def create(
     Raises:
         RemoteFailed: the request is refused, or not answered within the timeout.
     """
-    doing = f"make topic {topic}"
+    doing = f"create topic {topic}"
 
     def values(module: Any) -> Mapping[str, object]:
         configs = tuple(

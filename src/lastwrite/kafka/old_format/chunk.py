@@ -26,14 +26,14 @@ from lastwrite.kafka.old_format import kernels as old_kernels
 from lastwrite.model.columns import BatchTable, ByteArray
 
 _WORDS = {
-    kernels.BAD_SIZE: "message size is too small, or leaves its wrapper",
+    kernels.BAD_SIZE: "the message size is too small, or exceeds the wrapper message",
     kernels.BAD_MAGIC: UNKNOWN_MAGIC,
-    kernels.BAD_CRC: "checksum does not match the message",
-    kernels.BAD_OFFSET: "offsets do not rise, or leave the segment",
-    kernels.BAD_CODEC: "a compression codec that message formats v0 and v1 do not know",
+    kernels.BAD_CRC: "the message's checksum is wrong",
+    kernels.BAD_OFFSET: "message offsets do not increase, or are outside of the segment",
+    kernels.BAD_CODEC: "the compression codec does not exist in message formats v0 and v1",
     kernels.BAD_RECORD: "key and value do not fill the message",
-    old_kernels.NESTED: "a compressed message inside a compressed one",
-    old_kernels.NO_MESSAGE: "a compressed message that holds none",
+    old_kernels.NESTED: "a compressed message contains a compressed message",
+    old_kernels.NO_MESSAGE: "a compressed message contains no message",
 }
 _OUT_BYTES = 4 << 20  # bytes of output per call, unless a single entry is larger
 _MOST_OFFSETS = 0x7FFFFFFF  # largest difference between the last and the first offset of a batch
@@ -171,7 +171,7 @@ class OldConverter:
             except OutputTooSmall:
                 if len(self._plain) >= limit:
                     raise _too_large(
-                        f"a compressed message holds more than {limit} bytes", at
+                        f"a compressed message decompresses to more than {limit} bytes", at
                     ) from None
                 self._plain = np.empty(
                     min(limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8
@@ -183,7 +183,7 @@ class OldConverter:
         """Allocate an output buffer of at least ``need`` bytes. The old content is lost."""
         if need > self._limit:
             raise _too_large(
-                f"a message of {need} bytes is larger than the {self._limit} that memory allows", at
+                f"a message has {need} bytes, and the memory setting allows {self._limit}", at
             )
         self._out = np.empty(max(need, min(self._limit, _OUT_BYTES)), dtype=np.uint8)
 

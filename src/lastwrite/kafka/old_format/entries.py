@@ -140,7 +140,7 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
         records = _open(message, codec, limit_bytes)
     first, last = records[0], max(message.offset, records[-1].offset)
     if last - first.offset > _MAX_I32:
-        raise CorruptLog(f"wrapper from offset {first.offset} to {last}", at)
+        raise CorruptLog(f"the wrapper message has inner offsets from {first.offset} to {last}", at)
     header = _header(message, message.bits, message.timestamp_ms)._replace(
         base_offset=first.offset,
         last_offset_delta=last - first.offset,
@@ -174,7 +174,8 @@ def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
     codec = fields.attributes & CODEC_BITS
     if codec > Codec.LZ4:
         raise CorruptLog(
-            f"codec {codec} in message format v{fields.magic}, which has none above {Codec.LZ4}",
+            f"the message has codec {codec}; message format v{fields.magic} has no codec above "
+            f"{Codec.LZ4}",
             at + 17,
         )
     return codec | (fields.attributes & APPEND_TIME_BIT if fields.magic else 0)
@@ -183,22 +184,22 @@ def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
 def _decode_head(data: Buffer, at: int) -> MessageV0 | MessageV1:
     left = len(data) - at
     if left < 17:
-        raise TruncatedLog(f"message cut short: {left} bytes", at)
+        raise TruncatedLog(f"the message is truncated to {left} bytes", at)
     length = int.from_bytes(bytes(data[at + 8 : at + 12]), "big", signed=True)
     if length < SHORTEST_ENTRY_BYTES:
-        raise CorruptLog(f"message of size {length}", at + 8)
+        raise CorruptLog(f"the message has size {length}", at + 8)
     magic = int.from_bytes(bytes(data[at + 16 : at + 17]), "big", signed=True)
     if magic not in (0, 1):
-        raise CorruptLog(f"message of magic {magic}", at + 16)
+        raise CorruptLog(f"the message has magic {magic}", at + 16)
     head = MESSAGE_V1 if magic else MESSAGE_V0
     if length + LENGTH_END < head.size + _LENGTH_BYTES:
-        raise CorruptLog(f"message of size {length}, shorter than its fields", at + 8)
+        raise CorruptLog(f"the message has size {length}, less than its fields", at + 8)
     if left < head.size:
-        raise TruncatedLog(f"message cut short: {left} of {length + LENGTH_END} bytes", at)
+        raise TruncatedLog(f"the message is truncated to {left} of {length + LENGTH_END} bytes", at)
     values = head.unpack_from(data, at)
     fields = MessageV1._make(values) if magic else MessageV0._make(values)
     if not 0 <= fields.offset < _MAX_I64:
-        raise CorruptLog(f"message at offset {fields.offset}", at)
+        raise CorruptLog(f"the message has the negative offset {fields.offset}", at)
     return fields
 
 
@@ -207,11 +208,11 @@ def _decode_message(data: memoryview, at: int) -> _Message:
     size = fields.size + LENGTH_END
     end = at + size
     if len(data) < end:
-        raise TruncatedLog(f"message cut short: {len(data) - at} of {size} bytes", at)
+        raise TruncatedLog(f"the message is truncated to {len(data) - at} of {size} bytes", at)
     crc = zlib.crc32(data[at + CRC_START : end])
     if crc != fields.crc:
         raise CorruptLog(
-            f"message with crc {fields.crc:#010x} whose bytes give {crc:#010x}", at + 12
+            f"the message has CRC {fields.crc:#010x}, but its bytes have CRC {crc:#010x}", at + 12
         )
     bits = _bits(fields, at)
     timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
@@ -219,7 +220,7 @@ def _decode_message(data: memoryview, at: int) -> _Message:
     key_length = fields.key_length
     if not -1 <= key_length <= end - length_at - _LENGTH_BYTES:
         raise CorruptLog(
-            f"key of length {key_length}, {end - length_at} bytes are left",
+            f"the key has length {key_length}, but {end - length_at} bytes remain in the message",
             length_at - _LENGTH_BYTES,
         )
     key = None if key_length < 0 else bytes(data[length_at : length_at + key_length])
@@ -228,7 +229,9 @@ def _decode_message(data: memoryview, at: int) -> _Message:
     value_length = int.from_bytes(data[length_at:value_at], "big", signed=True)
     if value_length < -1 or max(value_length, 0) != end - value_at:
         raise CorruptLog(
-            f"value of length {value_length} where {end - value_at} bytes are left", length_at
+            f"the value has length {value_length}, but {end - value_at} bytes remain in the "
+            "message",
+            length_at,
         )
     value = None if value_length < 0 else data[value_at:end]
     return _Message(
@@ -240,7 +243,7 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
     """The records of a wrapper, with absolute offsets."""
     start = wrapper.value_at
     if wrapper.value is None:
-        raise CorruptLog("wrapper whose value is null", start - _LENGTH_BYTES)
+        raise CorruptLog("the wrapper message's value is null", start - _LENGTH_BYTES)
     # The header checksum of v0's lz4 frames is ignored: the first clients computed it wrongly.
     wrong_checksum = codec is Codec.LZ4 and wrapper.magic == 0
     blob: Buffer = with_lz4_header_checksum(wrapper.value) if wrong_checksum else wrapper.value
@@ -258,7 +261,11 @@ def _open(wrapper: _Message, codec: Codec, limit_bytes: int) -> list[Record]:
         ) from error
     last = inside[-1].offset
     if 0 < wrapper.offset < last:
-        raise CorruptLog(f"wrapper at offset {wrapper.offset} that ends at {last}", start)
+        raise CorruptLog(
+            f"the wrapper message has offset {wrapper.offset}, but its last inner message has "
+            f"offset {last}",
+            start,
+        )
     # Some clients set a wrapper's offset to 0. The offsets of its messages then count from 0.
     shift = wrapper.offset - last if wrapper.magic and wrapper.offset else 0
     append_time_ms = wrapper.timestamp_ms if wrapper.bits & APPEND_TIME_BIT else None
@@ -283,12 +290,16 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
         except TruncatedLog as error:  # damage: all bytes of the wrapper are present
             raise CorruptLog(error.problem, error.at) from error
         if message.bits & CODEC_BITS:
-            raise CorruptLog("a wrapper inside a wrapper", at)
+            raise CorruptLog("a wrapper message contains a wrapper message", at)
         if message.offset <= last:
-            raise CorruptLog(f"message at offset {message.offset} behind {last}", at)
+            raise CorruptLog(
+                f"the inner message has offset {message.offset}, not above the message before it, "
+                f"{last}",
+                at,
+            )
         last = message.offset
         found.append(message)
         at += message.size + LENGTH_END
     if not found:
-        raise CorruptLog("wrapper without a message", 0)
+        raise CorruptLog("the wrapper message contains no message", 0)
     return found

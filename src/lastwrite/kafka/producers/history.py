@@ -157,7 +157,7 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Produ
         if why == headers.END:
             return
         if why != headers.FULL:
-            raise CorruptLog("the walk over producers ends within whole batches", at + int(done))
+            raise CorruptLog("the scan for producers stopped before the last batch", at + int(done))
         at += int(done)
 
 

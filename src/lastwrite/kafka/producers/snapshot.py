@@ -64,21 +64,27 @@ def decode_snapshot(data: Buffer) -> tuple[ProducerEntry, ...]:
     """
     view = memoryview(data)
     if len(view) < SNAPSHOT_HEADER.size:
-        raise TruncatedLog(f"producer snapshot of {len(view)} bytes", 0)
+        raise TruncatedLog(f"the producer snapshot has only {len(view)} bytes", 0)
     header = SnapshotHeader._make(SNAPSHOT_HEADER.unpack_from(view))
     if header.version != VERSION:
-        raise UnsupportedFormat(f"producer snapshot of version {header.version}", 0)
+        raise UnsupportedFormat(f"the producer snapshot has version {header.version}", 0)
     if header.producer_count < 0:
         raise CorruptLog(f"{header.producer_count} producers", 6)
     end = SNAPSHOT_HEADER.size + header.producer_count * PRODUCER_ENTRY.size
     if end > len(view):
-        raise TruncatedLog(f"{header.producer_count} producers in {len(view)} bytes", 6)
+        raise TruncatedLog(
+            f"the producer snapshot counts {header.producer_count} producers, more than fit into "
+            f"{len(view)} bytes",
+            6,
+        )
     if end < len(view):
-        raise CorruptLog(f"{len(view) - end} bytes after the last producer", end)
+        raise CorruptLog(f"{len(view) - end} bytes follow the last producer", end)
     crc = google_crc32c.value(bytes(view[CRC_START:]))
     if crc != header.crc:
         raise CorruptLog(
-            f"producer snapshot with crc {header.crc:#010x} whose bytes give {crc:#010x}", 2
+            f"the producer snapshot's header has CRC {header.crc:#010x}, but its bytes have CRC "
+            f"{crc:#010x}",
+            2,
         )
     return tuple(map(ProducerEntry._make, PRODUCER_ENTRY.iter_unpack(view[SNAPSHOT_HEADER.size :])))
 

@@ -108,12 +108,12 @@ def false_offset_entry(
     row = first + n
     if beside[n]:
         return BadIndexEntry(
-            row, f"the entry leads to byte {int(positions[row])}, where no batch begins"
+            row, f"the entry points to byte {int(positions[row])}, where no batch begins"
         )
     return BadIndexEntry(
         row,
-        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, beyond it: "
-        f"offset {int(base_offsets[batch[n]])} begins there",
+        f"the entry points for offset {int(offsets[row])} to byte {int(positions[row])}, which is "
+        f"after that offset: the batch there begins at offset {int(base_offsets[batch[n]])}",
     )
 
 
@@ -153,7 +153,8 @@ def false_time_entry(
     time, right = int(times[row]), int(max_timestamps[batch[n]])
     return BadIndexEntry(
         row,
-        f"the entry gives the batch up to offset {int(offsets[row])} time {time} instead of {right}",
+        f"the entry has time {time} for the batch that ends at offset {int(offsets[row])}, whose "
+        f"largest time is {right}",
     )
 
 
@@ -173,8 +174,8 @@ def hidden_from_time_entry(
 def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexEntry:
     return BadIndexEntry(
         row,
-        f"the entry promises that no record up to offset {int(offsets[row])} is later than {int(times[row])}, "
-        f"but one is at {found}",
+        f"the entry's time {int(times[row])} must be the largest up to offset "
+        f"{int(offsets[row])}, but a record there has time {found}",
     )
 
 
@@ -188,8 +189,8 @@ def entry_beyond(
     row = int(beyond[0])
     return BadIndexEntry(
         row,
-        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) is beyond the segment's end, "
-        f"offset {next_offset} and byte {size_bytes}",
+        f"the entry (offset {int(offsets[row])}, byte {int(positions[row])}) is beyond the "
+        f"segment's end (offset {next_offset}, byte {size_bytes})",
     )
 
 
@@ -207,12 +208,14 @@ def wrong_last_time(
     if int(offsets[row]) >= next_offset:
         return BadIndexEntry(
             row,
-            f"the entry's offset {int(offsets[row])} is beyond the segment's last, {next_offset - 1}",
+            f"the entry's offset {int(offsets[row])} is beyond the segment's last offset, "
+            f"{next_offset - 1}",
         )
     if int(times[row]) != largest:
         return BadIndexEntry(
             row,
-            f"the last entry has time {int(times[row])}, but the segment's largest is {largest}",
+            f"the last entry has time {int(times[row])}, but the segment's largest time is "
+            f"{largest}",
         )
     return None
 
@@ -286,8 +289,9 @@ class TransactionIndexCheck:
                 row = sum(last < found[MARKER] for _, _, last, _ in entries)
                 return BadIndexEntry(
                     row,
-                    f"an entry is missing for producer {found[OWNER]}, whose transaction was aborted at offset "
-                    f"{found[MARKER]}: its data from offset {found[FIRST_LEFT]} on would be read as committed",
+                    f"the index has no entry for the transaction of producer {found[OWNER]} that "
+                    f"was aborted at offset {found[MARKER]}: its records from offset "
+                    f"{found[FIRST_LEFT]} on would be read as committed",
                 )
         return None
 
@@ -303,16 +307,21 @@ class TransactionIndexCheck:
             producer,
             ABORT_MARKER,
         ):
-            return "names a marker that is not there"
+            return "points to an abort marker that does not exist"
         if found[LEFT] and found[FIRST_LEFT] < first:
-            return f"begins after data of its transaction, at offset {int(found[FIRST_LEFT])}"
+            return (
+                "begins after the first record of its transaction, at offset "
+                f"{int(found[FIRST_LEFT])}"
+            )
         low = int(np.searchsorted(self._committed[:, OWNER], producer))
         high = int(np.searchsorted(self._committed[:, OWNER], producer, side="right"))
         before = low + int(np.searchsorted(self._committed[low:high, MARKER], last)) - 1
         if before >= low and self._committed[before, LAST_LEFT] >= max(first, self._log_start):
-            return f"reaches back over data that was committed, up to offset {int(self._committed[before, LAST_LEFT])}"
+            return (
+                f"covers committed records, up to offset {int(self._committed[before, LAST_LEFT])}"
+            )
         earliest = int(self._earliest[at + 1])
         bound = min(last + 1, earliest if earliest < last else _NEVER)
         if stable > bound:
-            return f"calls {stable} stable, but that is {bound}"
+            return f"has last stable offset {stable}, but the largest allowed one is {bound}"
         return None

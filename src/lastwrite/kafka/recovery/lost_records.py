@@ -48,8 +48,8 @@ def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = Tru
         if last == end_offset
         else f"offsets {end_offset} to {last} are missing"
     )
-    more = "" if is_file_at_end else " or out of reach"
-    return f"{gone}{more}, as {witness.words}"
+    more = "" if is_file_at_end else " or cannot be read"
+    return f"{gone}{more}; the evidence is that {witness.words}"
 
 
 def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_start: int) -> str:
@@ -58,37 +58,52 @@ def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_sta
     The broker would also remove the segments with the base offsets ``following``. ``log_start`` is
     the offset in the log start checkpoint. A log that ends below it is replaced by an empty log.
     """
-    start = f"that start cuts the log at offset {at_offset}"
+    start = f"the broker's start truncates the log at offset {at_offset}"
     if log_start > at_offset:
-        start = f"that start removes all segments, and starts again at offset {log_start}, the log's start"
+        start = (
+            "the broker's start removes all segments, and the log starts again at offset "
+            f"{log_start}, the log start"
+        )
     elif following:
         many = f"the {len(following)} segments" if len(following) > 1 else "the one segment"
-        start += f" and removes {many} after it, from {segment_file_name(following[0], KafkaFileKind.LOG)} on"
+        start += (
+            f" and removes {many} after this one, from "
+            f"{segment_file_name(following[0], KafkaFileKind.LOG)} on"
+        )
     else:
-        start += ", and new records get the offsets of those that are missing"
+        start += ", and new records get the offsets of the missing records"
     return (
-        "nothing was changed; where other replicas are in sync, start the broker: it cuts this one and fetches from "
-        f"them what is missing; where this is the only copy, copy the folder first: {start}"
+        "nothing was changed; if other replicas are in sync, start the broker: it truncates this "
+        "replica and fetches the missing records from them; if this is the only copy, copy the "
+        f"folder before you start the broker: {start}"
     )
 
 
 def recovery_end_offset(end_offset: int, log_start: int) -> str:
     """The remedy if a broker would accept ``end_offset`` as the log's end without an error."""
-    start = f"that start takes offset {end_offset} for the log's end, and new records get the offsets that are missing"
+    start = (
+        f"the broker's start accepts offset {end_offset} as the log's end, and new records get "
+        "the offsets of the missing records"
+    )
     if log_start > end_offset:
-        start = f"that start removes all segments, and starts again at offset {log_start}, the log's start"
+        start = (
+            "the broker's start removes all segments, and the log starts again at offset "
+            f"{log_start}, the log start"
+        )
     return (
-        "nothing was changed; where other replicas are in sync, start the broker: it fetches from them what is "
-        "missing; where this is the only copy, copy the folder first, and look for what is missing in a backup: "
-        f"{start}; where this is a copy of a log, copy it again"
+        "nothing was changed; if other replicas are in sync, start the broker: it fetches the "
+        "missing records from them; if this is the only copy, copy the folder before you start "
+        f"the broker, and search a backup for the missing records: {start}; if this is a copy of "
+        "a log, copy the log again"
     )
 
 
 def recovery_checkpoint_offset(end_offset: int) -> str:
     """The remedy if the last segment is torn and a broker would not truncate it at start."""
     return (
-        "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before "
-        "you start the broker: it fetches the whole partition from them; where this is the only copy, copy the log "
-        "root, and remove .kafka_cleanshutdown from it: without that file the broker's start cuts the log at offset "
-        f"{end_offset}, with it new records come after what is torn"
+        "nothing was changed; if other replicas are in sync, move the partition's folder out of "
+        "the log root before you start the broker: it fetches the partition from them; if this is "
+        "the only copy, copy the log root, then remove .kafka_cleanshutdown from the log root: "
+        f"without that file, the broker's start truncates the log at offset {end_offset}; with "
+        "the file, the broker appends new records after the incomplete batch"
     )

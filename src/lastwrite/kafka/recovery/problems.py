@@ -23,7 +23,7 @@ from lastwrite.kafka.recovery.walking import Walk, end_offset_of
 from lastwrite.model.log import Problem, ProblemKind, Segment
 from lastwrite.storage.problems import problem_of
 
-_SETTLED_LATER = "nothing to do: compact, or the broker's next start, repairs it"
+_SETTLED_LATER = "no action is needed: the next compact, or the broker's next start, repairs this"
 
 
 class RecoveryProblems:
@@ -96,11 +96,14 @@ class RecoveryProblems:
             is_torn = isinstance(error, TruncatedLog)
             words = f"{error.problem}: {missing(end_offset, witness, is_file_at_end=is_torn)}"
         elif found.is_emptied:
-            words = f"{error.problem}, for which a broker's start empties the whole segment"
+            words = f"{error.problem}: a broker's start would empty the segment"
         elif any(file_identity(self.log_path(other)).size_bytes > 0 for other in following):
-            words = f"{error.problem}, before segments that are whole"
+            words = f"{error.problem}, although later segments contain records"
         elif beyond := whole_beyond(path, found.size_bytes, base, end_offset):
-            known = f"whole batches from offset {beyond.base_offset} on come after it at byte {beyond.position}"
+            known = (
+                f"complete batches from offset {beyond.base_offset} on follow at byte "
+                f"{beyond.position}"
+            )
             gone = missing(end_offset, EndEvidence(beyond.end_offset, known), is_file_at_end=False)
             words = f"{error.problem}: {gone}"
         else:
@@ -120,7 +123,7 @@ class RecoveryProblems:
             return False  # a wrong entry is no evidence
         ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
         witness = EndEvidence(
-            after.end_offset, f"its indexes name offset {named}, and {after.words}"
+            after.end_offset, f"the segment's indexes contain offset {named}, and {after.words}"
         )
         words = f"{ends}: {missing(end_offset, witness)}"
         self.damaged(words, self.log_path(base), size_bytes, RESTORE)
@@ -136,17 +139,17 @@ class RecoveryProblems:
         offset, position = base + entry[0], entry[1]
         is_last = base == self._bases[-1]
         known = (
-            EndEvidence(offset + 1, "nothing comes after it")
-            if is_last
-            else self._next_segment(base)
+            EndEvidence(offset + 1, "no segment follows") if is_last else self._next_segment(base)
         )
         if not end_offset <= offset < known.end_offset:
-            words = f"the last entry leads to byte {position} of a segment of {size_bytes}"
+            words = (
+                f"the last entry points to byte {position}, but the segment has {size_bytes} bytes"
+            )
             path = self.path_of(segment_file_name(base, KafkaFileKind.INDEX))
             self.damaged(words, path, index_bytes - OFFSET_ENTRY.size, REBUILD)
             return
         witness = EndEvidence(
-            known.end_offset, f"its index names offset {offset}, and {known.words}"
+            known.end_offset, f"the segment's index contains offset {offset}, and {known.words}"
         )
         words = f"the segment ends at offset {end_offset}: {missing(end_offset, witness)}"
         self.damaged(words, self.log_path(base), size_bytes, RESTORE)
@@ -154,7 +157,7 @@ class RecoveryProblems:
 
     def _next_segment(self, base: int) -> EndEvidence:
         after = min(other for other in self._bases if other > base)
-        return EndEvidence(after, f"the next segment begins at {after}")
+        return EndEvidence(after, f"the next segment begins at offset {after}")
 
     # ------------------------------------------------------------------ at the log's end
 
@@ -196,14 +199,16 @@ class RecoveryProblems:
         ]
         for name in orphans:
             if int(name[:20]) not in lost:
-                self.recovered("an index without its segment is ignored", name)
+                self.recovered("the index has no segment and is ignored", name)
         for base in lost:
             after, named = self._after(base), self._gone[base]
-            known = "nothing comes after it"
+            known = "no segment follows"
             if after is not None:
-                known = f"the next segment begins at {after}"
+                known = f"the next segment begins at offset {after}"
             end = named + 1 if after is None else after
-            gone = missing(base, EndEvidence(end, f"its indexes name offset {named}, and {known}"))
+            gone = missing(
+                base, EndEvidence(end, f"the segment's indexes contain offset {named}, and {known}")
+            )
             is_last = not any(other > base for other in self._bases)
             remedy = recovery_end_offset(end_offset, self._log_start) if is_last else RESTORE
             path = self.log_path(base)

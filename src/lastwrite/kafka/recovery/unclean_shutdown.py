@@ -51,7 +51,7 @@ from lastwrite.model.log import AbortedTransaction, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 
-_AGAIN = "nothing was changed; stop whatever writes here and run again"
+_AGAIN = "nothing was changed; stop the process that writes to this log, and run again"
 _WINDOW_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 _ROWS = 4096
@@ -141,7 +141,7 @@ def file_identity(path: str) -> FileIdentity:
     except FileNotFoundError:
         return FileIdentity(path, -1)
     except OSError as error:
-        raise to_log_error(error, path, "look at the file") from error
+        raise to_log_error(error, path, "read the file's attributes") from error
     return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
 
 
@@ -160,7 +160,12 @@ def _recover_once(
         bad = _first_out_of_order(rows, end_offset)
         if bad < len(rows):
             at, last = int(rows[bad, proof_walk.POSITION]), int(rows[bad, proof_walk.LAST_OFFSET])
-            error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
+            error = CorruptLog(
+                f"the batch ends at offset {last}, but the batch before it ends at offset "
+                f"{end_offset - 1}",
+                at,
+                path,
+            )
             # Kafka's recovery detects the wrong order only where it would write an index entry.
             if _is_emptied(path, file_bytes, base_offset):
                 return RecoveredSegment(0, base_offset, -1, error=error, is_emptied=True)
@@ -210,7 +215,10 @@ class _Entries:
                     left = self._bytes - position
                     if len(data) < min(window, left):
                         raise CommitConflict(
-                            "the segment shrank while we looked", position, self._path, _AGAIN
+                            "another program truncated the segment during the command",
+                            position,
+                            self._path,
+                            _AGAIN,
                         )
                     filled, at, wanted, why = proof_walk.walk_proven(data, left, rows)
                     if filled:
@@ -234,7 +242,9 @@ class _Entries:
                         return
                     if why == proof_walk.CORRUPT:
                         self.error = CorruptLog(
-                            "no batch with a true checksum begins here", position, self._path
+                            "no batch with a correct checksum begins at this byte",
+                            position,
+                            self._path,
                         )
                         return
         except OSError as error:

@@ -109,11 +109,14 @@ def walk(
                     break
                 if next_offset <= end_offset:
                     raise CorruptLog(
-                        f"a batch that ends at offset {next_offset - 1}, out of order", at - held_at
+                        f"the batch ends at offset {next_offset - 1}, not after the batch before "
+                        "it",
+                        at - held_at,
                     )
                 if at + batch_bytes > size_bytes:
                     raise TruncatedLog(
-                        f"batch cut short: {size_bytes - at} of {batch_bytes} bytes", at - held_at
+                        f"the batch is truncated to {size_bytes - at} of {batch_bytes} bytes",
+                        at - held_at,
                     )
             except LogError as error:
                 return Walk(end_offset, at, largest, error.located(path, held_at), is_bare)
@@ -189,7 +192,7 @@ def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
     try:
         size_bytes = os.stat(log_path).st_size
     except OSError as error:
-        raise to_log_error(error, log_path, "look at the segment") from error
+        raise to_log_error(error, log_path, "read the segment's attributes") from error
     try:
         with OpenFile(index_path) as file:
             data = file.read(os.stat(index_path).st_size, 0)

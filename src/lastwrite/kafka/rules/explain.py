@@ -39,7 +39,7 @@ def kafka_reasons(
 ) -> list[Reason]:
     """Why the range ``found`` of ``log`` is not compacted, or does not reach the log's end."""
     all_clean = (
-        f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
+        f"all offsets below {log.end_offset} were compacted before, and no record was written since"
     )
     return range_reasons(found, log, config, _holds(found, log, config, now_ms), all_clean)
 
@@ -55,8 +55,8 @@ def _holds(
     if Hold.HIGH_WATERMARK in at:
         yield Reason(
             Rule.HIGH_WATERMARK,
-            f"the high watermark is {log.high_watermark}: offsets from there to "
-            f"{log.end_offset - 1} are not known to be replicated",
+            f"the high watermark is {log.high_watermark}: offsets {log.high_watermark} to "
+            f"{log.end_offset - 1} may not be replicated",
             "when the replicas have caught up and the broker has written "
             "replication-offset-checkpoint, which it does every 5 seconds and when it stops",
             from_offset=log.high_watermark,
@@ -68,10 +68,10 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
     parts = [each for each in log.segments if each.base_offset >= log.closed_end]
     active, size = parts[0], sum(each.size_bytes for each in parts)
     place = f"offsets {first_offset} to {log.end_offset - 1}, {size} bytes"
-    message = f"{place}, lie in the active segment, which no round touches"
+    message = f"{place}, are in the active segment, which is not compacted"
     change = (
-        "with a broker's append that would make it larger than segment.bytes, "
-        f"{config.segment_bytes}"
+        "when a broker's append would make the segment larger than segment.bytes "
+        f"({config.segment_bytes})"
     )
     # A compacted topic's segments are also closed in time for max.compaction.lag.ms.
     roll_ms = joining.roll_ms(config)
@@ -80,10 +80,12 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
     stamp = active.first_batch_timestamp_ms
     if stamp is not None and 0 <= stamp <= LONG_MAX - roll_ms - 1:
         at_ms = stamp + roll_ms + 1
-        change += f", or the first one of time {at_ms} or later, by {setting}, {roll_ms}"
+        change += (
+            f", or with the first append at time {at_ms} or later, because of {setting}={roll_ms}"
+        )
         if config.segment_jitter_ms:
-            change += f", less a jitter of up to {config.segment_jitter_ms}"
-    change += "; where no broker appends any more, --include-active cleans it"
+            change += f" minus a jitter of up to {config.segment_jitter_ms} ms"
+    change += "; if no broker appends to this log any more, give --include-active"
     return Reason(Rule.ACTIVE_SEGMENT, message, change, at_ms, first_offset)
 
 
@@ -94,28 +96,28 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
     if begun and begun[0][0] == first:
         _, producer_id, epoch = begun[0]
         message = (
-            f"the transaction of producer {producer_id}, epoch {epoch}, open since offset {first}, "
-            "is not decided"
+            f"the transaction of producer {producer_id}, epoch {epoch}, is open since offset "
+            f"{first}"
         )
         if len(begun) > 1:
-            message += f"; {len(begun) - 1} more are open behind it"
+            message += f"; {len(begun) - 1} later transactions are open, too"
         change = (
-            "when it commits or aborts; its coordinator aborts it after its "
-            "transaction.timeout.ms; a hanging one ends by kafka-transactions.sh abort"
+            "when the transaction commits or aborts; its coordinator aborts it after "
+            "transaction.timeout.ms; to end a hanging transaction, run kafka-transactions.sh abort"
         )
     else:
         message = (
-            f"the transaction that began at offset {first} has ended, but its marker is not known "
-            f"to be replicated: the high watermark is {log.high_watermark}"
+            f"the transaction that began at offset {first} has ended, but its marker may not be "
+            f"replicated: the high watermark is {log.high_watermark}"
         )
-        change = "when the high watermark has passed the marker"
+        change = "when the high watermark is above the marker"
     return Reason(Rule.TRANSACTION, message, change, from_offset=first)
 
 
 class KafkaOutcomeRules(OutcomeRules):
     """Explanations of why a record is kept or removed, in Kafka's terms."""
 
-    forget_clean = "the partition's line is taken out of cleaner-offset-checkpoint"
+    forget_clean = "the partition's line is removed from cleaner-offset-checkpoint"
 
     @staticmethod
     def writer(facts: RecordFacts) -> str:
@@ -135,40 +137,42 @@ class KafkaOutcomeRules(OutcomeRules):
         if facts.horizon_ms <= now_ms:
             return OutcomeReason(
                 RecordOutcome.LATER,
-                f"{message} passed, but an older version of the key may lie above "
-                f"{self.place(self.round.end)}, where the next round does not reach: the order is "
-                "not that of offsets",
-                "the first round that reaches the log's end drops it",
+                f"{message} passed, but an older version of the key may be at or above "
+                f"{self.place(self.round.end)}, beyond the next round's range, because versions "
+                "are not ordered by offset",
+                "the first round that reaches the log's end removes the tombstone",
             )
         return OutcomeReason(
             RecordOutcome.LATER,
             f"{message} is {facts.horizon_ms - now_ms} ms ahead",
-            "the first round at or after that drops it, and a round needs dirty data",
+            "the first round at or after that time removes the tombstone; a round needs dirty data",
             facts.horizon_ms,
         )
 
     def _unstamped_delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
         policy = self.round.policy
-        retention = f"delete.retention.ms, {policy.tombstone_retention_ms},"
+        retention = f"delete.retention.ms ({policy.tombstone_retention_ms})"
         if facts.has_bad_horizon:
             message += (
-                "; its batch has a delete horizon below 0, which counts as none here, while a "
-                "broker's own cleaner drops the delete in its next round"
+                "; its batch has a negative delete horizon, which Lastwrite ignores; a broker's "
+                "cleaner would remove the tombstone in its next round"
             )
         else:
-            message += "; no round has kept it yet, so it has no delete horizon"
+            message += "; no round has processed it yet, so it has no delete horizon"
         horizon_ms = policy.new_horizon_ms
         if horizon_ms is None:
-            takes = "the next round takes its horizon away; " if facts.has_bad_horizon else ""
+            takes = "the next round removes its delete horizon; " if facts.has_bad_horizon else ""
             change = (
-                f"{takes}no round gives it one while {retention} reaches beyond the last moment"
+                f"{takes}no round sets a delete horizon while its time plus {retention} exceeds "
+                "the largest timestamp"
             )
             return OutcomeReason(RecordOutcome.LATER, message, change)
         return OutcomeReason(
             RecordOutcome.LATER,
             message,
-            f"the next round gives it one, {retention} after its own time: at time {horizon_ms} if "
-            f"it ran now{self.if_due}; the first round at or after that drops it",
+            f"the next round sets the delete horizon to its own time plus {retention}: time "
+            f"{horizon_ms} if it ran now{self.if_due}; the first round at or after the horizon "
+            "removes the tombstone",
             horizon_ms,
         )
 
@@ -176,15 +180,18 @@ class KafkaOutcomeRules(OutcomeRules):
         policy = self.round.policy
         until = policy.old_tombstones_until_ms
         message += (
-            "; its record format is v0 or v1, where a delete ages by its file, changed at "
-            f"time {facts.file_ms}"
+            "; its record format is v0 or v1, in which the age of a tombstone is its file's age: "
+            f"the file was changed at time {facts.file_ms}"
         )
         if facts.goes:
-            return self.next_expired(f"{message}, and goes with files of time {until} or before")
+            return self.next_expired(
+                f"{message}, and tombstones in files of time {until} or earlier are removed"
+            )
         return OutcomeReason(
             RecordOutcome.LATER,
-            f"{message}; only those of time {until} or before may go: delete.retention.ms, "
-            f"{policy.tombstone_retention_ms}, before the last change of the clean part",
-            "a round that rewrites its segment gives it a delete horizon; the first round at or "
-            "after that drops it",
+            f"{message}; only tombstones in files of time {until} or earlier are removed: "
+            f"delete.retention.ms ({policy.tombstone_retention_ms}) before the last change of the "
+            "clean part",
+            "a round that rewrites its segment sets a delete horizon; the first round at or after "
+            "the horizon removes the tombstone",
         )

@@ -31,7 +31,8 @@ def _login(name: str, value: object) -> str:
     }
     if len(found) < 2:
         raise InvalidConfig(
-            f"{name} has no username and password", remedy="or give sasl.username and sasl.password"
+            f"{name} has no username or no password",
+            remedy="add both to the setting, or set sasl.username and sasl.password instead",
         )
     return f"{found['username']}\0{found['password']}"
 
@@ -66,8 +67,9 @@ class KafkaClientConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if self.uses_sasl and not (self.user and self.password):
             raise InvalidConfig(
-                f"{self.security_protocol} needs a user and a password",
-                remedy="by sasl.username and sasl.password, or sasl.jaas.config, in --config-file",
+                f"security.protocol {self.security_protocol} needs a user and a password",
+                remedy="set sasl.username and sasl.password, or sasl.jaas.config, in the file of "
+                "--config-file",
             )
 
     @property
@@ -110,8 +112,9 @@ def brokers_of(url: str) -> Sequence[str]:
     for address in addresses:
         if "/" in address:
             raise InvalidConfig(
-                f"{url} names more than brokers",
-                remedy="kafka://HOST:PORT[,HOST:PORT…] and --topic NAME",
+                f"{url} contains more than broker addresses",
+                remedy="give kafka://HOST:PORT[,HOST:PORT…], and select the topic with --topic "
+                "NAME",
             )
         parse_address(address)
     return addresses

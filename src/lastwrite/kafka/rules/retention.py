@@ -77,30 +77,36 @@ def _ask(
     end = log.segment_end(place)
     is_last = place + 1 == len(log.segments)
     if is_last and log.is_torn:
-        return False, "a crash cut it short, and only a broker's start may end the log there"
+        return (
+            False,
+            "it is the last segment, and a crash left it incomplete; only a broker's start may "
+            "truncate it",
+        )
     if is_last and not segment.size_bytes:
-        return False, "it is empty and the last one: a broker appends to it"
+        return False, "it is the last segment and empty: a broker appends to it"
     if log.high_watermark < end:
         return (
             False,
-            f"it ends at offset {end}, and only what lies below {log.high_watermark} is replicated",
+            f"it ends at offset {end}, above the high watermark {log.high_watermark}, so some of "
+            "its records may not be replicated",
         )
     if rule is RetentionRule.LOG_START:
         if is_last:
-            return False, "it is the last segment, which no log start deletes"
-        return end <= limit, f"it ends at offset {end}, and the log starts at {limit}"
+            return False, "it is the last segment, which is not deleted because of the log start"
+        return end <= limit, f"it ends at offset {end}, and the log start is offset {limit}"
     if rule is RetentionRule.BYTES:
         without = bytes_left - segment.size_bytes
         return (
             without >= limit,
-            f"of {bytes_left} bytes {without} stay without it; retention.bytes is {limit}",
+            f"the log would shrink from {bytes_left} to {without} bytes without it; "
+            f"retention.bytes is {limit}",
         )
     age = now_ms - segment.largest_timestamp_ms
     if age < 0:
         return (
             False,
-            f"its largest timestamp, time {segment.largest_timestamp_ms}, is {-age} ms ahead of "
-            f"time {now_ms}",
+            f"its largest timestamp, time {segment.largest_timestamp_ms}, is {-age} ms in the "
+            f"future of time {now_ms}",
         )
     return (
         age > limit,

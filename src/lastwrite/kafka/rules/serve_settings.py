@@ -18,7 +18,10 @@ def _mechanisms(name: str, value: object) -> str:
     named = [each.strip().upper() for each in str(value).split(",") if each.strip()]
     for each in named:
         if each not in MECHANISMS:
-            raise InvalidConfig(f"{name} has {each}", remedy=f"there are {', '.join(MECHANISMS)}")
+            raise InvalidConfig(
+                f"{name} contains {each}, which serve does not support",
+                remedy=f"give one or more of: {', '.join(MECHANISMS)}",
+            )
     return ",".join(named)
 
 
@@ -52,8 +55,9 @@ class ServeConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if self.asks_for_certificate and not (self.certificate and self.client_ca):
             raise InvalidConfig(
-                "ssl.client.auth=required needs a server certificate and the trusted authorities",
-                remedy="give ssl.certificate.location and ssl.ca.location",
+                "ssl.client.auth=required needs the server's certificate and the trusted "
+                "certificate authorities",
+                remedy="set ssl.certificate.location and ssl.ca.location",
             )
 
     @property

@@ -39,7 +39,7 @@ def _groups(name: str, value: object) -> tuple[str, ...]:
     """Parse a comma-separated list of group names. Names are case-sensitive."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
-        raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
+        raise InvalidConfig(f"{name} must be a list separated by commas, and is {value!r}")
     return tuple(dict.fromkeys(filter(None, (str(item).strip() for item in items))))
 
 
@@ -67,22 +67,30 @@ class KafkaTopicConfig(SettingsTable):
         ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES, parse=_policies)
     min_cleanable_dirty_ratio: float = setting(
         0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
-    delete_retention_ms: int = setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
-    min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
-    max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
+    delete_retention_ms: int = setting(
+        _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
+    min_compaction_lag_ms: int = setting(
+        0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
+    max_compaction_lag_ms: int = setting(
+        LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
     # the public minimum is 1 MiB since 4.0; older topics may have less
     segment_bytes: int = setting(
         2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX)
     segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
     segment_jitter_ms: int = setting(
         0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
-    segment_index_bytes: int = setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
-    index_interval_bytes: int = setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
+    segment_index_bytes: int = setting(
+        10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
+    index_interval_bytes: int = setting(
+        4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
     retention_ms: int = setting(  # -1 means for ever
-        7 * _DAY, f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}", -1,
-        parse=_time_or_for_ever)
+        7 * _DAY,
+        "retention.ms log.retention.ms "
+        f"log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}",
+        -1, parse=_time_or_for_ever)
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1 means any size
-    file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
+    file_delete_delay_ms: int = setting(
+        60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     max_decompressed_message_bytes: int = setting(
         # limit of one record, not of its batch
@@ -110,14 +118,15 @@ class KafkaTopicConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if self.compaction_strategy == "header" and not self.compaction_strategy_header:
             raise InvalidConfig(
-                "compaction.strategy is header, and no header is named",
-                remedy="set compaction.strategy.header",
+                "compaction.strategy is header, but compaction.strategy.header is not set",
+                remedy="set compaction.strategy.header to the name of the record header with the "
+                "version",
             )
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
-                f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, "
-                f"more than max.compaction.lag.ms, {self.max_compaction_lag_ms}",
-                remedy="lower the first or raise the second",
+                f"min.compaction.lag.ms ({self.min_compaction_lag_ms}) exceeds "
+                f"max.compaction.lag.ms ({self.max_compaction_lag_ms})",
+                remedy="lower min.compaction.lag.ms or raise max.compaction.lag.ms",
             )
 
     @property
@@ -139,9 +148,11 @@ class KafkaTopicConfig(SettingsTable):
         known = [*cls.field_of(), *STORE_NAMES, *_WITHOUT_EFFECT]
         nearest = get_close_matches(name.replace("_", ".").lower(), known, 1, 0.6)
         remedy = (
-            f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"
+            f"did you mean {nearest[0]}?"
+            if nearest
+            else "see Kafka's documentation of topic settings for the names"
         )
-        return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
+        return InvalidConfig(f"there is no setting {name!r}", remedy=remedy)
 
     def to_names(self) -> dict[str, str]:
         """Every setting by its topic name, as text for ``from_names``."""
@@ -198,9 +209,10 @@ _FIELDS = tuple(_NAMES)
 _OF_TOPICS = """
 compression.gzip.level compression.lz4.level compression.zstd.level flush.messages flush.ms
 follower.replication.throttled.replicas leader.replication.throttled.replicas local.retention.bytes
-local.retention.ms message.downconversion.enable message.format.version message.timestamp.after.max.ms
-message.timestamp.before.max.ms message.timestamp.difference.max.ms min.insync.replicas preallocate
-remote.log.copy.disable remote.log.delete.on.disable remote.storage.enable unclean.leader.election.enable
+local.retention.ms message.downconversion.enable message.format.version
+message.timestamp.after.max.ms message.timestamp.before.max.ms message.timestamp.difference.max.ms
+min.insync.replicas preallocate remote.log.copy.disable remote.log.delete.on.disable
+remote.storage.enable unclean.leader.election.enable
 """
 _OF_BROKERS = """
 add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms

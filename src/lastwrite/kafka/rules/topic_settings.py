@@ -78,8 +78,8 @@ def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> t
         name, equals, value = rest.partition("=")
         if not (colon and equals and pattern.strip() and name.strip()):
             raise InvalidConfig(
-                f"{said_by} {text!r} is not TOPIC:NAME=VALUE",
-                remedy="as orders:cleanup.policy=compact",
+                f"{said_by} {text!r} does not have the form TOPIC:NAME=VALUE",
+                remedy="write it like orders:cleanup.policy=compact",
             )
         found.append(Override(pattern.strip(), name.strip(), value.strip()))
     return tuple(found)
@@ -108,12 +108,14 @@ def check_overrides(overrides: Sequence[Override]) -> None:
         if is_setting(each.name) and not is_topic_setting(each.name):
             field_name = next((name for name in field_names() if each.name in names_of(name)), None)
             remedy = (
-                f"a topic's name is {topic_name(field_name)}"
+                f"use the topic's setting {topic_name(field_name)}"
                 if field_name
-                else "give it by --config"
+                else "give the broker's setting with --config"
             )
             raise InvalidConfig(
-                f"{each.name} is a broker's setting, not one of topic {each.pattern}", remedy=remedy
+                f"{each.name} is a setting of brokers, so it cannot be set for topic "
+                f"{each.pattern}",
+                remedy=remedy,
             )
         KafkaTopicConfig.parse(each.name, each.value)
 

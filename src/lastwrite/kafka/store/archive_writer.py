@@ -165,14 +165,16 @@ class KafkaArchiveWriter:
         if why is None and self._lineage and self._lineage[0][0] < known:
             return DivergenceReason(
                 HoldReason.FORK,
-                f"the archive has offsets up to {before.end_offset} of leader epoch {known}, which "
-                "the log does not have: an election cut the log after they were fetched",
+                f"the archive has leader epoch {known} up to offset {before.end_offset}, and the "
+                "log does not have these records: a leader election truncated the log after they "
+                "were fetched",
             )
         if why is None and self._source.end < before.end_offset:
             return DivergenceReason(
                 HoldReason.FORK,
-                f"the log ends at offset {self._source.end}, the archive at {before.end_offset}: "
-                "the log was truncated after it was fetched, or the topic was created again",
+                f"the log ends at offset {self._source.end}, and the archive at offset "
+                f"{before.end_offset}: the log was truncated after the last fetch, or the topic "
+                "was deleted and created again",
             )
         return why
 
@@ -180,8 +182,8 @@ class KafkaArchiveWriter:
         end = self._log.end_offset
         return DivergenceReason(
             HoldReason.FORK,
-            f"the log has other records below offset {end} than were fetched: it was truncated and "
-            "continued, or the topic was created again",
+            f"the log's records below offset {end} differ from the archive's: the log was "
+            "truncated and continued, or the topic was deleted and created again",
         )
 
     # ------------------------------------------------------------------ batches

@@ -308,7 +308,9 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
     try:
         return decode_struct(manifest.log, ArchivedLog)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"not the manifest of a partition of Kafka: {error}", 0, folder) from error
+        raise CorruptLog(
+            f"the manifest is not that of a Kafka partition: {error}", 0, folder
+        ) from error
 
 
 def log_of(manifest: Manifest, folder: str) -> PartitionLog:

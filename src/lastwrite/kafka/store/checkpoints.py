@@ -20,12 +20,24 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 from lastwrite.storage.file_state import FileState
 
-_BY_HAND = "repair it by hand: each line has a topic, a partition and an offset"
+_BY_HAND = (
+    "repair the file by hand: after the version and the number of entries, each line has a topic, "
+    "a partition and an offset"
+)
 # A remedy must neither restore deleted records nor mark unreplicated records as replicated.
 _REMEDIES = {
-    CLEANER_OFFSETS: f"{_BY_HAND}; or move it away: the next round then begins at each log's start",
-    HIGH_WATERMARKS: f"{_BY_HAND}; or move it away and start the broker, which writes it again, before compacting",
-    LOG_STARTS: f"{_BY_HAND}; without it, records deleted from the start of a log would reappear",
+    CLEANER_OFFSETS: (
+        f"{_BY_HAND}; or move the file out of the log root: the next round then compares each "
+        "log from its start"
+    ),
+    HIGH_WATERMARKS: (
+        f"{_BY_HAND}; or move the file out of the log root and start the broker, which writes a "
+        "new one, before you compact"
+    ),
+    LOG_STARTS: (
+        f"{_BY_HAND}; do not remove the file: without it, records deleted from the start of a "
+        "log reappear"
+    ),
 }
 _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 

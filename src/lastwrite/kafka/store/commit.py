@@ -65,8 +65,14 @@ from lastwrite.storage import files
 from lastwrite.storage.parallel_sync import DiskWork, Steps
 from lastwrite.storage.reading import AGAIN
 
-UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
-IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
+UNFINISHED = (
+    "run again to finish the swap: the new segments are complete beside the old ones; a broker's "
+    "start finishes the swap, too"
+)
+IN_PLACE = (
+    "run again to finish the round: the new segments have replaced the old ones; the next run "
+    "sets the checkpoint and removes the old segments"
+)
 
 
 class CommitNotes:
@@ -163,7 +169,7 @@ def _check_settled(log: PartitionLog, names: Sequence[str]) -> None:
     for name in sorted(names):
         if _is_a(Suffix.SWAP, name):
             raise CommitConflict(
-                "a swap of another program is unfinished",
+                "another program has not finished a swap of segments",
                 path=os.path.join(log.folder, name),
                 remedy=AGAIN,
             )

@@ -72,7 +72,11 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
     place = place_at(folder)
     seen = place.read()
     if seen is None:
-        raise CommitConflict("the partition is gone", path=folder)
+        raise CommitConflict(
+            "another program removed the partition during the command",
+            path=folder,
+            remedy="run again",
+        )
     before = archived.contents_of(seen.manifest, folder)
     log = archived.log_of(seen.manifest, folder)
     if cut is not None and not _may_be_cut(before, cut, log_start):

@@ -62,19 +62,19 @@ from lastwrite.storage.reading import reader_of
 # (producer id, first offset, last offset, last stable offset), as in ``ArchivedLog.aborted``
 Aborted = tuple[tuple[int, int, int, int], ...]
 
-_ELSEWHERE = "fetch it into an archive of its own: give another --to"
+_ELSEWHERE = "fetch the log into another archive with --to"
 _ASIDE = (
-    "fetch it into an archive of its own: give another --to; or set aside the part of the archive "
-    "that the log lacks, and continue: --set-aside"
+    "fetch the log into another archive with --to; or give --set-aside, which sets aside the "
+    "archive's records that the log does not have, and continues"
 )
 _GAP = (
-    "accept the loss, which the archive's manifest records and commands report: --accept-gap; or "
-    "set the archive's contents aside, and fetch the whole log again: --set-aside; or "
-    "fetch it into an archive of its own: give another --to"
+    "give --accept-gap to accept the loss, which the archive's manifest records; or give "
+    "--set-aside, which sets the archive's contents aside and fetches the entire log; or fetch "
+    "the log into another archive with --to"
 )
 _NO_WATERMARK = (
-    "a broker's high watermark is never inside a batch: start the broker, which writes it again, or "
-    "fetch from another replica"
+    "a high watermark is never inside a batch: start the broker, which writes a correct one, and "
+    "fetch again; or fetch from another replica"
 )
 
 
@@ -120,7 +120,9 @@ def fetch(
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
     stored, gap = before, None
     if not log.segments:
-        raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
+        raise NotALog(
+            "the partition's folder contains no segment", path=log.folder, remedy="check the path"
+        )
     end = log.high_watermark
     # The groups of a log that lags behind the archive are older than the archive's groups.
     if groups is not None and end >= before.end_offset:
@@ -249,7 +251,9 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
     manifest = read_versioned_manifest(log.folder).manifest
     if manifest.generation != log.generation:
         raise CommitConflict(
-            "the archive changed while it was copied", path=log.folder, remedy="run again"
+            "another program changed the archive during the command",
+            path=log.folder,
+            remedy="run again",
         )
     before = archived.contents_of(manifest, log.folder)
     return {
@@ -333,20 +337,22 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Diverg
         there = before.topic_id
         return DivergenceReason(
             HoldReason.ANOTHER,
-            f"the topic was created again: its id is {topic_id}, and {there} in the archive",
+            f"the topic was deleted and created again: its id is {topic_id}, and {there} in the "
+            "archive",
         )
     if log_start > before.end_offset:
         return DivergenceReason(
             HoldReason.GAP,
-            f"the log begins at offset {log_start} and the archive ends at "
-            f"{before.end_offset}: {log_start - before.end_offset} offsets between are lost",
+            f"the log starts at offset {log_start}, and the archive ends at offset "
+            f"{before.end_offset}: the {log_start - before.end_offset} offsets between them are "
+            "lost",
         )
     return None
 
 
 def no_continuation(folder: str, why: DivergenceReason, source: str) -> NotContinued:
     """The error for a ``source`` that does not continue the partition at ``folder``."""
-    words = f"{folder} cannot be continued: {why.words}"
+    words = f"the archived partition {folder} cannot be continued: {why.words}"
     remedy = _GAP if why.held is HoldReason.GAP else _ASIDE
     error = NotContinued(words, path=source, remedy=remedy)
     error.held = why.held
@@ -370,21 +376,23 @@ def fork(
     if later and min(later) < before.end_offset:
         return DivergenceReason(
             HoldReason.FORK,
-            f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch {last}, "
-            "the log of a later one: an election cut the log after they were fetched",
+            f"offsets {min(later)} to {before.end_offset} have leader epoch {last} in the "
+            "archive, and a later epoch in the log: a leader election truncated the log after "
+            "they were fetched",
         )
     if newest < last and end > before.end_offset:
         return DivergenceReason(
             HoldReason.FORK,
-            f"the log ends at offset {end} in leader epoch {newest}, and the archive has offsets up "
-            f"to {before.end_offset} of epoch {last}: the log continued from an older copy",
+            f"the log ends at offset {end} in leader epoch {newest}, and the archive at offset "
+            f"{before.end_offset} in the later epoch {last}: the log was continued from an older "
+            "copy",
         )
     for epoch in sorted(here.keys() & there.keys()) if may_be_another else ():
         if here[epoch] != there[epoch] and max(here[epoch], there[epoch]) > epochs[0][1]:
             return DivergenceReason(
                 HoldReason.ANOTHER,
-                f"leader epoch {epoch} begins at offset {here[epoch]} in the log, and at "
-                f"{there[epoch]} in the archive: they are not of one topic",
+                f"leader epoch {epoch} starts at offset {here[epoch]} in the log, and at offset "
+                f"{there[epoch]} in the archive: log and archive belong to different topics",
             )
     return None
 
@@ -403,9 +411,9 @@ def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Diver
     """The reason if the log was cleaned beyond the archive's end, last fetched ``since_ms`` ago."""
     return DivergenceReason(
         HoldReason.DELETES,
-        f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
-        f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
-        "(delete.retention.ms), so some may have been missed",
+        f"the broker's cleaner compacted offsets from {before.end_offset} on, and the last fetch "
+        f"was {since_ms // 3_600_000} hours ago: tombstones are kept for {retention_ms} ms "
+        "(delete.retention.ms), so the archive may have missed some",
     )
 
 
@@ -512,8 +520,8 @@ def reject_across(table: BatchTable, base: int, end: int, path: str) -> None:
         place, what = (base, "the archive ends") if is_begin else (end, "the log is replicated")
         row = table[0 if is_begin else -1]
         raise LogError(
-            f"a batch with offsets {int(row['base_offset'])} to {int(row['next_offset']) - 1} lies "
-            f"across offset {place}, up to which {what}",
+            f"the batch with offsets {int(row['base_offset'])} to {int(row['next_offset']) - 1} "
+            f"crosses offset {place}, {what}",
             path=path,
             remedy=_ELSEWHERE if is_begin else _NO_WATERMARK,
         )

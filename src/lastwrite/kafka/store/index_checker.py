@@ -81,7 +81,10 @@ class KafkaIndexChecker:
             beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
             # The condition is never true for the last segment: it ends at the piece's end offset.
             if beyond and beyond[0] < piece.end_offset:
-                words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
+                words = (
+                    f"the segment's indexes contain offset {beyond[0]}, and the next segment "
+                    f"begins at offset {piece.end_offset}"
+                )
                 gone = missing(end_offset, EndEvidence(piece.end_offset, words))
                 raise CorruptLog(
                     f"the segment ends at offset {end_offset}: {gone}",

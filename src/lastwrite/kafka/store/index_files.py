@@ -148,7 +148,7 @@ def side_file(folder: str, name: str) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise LogError(f"cannot be read: {error.strerror}", path=path) from error
+        raise LogError(f"the file cannot be read: {error.strerror}", path=path) from error
 
 
 def _read_index(source: IndexedRange, path: str, decode: Callable[[bytes, int], IndexT]) -> IndexT:

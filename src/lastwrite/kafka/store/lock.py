@@ -65,10 +65,10 @@ def reject_tier(root: str) -> None:
     """
     if is_tier(root):
         raise InvalidConfig(
-            "this is a broker's tier, which Lastwrite only reads",
+            "the path is a broker's tier, which Lastwrite only reads",
             path=root,
-            remedy="fetch it into an archive and compact that: "
-            f"lastwrite fetch {root} --to ARCHIVE, then lastwrite compact ARCHIVE",
+            remedy="fetch the tier into an archive, and compact the archive: lastwrite fetch "
+            f"{root} --to ARCHIVE, then lastwrite compact ARCHIVE",
         )
 
 
@@ -93,9 +93,10 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
         for other, inside in _other_roots(root, names).items():
             if links.is_brokers(root) and links.is_brokers(other):
                 raise LogHeld(
-                    f"{inside[0][0]} is a symbolic link into another broker's log root, {other}",
+                    f"the partition's folder {inside[0][0]} is a symbolic link into another "
+                    f"broker's log root, {other}",
                     path=os.path.join(root, str(inside[0][0])),
-                    remedy="give the path below the root that owns the partition, and remove the link",
+                    remedy="give the partition's path in that log root, and remove the link",
                 )
             stack.enter_context(locking.hold(other, [there for _, there in inside], PLACE))
         _reject_if_written(root, names)
@@ -161,7 +162,7 @@ def reject_starting(root: str) -> None:
         noted_s = 0.0
     if noted_s < begun_s + _STARTS_AT_LEAST_S:
         raise LogHeld(
-            "a broker is starting on the log root: it has written no high watermark yet",
+            "a broker is starting on the log root: it has not written the high watermarks yet",
             path=path,
             remedy="try again in a few seconds",
         )
@@ -216,7 +217,8 @@ def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
             continue
         if active is not None and _is_written(os.path.join(folder, active)):
             raise LogHeld(
-                "a process has the segment open for writing, perhaps a broker that uses another path",
+                "a process has the segment open for writing; it may be a broker that uses another "
+                "path to this folder",
                 path=os.path.join(folder, active),
                 remedy=locking.STOP_OR_WAIT,
             )

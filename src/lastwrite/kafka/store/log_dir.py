@@ -70,19 +70,19 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.parallel_sync import run_steps_serially
 from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
-_MOVE_AWAY = "move it out of this folder: it is no part of the log"
-_BRING_BACK = "restore the file from a backup of this folder, or from a replica in sync"
+_MOVE_AWAY = "move the file out of this folder: it is not a part of the log"
+_BRING_BACK = "restore the file from a backup of this folder, or from a replica that is in sync"
 _LOOKS, _LOOK_AGAIN_S = 500, 0.06  # 30 s, in which a broker writes high watermarks several times
 _MOST_WALKED_BYTES = 16 << 20  # the largest segment without an index whose end is searched
 _NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
 _STALE_CHECKPOINT = (
-    "where that line is older than this log (the topic was created again, or the folder was "
-    "restored), remove the line while no broker runs: the next round starts at the log's start"
+    "if that line is older than this log (the topic was deleted and created again, or the folder "
+    "was restored), stop the broker and remove the line: the next round starts at the log's start"
 )
 _MARKS = {
     HIGH_WATERMARKS: "the high watermark",
     CLEANER_OFFSETS: "the first dirty offset",
-    LOG_STARTS: "the log's start",
+    LOG_STARTS: "the log start",
 }
 
 
@@ -175,7 +175,7 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
     """``read_partition`` for a log that a broker has open, repeated until nothing changed."""
     root = os.path.dirname(os.path.abspath(folder))
     lock.reject_starting(root)
-    why = "its files change all the time"
+    why = "its files changed during each attempt to read it"
     for _ in range(_LOOKS):
         before = beside_a_broker.folder_state(folder)
         if time.time_ns() - before[1] > SETTLED_NS:
@@ -189,7 +189,11 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
             except CommitConflict as error:
                 why = error.problem
         time.sleep(_LOOK_AGAIN_S)
-    raise CommitConflict(f"a broker has this log open, and {why}", path=folder, remedy=TRY_AGAIN)
+    raise CommitConflict(
+        f"a broker has this log open, and a consistent state cannot be read: {why}",
+        path=folder,
+        remedy=TRY_AGAIN,
+    )
 
 
 class _PartitionListing:
@@ -251,8 +255,8 @@ class _PartitionListing:
             *(
                 EndEvidence(
                     at,
-                    f"{words} is {at} ({file}, line '{self._name.topic} {self._name.partition} "
-                    f"{at}')",
+                    f"{words} is {at} ({file}, line '{self._name.topic} "
+                    f"{self._name.partition} {at}')",
                     _STALE_CHECKPOINT if file == CLEANER_OFFSETS else "",
                 )
                 for file, words in _MARKS.items()
@@ -338,7 +342,7 @@ class _PartitionListing:
         self._bases = [base for base in self._bases if base <= last]
         self._orphans = [name for name in self._orphans if name in self._live]
         if any(classify(name).suffix is Suffix.SWAP for name in self._live.values()):
-            self.moving = "it exchanges segments"
+            self.moving = "the broker's cleaner is replacing segments"
         return max(bound, last)
 
     def _open_segment(self, base: int) -> tuple[Segment, int]:
@@ -359,7 +363,7 @@ class _PartitionListing:
             if tail.error is not None:
                 self._found.note(tail.error, path)
             elif tail.end == seen.st_size and not self._behind:
-                self.moving = f"it ends at offset {tail.end_offset}, below its high watermark"
+                self.moving = f"the log ends at offset {tail.end_offset}, below the high watermark"
         largest = tail.largest_timestamp_ms
         segment = Segment(
             base_offset=base,
@@ -384,11 +388,14 @@ class _PartitionListing:
         for segment in segments:
             seen = _stat(segment.path)
             if seen.st_ctime_ns >= self._noted_ns and seen.st_ctime_ns != seen.st_mtime_ns:
-                self.moving = "it has exchanged segments since it noted its high watermark"
+                self.moving = (
+                    "the broker's cleaner has replaced segments since the last high watermark was "
+                    "written"
+                )
 
     def _report_open_files(self, end_offset: int) -> None:
         bound = self._offsets[HIGH_WATERMARKS] or 0
-        mark = f"its high watermark{'' if bound <= end_offset else f' is {bound}'}"
+        mark = f"the high watermark{'' if bound <= end_offset else f' is {bound}'}"
         self._found.problems.append(
             Problem(
                 ProblemKind.OPEN,
@@ -422,7 +429,8 @@ class _PartitionListing:
                 true = tuple(by_marker[offset] for offset in sorted(by_marker))
                 if true != known:
                     self._found.recovered(
-                        "does not match the records, which show what was aborted",
+                        "the transaction index does not match the segment's records, which are "
+                        "used instead",
                         segment_file_name(segment.base_offset, KafkaFileKind.TRANSACTION_INDEX),
                     )
                     segment, known = replace(segment, is_abort_indexed=False), true
@@ -433,12 +441,15 @@ class _PartitionListing:
 
     def _report_recovered(self, names: Sequence[str]) -> None:
         if self._state.renames:
-            words = "new segments of an unfinished swap: they count"
+            words = "the file belongs to an unfinished swap: the new segments are used"
             self._found.recovered(words, self._state.renames[0][0])
             return
         for name in names:
             if classify(name).suffix in (Suffix.SWAP, Suffix.CLEANED):
-                words = "new segments that were never finished: they are ignored"
+                words = (
+                    "the file belongs to a swap that was not completed: the new segments are "
+                    "ignored"
+                )
                 self._found.recovered(words, name)
                 return
 
@@ -486,20 +497,27 @@ class _PartitionListing:
                 if not self._is_unflushed(base):
                     found.note(error, found.path_of(name), REBUILD)
         elif kind is KafkaFileKind.SNAPSHOT:
-            found.witnesses.append(EndEvidence(int(name[:20]), f"{name} is of that offset"))
+            found.witnesses.append(
+                EndEvidence(int(name[:20]), f"the producer snapshot {name} exists")
+            )
             try:
                 offset = int(name[:20])
                 self._producers[offset] = decode_snapshot(self._read(name))
                 for entry in self._producers[offset]:
-                    said = f"producer {entry.producer_id} in {name} wrote up to {entry.last_offset}"
+                    said = (
+                        f"producer {entry.producer_id} wrote up to offset {entry.last_offset} "
+                        f"({name})"
+                    )
                     found.witnesses.append(EndEvidence(entry.last_offset + 1, said))
             except LogError as error:
-                found.recovered(f"{error.problem}: ignored, as by a broker", name, error.at)
+                found.recovered(
+                    f"{error.problem}: the snapshot is ignored, as by a broker", name, error.at
+                )
         elif kind in (KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.PARTITION_METADATA):
             try:
                 if name == LEADER_EPOCHS:
                     for epoch, start_offset in decode_leader_epochs(self._read(name)):
-                        said = f"leader epoch {epoch} begins at {start_offset} ({name})"
+                        said = f"leader epoch {epoch} starts at offset {start_offset} ({name})"
                         found.witnesses.append(EndEvidence(start_offset, said))
                 elif name == PARTITION_METADATA:
                     decode_partition_metadata(self._read(name))
@@ -511,7 +529,9 @@ class _PartitionListing:
             KafkaFileKind.QUORUM_STATE,
         ):
             if not is_intent(name):
-                found.damaged("a foreign file", found.path_of(name), remedy=_MOVE_AWAY)
+                found.damaged(
+                    "the file is not a part of a Kafka log", found.path_of(name), remedy=_MOVE_AWAY
+                )
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
         found = self._producers.get(offset)
@@ -583,7 +603,8 @@ class _PartitionListing:
                 behind = self._bases[len(segments) :]
                 if behind:
                     self._found.recovered(
-                        f"{len(behind)} segments after the end of the log are ignored",
+                        f"this segment is after the log's end: {len(behind)} segments from this "
+                        "one on are ignored",
                         segment_file_name(behind[0], KafkaFileKind.LOG),
                     )
                 break
@@ -604,13 +625,16 @@ class _PartitionListing:
         if found.error is not None and not is_damaged:
             size_bytes = found.size_bytes
             cut = seen.st_size - size_bytes
-            words = f"{found.error.problem}: the log ends here, {cut} bytes are ignored"
+            words = (
+                f"{found.error.problem}: the log ends at this byte, and {cut} bytes after it are "
+                "ignored"
+            )
             self._found.recovered(words, log, size_bytes)
         if found.has_markers:
             self._unsure.add(base)
         is_indexed = found.is_indexed(is_active=is_active)
         if not is_indexed and size_bytes and not is_damaged:
-            words = "is missing, or does not match the records: not used"
+            words = "the index is missing or does not match the segment's records: it is not used"
             self._found.recovered(words, index)
         if found.error is None and size_bytes and self._may_precede_hole(base):
             self._note_hole(base, found.end_offset)
@@ -690,15 +714,17 @@ class _PartitionListing:
         if name not in self._live:
             if is_filled and self._was_killed:
                 self._found.recovered(
-                    "is missing: the time of its segment's file is used instead", name
+                    "the time index is missing: the modification time of its segment is used "
+                    "instead",
+                    name,
                 )
             elif is_filled:
-                words = "the file is missing, though its segment has records"
+                words = "the index is missing, although its segment has records"
                 self._found.damaged(words, path, remedy=REBUILD)
             return 0, None
         size = _stat(path).st_size
         if size % layout.size:
-            words = f"{size} bytes, which is no multiple of {layout.size}"
+            words = f"the index has {size} bytes, which is not a multiple of {layout.size}"
             self._found.damaged(words, path, size, REBUILD)
             return size, None
         if not size:
@@ -710,7 +736,9 @@ class _PartitionListing:
         except OSError as error:
             raise to_log_error(error, path, "read the index") from error
         if len(data) < count:
-            raise CommitConflict("the index shrank while it was read", path=path, remedy=AGAIN)
+            raise CommitConflict(
+                "another program truncated the index during the command", path=path, remedy=AGAIN
+            )
         if is_kept:
             self._index = data
         tail = data[-layout.size :]
@@ -750,7 +778,10 @@ class _PartitionListing:
                 head = opened.read_head(size_bytes, is_walked=is_walked)
             header = decode_batch_header(head, 0)
             if header.base_offset < base:
-                words = f"a batch at offset {header.base_offset} in the segment of {base}"
+                words = (
+                    f"the first batch has base offset {header.base_offset}, below the segment's "
+                    f"base offset {base}"
+                )
                 raise CorruptLog(words, 0)
         except OSError as error:
             raise to_log_error(error, path, "read the segment") from error
@@ -788,4 +819,4 @@ def _stat(path: str) -> os.stat_result:
     try:
         return os.stat(path)
     except OSError as error:
-        raise to_log_error(error, path, "look at the file") from error
+        raise to_log_error(error, path, "read the file's attributes") from error

@@ -52,13 +52,13 @@ def judge_holes(
             remedy = _remedy(log, settings)
             return tuple(_damage(log, *hole, remedy) for hole in holes)
     first, end = holes[0]
-    more = f" (and {len(holes) - 1} more such ranges)" if len(holes) > 1 else ""
+    more = f" (and so are {len(holes) - 1} more ranges)" if len(holes) > 1 else ""
     why = "no cleaner has a position for this log"
     if cleaned is not None:
         why = f"the cleaner's position is {cleaned}"
     message = (
-        f"offsets {first} to {end - 1} are in no segment{more}, and {why}: unless it was copied from "
-        "a compacted log, a segment before this one is missing"
+        f"offsets {first} to {end - 1} are in no segment{more}, and {why}: a segment before this "
+        "one is missing, unless the log was copied from a compacted log"
     )
     return (Problem(ProblemKind.GAP, message, log.path_of(end)),)
 
@@ -83,7 +83,7 @@ def _damage(log: PartitionLog, first: int, end: int, remedy: str) -> Problem:
     return Problem(
         ProblemKind.DAMAGED,
         f"offsets {first} to {end - 1} are in no segment, and no cleaner has compacted the topic: "
-        f"{name}, or a segment after it, is missing",
+        f"the segment {name} or a later one is missing",
         log.path_of(end),
         None,
         remedy,

@@ -75,7 +75,7 @@ def dress(
         except FileNotFoundError:
             wanted = os.stat(source.path)
     except OSError as error:
-        raise to_log_error(error, path, "look at the new segment") from error
+        raise to_log_error(error, path, "read the attributes of the new segment") from error
     if (seen.st_uid, seen.st_gid, seen.st_mode) != (wanted.st_uid, wanted.st_gid, wanted.st_mode):
         like = files.owner_of(replaced, [source.path])
         files.give(path, like.as_far_as_may() if is_copy else like, is_synced=True)
@@ -104,7 +104,9 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
     came = [name for name in came if classify(name).kind is KafkaFileKind.LOG]
     if came:
         path = os.path.join(log.folder, live[min(came)])
-        raise CommitConflict("the segment appeared while we worked", path=path, remedy=AGAIN)
+        raise CommitConflict(
+            "another program created the segment during the command", path=path, remedy=AGAIN
+        )
     return names
 
 
@@ -123,21 +125,30 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
     ends_at = 0
     for n, (output, sources) in enumerate(ordered):
         if not sources:
-            raise _mistake("a new segment replaces nothing", output)
+            raise _mistake("the new segment replaces no segment", output)
         places = [place[segment.base_offset] for segment in sources]
         first, last = places[0], places[-1]
         if output.sources:
             if log.is_torn and last == len(log.segments) - 1:
-                raise _mistake("a new segment replaces one that a crash cut short", output)
+                raise _mistake(
+                    "the new segment replaces a segment that a crash left incomplete", output
+                )
             if places != list(range(first, last + 1)) or first < behind:
-                raise _mistake("the sources of a new segment are not neighbours", output)
+                raise _mistake(
+                    "the segments that the new segment replaces are not consecutive", output
+                )
             if output.base_offset != sources[0].base_offset:
-                raise _mistake("a new segment begins elsewhere than its first source", output)
+                raise _mistake(
+                    "the new segment does not begin where the first segment that it replaces "
+                    "begins",
+                    output,
+                )
             behind = last + 1
         end = end_offset_of(output.log_path, output.index_path, output.base_offset)
         if end - 1 - output.base_offset > MAX_RELATIVE_OFFSET:
             raise _mistake(
-                f"a new segment ends at offset {end}, too far above its base for an index", output
+                f"the new segment ends at offset {end}, too far above its base offset for an index",
+                output,
             )
         following = (
             ordered[n + 1][0] if n + 1 < len(ordered) and not ordered[n + 1][0].sources else None
@@ -145,10 +156,14 @@ def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> int:
         limit = log.segment_end(last) if following is None else following.base_offset
         is_end = following is None and last == len(log.segments) - 1
         if end > limit or (is_end and end != log.end_offset):
-            raise _mistake(f"a new segment ends at offset {end}, the old ones at {limit}", output)
+            raise _mistake(
+                f"the new segment ends at offset {end}, but the segments that it replaces end at "
+                f"{limit}",
+                output,
+            )
         ends_at = max(ends_at, end)
     return ends_at
 
 
 def _mistake(problem: str, output: NewSegment) -> LogError:
-    return LogError(problem, path=output.log_path, remedy="nothing was changed; please report this")
+    return LogError(problem, path=output.log_path, remedy="nothing was changed; report this error")

@@ -22,13 +22,11 @@ from lastwrite.storage.objects.address import is_address
 _DISOWNED = {
     FolderState.DELETED: "the broker is deleting this partition",
     FolderState.FUTURE: "the broker is moving this partition here from another disk",
-    FolderState.STRAY: "the partition is not assigned to this broker any more",
+    FolderState.STRAY: "the partition is no longer assigned to this broker",
 }
 
-OTHERS = (
-    # part of several remedies
-    "for RocketMQ give a store, for Pulsar an archive that lastwrite fetch made"
-)
+# The end of a remedy.
+OTHERS = "for RocketMQ, give a store; for Pulsar, give an archive that lastwrite fetch created"
 
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
@@ -51,10 +49,10 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
         return _of_one_topic_each(choose(in_tier, topic, partition, path))
     if is_address(path):
         raise NotALog(
-            "there is no partition of an archive or a tier",
+            "the path contains no partition of an archive or of a broker's tier",
             path=path,
-            remedy="check the address: give the archive, as in fetch --to, or a folder in it; or the "
-            "folder of a tier's folders TOPIC-PARTITION-TOPICID",
+            remedy="check the address; give the archive, as in fetch --to, or a folder in it; or "
+            "give the tier's folder that contains the folders TOPIC-PARTITION-TOPICID",
         )
     path = os.path.abspath(path)
     if os.path.isfile(path):
@@ -65,9 +63,9 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
             path = os.path.realpath(path)
         if classify(os.path.basename(path)).is_foreign:
             raise NotALog(
-                "not a file of a Kafka log",
+                "the file is not a part of a Kafka log",
                 path=path,
-                remedy="give a log root, a partition's folder or a segment, which is named by 20 "
+                remedy="give a log root, a partition's folder, or a segment, whose name has 20 "
                 f"digits; {OTHERS}",
             )
         path = os.path.dirname(path)
@@ -96,9 +94,10 @@ def _of_one_topic_each(folders: list[str]) -> list[str]:
         other = found.setdefault(tiered.name_of(folder), folder)
         if other != folder:
             raise InvalidConfig(
-                f"topic {tiered.name_of(folder).topic} was created again: the tier has it under two ids",
+                f"topic {tiered.name_of(folder).topic} was deleted and created again: the tier "
+                "has it under two topic ids",
                 path=other,
-                remedy=f"give this folder, or {folder}",
+                remedy=f"select one of the two topics: give this folder, or {folder}",
             )
     return folders
 
@@ -112,12 +111,12 @@ def _partitions_below(root: str) -> dict[TopicPartition, str]:
     if not found:
         below = log_roots_below(root)
         raise NotALog(
-            "no Kafka partition in this folder",
+            "the folder contains no Kafka partition",
             path=root,
-            remedy=f"give the log root below it: {' or '.join(below)}"
+            remedy=f"give the log root below this folder: {' or '.join(below)}"
             if below
-            else "give a log root (a folder of <topic>-<partition> folders), one of these "
-            f"folders, or a segment; {OTHERS}",
+            else "give a log root (a folder that contains <topic>-<partition> folders), a "
+            f"<topic>-<partition> folder, or a segment; {OTHERS}",
         )
     return found
 
@@ -187,15 +186,16 @@ def name_in_root(path: str) -> TopicPartition:
     name = decode_folder_name(os.path.basename(path))
     if name is None:
         raise NotALog(
-            "this folder contains segments, but its name is not a partition's",
+            "the folder contains segments, but its name is not that of a partition",
             path=path,
-            remedy="rename it to <topic>-<partition>, such as orders-0",
+            remedy="rename the folder to <topic>-<partition>, such as orders-0",
         )
     if name.partition.topic == METADATA_TOPIC:
         raise NotALog(
-            "the cluster's metadata log, which brokers compact by snapshots",
+            "the folder is the cluster's metadata log, which brokers compact by snapshots",
             path=path,
-            remedy="leave it as it is; lastwrite dump --topic __cluster_metadata prints it",
+            remedy="do not compact this folder; lastwrite dump --topic __cluster_metadata prints "
+            "its records",
         )
     return name.partition
 

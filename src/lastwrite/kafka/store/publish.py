@@ -90,9 +90,9 @@ def _reject_existing(target_folder: str) -> None:
         return
     if os.path.lexists(target_folder):
         raise InvalidConfig(
-            "a partition exists already",
+            "the partition already exists in the target",
             path=target_folder,
-            remedy="give --to a folder without this partition",
+            remedy="give --to a folder that does not contain this partition",
         )
 
 
@@ -265,7 +265,7 @@ def _copied(
     } - live.keys()
     if missing:
         path = os.path.join(log.folder, min(missing))
-        raise CommitConflict("the segment vanished while we worked", path=path, remedy=AGAIN)
+        raise CommitConflict("the segment vanished during the command", path=path, remedy=AGAIN)
     return chosen
 
 

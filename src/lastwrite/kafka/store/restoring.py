@@ -251,10 +251,11 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
             topic_id = decode_partition_metadata(content)
         if topic_id != target.topic_id:
             raise LogError(
-                f"the folder is of a topic with id {topic_id}, and in the cluster "
-                f"{target.name.topic} has {target.topic_id}",
+                f"the folder belongs to topic id {topic_id}, but {target.name.topic} has topic id "
+                f"{target.topic_id} in the cluster",
                 path=folder,
-                remedy="start the broker, which sets such a folder aside; stop it, and run again",
+                remedy="start the broker, which renames such a folder to a -stray folder; stop "
+                "the broker, and run again",
             )
     bases = {
         int(name[:20]): os.path.getsize(os.path.join(folder, name))
@@ -267,11 +268,11 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
     if (there.log_start, there.end_offset) == (log.log_start, end):
         return True
     raise LogError(
-        f"a partition is there that begins at offset {there.log_start} and ends at "
-        f"{there.end_offset}",
+        "the log root already has this partition with other records: it starts at offset "
+        f"{there.log_start} and ends at offset {there.end_offset}",
         path=folder,
-        remedy="nothing was changed; restore under another name with --as; or, if its records are not "
-        "needed, delete the topic, create it again, and run again",
+        remedy="nothing was changed; restore under another name with --as; or, if the partition's "
+        "records are not needed, delete the topic, create it again, and run again",
     )
 
 
@@ -292,10 +293,12 @@ def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
     """
     for producer, first in open_from.items():
         raise LogError(
-            f"a transaction of producer {producer} is open since offset {first}, and no "
-            "producer would end it: consumers of committed records would wait there for ever",
+            f"a transaction of producer {producer} is open since offset {first}; after a restore "
+            "no producer would end it, and read_committed consumers would wait at this offset "
+            "forever",
             path=log.folder,
-            remedy="--drop-open leaves its records out, as an abort would; nothing was changed",
+            remedy="nothing was changed; give --drop-open to restore without the records of open "
+            "transactions, as if they were aborted",
         )
 
 

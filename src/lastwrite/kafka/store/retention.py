@@ -171,7 +171,7 @@ def make_empty_segment(folder: str, base_offset: int) -> None:
 
 
 def cut_leader_epochs(folder: str, log_start: int) -> None:
-    """Rewrite ``leader-epoch-checkpoint``, if there is one, for a log that starts at ``log_start``."""
+    """Rewrite ``leader-epoch-checkpoint``, if it exists, for a log that starts at ``log_start``."""
     _rewrite_leader_epochs(folder, lambda epochs: leader_epochs_from(epochs, log_start))
 
 

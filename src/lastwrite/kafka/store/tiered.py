@@ -71,8 +71,8 @@ _MOST_KNOWN = 16
 _LAST = {KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.CHUNK_MANIFEST}
 _AT_ONCE = 16  # a request mostly waits for the store
 _REMEDY = (
-    "restore the segments from the bucket's versions or a copy of the tier; "
-    "segments that the broker has deleted by the topic's retention are not needed"
+    "restore the segments from the bucket's versions or from a copy of the tier; segments that "
+    "the broker has deleted because of the topic's retention are not needed"
 )
 
 
@@ -262,7 +262,9 @@ def read_tier(
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
         raise NotALog(
-            "no whole segment in this folder of a tier", path=folder, remedy="check the path"
+            "this folder of a broker's tier contains no complete segment",
+            path=folder,
+            remedy="check the path",
         )
     copies = [each.copied for each in found]
     lineage = beside.epochs if beside and beside.epochs else lineage_of(copies)

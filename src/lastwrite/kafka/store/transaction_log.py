@@ -53,8 +53,8 @@ def _states(segments: tuple[Segment, ...], end: int) -> TransactionStates:
             decoded = decode_internal_record(TRANSACTIONS_TOPIC, record.key, record.value)
             if decoded.key is None or (record.value is not None and decoded.value is None):
                 raise CorruptLog(
-                    f"{TRANSACTIONS_TOPIC}: the record at offset {record.offset} cannot be read: "
-                    f"{decoded.problem}"
+                    f"the record at offset {record.offset} of {TRANSACTIONS_TOPIC} cannot be "
+                    f"decoded: {decoded.problem}"
                 )
             name = decoded.key["transactionalId"]
             if decoded.value is None:

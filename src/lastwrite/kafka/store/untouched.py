@@ -31,18 +31,18 @@ from lastwrite.reports.untouched import UNKNOWN, UntouchedFile
 from lastwrite.storage.files import list_names
 
 _ALWAYS: Final = {
-    LOCK: "held by Lastwrite meanwhile",
+    LOCK: "the log root's lock file, which Lastwrite locks during a command",
     META_PROPERTIES: "the ids of the broker and of its cluster",
-    CLEAN_SHUTDOWN: "says that the broker ended in order",
-    RECOVERY_POINTS: "up to where the broker has synced its logs, which a round does not change",
-    HIGH_WATERMARKS: "high watermarks, which a round does not change",
-    REMOTE_INDEX_CACHE: "indexes of remote segments; a broker fetches them again",
-    "bootstrap.checkpoint": "metadata for the first start of a cluster",
+    CLEAN_SHUTDOWN: "a marker of the broker's clean shutdown",
+    RECOVERY_POINTS: "the logs' recovery points, which a round does not change",
+    HIGH_WATERMARKS: "the high watermarks, which a round does not change",
+    REMOTE_INDEX_CACHE: "the indexes of remote segments, which a broker fetches again",
+    "bootstrap.checkpoint": "the metadata for the first start of a cluster",
 }
 _NOT_COPIED: Final = {
-    META_PROPERTIES: "a broker on the copy needs its own ids: kafka-storage format writes them",
-    CLEAN_SHUTDOWN: "without it a broker's start checks the copied logs",
-    RECOVERY_POINTS: "without it a broker's start checks the copied logs",
+    META_PROPERTIES: "a broker on the copy needs its own ids: kafka-storage.sh format writes them",
+    CLEAN_SHUTDOWN: "without this file, a broker checks the copied logs when it starts",
+    RECOVERY_POINTS: "without this file, a broker checks the copied logs when it starts",
 }
 _FOLDERS: Final = {
     FolderState.LIVE: "the cluster's metadata log, which is not compacted",
