@@ -410,7 +410,7 @@ def test_rules_and_users_are_reloaded_for_connected_clients(
         assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
         Path(path).write_text("{")
         assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
-        assert any("the old one stays" in each for each in told)
+        assert any("the previous one stays" in each for each in told)
         Path(path).write_text("{}")
         with pytest.raises(ConnectionError):
             raw.ask("metadata", 4, **values)
@@ -498,7 +498,7 @@ def test_changed_certificate_is_reloaded_and_an_invalid_one_ignored(
     with serving_of(root, tmp_path, told, config=config) as serving:
         one = shown(serving)
         first.write_text("no certificate")
-        assert shown(serving) == one and any("the old one stays" in each for each in told)
+        assert shown(serving) == one and any("the previous one stays" in each for each in told)
         first.write_text(second.read_text())
         assert shown(serving) != one
         with connected(serving) as plain:  # a client without TLS

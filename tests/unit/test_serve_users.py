@@ -137,7 +137,7 @@ def test_users_command_refuses_incomplete_arguments(
         "no user bob": {"remove": "bob"},
         "unknown mechanism": {"add": "bob", "password": "x", "mechanism": "GSSAPI"},
         "user name is empty": {"add": "", "password": "x"},
-        "without a user": {"topic": "orders"},
+        "but no user": {"topic": "orders"},
     }.items():
         with pytest.raises(InvalidConfig, match=words):
             lastwrite.users(path, **given)
@@ -291,7 +291,7 @@ def test_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("lastwrite.server.listener_security._LOOK_S", -1.0)
 
     def changes() -> Iterator[tuple[str, str]]:
-        yield "{", "the old one stays"
+        yield "{", "the previous one stays"
         yield '{"users": {"a": {}}}', "reloaded"
 
     for text, words in changes():
@@ -301,4 +301,4 @@ def test_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
         assert kept() is before
     assert list(kept().users) == ["a"]
     path.unlink()
-    assert list(kept().users) == ["a"] and "the old one stays" in told[-1]
+    assert list(kept().users) == ["a"] and "the previous one stays" in told[-1]

@@ -47,7 +47,8 @@ def users(
         known = _allowed(known, add, _listed(topic), _listed(group))
     elif topic or group or mechanism or password:
         raise InvalidConfig(
-            "topic, group, mechanism or password without a user", remedy="name the user with add"
+            "a topic, group, mechanism or password is given, but no user",
+            remedy="give the user's name with --add NAME",
         )
     if remove is not None:
         known = _removed(known, remove, path)
@@ -80,11 +81,14 @@ def _listed(names: str | Sequence[str] | None) -> list[str]:
 def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[str]) -> Users:
     check_name(name)
     if not password:
-        raise InvalidConfig(f"no password for {name}", remedy="type one, or pipe it in as a line")
+        raise InvalidConfig(
+            f"no password is given for user {name}",
+            remedy="enter the password at the prompt, or pipe it as one line to standard input",
+        )
     for each in mechanisms:
         if each not in MECHANISMS:
             raise InvalidConfig(
-                f"unknown mechanism {each}", remedy=f"one of: {', '.join(MECHANISMS)}"
+                f"unknown mechanism {each}", remedy=f"give one of: {', '.join(MECHANISMS)}"
             )
     return Users({**known.users, name: User.of(password, mechanisms)}, known.rules)
 
@@ -104,7 +108,9 @@ def _allowed(known: Users, user: str, topics: Sequence[str], groups: Sequence[st
 def _removed(known: Users, name: str, path: str) -> Users:
     if name not in known.users:
         raise InvalidConfig(
-            f"there is no user {name}", path=path, remedy="lastwrite users lists them"
+            f"there is no user {name}",
+            path=path,
+            remedy=f"list the users with lastwrite users {path}",
         )
     left = {each: user for each, user in known.users.items() if each != name}
     return Users(left, tuple(rule for rule in known.rules if rule.principal != f"User:{name}"))

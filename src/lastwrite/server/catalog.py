@@ -395,7 +395,7 @@ class Catalog:
                         f"two topics are named {name.topic}: in {place.folder} and in {folder}"
                         if other != (source.system, own.topic)
                         else f"{name} exists in {place.folder} and in {folder}",
-                        remedy="serve one of them",
+                        remedy="give only the address of one of them",
                     )
                 there[name.partition] = known.get(folder) or self._make(
                     name, folder, source, self._files
@@ -407,7 +407,9 @@ class Catalog:
             if folder not in folders:
                 self._report_gone(part)
         for folder in self._gone.keys() & folders.keys():
-            self._tell(f"{self._gone.pop(folder)} is served again: {folder} is back")
+            self._tell(
+                f"{self._gone.pop(folder)} is served again: the folder {folder} exists again"
+            )
         before = self._topics
         self._topics = {
             name: before[name]
@@ -450,8 +452,9 @@ class Catalog:
             self._gone[part.folder] = part.name
         if not is_reported:
             self._tell(
-                f"{part.name} is no longer served: {part.folder} is gone. Clients get "
-                "UNKNOWN_TOPIC_OR_PARTITION. If the folder comes back, it is served again"
+                f"{part.name} is no longer served: the folder {part.folder} was removed. Clients "
+                "get UNKNOWN_TOPIC_OR_PARTITION. When the folder exists again, the partition is "
+                "served again"
             )
 
     def numbers(self, name: str) -> list[int]:

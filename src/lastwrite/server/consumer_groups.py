@@ -126,14 +126,16 @@ class ConsumerGroup:
             if other is not None and other.id != said.member:
                 if other.epoch != _LEAVES_FOR_A_WHILE:
                     return None, HeartbeatResult(
-                        Code.UNRELEASED_INSTANCE_ID, "Another member has this name."
+                        Code.UNRELEASED_INSTANCE_ID, "Another member has this instance id."
                     )
                 del self.members[other.id]
                 other.id, found = said.member, other
                 self.members[said.member] = other
             if found is None:
                 if len(self.members) >= _MOST_MEMBERS:
-                    return None, HeartbeatResult(Code.GROUP_MAX_SIZE_REACHED, "The group is full.")
+                    return None, HeartbeatResult(
+                        Code.GROUP_MAX_SIZE_REACHED, "The group has reached its maximum size."
+                    )
                 found = self.members[said.member] = Reader(
                     said.member, said.instance, said.client, said.host, now_s, 300.0
                 )

@@ -29,7 +29,7 @@ _NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks of read-ahead for a sequential reader
 _PIECE_BYTES = 256 << 10  # bytes that are sent at once through TLS or from an object
-_ENDS_EARLY = "the segment is shorter than when it was listed"
+_ENDS_EARLY = "the segment was truncated after it was listed"
 _PACE_BYTES = 1 << 20  # bytes that a client has to read within the socket's timeout
 
 

@@ -242,7 +242,7 @@ def _beaten(place: Coordinator, request: ClientRequest, body: Any) -> HeartbeatR
     classic = place.groups.known(body.group_id)
     if classic is not None and classic.members:
         return HeartbeatResult(
-            Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic kind."
+            Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic protocol."
         )
     rebalance_s = body.rebalance_timeout.total_seconds()
     reads = None

@@ -2,7 +2,7 @@
 
     accept ──► frame ──► request ──► answer: bytes, and file ranges that the kernel sends
                  ▲                        │
-                 └────────────────────────┘   a Fetch that finds nothing waits for ``ChangeNotifier``
+                 └────────────────────────┘   a Fetch without data waits for ``ChangeNotifier``
 
 Sizes in a request are not trusted: buffers grow with the bytes received. A client that does not use
 Kafka's protocol, or does not read its responses, loses its connection and affects no other.
@@ -368,7 +368,7 @@ class _ClientConnection:
         self._begin = head = bytes(self._more(_SIZE.size, until))
         (size,) = _SIZE.unpack(head)
         if not 2 <= size <= most:
-            raise CorruptLog(f"a request of {size} bytes", 0)
+            raise CorruptLog(f"the request has the invalid size {size}", 0)
         return self._more(size, until)
 
     def _more(self, size: int, until: float) -> memoryview:

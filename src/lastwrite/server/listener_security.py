@@ -65,7 +65,9 @@ class ReloadingFile(Generic[Made]):
         try:
             self._made = self._make()
         except LogError as error:
-            self._tell(f"{named}: the new version is invalid, the old one stays in use: {error}")
+            self._tell(
+                f"{named}: the new file is invalid, and the previous one stays in use: {error}"
+            )
         else:
             self._tell(f"{named}: reloaded")
 
@@ -93,8 +95,8 @@ def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
         raise InvalidConfig(
             f"the certificate or key cannot be read: {error.strerror or error}",
             path=certificate,
-            remedy="give PEM files without a password by ssl.certificate.location, "
-            "ssl.key.location and ssl.ca.location",
+            remedy="set ssl.certificate.location, ssl.key.location and ssl.ca.location to PEM "
+            "files without a password",
         ) from error
     return context
 

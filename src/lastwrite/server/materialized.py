@@ -286,7 +286,7 @@ class CompactedPartition(MaterializedPartition):
                 raise CorruptLog(
                     f"{name} cannot be compacted: {found.reason or found.status}",
                     path=log.folder,
-                    remedy="serve it without --compacted",
+                    remedy="serve the topic without --compacted",
                 )
             copies.keep(place)
         (folder,) = find_partitions(place)

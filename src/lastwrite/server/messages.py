@@ -118,20 +118,20 @@ def decode_request(frame: Buffer) -> ClientRequest:
     """
     view = memoryview(frame)
     if len(view) < _HEAD.size + 2:
-        raise CorruptLog(f"a request of {len(view)} bytes", 0)
+        raise CorruptLog(f"the request has only {len(view)} bytes", 0)
     key, version, correlation_id = _HEAD.unpack_from(view, 0)
     name = _BY_KEY.get(key)
     if name is None:
-        raise CorruptLog(f"a request of key {key}", 0)
+        raise CorruptLog(f"the request has the unknown API key {key}", 0)
     api = APIS[name]
     if name == "api_versions" and not 0 <= version <= api.newest:
         return ClientRequest(name, version, correlation_id, "", view[:0])
     if not api.oldest <= version <= api.newest:
-        raise CorruptLog(f"{name} of version {version}", 2)
+        raise CorruptLog(f"the request {name} has the unsupported version {version}", 2)
     (length,) = struct.unpack_from(">h", view, _HEAD.size)
     at = _HEAD.size + 2 + max(length, 0)
     if at > len(view):
-        raise CorruptLog(f"a client id of {length} bytes", _HEAD.size)
+        raise CorruptLog(f"the client id has length {length}", _HEAD.size)
     client = bytes(view[_HEAD.size + 2 : at]).decode("utf-8", "replace")
     if version >= api.flexible:
         at = skip_tags(view, at)
@@ -149,7 +149,7 @@ def decode_body(request: ClientRequest) -> Any:
     try:
         return reader(body, 0)[0]
     except Exception as error:  # kio raises errors of many kinds for invalid bytes
-        raise CorruptLog(f"not a request for {request.name}: {error}", 0) from error
+        raise CorruptLog(f"the bytes are not a valid request {request.name}: {error}", 0) from error
 
 
 def encode_answer(request: ClientRequest, **values: object) -> bytes:

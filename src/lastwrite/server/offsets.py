@@ -30,8 +30,8 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage.files import make_folder
 
 UNREAD_REMEDY = (
-    "Until the group commits again, a client that fetches it gets KAFKA_STORAGE_ERROR. "
-    "kafka-consumer-groups.sh --reset-offsets sets it"
+    "Until the group commits a new offset, a client that fetches this offset gets "
+    "KAFKA_STORAGE_ERROR. To set the offset, run kafka-consumer-groups.sh --reset-offsets"
 )
 _NAME = TopicPartition(GROUPS_TOPIC, 0)
 _SEGMENT_BYTES = 16 << 20

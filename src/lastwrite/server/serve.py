@@ -248,7 +248,9 @@ def _codec(name: str) -> Codec:
     """
     codecs = {"none": Codec.NONE, "lz4": Codec.LZ4}
     if name not in codecs:
-        raise InvalidConfig(f"compression {name!r}", remedy=f"one of: {', '.join(codecs)}")
+        raise InvalidConfig(
+            f"{name!r} is not a supported compression", remedy=f"give one of: {', '.join(codecs)}"
+        )
     return codecs[name]
 
 
@@ -275,13 +277,16 @@ def _door(
     is_known = has_tls and (asks_for_password or settings.asks_for_certificate)
     if not (is_open or is_near or is_known):
         raise InvalidConfig(
-            f"{host} can be reached from other machines, where anyone could then read all topics",
-            remedy="give TLS (--config ssl.certificate.location=FILE) and --users FILE; or listen "
-            "on 127.0.0.1; or add --open if you trust the network",
+            f"{host} can be reached from other machines: without TLS and users, anyone could read "
+            "all topics",
+            remedy="give a certificate with --config ssl.certificate.location=FILE, and users "
+            "with --users FILE; or listen on 127.0.0.1; or add --open if you trust the network",
         )
     named = tuple(each for each in settings.mechanisms.split(",") if each)
     if users is None and named:
-        raise InvalidConfig("sasl.enabled.mechanisms needs users", remedy="give --users FILE")
+        raise InvalidConfig(
+            "sasl.enabled.mechanisms is set, but no users file is given", remedy="give --users FILE"
+        )
     # without TLS, anyone who records the traffic can read the password that PLAIN sends
     offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
     return ListenerSecurity(
@@ -338,7 +343,7 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise EnvironmentUnfit(
             f"cannot listen on {host}:{port}: {error.strerror}",
-            remedy="give another address by --listen",
+            remedy="give another address with --listen",
         ) from error
 
 

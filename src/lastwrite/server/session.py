@@ -71,13 +71,13 @@ class Session:
         if request.name == "sasl_authenticate":
             return self._authenticate(request)
         if self._proof is not None:
-            raise CorruptLog(f"{request.name} during authentication", 0)
+            raise CorruptLog(f"the client sent {request.name} during authentication", 0)
         if self._is_known:
             if self._ends and time.monotonic() > self._ends:
                 raise PermissionError
             return None
         if request.name != "api_versions" or self._has_asked_versions:
-            raise CorruptLog(f"{request.name} before authentication", 0)
+            raise CorruptLog(f"the client sent {request.name} before authentication", 0)
         self._has_asked_versions = 0 <= request.version <= 5
         return None
 
@@ -97,7 +97,10 @@ class Session:
         mechanism = body.mechanism
         if mechanism not in self._door.mechanisms or self._has_other(mechanism):
             error = Code.UNSUPPORTED_SASL_MECHANISM
-            self.is_over, self.refused = True, "a mechanism that is not offered"
+            self.is_over, self.refused = (
+                True,
+                "the client requested a SASL mechanism that is not enabled",
+            )
         else:
             self._mechanism, self._shown_s = mechanism, time.monotonic()
             self._proof = start_sasl(mechanism, lambda: self._door.known().users)
@@ -119,7 +122,7 @@ class Session:
         body = _body(request)
         if self._proof is None or self.takes_tokens:
             if not self._is_known:
-                raise CorruptLog("sasl_authenticate before sasl_handshake", 0)
+                raise CorruptLog("the client sent sasl_authenticate before sasl_handshake", 0)
             return encode_answer(
                 request,
                 error_code=Code.ILLEGAL_SASL_STATE,
@@ -166,7 +169,7 @@ class Session:
 
     def _fail(self) -> None:
         """End the session, after a delay that slows down guessing."""
-        self.is_over, self.refused = True, f"a wrong user or password, by {self._mechanism}"
+        self.is_over, self.refused = True, f"the user or the password is wrong ({self._mechanism})"
         time.sleep(self._door.failed_delay_s)
 
 
@@ -175,4 +178,4 @@ def _body(request: ClientRequest) -> Any:
     try:
         return decode_body(request)
     except CorruptLog:
-        raise CorruptLog(f"no request for {request.name}", 0) from None
+        raise CorruptLog(f"the bytes are not a valid request {request.name}", 0) from None

@@ -147,7 +147,7 @@ def write_users(path: str, users: Users) -> None:
     except FileNotFoundError:
         like = replace(ownership.of_new(folder), mode=0o600, attributes=(), is_required=False)
     except OSError as error:
-        raise files.to_log_error(error, path, "see whose it is") from error
+        raise files.to_log_error(error, path, "read the file's owner") from error
     files.replace(path, encode_users(users).encode(), like=like)
     files.fsync_dir(folder)
 
@@ -228,7 +228,7 @@ def _rule(value: Any, what: str) -> AclEntry:
     said = _object(value, what, _RULE)
     for name, text in said.items():
         if not isinstance(text, str) or not text:
-            raise _wrong(f"{what}: {name} is not a text")
+            raise _wrong(f"{what}: {name} is not a string")
     for name in ("principal", "operation", "resource", "name"):
         if name not in said:
             raise _wrong(f"{what} has no {name}")
@@ -280,7 +280,9 @@ def _object(value: Any, what: str, names: set[str]) -> dict[str, Any]:
         raise _wrong(f"{what} is not an object")
     others = sorted(value.keys() - names)
     if others:
-        raise _wrong(f"{what} has {others[0]!r}; allowed are {', '.join(sorted(names))}")
+        raise _wrong(
+            f"{what} has the unknown field {others[0]!r}; allowed are {', '.join(sorted(names))}"
+        )
     return value
 
 
@@ -334,5 +336,6 @@ def _one_of(text: str, names: Any, what: str) -> str:
 def _wrong(why: str) -> InvalidConfig:
     return InvalidConfig(
         f"the users file is invalid: {why}",
-        remedy="lastwrite users FILE --add NAME creates a valid one; docs/guide/serve.md shows it",
+        remedy="create a valid file with lastwrite users FILE --add NAME; docs/guide/serve.md "
+        "describes the format",
     )
