@@ -153,7 +153,7 @@ def test_append_refuses_a_topic_that_a_cluster_wrote(tmp_path: Path) -> None:
     jobs.commit(ours, staged(ours, range(5), "client-lz4"))
     found = lastwrite.fetch([str(CORPUS)], str(tmp_path), topic="client-lz4", include_active=True)
     assert found.partitions[0].held is HoldReason.ANOTHER
-    assert "fetch it into an archive of its own" in str(found.partitions[0].reason)
+    assert "fetch the log into another archive" in str(found.partitions[0].reason)
     assert len(rows(tmp_path, "client-lz4")) == 5
 
 

@@ -396,7 +396,7 @@ KAFKA = {
     "restore: another number of partitions": Case(
         two_partitions,
         "restore archive --to new",
-        "create a topic of another name with as many, and restore into it with --as",
+        "partitions, and restore into it with --as",
         lambda at: register(at, "t", "u", partitions=2),
         "restore archive --to new --as u",
     ),

@@ -117,9 +117,10 @@ class _Compiler:
             self._readable(writer, reader, slot, where)
         except _DecodingFailed:
             raise InvalidConfig(
-                f"{where}: the reader's schema has {_said(reader)}, and the value's "
+                f"{where}: the reader's schema has {_said(reader)}, but the writer's schema has "
                 f"{_said(writer)}",
-                remedy="give a reader's schema to which the values' can be promoted",
+                remedy="change the reader's schema to a type to which the writer's type can be "
+                "promoted",
             ) from None
 
     # ------------------------------------------------------------------ unions
@@ -290,9 +291,10 @@ class _Compiler:
                 continue
             if missing.default is NO_DEFAULT:
                 raise InvalidConfig(
-                    f"{where}.{missing.name}: the values' schema does not have it, and the "
-                    "reader's schema has no default for it",
-                    remedy="give it one there, or leave it out of columns",
+                    f"{where}.{missing.name}: the writer's schema does not have this field, and "
+                    "the reader's schema has no default for it",
+                    remedy="add a default to the reader's schema, or leave the field out of "
+                    "columns",
                 )
             place = places[missing.name]
             self.constants[place.number] = default_of(missing.type, missing.default, where)
@@ -384,7 +386,7 @@ def default_of(type: AvroType, given: Any, where: str) -> Any:
                 return {member: default_of(branch, given, where)}
     elif _is_default_of(type, given):
         return _default(type, given, where)
-    raise InvalidConfig(f"{where}: {given!r} is no default of {_said(type)}")
+    raise InvalidConfig(f"{where}: {given!r} is not a valid default for {_said(type)}")
 
 
 def _is_default_of(type: AvroType, given: Any) -> bool:
@@ -410,7 +412,7 @@ def _default(type: AvroType, given: Any, where: str) -> Any:
         for each in type.fields:
             value = given.get(each.name, each.default)
             if value is NO_DEFAULT:
-                raise InvalidConfig(f"{where}: the default has no {each.name}")
+                raise InvalidConfig(f"{where}: the default value has no field {each.name}")
             found[each.name] = default_of(each.type, value, f"{where}.{each.name}")
         return found
     if type.type == "array":

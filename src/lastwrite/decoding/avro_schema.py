@@ -101,7 +101,9 @@ def _json(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         if text.strip() in PRIMITIVES:
             return text.strip()
-        raise InvalidConfig(f"the schema is not JSON: {error}", remedy="give an .avsc") from None
+        raise InvalidConfig(
+            f"the schema is not JSON: {error}", remedy="give an Avro schema (.avsc)"
+        ) from None
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ class _Parser:
                 self.parse(each, f"{where}, branch {n}", namespace) for n, each in enumerate(given)
             )
             if not inner or any(each.type == "union" for each in inner):
-                raise InvalidConfig(f"{where}: a union of no type, or of unions")
+                raise InvalidConfig(f"{where}: a union has no types, or contains a union")
             return AvroType("union", inner=inner)
         if isinstance(given, str):
             return self._reference(given, where, namespace)
@@ -133,7 +135,7 @@ class _Parser:
         if isinstance(kind, list | dict):
             return self.parse(kind, where, namespace)
         if not isinstance(kind, str):
-            raise InvalidConfig(f"{where}: no type in {json.dumps(given)[:80]}")
+            raise InvalidConfig(f"{where}: {json.dumps(given)[:80]} is not a type")
         if kind in ("record", "error", "enum", "fixed"):
             return self._definition(kind, given, where, namespace)
         if kind in ("array", "map"):
@@ -141,7 +143,7 @@ class _Parser:
                 given.get("items" if kind == "array" else "values"), f"{where}[]", namespace
             )
             if kind == "array" and inside.least_bytes == 0:
-                raise InvalidConfig(f"{where}: items that take no bytes are not supported")
+                raise InvalidConfig(f"{where}: items that occupy no bytes are not supported")
             return AvroType(kind, inner=(inside,))
         found = self._reference(kind, where, namespace)
         return self._with_logical(found, given, where) if kind in PRIMITIVES else found
@@ -154,11 +156,11 @@ class _Parser:
         if full in self._open:
             raise InvalidConfig(
                 f"{where}: {name} contains itself, which no column can represent",
-                remedy="read it raw, or with a reader's schema without that field, if the writer's "
-                "schema does not have it either",
+                remedy="read the column as raw; or, if the writer's schema does not have the "
+                "field either, give a reader's schema without it",
             )
         if full not in self._named:
-            raise InvalidConfig(f"{where}: there is no type {name}")
+            raise InvalidConfig(f"{where}: type {name} is not defined")
         return self._named[full]
 
     def _definition(
@@ -166,7 +168,7 @@ class _Parser:
     ) -> AvroType:
         name = given.get("name")
         if not isinstance(name, str) or not name:
-            raise InvalidConfig(f"{where}: a {kind} without a name")
+            raise InvalidConfig(f"{where}: a {kind} has no name")
         space, _, short = name.rpartition(".")
         space = space or str(given.get("namespace") or "") or namespace
         full = f"{space}.{short}" if space else short
@@ -184,14 +186,14 @@ class _Parser:
         elif kind == "fixed":
             size = given.get("size")
             if not isinstance(size, int) or not 0 <= size < 1 << 31:
-                raise InvalidConfig(f"{where}: a fixed of size {size!r}")
+                raise InvalidConfig(f"{where}: a fixed type has the invalid size {size!r}")
             found.size = size
             found = self._with_logical(found, given, where)
         else:
             self._open.add(full)
             fields = given.get("fields")
             if not isinstance(fields, list):
-                raise InvalidConfig(f"{where}: a record whose fields are no list")
+                raise InvalidConfig(f"{where}: a record's fields are not a list")
             found.fields = tuple(self._field(each, where, space) for each in fields)
             self._open.discard(full)
         self._named[full] = found
@@ -199,7 +201,7 @@ class _Parser:
 
     def _field(self, given: Any, where: str, namespace: str) -> AvroField:
         if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            raise InvalidConfig(f"{where}: a field without a name")
+            raise InvalidConfig(f"{where}: a field has no name")
         type = self.parse(given.get("type"), f"{where}.{given['name']}", namespace)
         aliases = _texts(given.get("aliases") or [], f"{where}: aliases")
         return AvroField(given["name"], type, aliases, given.get("default", NO_DEFAULT))
@@ -224,7 +226,7 @@ class _Parser:
 
 def _texts(given: Any, where: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise InvalidConfig(f"{where}: no list of text")
+        raise InvalidConfig(f"{where}: the value is not a list of strings")
     return tuple(given)
 
 
@@ -242,7 +244,7 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
         fields = [shape_of(each.type, f"{where}.{each.name}") for each in type.fields]
         names = [each.name for each in type.fields]
         if not fields:
-            raise InvalidConfig(f"{where}: a record without fields")
+            raise InvalidConfig(f"{where}: a record has no fields")
         return record_of([each.named(name) for each, name in zip(fields, names, strict=True)])
     if type.type == "array":
         return list_of(shape_of(type.inner[0], f"{where}[]"))
@@ -264,7 +266,7 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
     if type.logical == "decimal":
         return Shape(ShapeKind.DECIMAL, precision=type.precision, scale=type.scale)
     if type.type == "null":
-        raise InvalidConfig(f"{where}: a type of null alone has no column")
+        raise InvalidConfig(f"{where}: a type that is only null cannot become a column")
     return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, ShapeKind.BYTES)))
 
 

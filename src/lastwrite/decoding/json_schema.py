@@ -44,7 +44,8 @@ def parse_json_schema(text: str) -> Shape:
 def _shape(given: Any, whole: Any, where: str, depth: int) -> Shape:
     if depth > MOST_DEPTH:
         raise InvalidConfig(
-            f"{where[:80]}: it contains itself, or is nested too deep, which no column can represent",
+            f"{where[:80]}: the schema contains itself or is nested too deep, so no column can "
+            "represent it",
             remedy="remove that field from the schema: fields that it does not name are skipped",
         )
     if not isinstance(given, Mapping):
@@ -81,12 +82,13 @@ def _shape(given: Any, whole: Any, where: str, depth: int) -> Shape:
     if kinds == "array":
         items = given.get("items")
         if items is None:
-            raise InvalidConfig(f"{where}: an array whose items have no type")
+            raise InvalidConfig(f"{where}: an array's items have no type")
         return list_of(_shape(items, whole, f"{where}[]", depth + 1))
     if not isinstance(kinds, str) or kinds not in _PLAIN:
         raise InvalidConfig(
-            f"{where}: {json.dumps(given)[:80]} has not exactly one type",
-            remedy="give it one, or remove it from the schema: then it is skipped",
+            f"{where}: {json.dumps(given)[:80]} does not have exactly one type",
+            remedy="give the field one type, or remove the field from the schema: then it is "
+            "skipped",
         )
     return Shape(_PLAIN[kinds])
 
@@ -103,7 +105,7 @@ def _object(given: Mapping[str, Any], whole: Any, where: str, depth: int) -> Sha
         )
     if isinstance(more, Mapping) and more:
         return map_of(_shape(more, whole, f"{where}[]", depth + 1))
-    raise InvalidConfig(f"{where}: an object without properties")
+    raise InvalidConfig(f"{where}: an object has no properties")
 
 
 def _referenced(name: Any, whole: Any, where: str) -> Any:
@@ -113,6 +115,6 @@ def _referenced(name: Any, whole: Any, where: str) -> Any:
     for part in name[1:].split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or part not in found:
-            raise InvalidConfig(f"{where}: there is no {name}")
+            raise InvalidConfig(f"{where}: {name} is not defined")
         found = found[part]
     return found

@@ -88,22 +88,23 @@ class DecodingConfig(SettingsTable):
                 )
             if schema and format in ("raw", "utf8"):
                 raise InvalidConfig(
-                    f"{which}_schema is for formats with a schema, and {which}_format is {format}",
+                    f"{which}_schema needs a format with a schema, but {which}_format is {format}",
                     remedy=f"give {which}_format, one of: {', '.join(FORMATS[2:])}",
                 )
             if getattr(found, f"{which}_message") and format not in _WITH_MESSAGES:
                 raise InvalidConfig(
-                    f"{which}_message is for Protobuf, and {which}_format is {format}",
+                    f"{which}_message needs a Protobuf format, but {which}_format is {format}",
                     remedy=f"give {which}_format, one of: {', '.join(_WITH_MESSAGES)}",
                 )
         is_framed = "confluent" in (found.key_format, found.value_format)
         if is_framed and not found.schema_registry:
             raise InvalidConfig(
-                "the values name schemas by number",
-                remedy="give schema_registry, a registry's URL or a folder with 17.avsc",
+                "the values refer to their schemas by id",
+                remedy="set schema_registry to a registry's URL, or to a folder with files such "
+                "as 17.avsc",
             )
         if (found.on_bad == ASIDE) != bool(found.bad_to):
-            raise InvalidConfig("on_bad=aside and bad_to go together", remedy="give both")
+            raise InvalidConfig("on_bad=aside and bad_to must be set together", remedy="set both")
         return found
 
 

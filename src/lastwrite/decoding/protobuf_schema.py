@@ -65,14 +65,15 @@ class ProtobufFile:
             from google.protobuf.message import DecodeError
         except ImportError as error:
             raise EnvironmentUnfit(
-                f"Protobuf's library is missing: {error}", remedy=REMEDY
+                f"the Python package protobuf cannot be imported: {error}", remedy=REMEDY
             ) from error
         try:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:
             raise InvalidConfig(
                 f"the schema is not a set of descriptors: {error}",
-                remedy="protoc --include_imports --descriptor_set_out=order.desc order.proto",
+                remedy="create the file with protoc --include_imports "
+                "--descriptor_set_out=order.desc order.proto",
             ) from error
         if not found.file:
             raise InvalidConfig("the set of descriptors is empty")
@@ -89,7 +90,8 @@ class ProtobufFile:
         except (TypeError, KeyError) as error:
             raise InvalidConfig(
                 f"the set of descriptors is not complete: {error}",
-                remedy="protoc --include_imports --descriptor_set_out=order.desc order.proto",
+                remedy="create the file with protoc --include_imports "
+                "--descriptor_set_out=order.desc order.proto",
             ) from error
         self._pool = pool
 
@@ -111,9 +113,10 @@ class ProtobufFile:
             except KeyError:
                 pass
         there = ", ".join(own) or "none"
-        said = f"there is no message {name}" if name else f"it has {len(own)} messages"
+        said = f"there is no message {name}" if name else f"the schema has {len(own)} messages"
         raise InvalidConfig(
-            f"{self._file.name}: {said}", remedy=f"name one by key_message, value_message: {there}"
+            f"{self._file.name}: {said}",
+            remedy=f"name one with key_message or value_message: {there}",
         )
 
     def message_at(self, places: list[int]) -> Any | None:
@@ -173,7 +176,7 @@ class _Shapes:
         if field.type in (MESSAGE, GROUP):
             found = self.of(field.message_type)
             if found.kind is ShapeKind.BYTES and field.type == GROUP:
-                raise InvalidConfig(f"{field.full_name}: a group that contains itself")
+                raise InvalidConfig(f"{field.full_name}: a group contains itself")
         elif field.type == ENUM:
             found = Shape(ShapeKind.ENUM, symbols=tuple(symbols_of(field.enum_type).values()))
         else:

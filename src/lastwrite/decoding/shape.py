@@ -90,7 +90,9 @@ def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
         if name not in there:
             raise InvalidConfig(
                 f"columns: there is no field {name} in {where}",
-                remedy=f"one of: {', '.join(there)}" if there else "it is no record",
+                remedy=f"give one of: {', '.join(there)}"
+                if there
+                else f"remove the name from columns: {where} is not a record",
             )
     kept = []
     for field in shape.fields:

@@ -30,11 +30,11 @@ _REFUSED = {
     ),
     "kafka.enable.auto.commit": (
         "Kafka option 'enable.auto.commit' is not supported",
-        "leave it out: a stream keeps its offsets in its checkpoint",
+        "leave out the option: a stream keeps its offsets in its checkpoint",
     ),
     "kafka.interceptor.classes": (
         "Kafka option 'interceptor.classes' is not supported",
-        "leave it out, and change rows by DataFrame operations",
+        "leave out the option, and transform the rows with DataFrame operations",
     ),
 }
 _BLANK = {
@@ -62,13 +62,15 @@ def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> No
     for name, problem in _BLANK.items():
         text = options.get(name)
         if text is not None and not text.replace("," if name == "subscribe" else "", "").strip():
-            raise InvalidConfig(f"{problem} '{text}'", remedy="name a topic, or leave it out")
+            raise InvalidConfig(
+                f"{problem} '{text}'", remedy="name a topic, or leave out the option"
+            )
     if "assign" in options and not options["assign"].strip().startswith("{"):
         raise InvalidConfig(
             "No topicpartitions to assign as specified value for option 'assign' is "
             f"'{options['assign']}'",
-            remedy='as JSON: {"topic":[0,1]}',
+            remedy='give JSON such as {"topic":[0,1]}',
         )
     for name, problem in _ENDINGS.items():
         if is_stream and name in options:
-            raise InvalidConfig(problem, remedy="leave it out, or read a batch")
+            raise InvalidConfig(problem, remedy="leave out the option, or use a batch query")

@@ -64,7 +64,7 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptLog(
             f"the checkpoint contains no valid offsets: {shown!r}",
-            remedy="give the query a checkpoint of its own, or the one it had",
+            remedy="give the query a new checkpoint, or the checkpoint that it had before",
         ) from error
 
 

@@ -130,11 +130,15 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
     for name in options:
         if name not in _SHOWN and not name.startswith(_WITHOUT_EFFECT) and not is_of_stores(name):
             raise InvalidConfig(
-                f"unknown option {name}", remedy=f"one of: {', '.join(_SHOWN.values())}, kafka.*"
+                f"unknown option {name}",
+                remedy=f"give one of: {', '.join(_SHOWN.values())}, kafka.*",
             )
     reject_as_kafka_source(options, is_stream=is_stream is True)
     if "path" in options and "paths" in options or not {"path", "paths"} & options.keys():
-        raise InvalidConfig("give one of path and paths", remedy='.load("/data/kafka")')
+        raise InvalidConfig(
+            "exactly one of path and paths must be given",
+            remedy='set the path, as in .load("/data/kafka")',
+        )
     chosen = [name for name in _STRATEGIES if name in options]
     if len(chosen) > 1:
         raise InvalidConfig(
@@ -194,7 +198,7 @@ def _check_order(start: Bound, end: Bound) -> None:
             where = "" if name is None else f" for topic {name.topic} partition {name.partition}"
             raise InvalidConfig(
                 f"Specified start {what} {first} is greater than end {what} {last}{where}",
-                remedy=f"let the end {what} be {first} or more",
+                remedy=f"set the end {what} to {first} or more",
             )
 
 
@@ -211,11 +215,13 @@ def _decoding(options: Mapping[str, str]) -> DecodingConfig:
 def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
     found = is_compacted(options.get("view", "log"))
     if found and is_stream:
-        raise InvalidConfig("the last writes cannot be a stream", remedy="read them as a batch")
+        raise InvalidConfig(
+            "the view compacted cannot be read as a stream", remedy="read it with a batch query"
+        )
     if found and any(name.startswith(("starting", "ending")) for name in options):
         raise InvalidConfig(
-            "the last writes are read of whole topics",
-            remedy="leave out startingOffsets and its like",
+            "the view compacted reads entire topics, so a start or an end cannot be given",
+            remedy="leave out the options startingOffsets, endingOffsets and their variants",
         )
     return found
 
@@ -223,7 +229,9 @@ def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
 def _takes_filters(options: Mapping[str, str], is_stream: bool) -> bool:
     found = _flag(options, "pushdown", False)
     if found and is_stream:
-        raise InvalidConfig("Spark pushes no filters into streams", remedy="leave out pushdown")
+        raise InvalidConfig(
+            "Spark pushes no filters into streams", remedy="leave out the option pushdown"
+        )
     return found
 
 
@@ -235,7 +243,9 @@ def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     except ValueError:
         paths = None
     if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
-        raise InvalidConfig("paths is no list", remedy='as JSON: ["/data/one", "/data/two"]')
+        raise InvalidConfig(
+            "paths is not a JSON list", remedy='give JSON such as ["/data/one", "/data/two"]'
+        )
     return tuple(paths)
 
 
@@ -243,20 +253,20 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise InvalidConfig(f"subscribePattern is no regular expression: {error}") from error
+        raise InvalidConfig(f"subscribePattern is not a regular expression: {error}") from error
 
 
 def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
-        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy="true or false")
+        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy="give true or false")
     return text == "true"
 
 
 def _count(options: Mapping[str, str], name: str) -> int:
     text = options.get(name, "0")
     if not text.isdigit() or (name in options and int(text) < 1):
-        raise InvalidConfig(f"{_SHOWN[name]} is {text!r}", remedy="a number above 0")
+        raise InvalidConfig(f"{_SHOWN[name]} is {text!r}", remedy="give a number above 0")
     return int(text)
 
 
@@ -267,7 +277,10 @@ def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
     found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", options[name].lower())
     unit = None if found is None else _SECONDS.get(found[2] or "ms")
     if found is None or unit is None:
-        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy="as 15m, 30s or 500ms")
+        raise InvalidConfig(
+            f"{_SHOWN[name]} is {options[name]!r}",
+            remedy="give a duration such as 15m, 30s or 500ms",
+        )
     return int(found[1]) * unit
 
 
@@ -275,7 +288,7 @@ def _strategy(options: Mapping[str, str]) -> bool:
     text = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if text not in ("error", "latest"):
         raise InvalidConfig(
-            f"startingOffsetsByTimestampStrategy is {text!r}", remedy="error or latest"
+            f"startingOffsetsByTimestampStrategy is {text!r}", remedy="give error or latest"
         )
     return text == "latest"
 
@@ -290,7 +303,9 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, inner) for each in found.values()):
         shown = '{"topic":[0,1]}' if inner is list else '{"topic":{"0":23,"1":-2}}'
-        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy=f"as JSON: {shown}")
+        raise InvalidConfig(
+            f"{_SHOWN[name]} is {options[name]!r}", remedy=f"give JSON such as {shown}"
+        )
     return found
 
 
@@ -327,7 +342,8 @@ def _check(is_right: bool, name: str, text: str) -> None:
     if not is_right:
         raise InvalidConfig(
             f"{_SHOWN[name]} is {text!r} in a batch query",
-            remedy="startingOffsets cannot be latest (-1), endingOffsets not earliest (-2)",
+            remedy="give other offsets: startingOffsets cannot be latest (-1), and endingOffsets "
+            "cannot be earliest (-2)",
         )
 
 

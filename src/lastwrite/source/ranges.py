@@ -84,8 +84,8 @@ def chosen_logs(
             continue
         if log.name in found:
             raise InvalidConfig(
-                f"{log.name} is in {found[log.name].folder} and in {log.folder}",
-                remedy="name one of the paths",
+                f"partition {log.name} is in {found[log.name].folder} and in {log.folder}",
+                remedy="give only one of the two paths",
             )
         found[log.name] = log
     there = {name.topic for name in found}
@@ -94,16 +94,16 @@ def chosen_logs(
     missing += [str(name) for name in sorted(options.assigned) if name not in named]
     if missing:
         raise NotALog(
-            f"{', '.join(missing)}: not there",
+            f"the path does not contain {', '.join(missing)}",
             path=options.paths[0],
-            remedy="run lastwrite inspect to see what is there",
+            remedy="list the topics with lastwrite inspect, and correct the option",
         )
     is_named = options.topics or options.assigned or options.pattern is not None
     if not is_named and len(there) > 1:
         raise InvalidConfig(
-            f"{len(there)} topics are there",
+            f"the path contains {len(there)} topics",
             path=options.paths[0],
-            remedy=f"give subscribe: {', '.join(sorted(there)[:20])}",
+            remedy=f"select topics with the option subscribe: {', '.join(sorted(there)[:20])}",
         )
     return [found[name] for name in sorted(found)]
 
@@ -120,9 +120,11 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
     last = _offset(log, options.end, options, log.log_start, end)
     if options.fails_on_data_loss and (first < log.log_start or last > end or first > end):
         raise CommitConflict(
-            f"offsets {first} to {last} were asked for, and the log has {log.log_start} to {end}",
+            f"offsets {first} to {last} were requested, but the log contains offsets "
+            f"{log.log_start} to {end}",
             path=log.folder,
-            remedy="ask for what is there, or set failOnDataLoss=false",
+            remedy="request offsets that the log contains, or set failOnDataLoss=false to read "
+            "the remaining records",
         )
     return max(first, log.log_start), min(last, end)
 
@@ -157,13 +159,15 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
         return {EARLIEST: begin, LATEST: end}.get(asked, asked)
     if system_at(options.paths).name != KAFKA:
         raise InvalidConfig(
-            "ranges by time are for Kafka only", remedy="give offsets, or filter by timestamp"
+            "ranges by time are only supported for Kafka",
+            remedy="give offsets, or filter by timestamp",
         )
     reading = KafkaReading(log, options.isolation, None, asked, None)
     if reading.offset >= end and bound is options.start and not options.is_latest_without_match:
         raise InvalidConfig(
-            f"no record of {log.name} is of {asked} ms or later",
-            remedy="set startingOffsetsByTimestampStrategy=latest to begin at the end in this case",
+            f"no record of {log.name} has timestamp {asked} or later",
+            remedy="set startingOffsetsByTimestampStrategy=latest to start at the log's end in "
+            "this case",
         )
     return reading.offset
 

@@ -57,8 +57,10 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(dict(self.options))
         if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
-            raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
-        # Spark refuses a reader that accepts filters if its setting for filter pushdown is off.
+            raise InvalidConfig(
+                "pushdown needs PySpark 4.1 or newer", remedy="leave out the option pushdown"
+            )
+        # Spark refuses a reader that accepts filters if its setting for them is off.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 
@@ -147,7 +149,7 @@ def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
         rows = _rows(options, names)
     if _plain(schema.simpleString()) != _plain(f"struct<{rows.spark_schema}>"):
         raise InvalidConfig(
-            f"the source has other types than {schema.simpleString()}",
+            f"the given schema {schema.simpleString()} does not match the source's columns",
             remedy=f"use the schema {rows.spark_schema}",
         )
     return rows

@@ -150,8 +150,8 @@ class _SparkStream(DataSourceStreamReader):
             begin = start_of(log, options)
             if not log.log_start <= begin <= end_of(log, options):
                 self._lose(
-                    f"{name} was to be read from {begin}, and the log has {log.log_start} to "
-                    f"{end_of(log, options)}",
+                    f"{name} must be read from offset {begin}, but the log contains offsets "
+                    f"{log.log_start} to {end_of(log, options)}",
                     log,
                 )
                 begin = min(max(begin, log.log_start), end_of(log, options))
@@ -209,19 +209,19 @@ class _SparkStream(DataSourceStreamReader):
         """
         if log is None or until is None:
             if first != until:
-                self._lose(f"{name} is not there any more", log)
+                self._lose(f"partition {name} no longer exists", log)
             return None
         begin = log.log_start if first is None else first
         system = self._system
         if first is None and begin > 0 and not system.rounds_move_start:
-            self._lose(f"{name} is new, and begins at {begin} and not at 0", log)
+            self._lose(f"partition {name} is new, but starts at offset {begin} instead of 0", log)
         if begin == until:
             return None
         end = end_of(log, self._options)
         if system.lost_after(log, begin) or until > end or begin > until:
             self._lose(
-                f"{name} was to be read from {begin} to {until}, and the log has "
-                f"{log.log_start} to {end}",
+                f"{name} must be read from offset {begin} to {until}, but the log contains "
+                f"offsets {log.log_start} to {end}",
                 log,
             )
         begin, until = max(begin, log.log_start), min(until, end)
@@ -239,7 +239,9 @@ class _SparkStream(DataSourceStreamReader):
         self,
         words: str,
         log: PartitionLog | None,
-        remedy: str = "restore the records, or set failOnDataLoss=false to read what is left",
+        remedy: str = (
+            "restore the records, or set failOnDataLoss=false to read the remaining records"
+        ),
     ) -> None:
         """Report missing records by an error, or by a warning if ``failOnDataLoss`` is false."""
         path = self._options.paths[0] if log is None else log.folder
@@ -279,7 +281,7 @@ class OldStreamReader(_SparkStream):
         if options.max_offsets or options.min_offsets:
             raise InvalidConfig(
                 "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer",
-                remedy="leave them out: a micro-batch takes all that is there",
+                remedy="leave out both options: a micro-batch then reads all available records",
             )
         self._start: dict[str, Any] = {}
 

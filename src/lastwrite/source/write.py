@@ -82,16 +82,20 @@ def parse_write(
     unknown = [n for n in unknown if f"kafka.{n}" not in map(str.lower, given)]
     if unknown:
         raise InvalidConfig(
-            f"unknown option {unknown[0]}", remedy=f"one of: {', '.join(_OPTIONS.values())}"
+            f"unknown option {unknown[0]}", remedy=f"give one of: {', '.join(_OPTIONS.values())}"
         )
     if "path" not in options:
-        raise InvalidConfig("no path is given", remedy='.save("/backup/kafka"): an archive')
+        raise InvalidConfig(
+            "no archive is given", remedy='set the archive, as in .save("/backup/kafka")'
+        )
     if overwrite:
-        raise InvalidConfig("a log is only appended to", remedy='.mode("append")')
+        raise InvalidConfig("the only supported mode is append", remedy='use .mode("append")')
     columns = _columns(schema, options.get("topic"))
     codec = options.get("compression.type", "none").lower()
     if codec not in _CODECS:
-        raise InvalidConfig(f"compression.type is {codec!r}", remedy=", ".join(_CODECS))
+        raise InvalidConfig(
+            f"compression.type is {codec!r}", remedy="give one of: " + ", ".join(_CODECS)
+        )
     name, number = _named(options, is_stream)
     settings = store_settings(
         as_declared({n: v for n, v in given.items() if is_of_stores(n.lower())})
@@ -114,10 +118,14 @@ def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     types = {each.name: each.dataType.simpleString() for each in schema.fields}
     if "value" not in types:
         raise InvalidConfig(
-            "there is no column value", remedy="select it: it becomes the records' values"
+            "there is no column value",
+            remedy="add a column value, which becomes the records' values",
         )
     if topic is None and "topic" not in types:
-        raise InvalidConfig("there is no option topic and no column topic", remedy="give one")
+        raise InvalidConfig(
+            "there is no option topic and no column topic",
+            remedy="set the option topic, or add a column topic",
+        )
     for name, allowed in _TYPES.items():
         if name in types and types[name] not in allowed:
             raise InvalidConfig(
@@ -134,18 +142,23 @@ def _named(options: Mapping[str, str], is_stream: bool) -> tuple[str, int]:
         if not name:
             raise InvalidConfig(
                 "a stream needs a name, which identifies a repeated micro-batch",
-                remedy="give txnAppId, the same after each restart, or checkpointLocation",
+                remedy="set txnAppId to a value that stays the same after each restart, or set "
+                "checkpointLocation",
             )
         return name, 0
     if bool(name) != ("txnversion" in options):
-        raise InvalidConfig("txnAppId and txnVersion go together", remedy="give both or none")
+        raise InvalidConfig(
+            "txnAppId and txnVersion must be set together", remedy="set both or neither"
+        )
     return name, _number(options, "txnversion", 0, 0)
 
 
 def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
     text = options.get(name, str(default))
     if not text.isdigit() or int(text) < least:
-        raise InvalidConfig(f"{_OPTIONS[name]} is {text!r}", remedy=f"a number from {least} on")
+        raise InvalidConfig(
+            f"{_OPTIONS[name]} is {text!r}", remedy=f"give a number of {least} or more"
+        )
     return int(text)
 
 
@@ -182,7 +195,7 @@ class _SourceWriter:
             topic = self._options.topic or topic
             if topic is None:
                 raise InvalidConfig(
-                    "a row has no topic", remedy="fill the column topic, or give the option topic"
+                    "a row has no topic", remedy="fill the column topic, or set the option topic"
                 )
             stager.add(
                 topic,
@@ -259,5 +272,5 @@ def reject_streams_without_arrow() -> None:
     if _StreamBase is object:
         raise InvalidConfig(
             "a stream into an archive needs PySpark 4.1 or newer",
-            remedy="write each micro-batch by foreachBatch, with txnAppId and txnVersion",
+            remedy="write each micro-batch with foreachBatch, txnAppId and txnVersion",
         )
