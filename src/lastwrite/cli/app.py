@@ -38,7 +38,7 @@ _COMMANDS = (
     "schema",
 )
 _ENDS = ("min", "max")
-_HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
+_HELP = """Keep the last write of every key: compact logs of Kafka, RocketMQ and Pulsar, on Spark.
 
 PATH is a log root (one of Kafka's log.dirs), a RocketMQ store (storePathRootDir), an archive (see
 fetch), a partition folder or a single file. compact, plan, clean and fetch also take a live Pulsar

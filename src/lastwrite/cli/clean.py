@@ -95,7 +95,8 @@ def clean(
         str | None,
         options.option(
             "--table PLACE",
-            "Maintain a table of each compacted topic there; {topic} is replaced by its name.",
+            "Maintain a table of each compacted topic at PLACE, where {topic} stands for the "
+            "topic's name.",
         ),
     ] = None,
     table_config: Annotated[
@@ -219,7 +220,8 @@ def _follow(
 
         if roots or to is None:
             raise InvalidConfig(
-                "--source needs an archive, and no ROOT", remedy="add --to ARCHIVE, remove ROOT"
+                "--source needs --to ARCHIVE, and excludes ROOT",
+                remedy="add --to ARCHIVE and remove ROOT",
             )
         every_s = EVERY_S if every is None else every
         follow = Follow(
@@ -233,7 +235,7 @@ def _follow(
         )
         return follow, [to]
     if not roots:
-        raise InvalidConfig("nothing to clean", remedy="give a ROOT, or --source and --to")
+        raise InvalidConfig("no log is given", remedy="give a ROOT, or --source and --to")
     for name, value in (
         ("--to", to),
         ("--topic", topic),
@@ -359,7 +361,8 @@ _LINES: dict[str, Callable[[Any], str]] = {
 def _range(report: PartitionReport) -> str:
     if not report.topic.startswith(SCHEME):
         return f"offsets {report.first_dirty_offset} to {report.first_uncleanable_offset}"
-    return f"entries {Position.of(report.first_dirty_offset)} to {Position.of(report.first_uncleanable_offset - 1)}"
+    last = Position.of(report.first_uncleanable_offset - 1)
+    return f"entries {Position.of(report.first_dirty_offset)} to {last}"
 
 
 def _seconds(event: RoundEnded) -> str:

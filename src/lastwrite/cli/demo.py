@@ -121,8 +121,10 @@ def _opening(report: DemoReport) -> Iterator[str]:
         yield ""
         return
     shallow = " (a shallow clone: the oldest commit counts as a whole)" if report.is_shallow else ""
-    yield f"{report.repository}: {report.commits:,} commits up to {report.head[:_SHORT_ID]}{shallow}"
-    yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}. The last segment is empty,"
+    head = report.head[:_SHORT_ID]
+    size = in_words(report.segment_bytes)
+    yield f"{report.repository}: {report.commits:,} commits up to {head}{shallow}"
+    yield f"as the topic git-history in segments of {size}. The last segment is empty,"
     yield "because the active segment is not compacted."
     yield ""
 

@@ -205,7 +205,7 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
             "store",
             Outcome.MISSING,
             f"{address}: no such folder",
-            "create it, or name another",
+            "create the folder, or give another one with --store",
         )
         return
     try:
@@ -375,7 +375,7 @@ def _memory(setting: str | None) -> Check:
         return Check("memory", Outcome.MISSING, f"{found}; {error.problem}", error.remedy)
     found += f"; {in_words(used)} will be used"
     if used > available:
-        return Check("memory", Outcome.WARNING, found, "set --memory lower, or free some")
+        return Check("memory", Outcome.WARNING, found, "give a lower --memory, or free some memory")
     return Check("memory", Outcome.OK, found)
 
 
@@ -403,7 +403,10 @@ def _temp(folder: str) -> Check:
             f"{folder} cannot be written to",
             "set TMPDIR or SPARK_LOCAL_DIRS to a folder that can be written to",
         )
-    found = f"{folder}, {in_words(free)} free, programs {'run' if runs_programs(folder) else 'do not run'} there"
+    found = (
+        f"{folder}, {in_words(free)} free, programs "
+        f"{'can' if runs_programs(folder) else 'cannot'} run in it"
+    )
     if free < _LEAST_FREE_BYTES:
         return Check(
             "temp folder",

@@ -199,7 +199,8 @@ def dump(
             or any(way is not None and way is not False for way in ways)
         ):
             raise InvalidConfig(
-                "--to writes all messages", remedy="select only by --topic and --queue"
+                "--to can be combined only with --topic and --queue",
+                remedy="remove the other selections",
             )
         report = lastwrite.export(
             path,
@@ -216,7 +217,8 @@ def dump(
         if output.as_json:
             output.document(report)
         else:
-            done = f"{report.messages:,} messages in {report.parts:,} files, {in_words(report.bytes)}, in {report.to}"
+            size = f"{report.parts:,} files, {in_words(report.bytes)}"
+            done = f"{report.messages:,} messages in {size}, in {report.to}"
             output.text([done, *map(str, report.problems)])
         return report.exit_status
     formatted = None

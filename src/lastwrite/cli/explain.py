@@ -78,9 +78,9 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
     places = found.in_words
     if places is not None and found.cleanable_bytes is not None:
         yield (
-            f"  dirty from {places.first_dirty}, cleanable up to {places.first_uncleanable} of "
-            f"{places.end}: {in_words(found.cleanable_bytes)}, and "
-            f"{in_words(found.clean_bytes)} are clean"
+            f"  dirty from {places.first_dirty}, cleanable up to {places.first_uncleanable}, end "
+            f"{places.end}: {in_words(found.cleanable_bytes)} cleanable, "
+            f"{in_words(found.clean_bytes)} clean"
         )
     for reason in found.reasons:
         yield f"  {reason.rule}: {reason.message}"

@@ -218,7 +218,7 @@ def _what(log: FetchedLog) -> str:
         part = "fetched in part" if log.end_offset is not None else "not fetched"
         return f"{'damaged' if log.is_damaged else part}: {log.reason}"
     if log.aside is not None:
-        return f"added; records that the log lacks were set aside: {log.aside}"
+        return f"added; archived records that the log does not have were set aside: {log.aside}"
     stay = f"; {in_words(log.foreign_bytes)} remain in the tier" if log.foreign_bytes else ""
     stay += "" if log.gap is None else f"; accepted: {log.gap}"
     stay += attempts_in_words(log.attempts)
@@ -251,8 +251,11 @@ def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
             str(each.ledger),
             counted(each.entries),
             in_words(each.size_bytes),
-            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}"
-            f"{f', {counted(lacking)} missing' if (lacking := _lacking(each)) and each.path else ''}",
+            f"{each.how}{', compacted' if each.is_compacted else ''}"
+            f"{', open' if each.is_open else ''}"
+            + (
+                f", {counted(lacking)} missing" if (lacking := _lacking(each)) and each.path else ""
+            ),
             each.source,
         )
         for each in topic.ledgers

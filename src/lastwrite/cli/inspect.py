@@ -178,7 +178,8 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
             f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
             *_settings(partition),
-            f"  due          {'yes' if partition.is_due else in_local_time(f'no: {partition.reason}')}",
+            "  due          "
+            + ("yes" if partition.is_due else in_local_time(f"no: {partition.reason}")),
             "",
         ]
     )
@@ -214,7 +215,10 @@ def _transactions(partition: PartitionInspection) -> Iterator[str]:
         f"records left, {found.open:,} open"
     )
     for transaction in partition.open_transactions[:_MOST_OPEN]:
-        yield f"               open: producer {transaction.producer_id} from offset {transaction.first_offset}"
+        yield (
+            f"               open: producer {transaction.producer_id} from offset "
+            f"{transaction.first_offset}"
+        )
     if found.open > _MOST_OPEN:
         yield f"               … and {found.open - _MOST_OPEN:,} more"
 
@@ -241,7 +245,10 @@ def _file(file: FileInspection) -> Iterator[str]:
     if file.segment is not None:
         contents = file.segment.contents
         yield f"  offsets      {contents.first_offset} to {contents.last_offset}"
-        yield f"  batches      {contents.batches:,}: {shares(contents.formats)}; {shares(contents.codecs)}"
+        yield (
+            f"  batches      {contents.batches:,}: {shares(contents.formats)}; "
+            f"{shares(contents.codecs)}"
+        )
         yield f"  records      {contents.records:,}: {contents.tombstones:,} tombstones"
 
 

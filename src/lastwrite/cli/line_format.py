@@ -21,7 +21,7 @@ LETTERS = {
     "K": "the key's length, -1 for null",
     "s": "value",
     "S": "the value's length, -1 for null",
-    "R": "the same in four bytes",
+    "R": "the value's length in four bytes",
     "T": "timestamp, ms since 1970",
     "h": "headers or properties, name=value,…",
     "%": "a percent sign",
@@ -73,7 +73,7 @@ def _part(match: re.Match[str], null: bytes) -> Callable[[Formatted], bytes]:
         plain = _ESCAPES[escape]
     else:
         raise InvalidConfig(
-            f"-f has \\{escape}, an unknown escape", remedy=r"one of: \n \t \r \\ \0 \xHH"
+            f"-f contains the unknown escape \\{escape}", remedy=r"give one of: \n \t \r \\ \0 \xHH"
         )
     return lambda _: plain
 
@@ -106,7 +106,7 @@ def _letter(letter: str, null: bytes) -> Callable[[Formatted], bytes]:
         case "%":
             return lambda _: b"%"
     known = "; ".join(f"%{each} {meaning}" for each, meaning in LETTERS.items())
-    raise InvalidConfig(f"-f has %{letter}, an unknown field", remedy=f"one of: {known}")
+    raise InvalidConfig(f"-f contains the unknown field %{letter}", remedy=f"give one of: {known}")
 
 
 def _length(data: bytes | None) -> int:
@@ -152,7 +152,7 @@ def _fields(row: dict[str, Any]) -> Formatted | None:
             row["timestamp"],
             [(name, _bytes(said)) for name, said in row["headers"]],
         )
-    raise InvalidConfig("-f formats records, and this path contains none", remedy="remove -f")
+    raise InvalidConfig("-f formats records, but the path contains no records", remedy="remove -f")
 
 
 def _bytes(coded: str | None) -> bytes | None:

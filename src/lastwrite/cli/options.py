@@ -98,14 +98,14 @@ Rate: TypeAlias = Annotated[
 ]
 Every: TypeAlias = Annotated[
     float | None,
-    option("--every SECONDS", "Pause between two turns when following; default: 30.", FOLLOWING),
+    option("--every SECONDS", "Pause between two updates when following; default: 30.", FOLLOWING),
 ]
 SetAside: TypeAlias = Annotated[
     bool,
     option(
         "--set-aside",
-        "If the log does not continue where the archive ends: move the archived "
-        "records that the log lacks to ARCHIVE/_lastwrite/aside, then fetch the rest.",
+        "If the log does not continue where the archive ends: move the archived records that the "
+        "log does not have to ARCHIVE/_lastwrite/aside, then fetch the rest.",
         KAFKA,
     ),
 ]
@@ -131,8 +131,8 @@ Config: TypeAlias = Annotated[
     list[str] | None,
     option(
         "--config NAME=VALUE",
-        "A setting by the system's own name, used if the topic's own value is not "
-        "known; may be repeated.",
+        "A setting, under its name in the system; used where the topic's own value is unknown; "
+        "may be repeated.",
         SETTINGS,
     ),
 ]
@@ -161,7 +161,8 @@ Metadata: TypeAlias = Annotated[
     str | None,
     option(
         "--metadata PATH",
-        "The cluster's metadata: a log root, its __cluster_metadata-0, or a copy of either.",
+        "The cluster's metadata: a log root, its folder __cluster_metadata-0, or a copy of one of "
+        "them.",
         KAFKA,
     ),
 ]
@@ -207,8 +208,8 @@ Unclean: TypeAlias = Annotated[
     bool,
     option(
         "--unclean",
-        "Continue although the broker was killed (RocketMQ) or its compacted ledger "
-        "is lost (Pulsar).",
+        "Continue although the broker was killed (RocketMQ) or the topic's compacted ledger is "
+        "lost (Pulsar).",
         SETTINGS,
     ),
 ]
@@ -316,7 +317,7 @@ OnBad: TypeAlias = Annotated[
     str,
     option(
         "--on-bad WORD",
-        "If a key or value cannot be decoded: fail, or null with the reason.",
+        "Action if a key or value cannot be decoded: fail, or null (write null and the reason).",
         DECODING,
     ),
 ]
@@ -351,7 +352,9 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
         InvalidConfig: several of them were given, or the text is not valid base64 or hexadecimal.
     """
     if sum(given is not None for given in (text, coded, digits)) > 1:
-        raise InvalidConfig("--key, --key-base64 and --key-hex exclude each other")
+        raise InvalidConfig(
+            "--key, --key-base64 and --key-hex exclude each other: give one of them"
+        )
     try:
         if coded is not None:
             return base64.b64decode(coded, validate=True)
@@ -435,7 +438,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
     for text in given or ():
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise InvalidConfig(f"{option} {text!r} is not NAME=VALUE")
+            raise InvalidConfig(f"{option} {text!r} does not have the form NAME=VALUE")
         if name.strip() in found:
             raise InvalidConfig(f"{option} gives {name.strip()} twice")
         found[name.strip()] = value.strip()

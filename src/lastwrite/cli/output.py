@@ -192,7 +192,7 @@ class Output:
 
     def _hang_up(self) -> None:
         self.is_open = False
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # noqa: TID251 -- the interpreter flushes once more at its end
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # noqa: TID251 -- Python flushes at exit
         os.dup2(nowhere, self._real.fileno())
         os.close(nowhere)
 
@@ -463,7 +463,7 @@ def _failure(error: BaseException) -> Failure:
     say = getattr(error, "format_message", None)
     if isinstance(error, KeyboardInterrupt) or kind == "Abort":
         code, kind = INTERRUPTED, "Interrupted"
-        message = "interrupted; what was not finished was left as it was"
+        message = "the command was interrupted; unfinished work was not committed"
     elif say is not None:  # an error of Typer
         code, status, message = WRONG_USE, 2, str(say())
         if kind != "NoArgsIsHelpError":
@@ -475,7 +475,10 @@ def _failure(error: BaseException) -> Failure:
         code, message = SYSTEM_ERROR, f"{error.filename or 'standard output'}: {error.strerror}"
     else:
         code = UNEXPECTED
-        message = f"unexpected {kind}: {str(error) or kind} — please report it; LASTWRITE_DEBUG=1 shows where"
+        message = (
+            f"unexpected {kind}: {str(error) or kind} — report it with the traceback that "
+            "LASTWRITE_DEBUG=1 prints"
+        )
     return Failure(kind, code, message, None, None, None, status)
 
 

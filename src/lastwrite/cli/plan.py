@@ -189,7 +189,10 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
     records = "1 record" if count == 1 else f"{count:,} records"
     goes = "would be dropped" if is_plan else "dropped"
     place = "at" if count == 1 else "the first at"
-    return f"{report.name}: WARNING: {records} without a key {goes}, {place} {first}, by {report.keyless_setting}"
+    return (
+        f"{report.name}: WARNING: {records} without a key {goes}, {place} {first}, by "
+        f"{report.keyless_setting}"
+    )
 
 
 def _held_lines(report: CompactionReport) -> Iterator[str]:
@@ -251,7 +254,8 @@ def _backlog_lines(report: CompactionReport) -> Iterator[str]:
             "the horizon"
         )
         if found.segments_free:
-            line += f"; {in_words(found.bytes_free)} in {_segments(found.segments_free)} could be deleted"
+            segments = _segments(found.segments_free)
+            line += f"; {in_words(found.bytes_free)} in {segments} could be deleted"
         if found.segments_free is None:
             line += "; how much could be deleted is unknown without "
             line += "retentionTimeInMinutes or retentionSizeInMB"
@@ -285,14 +289,16 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         partition.backlog is not None for partition in report.partitions
     ):  # the log is not deleted, because other consumers may read it
         would = "would leave" if report.dry_run else "left"
-        told = f"{would} {in_words(totals['bytes_after'])} of {in_words(totals['bytes_before'])} to read"
+        after, before = in_words(totals["bytes_after"]), in_words(totals["bytes_before"])
+        told = f"{would} {after} of {before} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
     yield (
         f"{told}, writing {in_words(totals['bytes_written'])}, "
         f"{totals['segments_untouched']:,} segments unchanged, in {in_time(report.seconds)}"
     )
     if totals["segments_deleted"]:
-        expired = f"{totals['segments_deleted']:,} expired segments of {in_words(totals['bytes_deleted'])}"
+        size = in_words(totals["bytes_deleted"])
+        expired = f"{totals['segments_deleted']:,} expired segments of {size}"
         yield f"{expired} {'would be deleted' if report.dry_run else 'were deleted'}"
     if report.stage_seconds:
         yield f"  {in_stages(report.stage_seconds)}"

@@ -39,8 +39,8 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
             yield f"{problem.kind}: {problem}"
     if len(open) > 1:
         yield (
-            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open; see --json for the "
-            "offset up to which each was read"
+            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open; see --json for "
+            "the offset up to which each was read"
         )
 
 
@@ -53,8 +53,8 @@ def set_aside_lines(
         if entry is not None:
             name = TopicPartition(found.topic, found.partition)
             yield (
-                f"uncleanable: {name}: set aside at {local_moment(entry.since_ms)} after {entry.tries:,} "
-                f"{'try' if entry.tries == 1 else 'tries'}; next try at "
+                f"uncleanable: {name}: set aside at {local_moment(entry.since_ms)} after "
+                f"{entry.tries:,} {'try' if entry.tries == 1 else 'tries'}; next try at "
                 f"{local_moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {in_local_time(entry.reason)}"
             )

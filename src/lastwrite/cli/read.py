@@ -62,7 +62,7 @@ def read(
         bool,
         options.option(
             "--pull",
-            "Print one answer of the broker, of the size that a broker sends.",
+            "Print the messages of one pull, as many as a broker returns.",
             options.ROCKETMQ,
         ),
     ] = False,

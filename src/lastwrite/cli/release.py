@@ -67,6 +67,6 @@ def release(
     else:
         output.text(
             [f"released {name}: {entry.reason}" for name, entry in released.items()]
-            or ["nothing is set aside"]
+            or ["no partition is set aside"]
         )
     return 0

@@ -85,8 +85,8 @@ def restore(
         bool,
         options.option(
             "--groups",
-            "Running cluster: set only the committed offsets of groups, as the archive "
-            "has them. For topics that were restored with their offsets.",
+            "Running cluster: set only the groups' committed offsets, to the archive's values. "
+            "For topics that were restored with their offsets.",
             options.KAFKA,
         ),
     ] = False,
@@ -264,8 +264,8 @@ def _what_given(log: LogGiven) -> str:
 
 def _show_queues(output: Output, done: Restoration) -> None:
     output.text(
-        f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset {queue.pulled_below}, "
-        f"then {counted(queue.kept)} from the store"
+        f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset "
+        f"{queue.pulled_below}, then {counted(queue.kept)} from the store"
         for queue in done.queues
     )
     if done.compaction is None:  # otherwise the compaction's report lists the untouched files

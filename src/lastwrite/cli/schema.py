@@ -36,6 +36,6 @@ def schema(
         output.document(document.schema(known[name]))
     else:
         raise InvalidConfig(
-            f"no command prints a document {name}", remedy=f"one of: {', '.join(known)}"
+            f"no command prints a document named {name}", remedy=f"give one of: {', '.join(known)}"
         )
     return 0

@@ -134,7 +134,8 @@ def send(
         chosen = Compression(compression)
     except ValueError as error:
         raise InvalidConfig(
-            f"--compression {compression!r}", remedy="one of: zlib, lz4, zstd, none"
+            f"--compression {compression!r} is not supported",
+            remedy="give one of: zlib, lz4, zstd, none",
         ) from error
     single = body is not None or delete or key is not None or tag is not None or properties
     if lines is not None and single:
@@ -158,7 +159,7 @@ def send(
             try:
                 given = json_.loads(line)
                 if not isinstance(given, dict):
-                    raise InvalidConfig("not an object")
+                    raise InvalidConfig("the line is not a JSON object")
                 yield parse_message(given, chosen, compress_from)
             except (ValueError, InvalidConfig) as error:
                 problem = error.problem if isinstance(error, InvalidConfig) else str(error)

@@ -77,7 +77,7 @@ def serve(
         bool,
         options.option(
             "--compacted",
-            "Serve topics that were never compacted as if they had been.",
+            "Serve topics that were never compacted as if they were compacted.",
             options.SELECTION,
         ),
     ] = False,

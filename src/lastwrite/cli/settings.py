@@ -64,7 +64,8 @@ def _topic(found: TopicSettings, every: bool) -> Iterator[str]:
     yield f"{'All configs' if every else 'Configs'} for topic '{found.topic}':"
     for setting in found.settings:
         if every or setting.is_said:
-            yield f"  {setting.name}={'?' if setting.value is None else setting.value}  {_source(setting)}"
+            value = "?" if setting.value is None else setting.value
+            yield f"  {setting.name}={value}  {_source(setting)}"
     if found.reason is not None:
         yield f"  {found.reason}"
 

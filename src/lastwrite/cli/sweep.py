@@ -42,7 +42,7 @@ def sweep(
         bool,
         options.option(
             "--all",
-            "Also list all objects, to find those that no journal names.",
+            "Also list all objects, to find objects that no journal lists.",
             options.SELECTION,
         ),
     ] = False,
@@ -104,6 +104,6 @@ def _duration_ms(text: str) -> int:
     if found is None:
         raise InvalidConfig(
             f"--older-than {text!r} is not a duration",
-            remedy="write a number and s, m, h or d, such as 24h",
+            remedy="write a number and a unit (s, m, h or d), such as 24h",
         )
     return int(found[1]) * _UNITS_MS[found[2]]

@@ -67,7 +67,10 @@ def table(
     ] = None,
     headers: Annotated[
         bool | None,
-        options.option("--headers/--no-headers", "With a column of headers, or without it."),
+        options.option(
+            "--headers/--no-headers",
+            "Write a column with the records' headers, or leave the column out.",
+        ),
     ] = None,
     vectors: Annotated[
         bool,
@@ -83,12 +86,14 @@ def table(
     ] = False,
     every: options.Every = None,
     anew: Annotated[
-        bool, options.option("--anew", "Write the whole table again, whatever its state.")
+        bool, options.option("--anew", "Write the entire table again instead of updating it.")
     ] = False,
     memory: Annotated[
         str,
         options.option(
-            "--memory SIZE", "Memory to use; scratch files contain the rest.", options.SETTINGS
+            "--memory SIZE",
+            "Memory to use; data beyond it is written to scratch files.",
+            options.SETTINGS,
         ),
     ] = "512m",
     system: options.System = None,
@@ -105,14 +110,15 @@ def table(
         str,
         options.option(
             "--on-bad WORD",
-            "If a value cannot be decoded: fail, null with the reason, or aside.",
+            "Action if a value cannot be decoded: fail, null (write null and the reason), or "
+            "aside (write the record to --bad-to).",
             options.DECODING,
         ),
     ] = "fail",
     bad_to: Annotated[
         str | None,
         options.option(
-            "--bad-to DIR", "The folder of records that are put aside.", options.DECODING
+            "--bad-to DIR", "With --on-bad aside: the folder for the bad records.", options.DECODING
         ),
     ] = None,
     json: options.Json = False,

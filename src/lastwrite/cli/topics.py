@@ -75,7 +75,10 @@ def _details(output: Output, topic: TopicInspection, every: bool) -> None:
 
 def _bounds(topic: TopicInspection) -> Iterator[str]:
     if topic.first_id is not None:
-        yield f"  backlog      {topic.first_id} to {topic.last_id}, last message {_id(topic.last_message_id)}"
+        yield (
+            f"  backlog      {topic.first_id} to {topic.last_id}, last message "
+            f"{_id(topic.last_message_id)}"
+        )
     if topic.horizon is None:
         yield "  compacted    never"
     elif topic.manifest is not None:
@@ -91,7 +94,10 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
         )
     if topic.open_transactions or topic.aborted_transactions:
         below = "" if topic.read_below is None else f"; not readable from {topic.read_below} on"
-        yield f"  transactions {topic.open_transactions:,} open, {topic.aborted_transactions:,} aborted{below}"
+        yield (
+            f"  transactions {topic.open_transactions:,} open, "
+            f"{topic.aborted_transactions:,} aborted{below}"
+        )
     if topic.is_due is not None:
         yield f"  due          {'yes' if topic.is_due else f'no: {topic.reason}'}"
     for name in topic.other_files:

@@ -108,6 +108,6 @@ def _password(user: str) -> str:
         import getpass
 
         password = getpass.getpass(f"Password of {user}: ")
-        if password != getpass.getpass("Once more: "):
+        if password != getpass.getpass("Repeat the password: "):
             raise InvalidConfig("the two passwords differ", remedy="run the command again")
     return password
