@@ -330,7 +330,7 @@ KAFKA = {
     "restore: a log directory": Case(
         archive,
         "restore root --to new",
-        "archive it first: lastwrite fetch DIR --to ARCHIVE",
+        "copy it into an archive first: lastwrite fetch DIR --to ARCHIVE",
         nothing,
         "fetch root --to archive --include-active",
     ),
@@ -361,7 +361,7 @@ KAFKA = {
     "restore: until a compacted offset": Case(
         compacted,
         "restore archive --to new --until 1",
-        "restore all of it",
+        "restore without --until",
         nothing,
         "restore archive --to new",
     ),
@@ -375,14 +375,14 @@ KAFKA = {
     "restore: an unformatted root": Case(
         unformatted,
         "restore archive --to new",
-        "which kafka-storage.sh format makes",
+        "kafka-storage.sh format creates them",
         formatted,
         "restore archive --to new",
     ),
     "restore: a bucket": Case(
         archive,
         "restore archive --to s3://bucket/x",
-        "give one of its log.dirs",
+        "give one of the broker's log.dirs",
         nothing,
         "restore archive --to new",
     ),
@@ -417,7 +417,7 @@ KAFKA = {
     "restore: an open transaction": Case(
         open_transaction,
         "restore archive --to new",
-        "--drop-open leaves its records out",
+        "give --drop-open to restore without the records",
         nothing,
         "restore archive --to new --drop-open",
     ),
@@ -425,7 +425,7 @@ KAFKA = {
     "sweep: no duration": Case(
         archive,
         "sweep archive --older-than 1x",
-        "write a number and s, m, h or d",
+        "write a number and a unit (s, m, h or d)",
         nothing,
         "sweep archive --older-than 24h",
     ),

@@ -217,7 +217,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create a first copy before a client requests one, because compiling the kernels takes long."""
+    """Create a first copy before a client requests one: compiling the kernels takes long."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():

@@ -60,7 +60,7 @@ class DefaultSource(DataSource):
             raise InvalidConfig(
                 "pushdown needs PySpark 4.1 or newer", remedy="leave out the option pushdown"
             )
-        # Spark refuses a reader that accepts filters if its setting for them is off.
+        # Spark refuses a reader that accepts filters if its setting for filter pushdown is off.
         kind = _FilteringReader if options.takes_filters else _BatchReader
         return kind(options, _rows_of(options, schema))
 

@@ -50,8 +50,8 @@ from lastwrite.model.work import Limits
 _WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
 _WINDOW_BATCHES = 100
 _ANOTHER_NAME = (
-    "no record in it was changed; restore under another name with --as; or, if its records are not needed, "
-    "delete the topic, and run again"
+    "no record in the topic was changed; restore under another name with --as; or, if the topic's "
+    "records are not needed, delete the topic, and run again"
 )
 _AROUND_BYTES = 1024  # most bytes of a request besides its batch
 

@@ -73,8 +73,8 @@ def _remedy(log: PartitionLog, settings: KafkaTopicSettings) -> str:
     if settings.source_of(POLICY) == SettingOrigin.CONFIG:
         given += f", and to a round also --topic-config {topic}:{_POLICY_NAME}=delete"
     return (
-        f"{RESTORE}; if the topic was compacted under an earlier policy, nothing is missing: give {given} "
-        f'(in Spark: .option("{_POLICY_NAME}", "compact"))'
+        f"{RESTORE}; if the topic was compacted under an earlier policy, nothing is missing: give "
+        f'{given} (in Spark: .option("{_POLICY_NAME}", "compact"))'
     )
 
 
