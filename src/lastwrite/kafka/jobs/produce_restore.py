@@ -162,8 +162,8 @@ class PartitionRestore:
             f"brokers refuse requests above socket.request.max.bytes={most}",
             path=self._found.address,
             remedy="this batch and all later ones were not sent. Set socket.request.max.bytes to "
-            f"{size + _AROUND_BYTES} or more on each broker, restart the brokers, and run again; "
-            f"or restore only the records before the batch with --until {offset}; or restore all "
+            f"{size + _AROUND_BYTES} or more on each broker, restart the brokers, and run again. "
+            f"Or restore only the records before the batch with --until {offset}; or restore all "
             "records into the log root of a stopped broker with --to LOGROOT",
         )
 

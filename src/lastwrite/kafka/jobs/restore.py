@@ -255,10 +255,10 @@ class _Cluster:
                 f"{name.topic} has {len(topic.partitions)} partitions in the cluster, and "
                 f"{found.partitions} in the archive",
                 path=self.root,
-                remedy="it was not restored; create a topic of another name with "
-                f"{found.partitions} partitions, and restore into it with --as; or, if its "
-                "records are not needed, delete the topic, create it with that number of "
-                "partitions, stop the broker, and run again",
+                remedy="the partition was not restored. Create a topic of another name with "
+                f"{found.partitions} partitions, and restore into it with --as. Or, if the "
+                "topic's records are not needed, delete the topic, create it with that number "
+                "of partitions, stop the broker, and run again",
             )
         self._refuse_elsewhere(name, there)
         return Target(
