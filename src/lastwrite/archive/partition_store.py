@@ -8,8 +8,8 @@ There is no lease and no lock. A write transaction is called a *round*. If two r
 commits its manifest. The objects of the other are waste, and its journal shows them. A round can
 replace only the manifest that it read at its start, so its objects can become referenced only while
 that manifest is current. Before a sweep deletes objects of a round, it ensures that the manifest is
-no longer current. Times are those of the store's clock. They only decide how long the objects of
-other rounds are kept.
+no longer current. Times are from the store's clock. They only decide how long the objects of other
+rounds are kept.
 
 Reasons: docs/decisions/archives.md.
 """
@@ -727,7 +727,7 @@ def _journal_of(begun: WriteTransaction) -> bytes:
 
 
 def _writer() -> str:
-    from importlib.metadata import version  # costs 13 ms; readers do not need it
+    from importlib.metadata import version  # imported here, because it takes 13 ms
 
     return f"lastwrite {version('lastwrite')} {socket.gethostname()}:{os.getpid()}"
 

@@ -102,7 +102,7 @@ class ArchiveRounds:
         return self._seen[folder]
 
     def _forget(self) -> None:
-        """Drop the oldest half of the manifests, except those of rounds in progress."""
+        """Drop the oldest half of the manifests, except the manifests of rounds in progress."""
         for folder in list(islice(self._seen, _MOST_SEEN // 2)):
             if folder not in self._rounds:
                 del self._seen[folder]
@@ -316,7 +316,7 @@ def conflict(folder: str, what: str = "log") -> CommitConflict:
 def delete_replaced_objects(
     stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
 ) -> None:
-    """Remove the segments ``sources``, which a round replaces, from those of the manifest.
+    """Remove the segments ``sources``, which a round replaces, from the manifest's segments.
 
     Raises:
         CommitConflict: the manifest has other segments at their offsets.

@@ -169,7 +169,7 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.given)
-    elif follow is None:  # not checked for a follower, which fetches the topics' settings later
+    elif follow is None:  # a follower fetches the topics' settings later
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)

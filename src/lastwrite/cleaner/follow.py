@@ -57,7 +57,7 @@ class ArchiveFollower:
         self._turned, self._failed = turned, failed
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # by partition address: why the last turn could not fetch it
+        # by partition address: why the last turn could not fetch the partition
         self._held: dict[str, HoldReason] = {}
 
     def request_stop(self) -> None:

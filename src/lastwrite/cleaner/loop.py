@@ -370,7 +370,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
-        # set aside, because each round would read the whole range before it is skipped
+        # set aside, because each round would read the range before the partition is skipped
         if report.is_keyless:
             failed[candidate] = report.reason or ""
             return

@@ -74,7 +74,7 @@ class RoundRunner:
         self._limits = Limits()
         self._scratch_bytes = 0
         self._progress = progress
-        self._asked: set[str] = set()  # roots for which the workers of a cluster were checked
+        self._asked: set[str] = set()  # roots that were checked to be readable by cluster workers
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()

@@ -20,10 +20,10 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings (``given``), those for compaction (``names``), and those of the daemon
+    """All settings (``given``), the settings for compaction (``names``) and for the daemon
     (``cleaner``).
 
-    The settings in ``given`` also contain the connection to a cluster or store.
+    ``given`` also has the settings of the connection to a cluster or store.
     """
 
     given: Mapping[str, object]

@@ -330,7 +330,7 @@ def decoding(context: typer.Context, *, is_given: bool = False) -> DecodingOptio
 
     With ``is_given``, only the options that the user gave.
     """
-    from lastwrite.decoding.options import DecodingOptions  # here, to keep --help fast
+    from lastwrite.decoding.options import DecodingOptions  # imported here to keep --help fast
 
     found = {
         name: context.params[name]

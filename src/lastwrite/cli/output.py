@@ -268,14 +268,14 @@ class LineProgress:
 
     def _write(self, text: str) -> None:
         try:
-            self._stream.write(text + "\n")  # one call: no other output splits the line
+            self._stream.write(text + "\n")  # one call, so that no other output splits the line
             self._stream.flush()
         except OSError:
             pass  # the stream is closed
 
 
 def _tells_time_left(done_bytes: float, total_bytes: float) -> bool:
-    """Whether enough is done to estimate the remaining time. Early on, startup dominates the time."""
+    """Whether the remaining time can be estimated. At first, startup dominates the elapsed time."""
     return done_bytes >= max(_TELLING_BYTES, total_bytes / 100)
 
 

@@ -205,7 +205,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # DataFrame has no such attribute of its own.
+            # a DataFrame does not declare this attribute
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 

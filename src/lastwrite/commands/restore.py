@@ -77,7 +77,7 @@ _SIZE_SETTINGS = {
 }
 
 
-def restore(  # one parameter an option of the command line
+def restore(  # each parameter is an option of the command line
     path: str,
     topic: Topics = None,
     *,

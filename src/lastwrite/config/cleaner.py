@@ -35,7 +35,7 @@ class CleanerConfig(SettingsTable):
     # fmt: off
     enable: bool = setting(True, "log.cleaner.enable")
     threads: int = setting(1, "log.cleaner.threads", 1)
-    backoff_ms: int = setting(  # pause if there was nothing to clean
+    backoff_ms: int = setting(  # pause after a cycle in which no round was due
         15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0)
     rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
     reading_rate: float = setting(math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)

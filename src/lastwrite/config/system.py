@@ -38,7 +38,7 @@ class SettingSources:
 class SystemSettings(ABC):
     """A system's settings: which values apply to a partition, and their sources."""
 
-    kind_of_path: str  # what a path of this system contains, in words
+    kind_of_path: str  # a noun for the contents of a path of this system
     governs_keyless: str  # the setting of this system that decides on records without a key
     policy_remedy: str  # what to do if no cleanup policy is known
 

@@ -44,7 +44,7 @@ from lastwrite.encoding.intrinsics import (
 )
 from lastwrite.encoding.kernel import njit
 
-MOST_DEPTH = 512  # levels of nested values, including skipped ones
+MOST_DEPTH = 512  # most levels of nested values, including skipped values
 # The columns of the table ``traits``, which has a row for each slot: see ``json_values``.
 IS_DOUBLE, FIELDS, FIELD_COUNT, SLOT_END, IS_MAP = range(5)
 TRAITS = 5

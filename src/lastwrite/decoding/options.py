@@ -108,7 +108,7 @@ class DecodingConfig(SettingsTable):
         return found
 
 
-# Option to its name in Spark, such as keyFormat, and on the command line.
+# The names of options in Spark, such as keyFormat, and on the command line.
 SPARK_NAMES: Final = {
     each.name: (head := each.name.partition("_"))[0] + head[2].capitalize()
     for each in fields(DecodingConfig)

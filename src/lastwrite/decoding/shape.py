@@ -36,7 +36,7 @@ class ShapeKind(Enum):
     DECIMAL = "decimal"
     RECORD = "record"
     LIST = "list"
-    MAP = "map"  # has one field: a record of key and value
+    MAP = "map"  # a map has one field, a record of key and value
 
 
 @dataclass(frozen=True, slots=True)

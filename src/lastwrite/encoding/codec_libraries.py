@@ -32,7 +32,7 @@ LZ4_PACK = 6  # LZ4F_compressFrame
 LZ4_SETTINGS = 7
 _WORDS = 8
 
-# RTLD_DEEPBIND: a library uses its own functions, even if the process has another version of it.
+# RTLD_DEEPBIND: a library uses its own functions, even if the process has loaded another version.
 _DEEPBIND = 8 if sys.platform == "linux" else 0
 
 _ZSTD = "ZSTD_decompressDCtx", "ZSTD_compressBegin", "ZSTD_compressContinue", "ZSTD_compressEnd"

@@ -183,8 +183,8 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 class Codecs:
     """``decompress_into`` and ``compress`` with reused contexts. Not thread-safe.
 
-    Results and errors are those of the functions. zstd is a quarter faster, because the functions
-    create a context for each batch.
+    Results and errors are as for the functions. zstd is a quarter faster than with the functions,
+    which create a context for each batch.
     """
 
     def __init__(self) -> None:

@@ -182,7 +182,7 @@ def _crc_instruction() -> str | None:
 
 @intrinsic
 def has_crc32c_step(typing_context):
-    """Whether the processor has the instruction of ``crc32c_step``. Constant in compiled kernels."""
+    """Whether the processor has the instruction of ``crc32c_step``. Constant in a kernel."""
 
     def codegen(context, builder, signature, args):
         return context.get_constant(types.boolean, _crc_instruction() is not None)

@@ -122,7 +122,7 @@ class BatchWindows:
         return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
 
     def _reserve(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
-        """Move the unread bytes to the buffer's start, and enlarge it if the next batch needs that."""
+        """Move the unread bytes to the buffer's start. Enlarge the buffer for a larger batch."""
         if wanted > len(self._buffer):
             if wanted > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(

@@ -146,7 +146,7 @@ def _keep(context: Context, some: Sequence[_Commit]) -> None:
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:
-    """Swap new segments in, or publish copies. Old segments stay until the checkpoint is written."""
+    """Swap new segments in, or publish copies. Old segments stay until the checkpoint is stored."""
     system = context.system
     if context.is_in_place:
         new = [(each, each.new) for each in some if each.open and each.new is not None]

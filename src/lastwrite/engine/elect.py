@@ -71,7 +71,7 @@ class LoserMarker:
         touched = 0
         for (path, at), (records, losers) in self._lost.items():
             states = self._states[path]
-            # on average at least one loser per page
+            # losers are so dense that on average each page has one
             if PAGE_BYTES * sum(map(len, losers)) > records:
                 states.populate(at, records)
             for lost in losers:

@@ -269,7 +269,7 @@ class _Scanner:
         row = table[run.first + int(np.searchsorted(ends, place, side="right"))]
         place -= int(ends[ends <= place][-1]) if (ends <= place).any() else 0
         low, high = int(row["base_offset"]), int(row["next_offset"]) - 1
-        # the greatest offset with at most ``place`` of the batch's records below it
+        # find the greatest offset below which the batch has at most ``place`` records
         while low < high:
             middle = (low + high + 1) // 2
             if self._format.records_below(run, row, middle) <= place:

@@ -228,7 +228,7 @@ class LogStore(ABC):
     keeps_scans: bool = False  # whether scans may be stored beside the log
     # whether recovery finishes an interrupted commit; otherwise it is undone
     recover_finishes: bool = False
-    # whether a round writes everything that it cleans as one segment
+    # whether a round writes all cleaned records as one segment
     makes_one_segment: bool = False
     damage_remedy: str  # the remedy if a file of records is damaged
     # whether ``compact --to`` accepts a log that a broker has open

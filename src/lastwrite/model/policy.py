@@ -71,7 +71,7 @@ class Policy:
     ages_by_write_time: bool = False
     # The last record before this offset (the log's end) always stays.
     kept_end_offset: int = -1
-    # A number that the format defines for settings that affect how it reads and writes records.
+    # A number by which a format encodes its settings for reading and writing records.
     reading: int = 0
     # Last offsets of the last data batches of active producers, ascending. These batches stay, even
     # without records.

@@ -17,7 +17,7 @@ class StoreSettings:
     is_path_style: bool = True  # whether URLs are HOST/BUCKET/KEY rather than BUCKET.HOST/KEY
     allows_http: bool = False
     timeout_ms: int = 30_000  # timeout of one request, including its body
-    retries: int = 4  # retries of one request, after an error that may pass
+    retries: int = 4  # retries of one request, after a temporary error
     is_dry: bool = False  # whether writes are only counted, not sent
     keep_replaced_ms: int = 3_600_000  # time to keep replaced objects; used by the driver only
     secret_file: str = ""  # file with a secret, see ``scan_cache.secret``; used by the driver only

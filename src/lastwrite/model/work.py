@@ -190,7 +190,7 @@ class ScanUnit:
     scratch: str
     memory_scratch: str = ""  # folder in memory, in which this unit may write ``memory_bytes``
     memory_bytes: int = 0
-    thins: bool = True  # whether records that lose within their block may be dropped from it
+    thins: bool = True  # whether entries of records that lose within a block may be dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +343,7 @@ class PieceLeft:
     """The surviving records of a piece after a rewrite, described like the result of a scan."""
 
     piece: int
-    start: int  # first byte in the new segment, or in the part of it
+    start: int  # first byte in the new segment, or in the part of the segment
     end: int
     records: int = 0
     batches: int = 0
@@ -367,8 +367,8 @@ class SegmentOutput:
     index_path: str = ""
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty if the new segment has none
-    largest_timestamp_ms: int = -1  # largest timestamp of its batches; -1 if there is none
-    # segments that follow this one, if offsets are too far from its base
+    largest_timestamp_ms: int = -1  # largest timestamp of the batches; -1 if there is none
+    # the segments after this one, if offsets are too far from its base for a single segment
     further: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
     # whether no record is left, and the system has no segments without records

@@ -425,7 +425,7 @@ def _place(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """Delete the cache files of deleted and ``rewritten`` segments, after a round without caching."""
+    """Delete cache files of deleted and ``rewritten`` segments, after a round without caching."""
     if not log.cached:
         return
     gone = {

@@ -67,7 +67,7 @@ NEEDS: Mapping[str, RequiredAccess] = {
     "list_config_resources": RequiredAccess(),
     "list_transactions": RequiredAccess(),
     "describe_transactions": RequiredAccess(),
-    # refused to all clients, whatever their permissions
+    # requests that are refused to all clients, regardless of their permissions
     "create_topics": RequiredAccess(),
     "delete_topics": RequiredAccess(),
     "delete_records": RequiredAccess(),

@@ -371,7 +371,8 @@ class Catalog:
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, ServedPartition]] = {}
-        of: dict[str, tuple[PartitionLocator, str]] = {}  # each topic's system, and its name there
+        # by topic: its system, and its name in that system
+        of: dict[str, tuple[PartitionLocator, str]] = {}
         missing: NotALog | None = None
         known = {
             part.folder: part

@@ -274,7 +274,7 @@ def _evenly(
     had = {part: id for id, parts in before.items() for part in parts}
     loads = dict.fromkeys(members, 0)
     parts = [(topic, number) for topic in sorted(there) for number in there[topic]]
-    with_more = 0  # members that get one partition more than the others
+    with_more = 0  # number of members that get one partition more than the others
     for part in parts:
         able = [id for id in members if part[0] in members[id]]
         least, more = divmod(len(parts), max(len(able), 1))

@@ -65,7 +65,7 @@ class PendingFetch(NamedTuple):
     is_committed: bool
     min_bytes: int
     max_bytes: int
-    until: float  # time.monotonic at which waiting ends
+    until: float  # time.monotonic until which the request waits for records
 
     def partitions(self) -> Iterator[ServedPartition]:
         for _, asked in self.topics:

@@ -74,7 +74,7 @@ class ServeLimits:
     idle_s: float = 600.0
     known_s: float = 10.0  # seconds for the TLS handshake and authentication together
     frame_s: float = 30.0  # seconds from a frame's first byte to its last
-    send_s: float = 60.0  # seconds for the client to read a response, or each MiB of it
+    send_s: float = 60.0  # seconds in which the client must read a response, or each MiB of it
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ class Session:
         self._mechanism: str | None = None
         self._proof: SaslExchange | None = None
         self._has_asked_versions = False
-        self._ends = 0.0  # time.monotonic at which the session expires; 0: never
+        self._ends = 0.0  # time.monotonic at which the session expires; 0 if it never expires
         self._shown_s = 0.0
         self.takes_tokens = False
         self.is_over = False

@@ -99,7 +99,7 @@ class SourceOptions:
     min_partitions: int = 0
     max_records: int = 0  # most records of a task; 0 means no limit
     max_offsets: int = 0  # most offsets of a micro-batch; 0 means no limit
-    min_offsets: int = 0  # unread offsets at which a micro-batch starts
+    min_offsets: int = 0  # number of unread offsets at which a micro-batch starts
     max_delay_s: float = 900.0  # a micro-batch with fewer offsets starts after this time
     has_headers: bool = False
     columns: tuple[str, ...] | None = None

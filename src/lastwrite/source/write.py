@@ -110,7 +110,7 @@ def parse_write(
     )
     topic = options.get("topic")
     if topic is not None:
-        append.partitions_of(topic)  # raises here instead of in a task
+        append.partitions_of(topic)  # raises an error here, not later in a task
     return WriteOptions(append, topic, number, columns)
 
 

@@ -38,12 +38,12 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
-    # Without it each task waits 40 ms for a delayed TCP acknowledgement.
+    # With TCP instead, each task would wait 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.scheduler.mode": "FIFO",
     "spark.rdd.compress": "false",
     "spark.shuffle.compress": "false",
-    # a task is a few KB; loading the codec's library costs more
+    # loading the codec's library takes longer than sending the few KB of a task
     "spark.broadcast.compress": "false",
 }
 _OURS = "spark.lastwrite."
@@ -164,7 +164,7 @@ class GivenSpark:
 
 
 class OwnSpark:
-    """A Spark that Lastwrite starts at once. The first use waits for the start. ``close`` ends it."""
+    """A Spark that Lastwrite starts at once. The first use waits for it, and ``close`` ends it."""
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
         """``system`` is the system whose logs will be compacted. None means other work."""
@@ -319,7 +319,7 @@ class OwnSpark:
         context: Any = self._context
         try:
             is_stopped = context._jsc.sc().isStopped()
-        except Exception:  # there is no JVM
+        except Exception:  # the JVM has ended
             return False
         return not is_stopped and (self._boot is None or self._boot.folder.is_dir())
 

@@ -340,7 +340,7 @@ def _cut_block(
 def _elect_parts(
     n: int, partition: int, strategy: Strategy, parts: list[Any]
 ) -> Iterator[tuple[str, Any]]:
-    # by piece and block number, which is the order of the log
+    # sort by piece and block number, which is the order of the log
     parts.sort(key=lambda part: (part[0], part[1]))
     pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
     key_at, all_keys = NO_KEYS

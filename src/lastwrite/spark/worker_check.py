@@ -47,7 +47,7 @@ def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) ->
     if not isinstance(runner, SparkRunner) or runner.is_here:
         return
     ask = _question(tuple(folders), pickle.dumps(address.used()))
-    # all workers are free, so each executor gets as many tasks as it runs at once
+    # all workers are free, so each executor gets at least one of these tasks
     tasks = runner.workers
 
     def act(context: SparkContext) -> list[dict[str, Any]]:

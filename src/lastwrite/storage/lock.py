@@ -4,7 +4,7 @@ A broker holds an exclusive POSIX record lock on that file while it runs. Lastwr
 bytes of the file, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
-    0                           the root's turn: locked while a file directly in the root is rewritten
+    0                           the root's turn: locked while a file in the root is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
 In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::

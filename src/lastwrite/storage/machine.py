@@ -122,7 +122,7 @@ def free_bytes(folder: str) -> int | None:
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
     """Files of this process's control group and of its parents: ``name`` in v2, ``old_name`` in v1.
 
-    Inside a container, the container's group may appear as the root, whatever its path is.
+    Inside a container, the container's group may appear as the root, regardless of its path.
     """
     files = []
     controller, _, old_file = (old_name or "").partition("/")

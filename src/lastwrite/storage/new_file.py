@@ -198,7 +198,7 @@ def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
                 _set_direct(handle, False)
 
 
-# A process has one thread, and buffers for one file, because a task writes one large file at a time.
+# A process has one thread and buffers for one file: a task writes one large file at a time.
 _spare: list[list[mmap.mmap]] | None = None
 _pool: ThreadPoolExecutor | None = None
 

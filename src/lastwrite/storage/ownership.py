@@ -348,7 +348,7 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
 
 
 def group_of_new(folder: os.stat_result | None) -> int:
-    """The group of the caller's new files in ``folder``. None stands for a folder without setgid."""
+    """The group of the caller's new files in ``folder``. None is like a folder without setgid."""
     if folder is not None and (folder.st_mode & stat.S_ISGID or sys.platform == "darwin"):
         return folder.st_gid
     return os.getegid()

@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 DiskWork: TypeAlias = Callable[[], None]  # a sync of a file or folder, or a removal
 Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
-Outcome: TypeAlias = LogError | OSError | None  # the error of a work; None if it succeeded
+Outcome: TypeAlias = LogError | OSError | None  # the error that ended a work, if any
 
 
 def together(works: Sequence[DiskWork]) -> list[Outcome]:

@@ -33,7 +33,7 @@ FILE = "lastwrite-uncleanable.json"
 _VERSION = 1
 _FIRST_PAUSE_MS = 60_000
 _LONGEST_PAUSE_MS = 86_400_000
-_TRIES, _WAIT_S = 20, 0.1  # attempts to replace the object, and seconds between them
+_TRIES, _WAIT_S = 20, 0.1  # attempts to replace the object, and seconds between two attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ class Changes:
                 records = self._last.system.with_deletes(records)
                 self._count_odd_times(records, unit.name.partition)
                 if not self._rows.decodes and records.header_names is None:
-                    # Sort by bucket here, so that ``BucketedRows`` need not move the rows. If rows
-                    # are decoded, they stay in log order: then the first bad one is reported.
+                    # Sort by bucket here, so that ``BucketedRows`` need not move the rows. Rows
+                    # that will be decoded stay in log order, so that the first bad row is reported.
                     found = buckets_at(records.data, *records.keys, buckets)
                     order = by_bucket(found, buckets)
                     records = records if order is None else records.take(order)

@@ -362,7 +362,8 @@ class IcebergFormat:
         try:
             if hasattr(catalog, "_resolve_table_location"):
                 return str(catalog._resolve_table_location(None, *self._identifier[-2:]))
-            begun = catalog.create_table_transaction(self._identifier, Schema())  # a REST catalog
+            # a REST catalog chooses the location when a creation begins
+            begun = catalog.create_table_transaction(self._identifier, Schema())
         except LogError:
             raise
         except Exception as error:

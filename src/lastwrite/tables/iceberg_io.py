@@ -15,7 +15,7 @@ from lastwrite.tables.files import place_of
 
 
 def path_of(location: str) -> str:
-    """A location as a path or address, without ``file:``, and with ``s3:`` for ``s3a:``, ``s3n:``."""
+    """A location as a path or address, without ``file:``, and with ``s3:`` for ``s3a:``."""
     if location.startswith("file:"):
         return unquote(urlparse(location).path)
     for other in ("s3a://", "s3n://"):

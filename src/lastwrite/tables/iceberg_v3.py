@@ -74,7 +74,7 @@ def key_of(file: IcebergFile) -> tuple[str, int | None]:
 
 
 def sized(file: IcebergFile) -> IcebergFile:
-    """A copy whose size, for a vector, is that of its blob instead of the shared Puffin file."""
+    """A copy of a file's description. The size of a vector is its blob's, not the Puffin file's."""
     if not is_vector(file):
         return file
     alike = IcebergFile(*file._data)

@@ -66,7 +66,7 @@ class TableRequest(NamedTuple):
         settings: as in ``TableState``. Settings in ``FIXED`` must equal the table's, unless it is
             rebuilt.
         buckets: the number of buckets. None means a number that depends on the table's size.
-        anew: whether all rows are written again, whatever state the table has.
+        anew: whether all rows are written again, regardless of the table's state.
     """
 
     rows: Rows

@@ -349,8 +349,9 @@ class _Buckets:
         return [(first, end) for end, first in zip(cuts, cuts[1:], strict=False)]
 
     def rows(self, first: int, end: int) -> Iterator[UInt64Array]:
-        """Yield the rows with offsets from ``first`` to below ``end``: first those of the earlier
-        log, then those of the present log.
+        """Yield the rows with offsets from ``first`` to below ``end``.
+
+        The earlier log's rows are first, then the present log's.
         """
         for side in self._sides:
             for block, at, count in side:

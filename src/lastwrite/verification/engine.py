@@ -66,7 +66,7 @@ def verify(
 
 
 def pairs(proof: Proof, question: Question) -> list[Pair]:
-    """(folder, earlier folder) of each log. Two single logs are paired whatever their names."""
+    """(folder, earlier folder) of each log. Two single logs are paired even if names differ."""
     system = proof.system
     after = proof.find(question)
     if question.before is None:

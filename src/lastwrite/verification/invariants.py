@@ -15,8 +15,8 @@ The rules for each key, judged from the entire earlier log, without the engine's
 - a record of an aborted transaction is never a last write, and may be missing; a transaction's
   marker may be missing once no batch of the transaction is left and its horizon has come;
 - the first and last offset, leader epoch, producer fields, timestamp type and codec of a batch do
-  not change, and neither does a delete horizon once it is set. The batch's largest timestamp is
-  that of its records. The last batch of an active producer stays.
+  not change, and neither does a delete horizon once it is set. A batch's largest timestamp equals
+  the largest timestamp of its records. The last batch of an active producer stays.
 
 The engine finds superseded records with a set, in one pass from the log's end. This module uses
 another method on purpose: the rows of both logs are sorted by key and offset and compared. Rows are
@@ -228,7 +228,7 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` by bucket into ``out``, stably. Writes the buckets' ends to ``ends``."""
+    """Sort ``rows[:count]`` by bucket into ``out``, stably. Write the buckets' ends to ``ends``."""
     shift = np.uint64(63 - bits)
     one = np.uint64(1)
     for b in range(len(ends)):

@@ -50,7 +50,7 @@ DISCARDABLE = 1 << 15
 SIMPLE = 2  # the batch has no producer and no leader epoch, like a converted batch
 OLD = 4  # the batch has an older format
 EMPTY = 64  # the batch has no records
-HONEST = 128  # the header's largest timestamp is that of the records
+HONEST = 128  # the header's largest timestamp equals the largest timestamp of the records
 CODEC_SHIFT = 8  # position of the three bits of the codec
 OWED = 1 << 15  # set from ``Lookups``: the batch must stay, perhaps empty
 
@@ -70,7 +70,7 @@ BASE = 0  # first offset of the batch
 LAST = 1  # last offset of the batch
 PRODUCER = 2  # producer id; -1 if there is none
 EPOCH = 3  # producer epoch
-KIND = 4  # one of the kinds below
+KIND = 4  # kind of the fact, see below
 HORIZON = 5  # delete horizon, or NO_HORIZON
 TIME = 6  # largest timestamp of the batch
 PRESENT = 7  # number of records in the batch

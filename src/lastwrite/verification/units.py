@@ -72,7 +72,7 @@ class RemovalRules(NamedTuple):
     producer_expiration_ms: int = 0
     # a delete of an older format may be removed if its file was last changed by this time
     old_tombstones_until_ms: int = -1
-    order: int = BY_OFFSET  # what decides which write of a key is the last
+    order: int = BY_OFFSET  # the value that decides which write of a key is the last
     header: str = ""  # name of the header with the version, if ``order`` is BY_HEADER
     max_keyless_ratio: float = 1.0  # share of records that may be missing because they have no key
     # whether no segment can expire, neither by age nor by the log's size

@@ -54,7 +54,7 @@ ORDINAL_MASK = 0xFFFFFFFF
 # The words of a slot of the set. The last two exist only if entries have versions or whole keys.
 _LANE = 0  # the first fingerprint lane; 0 if the slot is free
 _OTHER_LANE = 1
-_ROW = 2  # row of the entry that holds the key, counted over all blocks
+_ROW = 2  # row of the entry whose key the slot has, counted over all blocks
 # In ``elect``, the block of that entry, or its group if ``has_groups``. In ``fold``, its block + 1,
 # or 0 if the key has no current record.
 _HOLDER = 3
@@ -74,7 +74,7 @@ def bucket_bits(entries: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _begin_buckets(entries, count, bits, ends):
-    """Write the start of each bucket to ``ends``, and return the shift from a lane to its bucket."""
+    """Write the start of each bucket to ``ends``. Returns the shift from a lane to its bucket."""
     buckets = 1 << bits
     shift = np.uint64(63 - bits)
     for b in range(buckets):

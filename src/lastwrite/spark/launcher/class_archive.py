@@ -132,7 +132,7 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
 
 
 def _is_first_to_try(marker: Path) -> bool:
-    """Whether no run has tried to write this archive; a failing attempt is not repeated every time."""
+    """Whether no run has tried to write this archive. Attempts that failed are not repeated."""
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""PySpark's gateway to a JVM that is killed at the end. Later calls raise errors, but print none."""
+"""PySpark's gateway to a JVM that is killed at the end. Py4J then prints no error messages."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def jvm_options() -> tuple[str, ...]:
 
 
 def spark_jars() -> Path | None:
-    """The folder of Spark's classes, if Spark would be started as pip installed it; otherwise None."""
+    """The folder of Spark's classes. None unless Spark would be started as pip installed it."""
     if any(_FOREIGN.match(name) and name not in _HARMLESS for name in os.environ):
         return None
     found = importlib.util.find_spec("pyspark")
@@ -236,9 +236,9 @@ class Jvm:
         finally:
             for name in names:
                 del os.environ[name]
-        # PySpark passes every argument of every call to its own converters. The first imports
-        # pandas if that is installed, which takes a third of a second. Only strings and numbers are
-        # passed here.
+        # PySpark passes every argument of every call to converters. PySpark's first converter
+        # imports pandas if it is installed, which takes a third of a second. PySpark's converters
+        # are not needed, because Lastwrite passes only strings and numbers.
         client = gateway._gateway_client
         client.converters = [
             each for each in client.converters or () if type(each).__module__.startswith("py4j.")

@@ -15,7 +15,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.bucket import AT_ONCE, LEAST_PART_BYTES, RANGE_BYTES, BucketStore
 from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
-_HELD_BYTES = 4096  # contents of larger objects are not kept: their writer does not read them
+_HELD_BYTES = 4096  # contents of larger objects are not stored, because no writer reads them
 
 
 class DryStore:

@@ -150,7 +150,7 @@ class _Questions:
         return seen, PromiseResult("create", True, "an existing object is not created again")
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
-        """Write an object and read it. None if it is missing, whatever the response was."""
+        """Write an object and read it. None if it is missing, regardless of the write's response."""
         for _ in range(3):
             if seen is None:
                 self._store.create(key, content)

@@ -20,7 +20,7 @@ class Version(NamedTuple):
     """Identifies one of the successive objects under the same key."""
 
     etag: str
-    generation: str | None = None  # Google's stores compare it; others compare the etag
+    generation: str | None = None  # compared by Google's stores; other stores compare the etag
 
 
 class ObjectInfo(NamedTuple):
@@ -74,7 +74,7 @@ class ObjectStore(Protocol):
     """
 
     address: str  # ``s3://bucket``, or a folder's absolute path
-    # whether the store is a folder, or a service of Amazon, Google or Azure: its guarantees are known
+    # whether the store is a folder, or of Amazon, Google or Azure, so that its guarantees are known
     is_providers: bool
     requests: Requests
 
