@@ -227,7 +227,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:
-    """The threshold of the given settings, or else of the cluster's policies."""
+    """The threshold of the given settings, otherwise of the cluster's policies."""
     if THRESHOLDS & names.keys():
         return PulsarConfig.from_names(rules_of(names)).compaction_threshold_bytes
     return told

@@ -158,7 +158,7 @@ def crc32c(data: ByteArray, start: int, end: int) -> int:
 def check_against_library() -> None:
     """Compare the kernel with ``google_crc32c``, once per process.
 
-    The compared lengths include those around each lane size.
+    The compared lengths include lengths around each lane size.
 
     Raises:
         AssertionError: the results differ, because of the processor or the compiler.

@@ -24,9 +24,7 @@ SECRET_WORDS = 17 * 4 + 8
 
 
 def secret_from(seed: bytes) -> UInt64Array:
-    """Convert random bytes to the secret of a round: ``SECRET_WORDS`` uint64, none of which is
-    0.
-    """
+    """Convert random bytes to the secret of a round: ``SECRET_WORDS`` uint64 other than 0."""
     words = np.frombuffer(seed, dtype="<u8").astype(np.uint64)
     if len(words) != SECRET_WORDS:
         raise ValueError(f"a secret takes {SECRET_WORDS * 8} bytes")

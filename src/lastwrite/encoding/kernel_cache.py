@@ -1,7 +1,7 @@
 """Deletes outdated compiled kernels before they are used.
 
-Numba stores compiled code beside the sources. Before it uses the code, it checks only the source
-file of the kernel itself, not those of the functions compiled into it. After an upgrade, a kernel
+Numba stores compiled code beside the sources. Before Numba uses the code, it checks only the source
+file of the kernel, not the files of functions that are compiled into it. After an upgrade, a kernel
 could thus contain code of two releases. A digest of all sources is therefore stored beside the
 cache. If it does not match, the compiled code is deleted.
 """

@@ -49,7 +49,7 @@ class _Commit:
 
     @property
     def open(self) -> RewrittenPartition | None:
-        """The partition if it was rewritten and its commit has not failed; else None."""
+        """The partition if it was rewritten and its commit has not failed, otherwise None."""
         is_open = isinstance(self.partition, RewrittenPartition) and self.error is None
         return self.partition if is_open else None  # type: ignore[return-value]
 
@@ -135,7 +135,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
 
 
 def _keep(context: Context, some: Sequence[_Commit]) -> None:
-    """Store the scans that the archives' manifests will list beside their segments."""
+    """Store the scans of archived segments. The commit will list them in the manifests."""
     pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
     if context.scan_cache is None or not pairs:
         return

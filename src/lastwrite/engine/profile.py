@@ -6,7 +6,7 @@ Workers measure each chunk or block, never a single record. The times return wit
     with step("walk"):
         ...
 
-The rest of a task's time is spent in Python between steps. Steps do not nest.
+Time outside of all steps is spent in Python. Steps do not nest.
 """
 
 from __future__ import annotations

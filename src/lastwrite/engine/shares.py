@@ -16,8 +16,8 @@ _UNEVEN = 1.1
 def rewrite_cost(piece: ScanRange, scan: PieceScan) -> int:
     """The cost of rewriting a piece, in bytes read.
 
-    A byte that stays costs 2.5 bytes more than one that is dropped. It is compressed and written,
-    while a batch that loses all records is not even decompressed.
+    A byte that stays costs 2.5 bytes more than a byte that is dropped. The former is compressed and
+    written, while a batch that loses all records is not even decompressed.
     """
     left = scan.records - scan.losers
     return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))

@@ -24,7 +24,7 @@ def range_reasons(
     """The reasons why ``found``, the range of ``log``, is not cleaned or does not reach the log's
     end.
 
-    ``holds`` are the reasons why the range does not reach further, in the system's order.
+    ``holds`` are the reasons why the range ends before the log's end, in the system's order.
     ``all_clean`` is the system's message for a log without dirty records.
     """
     if not log.size_bytes:

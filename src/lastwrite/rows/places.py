@@ -10,7 +10,7 @@ sorted by fingerprint, so a lookup takes about three probes.
                                              b: a delete, order 3
 
 If a key was written to several partitions, the last write in each partition stays in the index, and
-one of them *wins*. The same holds for deletes. The index can therefore be updated: later positions
+one of them *wins*. Deletes are treated alike. The index can therefore be updated: later positions
 are stored in a second, small index, with all entries of their keys. If it exceeds an eighth of the
 first, a new index must be built.
 """

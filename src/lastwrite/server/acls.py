@@ -19,7 +19,7 @@ _MOST_KNOWN = 100_000  # most decisions in the cache of an ``AclTable``
 
 
 class Operation(IntEnum):
-    """An operation that an ACL allows or denies. Values are those of Kafka's protocol."""
+    """An operation that an ACL allows or denies. The values are from Kafka's protocol."""
 
     ALL = 2
     READ = 3
@@ -33,7 +33,7 @@ class Operation(IntEnum):
 
 
 class ResourceType(IntEnum):
-    """The type of a resource. Values are those of Kafka's protocol."""
+    """The type of a resource. The values are from Kafka's protocol."""
 
     TOPIC = 2
     GROUP = 3

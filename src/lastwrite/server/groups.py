@@ -110,7 +110,7 @@ class Member:
 
 @dataclass(eq=False)
 class ClassicGroup:
-    """A group. Its own lock guards all fields."""
+    """A group. The group's lock guards all fields."""
 
     name: str
     state: GroupState = GroupState.EMPTY

@@ -174,7 +174,7 @@ class Session:
 
 
 def _body(request: ClientRequest) -> Any:
-    """The decoded body. Error messages contain no part of it: it may contain a password."""
+    """The decoded body. It may contain a password, so error messages contain no part of it."""
     try:
         return decode_body(request)
     except CorruptLog:

@@ -3,7 +3,7 @@
 A process of the driver chooses the end of each micro-batch and plans it. Other processes read.
 
 A micro-batch is defined by its offsets. Spark stores them before the micro-batch runs, so a restart
-reads the same range again. Records that compaction removed meanwhile are missing then, as with
+reads the same range again. Records that compaction has removed in between are then missing, as with
 Spark's Kafka source.
 """
 

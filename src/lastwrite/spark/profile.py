@@ -1,6 +1,6 @@
 """The profile of a stage: the seconds of its tasks by step, and their object-store requests.
 
-The rest of the workers' time in a stage is Spark's overhead and waiting
+In the remaining time of a stage, the workers wait, or execute Spark's code
 (``StageProfile.outside_seconds``).
 """
 

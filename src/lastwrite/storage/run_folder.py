@@ -1,8 +1,9 @@
 """A run's own folder, which is deleted with the run.
 
 The folder of a killed run is deleted by a later run once it is unused: the run's process is gone,
-and no other process holds the folder's lock file. The run's JVM holds the file, so the folder stays
-while the JVM runs. A run in another container, whose process is not visible here, also holds it.
+and no other process has locked the folder's lock file. The run's JVM locks the file, so the folder
+stays while the JVM runs. A run in another container, whose process is not visible here, also locks
+it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ the result (``kafka.recovery.index_truth``).
   offset is at most the offset of its first batch.
 - The last data batch of an active producer stays, perhaps empty. If a producer's epoch began with a
   marker, there is no such batch, and all control batches of that epoch stay.
-- A batch of an older format may be converted to one v2 batch of the same codec, whose first and
-  last offset are those of its remaining records.
+- A batch of an older format may be converted to one v2 batch of the same codec. The new batch's
+  first and last offset are the offsets of its first and last record.
 
 Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: one block, 56
 bytes per marker, 16 bytes per range of aborted data, 24 bytes per batch of an open transaction.

@@ -19,10 +19,10 @@ The rules for each key, judged from the entire earlier log, without the engine's
   the largest timestamp of its records. The last batch of an active producer stays.
 
 The engine finds superseded records with a set, in one pass from the log's end. This module uses
-another method on purpose: the rows of both logs are sorted by key and offset and compared. Rows are
-those of ``verification.rows``; ``batch_invariants`` has determined which transactions were aborted
-and which batches must stay. A bucket that does not fit in memory is judged in parts, from the log's
-end backwards. One carried row for each key summarises the parts that were judged before.
+another method on purpose: the rows of both logs are sorted by key and offset and compared.
+``verification.rows`` defines rows. ``batch_invariants`` has determined which transactions were
+aborted, and which batches must stay. A bucket that does not fit in memory is judged in parts, from
+the log's end backwards. One carried row for each key summarises the parts that were judged before.
 
 If a topic's last writes are chosen by timestamp or header (``compaction.strategy``), "later" means:
 of a greater version, or of the same version and a greater offset. An earlier part may then contain

@@ -1,4 +1,4 @@
-"""Choose the segments of a group that are rewritten, and those that stay as they are.
+"""Choose the segments of a group that are rewritten. The others stay unchanged.
 
 Kafka rewrites every segment of a round. Lastwrite does not rewrite a segment in which no record is
 dropped and no batch is stamped. The small segments of earlier rounds must be merged, though. An

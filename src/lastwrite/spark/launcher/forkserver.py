@@ -180,14 +180,14 @@ def main() -> None:
 
 
 def _serve_forked(listener: socket.socket, life: int) -> None:
-    """Run the fork server in the forked copy, without anything else of the driver."""
+    """Run the fork server in the forked copy, after closing the driver's open files."""
     try:
         os.setsid()  # Ctrl-C is handled by the driver
         go_first_for_memory()
         os.dup2(life, 0)
         os.dup2(life, 1)  # standard output is not used
         kept = listener.fileno()
-        # This includes a JVM's input, whose other end must notice the driver's end.
+        # One of these files is a JVM's input. Its other end must detect the driver's end.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) != kept:
                 with suppress(OSError):
