@@ -374,7 +374,7 @@ def test_daemon_waits_for_a_store_that_does_not_answer(bucket: Archive, proxy: F
         thread.start()
         wait_for(lambda: bucket.rounds == ["a-0"])
         proxy.spoil({"do": "503"})
-        wait_for(lambda: "was refused again and again: 503" in bucket.notes)
+        wait_for(lambda: "was refused at every retry: 503" in bucket.notes)
         bucket.fetch("a", records=300)
         proxy.spoil()
         wait_for(lambda: bucket.rounds == ["a-0", "a-0"])

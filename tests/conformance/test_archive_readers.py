@@ -140,7 +140,7 @@ def test_reader_that_always_loses_names_the_generation(archive: Archive) -> None
     rows = lastwrite.dump(archive.address, index=True, config=archive.stores)
     next(rows)
     archive.replace()
-    with pytest.raises(CommitConflict, match="vanished|gone|no such"):
+    with pytest.raises(CommitConflict, match="another program deleted|gone|no such"):
         list(rows)
 
 
@@ -153,7 +153,7 @@ def test_missing_object_of_the_current_manifest_is_damage(archive: Archive) -> N
     rows = lastwrite.dump(archive.address, config=archive.stores)
     got = list(islice(rows, EACH))
     place.store.remove([place.key(logs[3])])
-    with pytest.raises(CorruptLog, match="the manifest of its archive names it") as lost:
+    with pytest.raises(CorruptLog, match="the manifest of its archive lists it") as lost:
         got.extend(rows)
     assert logs[3] in str(lost.value) and "copy of the archive" in str(lost.value)
     assert len(got) == 5 * EACH  # all but the missing object

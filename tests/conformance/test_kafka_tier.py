@@ -621,7 +621,7 @@ def test_changed_encrypted_tier_is_damage(kind: str, tmp_path: Path) -> None:
     content = bytearray(log.read_bytes())
     content[100] ^= 1
     log.write_bytes(content)
-    with pytest.raises(CorruptLog, match="tag does not hold"):
+    with pytest.raises(CorruptLog, match="the tag does not match"):
         lastwrite.latest(str(source), config=keys())
     report = lastwrite.verify(str(source), spark=INLINE, config=keys())
     assert report.exit_status == 3

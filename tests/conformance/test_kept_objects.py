@@ -286,7 +286,7 @@ def test_secret_file_outside_the_bucket_takes_precedence(pair: Pair, tmp_path: P
     pair.config["storage.secretFile"] = str(file)
     pair.grow([5 * EACH])
     refused = pair.round(pair.kept, keep_scans=True)
-    assert "can be read by other users" in str(refused.partitions[0].reason)
+    assert "other users can read the file" in str(refused.partitions[0].reason)
     file.chmod(0o600)
     pair.rounds()
     assert not {*before.values()} & {*pair.objects().values()}

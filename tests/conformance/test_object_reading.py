@@ -104,13 +104,13 @@ def test_replaced_object_is_never_read(segment: Segment, settings: StoreSettings
     store.remove([key])
     assert store.create(key, bytes(len(CONTENT))) is not None
     rest = np.zeros(len(CONTENT) - 100, np.uint8)
-    with pytest.raises(CommitConflict, match="is another one now"):
+    with pytest.raises(CommitConflict, match="another program replaced"):
         reader.read_into(rest, 100)
     reader.close()
     store.remove([key])
     with pytest.raises(CommitConflict, match="is gone"):
         reader_of(segment).read_into(head, 0)
-    with pytest.raises(CommitConflict, match="vanished"):
+    with pytest.raises(CommitConflict, match="another program deleted"):
         reader_of(replace(segment, etag=""))
 
 
@@ -150,7 +150,7 @@ def test_failed_read_ahead_raises_where_its_bytes_are_needed(
 
 def test_small_object_is_read_completely(segment: Segment) -> None:
     assert read_small(segment.path) == CONTENT.tobytes()
-    with pytest.raises(LogError, match="vanished"):
+    with pytest.raises(LogError, match="another program deleted"):
         read_small(segment.path + ".none")
 
 

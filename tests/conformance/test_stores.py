@@ -281,7 +281,7 @@ def test_object_of_a_folder_is_written_once(tmp_path: Path) -> None:
     store.create("a", b"first")
     writer = store.writer("a")
     writer.write(b"second")
-    with pytest.raises(CommitConflict, match="there already"):
+    with pytest.raises(CommitConflict, match="another program created"):
         writer.close()
     assert (tmp_path / "a").read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["a"]
@@ -457,7 +457,7 @@ class TestRefused:
 
     def test_missing_bucket_is_named(self, s3: S3, call: str) -> None:
         error = refused(BucketStore("s3://nothing-here", s3.settings), call)
-        assert error.problem == "there is no such bucket"
+        assert error.problem == "the bucket does not exist"
         assert error.path == "s3://nothing-here"
 
     def test_wrong_secret_key_is_reported(

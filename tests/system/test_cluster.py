@@ -159,7 +159,7 @@ def test_all_missing_parts_of_workers_are_reported_at_once(
     assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
     assert (
         "spark.archives=lastwrite.zip#lw" in said
-        and "use an address that every worker can read" in said
+        and "give an address that every worker can read" in said
     )
     assert files(root) == before
 

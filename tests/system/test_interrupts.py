@@ -295,7 +295,7 @@ def test_interrupted_fetch_names_the_command_that_completes_it(
     said = interrupted(at, *fetch, archive)
     told = f"{archive} holds a part of what was asked for: the same command completes it"
     is_begun = archive.exists() and bool(os.listdir(archive))
-    assert said == ([f"{told}, or delete it"] if is_begun else [])
+    assert said == ([f"{told}, or delete the folder"] if is_begun else [])
     assert is_begun is (at != "mkdir a")
     assert list(archive.rglob("*.aside")) == []
     if is_begun:

@@ -89,7 +89,7 @@ def test_jvm_killed_for_memory_is_reported_with_the_limit(
         f"the system killed Spark's JVM {met}" in said
         or f"the system killed a worker {met}" in said
     )
-    assert "raise that limit, or run with less: --memory SIZE, --master local[1] [" in said
+    assert "raise this limit, or use less memory: --memory SIZE, --master local[1] [" in said
     assert "Traceback" not in stderr
     assert not list(root.rglob("*.cleaned"))
 

@@ -266,7 +266,7 @@ def test_running_broker_is_detected_and_locks_the_store(made: Made, tmp_path: Pa
     store = fresh(made.store, tmp_path / "store")
     with Broker(made.home, store, SMALL_FILES):
         assert "a broker, process" in str(lock.broker_of(str(store)))
-        with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(store), [T0]):
+        with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(store), [T0]):
             pass
         assert lock.was_killed(str(store)), "or runs"
         lock.reject_unclean(str(store), goes_on=False)  # it is a broker's that runs
@@ -316,7 +316,7 @@ def test_starting_broker_keeps_the_store(made: Made, tmp_path: Path) -> None:
             errors = publish.publish(str(store), [_change(str(store), T0)])
             assert (
                 isinstance(errors[0], LogHeld)
-                and "perhaps a broker that is starting" in errors[0].problem
+                and "it may be a broker that is starting" in errors[0].problem
             )
             publish.recover(str(store), T0)
     finally:

@@ -61,7 +61,7 @@ def test_missing_topic_or_partition_is_an_error(
 
 
 def test_empty_list_of_topics_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="an empty list of topics"):
+    with pytest.raises(InvalidConfig, match="the list of topics is empty"):
         chosen([])
 
 

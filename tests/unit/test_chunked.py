@@ -56,7 +56,7 @@ def test_chunk_sizes_are_decoded(values: list[int], width: int) -> None:
 
 
 def test_malformed_chunk_sizes_are_refused() -> None:
-    with pytest.raises(CorruptLog, match="sizes of 2 chunks, where there are 3"):
+    with pytest.raises(CorruptLog, match="sizes of 2 chunks, but the segment has 3"):
         index(transformed_chunks=packed([1, 2], 1)).sizes()
     with pytest.raises(CorruptLog):
         index(transformed_chunks="no base 64").sizes()
@@ -64,11 +64,11 @@ def test_malformed_chunk_sizes_are_refused() -> None:
         index(transformed_chunks=base64.b64encode(b"no zstd").decode()).sizes()
     short = struct.pack(">iiBhi", 3, 1, 2, 1, 3)  # one of two sizes beyond the least
     text = base64.b64encode(zstandard.ZstdCompressor().compress(short)).decode()
-    with pytest.raises(CorruptLog, match="bytes of sizes"):
+    with pytest.raises(CorruptLog, match="chunk sizes cannot have"):
         index(transformed_chunks=text).sizes()
     with pytest.raises(CorruptLog, match="sizes of 3 chunks"):
         index(type="fixed", transformed_chunk_size=-1, final_transformed_chunk_size=1).sizes()
-    with pytest.raises(CorruptLog, match="without sizes"):
+    with pytest.raises(CorruptLog, match="has no chunk sizes"):
         index(type="fixed").sizes()
     with pytest.raises(UnsupportedFormat):
         index(type="another").sizes()
@@ -117,10 +117,10 @@ def test_missing_or_replaced_segment_is_an_error(tmp_path: Path) -> None:
     source = manifests("zstd")[0]
     size = json.loads(source.read_bytes())["chunkIndex"]["originalFileSize"]
     path = tmp_path / source.name
-    with pytest.raises(CommitConflict, match="vanished"):
+    with pytest.raises(CommitConflict, match="another program deleted"):
         ChunkedReader(str(path), size)
     path.write_bytes(source.read_bytes())
-    with pytest.raises(CommitConflict, match="vanished"):
+    with pytest.raises(CommitConflict, match="another program deleted"):
         ChunkedReader(str(path), size)
     log = path.with_suffix(".log")
     log.write_bytes(source.with_suffix(".log").read_bytes())
@@ -131,7 +131,7 @@ def test_missing_or_replaced_segment_is_an_error(tmp_path: Path) -> None:
     log.write_bytes(content)
     with (
         ChunkedReader(str(path), size) as reader,
-        pytest.raises(CorruptLog, match="does not decompress") as error,
+        pytest.raises(CorruptLog, match="cannot be decompressed") as error,
     ):
         reader.read_into(np.empty(10, dtype=np.uint8), 0)
     assert error.value.path == str(path)

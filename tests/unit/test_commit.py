@@ -111,7 +111,7 @@ def test_commit_refuses_a_log_that_changes_during_the_sync(
         monkeypatch.setattr(files, "fsync_dir", synced)
 
     monkeypatch.setattr(files, "fsync_dir", sync_and_grow)
-    with pytest.raises(CommitConflict, match="the segment changed while we worked"):
+    with pytest.raises(CommitConflict, match="another program changed the segment"):
         end(folder, log, outputs)
     assert offsets_seen(folder) == [*LAYOUT.old_offsets, 52]
     assert not [

@@ -194,7 +194,9 @@ def test_explain_states_the_bytes_that_make_a_log_due(log: Log) -> None:
 def test_dirty_ratio_of_one_is_never_exceeded(log: Log) -> None:
     log.config["min.cleanable.dirty.ratio"] = 1
     log.add([data((A, V), (A, V))], [])
-    assert log.reason(Rule.DIRTY_RATIO).change == "never by this ratio, which no share is above"
+    assert (
+        log.reason(Rule.DIRTY_RATIO).change == "never by this ratio, which no dirty ratio exceeds"
+    )
     assert log.compact() == "skipped"
 
 
@@ -205,7 +207,7 @@ def test_explain_states_when_a_log_is_overdue(log: Log) -> None:
     assert reason.at_ms == START_MS + 2_000_001
     assert f"or from time {reason.at_ms} on, by max.compaction.lag.ms, 2000000" in reason.change
     assert log.compact(reason.at_ms - 1) == "skipped"
-    assert log.explain(reason.at_ms).summary.endswith("and it is overdue by 1 ms")
+    assert log.explain(reason.at_ms).summary.endswith("; the round is overdue by 1 ms")
     assert log.compact(reason.at_ms) == "cleaned"
 
 
@@ -295,7 +297,7 @@ def test_policy_and_disabled_cleaner_are_the_first_reasons(log: Log) -> None:
         Rule.CLEANER,
         Rule.ACTIVE_SEGMENT,
     ]
-    assert found.summary == "not due: cleanup.policy is delete, without compact"
+    assert found.summary == "not due: cleanup.policy is delete, which does not contain compact"
     assert log.compact(now_ms=START_MS) in ("skipped", "unchanged")
     assert log.offsets() == [0, 1, 2]
 
@@ -360,7 +362,7 @@ def test_explain_reports_damage(log: Log) -> None:
         False,
         None,
         None,
-        "it is damaged",
+        "the log is damaged",
     )
     assert found.reasons[0].rule is Rule.DAMAGE and "checksum" in found.reasons[0].message
     assert log.compact() == "damaged"
@@ -517,7 +519,7 @@ def test_explain_follows_a_tombstone_until_it_is_dropped(log: Log) -> None:
     # Past its horizon it still takes a round, and a round takes dirty data.
     third = log.record(A, 1, now_ms=horizon + 3)
     assert third.fate is RecordOutcome.NEXT_ROUND and "passed 3 ms ago" in third.message
-    assert "none is due now: all offsets below 2 were compacted before" in (third.change or "")
+    assert "no round is due now: all offsets below 2 were compacted before" in (third.change or "")
     hint = "compact --drop-expired-deletes drops it"
     assert (third.change or "").endswith(f"; {hint}") and hint not in (second.change or "")
     assert log.compact(horizon + 3) == "skipped"
@@ -538,12 +540,12 @@ def test_tombstone_superseded_above_the_range_still_expires(log: Log) -> None:
     log.add([data((B, V))], [data((A, V))])
     found = log.record(A, 0)
     assert found.fate is RecordOutcome.LATER and found.message.startswith(
-        "offset 2 is a later write of the key, but lies above"
+        "offset 2 is a later write of the key, but is above"
     )
     assert f"so does any round at or after time {NOW + RETENTION}" in (found.change or "")
     due = log.record(A, 0, now_ms=NOW + RETENTION)
     assert due.fate is RecordOutcome.NEXT_ROUND and due.message.startswith(
-        "it deletes the key; its delete horizon"
+        "the record deletes the key; its delete horizon"
     )
     assert log.compact(NOW + RETENTION) == "cleaned"
     assert log.offsets() == [1, 2]
@@ -552,7 +554,9 @@ def test_tombstone_superseded_above_the_range_still_expires(log: Log) -> None:
 def test_tombstone_above_the_range_waits_for_a_later_round(log: Log) -> None:
     log.add([data((A, V))], [data((A, None))])
     found = log.record(A, 1)
-    assert found.fate is RecordOutcome.LATER and "it lies in the active segment" in found.message
+    assert (
+        found.fate is RecordOutcome.LATER and "the record is in the active segment" in found.message
+    )
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_above == 1
 

@@ -55,9 +55,9 @@ def test_link_falls_back_to_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (errno.EDQUOT, LogError, "the disk is full"),
         (errno.EROFS, LogError, "read-only"),
         (errno.EACCES, LogError, "permission denied"),
-        (errno.ENOENT, CommitConflict, "vanished"),
+        (errno.ENOENT, CommitConflict, "another program deleted"),
         (errno.EIO, LogError, "Input/output error"),
-        (errno.EFBIG, LogError, "so large"),
+        (errno.EFBIG, LogError, "file size limit"),
     ],
 )
 def test_error_names_the_file_and_a_remedy(number: int, kind: type[LogError], words: str) -> None:
@@ -134,7 +134,7 @@ def test_folders_exchange_names_and_trees_are_removed(tmp_path: Path) -> None:
     files.remove_tree(str(one))
     assert not one.exists() and (other / "below" / "file").exists(), "where a link leads to stays"
     files.remove_tree(str(one))
-    with pytest.raises(CommitConflict, match="vanished"):
+    with pytest.raises(CommitConflict, match="another program deleted"):
         files.exchange(str(one), str(other))
 
 

@@ -259,7 +259,7 @@ def test_batch_larger_than_the_limit_is_a_problem(
     assert inspected(path.parent).contents.records == 6
     found = inspected(path.parent, memory=10_000)
     assert found.contents.records < 6
-    (problem,) = [problem for problem in found.problems if "held at once" in problem.message]
+    (problem,) = [problem for problem in found.problems if "the limit of" in problem.message]
     assert problem.position == sum(
         len(encode_batch([Record(n, n, b"k", v)])) for n, v in enumerate(values[:4])
     )

@@ -194,7 +194,7 @@ def test_removed_lock_file_of_a_stopping_broker_is_refused(root: Path) -> None:
     with lock.hold(str(root), [TopicPartition("a", 0)]):
         (root / ".lock").unlink()
         with (
-            pytest.raises(LogHeld, match="removed a moment ago"),
+            pytest.raises(LogHeld, match="deleted the lock file"),
             lock.hold(str(root), [TopicPartition("b", 0)]),
         ):
             pass

@@ -83,10 +83,13 @@ def attempt(root: Path, *partitions: int) -> str:
 def test_root_locked_by_a_broker_is_refused(tmp_path: Path) -> None:
     with other_process(_AS_A_BROKER, tmp_path) as broker:
         assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [C])
-        with pytest.raises(LogHeld, match="stop it first") as raised, lock.hold(str(tmp_path), [A]):
+        with (
+            pytest.raises(LogHeld, match="stop the broker first") as raised,
+            lock.hold(str(tmp_path), [A]),
+        ):
             pass
         assert raised.value.path == str(tmp_path / ".lock")
-        assert f"a broker, process {broker.pid}, holds the log root" in str(raised.value)
+        assert f"the log root is locked by a broker (process {broker.pid})" in str(raised.value)
         with pytest.raises(LogHeld):
             lock.reject_if_held(str(tmp_path))
         with pytest.raises(LogHeld), lock.root_turn(str(tmp_path)):
@@ -102,7 +105,7 @@ def test_another_process_locks_only_its_partitions(tmp_path: Path) -> None:
         assert lock.is_held(str(tmp_path), [A]) and not lock.is_held(str(tmp_path), [B, C])
         assert lock.is_held(str(tmp_path)), "some of it is"
         assert lock.broker_of(str(tmp_path)) is None
-        with pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds a-0"):
+        with pytest.raises(LogHeld, match=rf"a-0 is locked by another run \(process {run.pid}\)"):
             lock.reject_if_held(str(tmp_path), [B, A])
         with lock.hold(str(tmp_path), [B, C]):
             assert attempt(tmp_path, 0).count(f"process {run.pid}") == 1

@@ -33,7 +33,7 @@ from tests.support.kafka.logs import write_checkpoint, write_segment
 from tests.support.kafka.metadata import write_identity
 
 CORPUS = Path(__file__).parents[1] / "corpus"
-NAMED = "the object is missing, and the manifest of its archive names it"
+NAMED = "the object is missing, but the manifest of its archive lists it"
 
 
 def kafka_archive(folder: Path, to: Path) -> None:

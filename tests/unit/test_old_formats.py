@@ -314,7 +314,7 @@ def test_empty_wrapper_is_refused() -> None:
     empty = resealed(
         encode_message(Record(3, 5, None, b""), 1), lambda data: data.__setitem__(17, 2)
     )
-    with pytest.raises(CorruptLog, match="no bytes"):
+    with pytest.raises(CorruptLog, match="data are empty"):
         decode_batch(empty, 0)
 
 

@@ -88,9 +88,9 @@ def test_explain_describes_a_rocketmq_queue(store: Path) -> None:
         RecordOutcome.NEXT_ROUND,
         RecordOutcome.LATER,
     )
-    assert third.message.startswith("queue offset 8 is a later write of the key, but lies above")
+    assert third.message.startswith("queue offset 8 is a later write of the key, but is above")
     assert third.change is not None and "active segment (from queue offset 5)" in third.change
-    assert record(store, b"c", 0).message == "it is the key's last write"
+    assert record(store, b"c", 0).message == "the record is the last write of its key"
 
 
 def test_tombstone_expires_relative_to_its_store_time(store: Path) -> None:
@@ -167,7 +167,10 @@ def test_explain_describes_a_pulsar_topic(tmp_path: Path) -> None:
     ]
     first, *_, last = found.records or ()
     assert first.message == "10:1, index 2 is a later write of the key, within the range"
-    assert (last.fate, last.message) == (RecordOutcome.STAYS, "it is the key's last write")
+    assert (last.fate, last.message) == (
+        RecordOutcome.STAYS,
+        "the record is the last write of its key",
+    )
     deleted = record(folder, b"b", 0)
     assert (deleted.fate, deleted.value_bytes) == (RecordOutcome.NEXT_ROUND, None)
     assert "a compacted ledger contains no tombstones" in deleted.message
@@ -185,10 +188,10 @@ def test_explain_names_an_open_transaction(tmp_path: Path) -> None:
     found = reason(folder, Rule.TRANSACTION)
     assert found.message == "an open transaction begins at 10:1"
     first, second, third = explained(folder, b"a").records or ()
-    assert first.message.startswith("10:2 is a later write of the key, but lies above")
+    assert first.message.startswith("10:2 is a later write of the key, but is above")
     assert first.change is not None and "open transaction (from 10:1)" in first.change
     assert second.message == "the message was published in a transaction that is still open"
-    assert third.message == "it is the key's last write"
+    assert third.message == "the record is the last write of its key"
     assert compact(folder) == "cleaned"
     assert compact(folder) == "skipped"
     put_ledger(folder, 11, [marker(COMMIT, 7)])

@@ -178,7 +178,9 @@ def test_caller_without_the_right_to_chown_is_refused_before_any_write(place: Pa
     before = owners(root)
 
     def refused() -> None:
-        with pytest.raises(LogError, match="may not give files away.*sudo -u #61234") as told:
+        with pytest.raises(
+            LogError, match="cannot give new files to another user.*sudo -u #61234"
+        ) as told:
             compact(root)
         assert told.value.exit_status == 1 and told.value.path == str(root / "t-0")
 

@@ -147,7 +147,7 @@ def test_unwritable_folder_is_named(place: Path) -> None:
     def work() -> None:
         a, b = compact(root).partitions
         assert (a.status, b.status) == (Status.CLEANED, Status.FAILED)
-        assert b.reason is not None and "b-0: no right to write in the folder" in b.reason
+        assert b.reason is not None and "b-0: this user cannot write to the folder" in b.reason
         assert "nothing was changed [" in b.reason
 
     assert not as_user(OWNER, GROUP, work)

@@ -213,7 +213,7 @@ def test_include_active_extends_the_range_to_the_log_end() -> None:
         (
             log([segment(0), segment(9)], 15, high_watermark=3),
             KafkaTopicConfig(),
-            "nothing to clean from offset 0: the high watermark is 3, within that segment or below it",
+            "nothing to clean from offset 0: the high watermark 3 is within the segment or below it",
         ),
     ],
 )

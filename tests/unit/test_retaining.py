@@ -162,7 +162,7 @@ def test_segments_expire_without_a_due_round(tmp_path: Path) -> None:
     write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
     done = compact(root, {})
     assert done.status is Status.CLEANED
-    assert done.reason is not None and done.reason.startswith("no round: ")
+    assert done.reason is not None and done.reason.startswith("compaction is not due: ")
     assert [entry.rule for entry in done.retention] == ["log start"]
     assert (done.records_before, done.records_after) == (None, None)
     skipped = compact(root, {})
@@ -249,7 +249,7 @@ def test_unknown_policy_deletes_nothing_by_size_or_age(tmp_path: Path) -> None:
     for stated in ({"log.cleanup.policy": "delete"}, {"log.dirs": "/data"}):
         assert plan(root, stated, now_ms=AT + 10_000).segments_deleted == 2, stated
     compacted = plan(root, {"log.cleanup.policy": "compact"}, now_ms=AT + 10_000)
-    assert (compacted.reason, compacted.segments_deleted) == ("every record stays", 0)
+    assert (compacted.reason, compacted.segments_deleted) == ("compaction removes no record", 0)
     write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
     assert [gone.rule for gone in plan(root, {}, now_ms=AT + 10_000).retention] == ["log start"]
 

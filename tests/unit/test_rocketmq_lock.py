@@ -71,14 +71,14 @@ def test_store_served_by_a_broker_is_refused_to_writers(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
             lock.reject_if_held(str(root), names)  # to read
-        with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(root), [T0]):
+        with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(root), [T0]):
             pass
         with pytest.raises(LogHeld), lock.turn(str(root)):
             pass
         with lock.try_lock(str(root), [T0, T1]) as got:
             assert not got
         assert str(lock.broker_of(str(root))) == (
-            f"{root}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
+            f"{root}/lock: the store is locked by a broker (process {broker.pid}) — stop the broker first [LW-401]"
         )
     assert lock.broker_of(str(root)) is None
     with lock.hold(str(root), [T0]):
@@ -115,7 +115,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_names_a_live_brokers_lock(store: Path, command: str) -> None:
     with other_process(_BROKER, store) as broker, pytest.raises(LogHeld) as told:
         COMMANDS[command](str(store))
-    said = f"{store}/lock: a broker, process {broker.pid}, holds the store — stop it first [LW-401]"
+    said = f"{store}/lock: the store is locked by a broker (process {broker.pid}) — stop the broker first [LW-401]"
     assert str(told.value) == said
 
 
@@ -136,7 +136,7 @@ def test_daemon_uses_the_same_messages(store: Path) -> None:
                 [str(store)], once=True, spark=INLINE, tell=lambda e: said.append(e.text)
             )
     live, killed = said
-    assert "holds the store — stop it first [LW-401]; nothing is cleaned there until then" in live
+    assert "— stop the broker first [LW-401]; nothing is cleaned there until then" in live
     assert killed.startswith(f"{store}/abort: the store's broker (process 4711) was killed")
 
 
@@ -149,7 +149,7 @@ def test_round_blocks_a_broker_but_not_rounds_on_other_queues(root: Path) -> Non
         with lock.hold(str(root), [T1]), lock.turn(str(root)):
             assert lock.broker_of(str(root)) is None
         with (
-            pytest.raises(LogHeld, match=f"another run, process {run.pid}, holds t-0"),
+            pytest.raises(LogHeld, match=rf"t-0 is locked by another run \(process {run.pid}\)"),
             lock.hold(str(root), [T0, T1]),
         ):
             pass
@@ -188,7 +188,7 @@ def test_starting_broker_is_recognised_by_its_open_file(
             pass
         with other_process(_OPENED, root):
             with (
-                pytest.raises(LogHeld, match="perhaps a broker that is starting"),
+                pytest.raises(LogHeld, match="it may be a broker that is starting"),
                 lock.unopened(str(root)),
             ):
                 pass

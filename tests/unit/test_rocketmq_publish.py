@@ -135,7 +135,7 @@ def without_index(root: Path) -> None:
     [
         (marked, CorruptLog, "killed while it replaced"),
         (replicating, CorruptLog, "while it rebuilt"),
-        (without_index, LogError, "lack each other|vanished"),
+        (without_index, LogError, "lack each other|another program deleted"),
     ],
 )
 def test_unfinished_queue_is_left_unchanged_and_the_others_are_published(
@@ -213,7 +213,7 @@ def test_queue_changed_since_it_was_read_is_left_unchanged(root: Path) -> None:
         outcomes = publish.publish(str(root), wave[:1])
         assert (
             isinstance(outcomes[0], CommitConflict)
-            and "changed while we worked" in outcomes[0].problem
+            and "another program changed" in outcomes[0].problem
         )
         for name in LAYOUT.before:
             publish.recover(str(root), name)

@@ -322,7 +322,7 @@ def test_dirty_ratio_decides_whether_a_round_is_due(root: Path) -> None:
         str(root), topic=TOPIC, partition=0, config=settings, now_ms=START_MS, spark=INLINE
     )
     assert told.partitions[0].status is Status.SKIPPED
-    assert "a round needs more than min.cleanable.dirty.ratio, 0.5" in str(
+    assert "a round requires more than min.cleanable.dirty.ratio, 0.5" in str(
         told.partitions[0].reason
     )
     lag = {"min.cleanable.dirty.ratio": 0.5, "max.compaction.lag.ms": 1}

@@ -90,7 +90,7 @@ def test_refused_memory_file_falls_back_to_the_folder(
 
 
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="no scratch folder could be made") as caught:
+    with pytest.raises(LogError, match="could not create a scratch folder") as caught:
         ScratchFolders(str(tmp_path / "nowhere"))
     assert caught.value.path == str(tmp_path / "nowhere")
     assert "spark.lastwrite.scratch" in str(caught.value.remedy)

@@ -156,7 +156,10 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
     made = FileNotFoundError(errno.ENOENT, "No such file", str(new))
     for error, path in [
         (missing, log),
-        (CommitConflict("the segment vanished while we worked", path=str(log)), log),
+        (
+            CommitConflict("another program deleted the segment during the command", path=str(log)),
+            log,
+        ),
         (to_log_error(missing, str(log), "read the file"), log),
         (to_log_error(made, str(new), "create a new segment"), tmp_path),
     ]:
@@ -167,7 +170,10 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
             )
             assert "at the same path on every worker" in seen
     log.unlink()  # it has gone here, too
-    for error in (missing, CommitConflict("the segment vanished while we worked", path=str(log))):
+    for error in (
+        missing,
+        CommitConflict("another program deleted the segment during the command", path=str(log)),
+    ):
         for answer in answers(error):
             assert seen_from_here(answer).error is error
 

@@ -111,7 +111,7 @@ def test_names_are_joined() -> None:
 
 @pytest.mark.parametrize("name", ["s3://", "s3:///key"])
 def test_address_without_a_bucket_is_refused(name: str) -> None:
-    with pytest.raises(InvalidConfig, match="names no bucket"):
+    with pytest.raises(InvalidConfig, match="contains no bucket"):
         store_at(name)
 
 

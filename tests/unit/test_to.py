@@ -42,20 +42,20 @@ def place(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "to", "said"),
     [
-        ("kafka", "kafka", "--to is what is read"),
-        ("kafka", "kafka/new/copy", "--to lies in "),
-        ("kafka", "kafka-link", "--to is what is read"),
-        ("kafka-link", "kafka/copy", "--to lies in "),
-        ("kafka/t-0", "kafka-link/t-0/../t-0", "--to is what is read"),
-        ("kafka/t-0", "kafka", "which is read, lies in --to"),
-        ("kafka/t-0", "kafka-link", "which is read, lies in --to"),
-        ("kafka", ".", "which is read, lies in --to"),
-        ("rocketmq", "rocketmq", "--to is what is read"),
-        ("rocketmq", "rocketmq-link/copy", "--to lies in "),
-        ("rocketmq/compaction/compactionLog", "rocketmq", "which is read, lies in --to"),
-        ("pulsar", "pulsar", "--to is what is read"),
-        ("pulsar-link", "pulsar/a", "--to lies in "),
-        ("pulsar/a/b/persistent/t", "pulsar-link", "which is read, lies in --to"),
+        ("kafka", "kafka", "--to is the same path as the source"),
+        ("kafka", "kafka/new/copy", "--to is inside the source "),
+        ("kafka", "kafka-link", "--to is the same path as the source"),
+        ("kafka-link", "kafka/copy", "--to is inside the source "),
+        ("kafka/t-0", "kafka-link/t-0/../t-0", "--to is the same path as the source"),
+        ("kafka/t-0", "kafka", "is inside --to"),
+        ("kafka/t-0", "kafka-link", "is inside --to"),
+        ("kafka", ".", "is inside --to"),
+        ("rocketmq", "rocketmq", "--to is the same path as the source"),
+        ("rocketmq", "rocketmq-link/copy", "--to is inside the source "),
+        ("rocketmq/compaction/compactionLog", "rocketmq", "is inside --to"),
+        ("pulsar", "pulsar", "--to is the same path as the source"),
+        ("pulsar-link", "pulsar/a", "--to is inside the source "),
+        ("pulsar/a/b/persistent/t", "pulsar-link", "is inside --to"),
     ],
 )
 def test_compact_refuses_a_target_inside_its_input(
@@ -65,7 +65,7 @@ def test_compact_refuses_a_target_inside_its_input(
     with pytest.raises(InvalidConfig, match=said) as caught:
         lastwrite.compact(str(place / path), to=str(place / to), spark=INLINE)
     assert caught.value.exit_status == 2 and caught.value.path == str(place / to)
-    assert caught.value.remedy == "give a folder beside it"
+    assert caught.value.remedy == "give a --to folder outside the source"
     assert contents(place) == before
 
 
@@ -99,7 +99,7 @@ def test_commands_refuse_a_target_inside_their_input(
     given = [str(place / each) if each.startswith(is_path) else each for each in arguments]
     assert run(given) == 2
     error = capsys.readouterr().err
-    assert "--to" in error and "give a folder beside it" in error
+    assert "--to" in error and "give a --to folder outside the source" in error
     assert contents(place) == before
 
 
@@ -151,12 +151,14 @@ def test_interrupted_copy_is_completed_by_the_same_command(place: Path, path: st
         progress = Interrupted(stage)
         with pytest.raises(KeyboardInterrupt):
             lastwrite.compact(str(place / path), to=str(to), spark=INLINE, progress=progress)
-        said = [f"{to} holds a part of the copy: the same command completes it, or delete it"]
+        said = [
+            f"{to} holds a part of the copy: the same command completes it, or delete the folder"
+        ]
         assert progress.said == (said if to.exists() and os.listdir(to) else [])
     assert progress.said
     with pytest.raises(KeyboardInterrupt):
         lastwrite.compact(str(place / path), to=str(to), spark=INLINE, progress=progress)
-    assert progress.said[1:] == [said[0].removesuffix(", or delete it")]
+    assert progress.said[1:] == [said[0].removesuffix(", or delete the folder")]
     for target in (to, place / "other"):
         report = lastwrite.compact(str(place / path), to=str(target), spark=INLINE)
         assert report.exit_status == 0
@@ -211,7 +213,7 @@ def test_full_disk_leaves_no_partial_files(
         assert [name for name in left if name.endswith(ends) or ".lastwrite" in name] == [], point
         if any(each.status is Status.FAILED for each in report.partitions):
             failed += 1
-            said = f"{copy} holds a part of the copy: the same command completes it, or delete it"
+            said = f"{copy} holds a part of the copy: the same command completes it, or delete the folder"
             assert progress.said == ([said] if to and copy.exists() else []), point
         shutil.rmtree(work)
         shutil.rmtree(copy, ignore_errors=True)

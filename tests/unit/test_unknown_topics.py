@@ -187,7 +187,7 @@ def test_copy_contains_unknown_topics_unchanged(disks: tuple[Path, Path], tmp_pa
     for name in ("clicks-0", "orders-1"):
         assert contents(tmp_path / "to" / name) == contents(b / name)
     write_log(a / "clicks-0")
-    with pytest.raises(InvalidConfig, match="clicks-0 lies in"):
+    with pytest.raises(InvalidConfig, match="clicks-0 is inside"):
         compact(a, b, to=str(tmp_path / "both"))
 
 

@@ -271,7 +271,7 @@ def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_p
     report = verify(tmp_path, replace(lonely, snapshot=(14, known)))
     assert (
         report.exit_status == 3
-        and "producer 1 began a transaction at offset 2 that no marker ends"
+        and "producer 1 began a transaction at offset 2, but the marker that ends it is missing"
         in str(report.problems[0])
     )
 
@@ -567,7 +567,7 @@ def test_segments_deleted_by_retention_are_accepted(tmp_path: Path) -> None:
     assert report.exit_status == 0, report.problems
     comparison = report.partitions[0].comparison
     assert comparison is not None and comparison.below_start == 9
-    assert report.partitions[0].advice == ["the log started at offset 0, and starts at 9"]
+    assert report.partitions[0].advice == ["the log started at offset 0, and now starts at 9"]
     assert found(verify(tmp_path, after.without(11), before)) == [("lost", 11)]
     # The data is below the start, the marker above.
     high = replace(

@@ -41,19 +41,19 @@ def test_all_problems_are_reported_at_once() -> None:
         answer(lastwrite=None, numba=None),
         answer(is_zipped=True),
     ) == [
-        "2 of 5 workers have lastwrite 0.0.9, this is 0.1.0",
-        "1 of 5 workers has no lastwrite",
-        "1 of 5 workers has lastwrite in a zip file, where kernels do not compile",
+        "2 of 5 workers have lastwrite 0.0.9, but this machine has 0.1.0",
+        "1 of 5 workers has no lastwrite installed",
+        "1 of 5 workers has lastwrite in a zip file, where kernels cannot be compiled",
         "1 of 5 workers has no obstore",
-        "1 of 5 workers has numpy 1.26.0, this is 2.3.1",
-        "1 of 5 workers says of s3://b/k: s3:GetObject is refused",
-        "1 of 5 workers does not see /data/t-0",
+        "1 of 5 workers has numpy 1.26.0, but this machine has 2.3.1",
+        "1 of 5 workers reports a problem of s3://b/k: s3:GetObject is refused",
+        "1 of 5 workers cannot access /data/t-0",
     ]
 
 
 def test_path_that_no_worker_sees_is_named() -> None:
-    unseen = answer(seen={"/data": ("not seen", "use an address that every worker can read")})
-    assert said(unseen, unseen) == ["the workers of spark://m:7077 do not see /data"]
+    unseen = answer(seen={"/data": ("not seen", "give an address that every worker can read")})
+    assert said(unseen, unseen) == ["the workers of spark://m:7077 cannot access /data"]
 
 
 def test_bucket_client_is_required_only_for_addresses() -> None:
@@ -81,7 +81,7 @@ def test_worker_checks_private_key_files(tmp_path: Path, monkeypatch: pytest.Mon
     )
     ((path, (problem, remedy)),) = look([], pickle.dumps(settings)).items()
     assert path == f"{tmp_path}/two.pem" and "No such file" in problem
-    assert "each machine that reads" in str(remedy)
+    assert "on every machine that reads" in str(remedy)
 
 
 def test_memory_setting_of_a_cluster_is_per_executor() -> None:
@@ -92,5 +92,7 @@ def test_memory_setting_of_a_cluster_is_per_executor() -> None:
         (1024 - 190 - 512) * MIB * 3 // 4
     )
     assert plan_executor_memory("404m", 2).worker_bytes == LEAST_SHARE_BYTES
-    with pytest.raises(InvalidConfig, match="of 403 MiB is too little for the 2 workers of an exe"):
+    with pytest.raises(
+        InvalidConfig, match="403 MiB of memory are too little for the 2 workers of an exe"
+    ):
         plan_executor_memory("403m", 2)

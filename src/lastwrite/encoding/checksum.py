@@ -166,7 +166,9 @@ def check_against_library() -> None:
     data = np.frombuffer(bytes(i * 37 % 251 for i in range(3 * _LONG * 2 + 777)), dtype=np.uint8)
     for end in (0, 1, 7, 8, 9, 3 * _SHORT - 1, 3 * _SHORT, 3 * _LONG + 5, len(data)):
         if int(crc32c(data, 0, end)) != google_crc32c.value(data[:end].tobytes()):
-            raise AssertionError("the CRC-32C kernel disagrees with the library on this processor")
+            raise AssertionError(
+                "the CRC-32C kernel and the library compute different checksums on this processor"
+            )
 
 
 @cache
@@ -179,4 +181,6 @@ def check_crc32_against_library() -> None:
     data = np.frombuffer(bytes(i * 37 % 251 for i in range(777)), dtype=np.uint8)
     for end in (0, 1, 7, 8, 9, 63, 64, 80, 143, 144, len(data)):
         if int(crc32(data, 0, end)) != zlib.crc32(data[:end].tobytes()):
-            raise AssertionError("the CRC-32 kernel disagrees with the library on this processor")
+            raise AssertionError(
+                "the CRC-32 kernel and the library compute different checksums on this processor"
+            )

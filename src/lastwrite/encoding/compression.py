@@ -78,7 +78,7 @@ class Codec(IntEnum):
         try:
             return cls(number)
         except ValueError:
-            raise UnsupportedFormat(f"unknown compression codec {number}", at) from None
+            raise UnsupportedFormat(f"the compression codec {number} is unknown", at) from None
 
 
 class OutputTooSmall(Exception):
@@ -111,7 +111,7 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
         out[: len(view)] = np.frombuffer(view, np.uint8)
         return len(view)
     if not len(view):
-        raise TruncatedLog(f"no bytes where {codec.label} data should be", 0)
+        raise TruncatedLog(f"the {codec.label} data are empty", 0)
     if codec is Codec.SNAPPY:
         return _snappy_into(view, out)
     if codec is Codec.LZ4:
@@ -262,9 +262,9 @@ def _rotated(value: int, bits: int) -> int:
 
 def _past_limit(limit_bytes: int) -> OutOfMemoryBudget:
     return OutOfMemoryBudget(
-        f"a batch decompresses to more than {limit_bytes} bytes",
+        f"the batch decompresses to more than the limit of {limit_bytes} bytes",
         0,
-        remedy="allow more memory with --memory",
+        remedy="raise --memory",
     )
 
 
@@ -280,7 +280,7 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
         or "unexpected end of file" in problem
         or "truncated" in problem
     ):
-        raise TruncatedLog(f"{codec.label} data end early: {problem}", 0)
+        raise TruncatedLog(f"the {codec.label} data end early: {problem}", 0)
     raise CorruptLog(f"broken {codec.label} data: {problem}", 0)
 
 
@@ -299,13 +299,13 @@ def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         try:
             plain = member.decompress(data, len(out) - size + 1)
         except zlib.error as error:
-            raise CorruptLog(f"broken gzip data: {error}", 0) from error
+            raise CorruptLog(f"the gzip data cannot be decompressed: {error}", 0) from error
         if len(plain) > len(out) - size:
             raise OutputTooSmall
         out[size : size + len(plain)] = np.frombuffer(plain, np.uint8)
         size += len(plain)
         if not member.eof:
-            raise TruncatedLog("gzip data end early: the last member is cut short", 0)
+            raise TruncatedLog("the gzip data end early, inside the last member", 0)
         data = memoryview(member.unused_data)
         if data[:3] != _GZIP_MAGIC:
             return size
@@ -337,7 +337,7 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
     at = written = 0
     while at < len(data):
         if len(data) - at < 4:
-            raise TruncatedLog("snappy chunk length cut short", at)
+            raise TruncatedLog("the snappy data end inside a chunk length", at)
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
         # a header, at the start or between concatenated streams
         if length == _XERIAL_HEAD_AS_LENGTH:
@@ -347,7 +347,11 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         if length <= 0:
             raise CorruptLog(f"snappy chunk of {length} bytes", at - 4)
         if length > len(data) - at:
-            raise TruncatedLog(f"snappy chunk of {length} bytes, {len(data) - at} are left", at - 4)
+            raise TruncatedLog(
+                f"the snappy chunk length is {length} bytes, but only {len(data) - at} bytes "
+                "follow",
+                at - 4,
+            )
         written += _snappy_block_into(data[at : at + length], at, out[written:])
         at += length
     return written
@@ -355,12 +359,12 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
 
 def _after_xerial_header(data: memoryview, at: int) -> int:
     if len(data) - at < len(XERIAL_HEADER):
-        raise TruncatedLog("snappy stream header cut short", at)
+        raise TruncatedLog("the snappy data end inside the stream header", at)
     if data[at : at + len(XERIAL_MAGIC)] != XERIAL_MAGIC:
-        raise CorruptLog("broken snappy stream header", at)
+        raise CorruptLog("the snappy stream header is invalid", at)
     version = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
     if version < 1:
-        raise UnsupportedFormat(f"snappy stream of version {version}", at + 8)
+        raise UnsupportedFormat(f"snappy stream version {version} is not supported", at + 8)
     return at + len(XERIAL_HEADER)
 
 
@@ -370,12 +374,16 @@ def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -
         # Three bytes of snappy expand to at most 64, so a larger size is rejected before
         # allocation.
         if claim > 22 * len(block) + 64:
-            raise CorruptLog(f"snappy block of {len(block)} bytes claims to hold {claim}", at)
+            raise CorruptLog(
+                f"the snappy block has {len(block)} bytes, but states that it decompresses to "
+                f"{claim} bytes",
+                at,
+            )
         if claim > len(out):
             raise OutputTooSmall(claim)
         return int(cramjam.snappy.decompress_raw_into(block, out))
     except cramjam.DecompressionError as error:
-        raise CorruptLog(f"broken snappy data: {error}", at) from None
+        raise CorruptLog(f"the snappy data cannot be decompressed: {error}", at) from None
 
 
 def _check_lz4_frame(data: memoryview) -> None:
@@ -393,43 +401,51 @@ def _check_lz4_frame(data: memoryview) -> None:
     The decoder verifies the checksums afterwards.
     """
     if len(data) < 7:
-        raise TruncatedLog("lz4 frame header cut short", 0)
+        raise TruncatedLog("the lz4 data end inside the frame header", 0)
     if data[:7] == _LZ4_COMMON_HEADER:
         block_limit, at, block_tail, frame_tail = 65536, 7, 0, 0
     else:
         if data[:4] != LZ4_MAGIC:
-            raise CorruptLog("not an lz4 frame", 0)
+            raise CorruptLog("the data are not an lz4 frame", 0)
         flags, descriptor = data[4], data[5]
         if flags >> 6 != 1:
-            raise UnsupportedFormat(f"lz4 frame of version {flags >> 6}", 4)
+            raise UnsupportedFormat(f"lz4 frame version {flags >> 6} is not supported", 4)
         if not flags & 0x20:
-            raise UnsupportedFormat("lz4 frame with dependent blocks, which Kafka does not read", 4)
+            raise UnsupportedFormat(
+                "the lz4 frame has dependent blocks, which Kafka does not support", 4
+            )
         if flags & 0x03:
-            raise UnsupportedFormat("lz4 frame with a dictionary or a reserved flag", 4)
+            raise UnsupportedFormat(
+                "the lz4 frame has a dictionary or a reserved flag, which is not supported", 4
+            )
         if descriptor & 0x8F or descriptor >> 4 < 4:
-            raise CorruptLog(f"lz4 block descriptor {descriptor:#04x}", 5)
+            raise CorruptLog(f"the lz4 block descriptor {descriptor:#04x} is invalid", 5)
         block_limit = 1 << (2 * (descriptor >> 4) + 8)
         at = 7 + (8 if flags & 0x08 else 0)
         block_tail = 4 if flags & 0x10 else 0
         frame_tail = 4 if flags & 0x04 else 0
     while True:
         if len(data) - at < 4:
-            raise TruncatedLog("lz4 block size cut short", at)
+            raise TruncatedLog("the lz4 data end inside a block size", at)
         size = int.from_bytes(data[at : at + 4], "little")
         if size == 0:
             break
         stored = size & 0x7FFF_FFFF
         if stored > block_limit:
             raise CorruptLog(
-                f"lz4 block of {stored} bytes in a frame of {block_limit}-byte blocks", at
+                f"the lz4 block has {stored} bytes, but the frame allows at most {block_limit}", at
             )
         if stored + block_tail > len(data) - at - 4:
-            raise TruncatedLog(f"lz4 block of {stored} bytes, {len(data) - at - 4} are left", at)
+            raise TruncatedLog(
+                f"the lz4 block length is {stored} bytes, but only {len(data) - at - 4} bytes "
+                "follow",
+                at,
+            )
         at += 4 + stored + block_tail
     at += 4
     if len(data) - at < frame_tail:
-        raise TruncatedLog("lz4 content checksum cut short", at)
+        raise TruncatedLog("the lz4 data end inside the content checksum", at)
     if len(data) - at > frame_tail:
         raise CorruptLog(
-            f"{len(data) - at - frame_tail} bytes behind the lz4 frame", at + frame_tail
+            f"{len(data) - at - frame_tail} extra bytes follow the lz4 frame", at + frame_tail
         )

@@ -116,7 +116,8 @@ def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
         place = places[0]
         if place.offset != end:
             raise TypeError(
-                f"{table.__name__}.{name} is at {place.offset}, but the field before it ends at {end}"
+                f"{table.__name__}.{name} is at {place.offset}, but the field before it ends at "
+                f"{end}"
             )
         fields.append(Field(name, place.offset, place.type))
         end += place.type.size

@@ -68,13 +68,13 @@ def _decode(buffer: Buffer, at: int, end: int, bits: int, longest: int) -> tuple
     folded = 0
     for place in range(longest):
         if at + place >= end:
-            raise TruncatedLog("varint cut short", at)
+            raise TruncatedLog("the data end inside a varint", at)
         byte = int(buffer[at + place])
         folded |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             folded &= (1 << bits) - 1
             return (folded >> 1) ^ -(folded & 1), at + place + 1
-    raise CorruptLog(f"varint longer than {longest} bytes", at)
+    raise CorruptLog(f"the varint is longer than {longest} bytes", at)
 
 
 def _encode(number: int) -> bytes:

@@ -45,7 +45,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
         keys=partition.winners,
     )
     if not partition.replacements:
-        report.status, report.reason = Status.UNCHANGED, "every record stays"
+        report.status, report.reason = Status.UNCHANGED, "compaction removes no record"
     return report
 
 

@@ -89,8 +89,8 @@ class BatchWindows:
                         if lowest > piece.end_offset:
                             row = table[int(np.argmax(table["next_offset"] > piece.end_offset))]
                             raise CorruptLog(
-                                f"offset {int(row['next_offset']) - 1} is beyond the segment's end, "
-                                f"{piece.end_offset}",
+                                f"offset {int(row['next_offset']) - 1} is beyond the "
+                                f"segment's end offset {piece.end_offset}",
                                 position + int(row["origin"]),
                                 piece.path,
                                 format.damage_remedy,
@@ -126,8 +126,8 @@ class BatchWindows:
         if wanted > len(self._buffer):
             if wanted > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(
-                    f"a batch of {wanted} bytes is larger than the {self._limits.plain_bytes} "
-                    "that memory allows",
+                    f"the batch has {wanted} bytes, more than the {self._limits.plain_bytes} "
+                    "that the memory setting allows",
                     position + start,
                     path,
                     "raise --memory",
@@ -146,7 +146,8 @@ class BatchWindows:
     def _cut_short(format: Format, piece: ScanRange, position: int, wanted: int) -> None:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
-                f"no batch ends at byte {piece.end}, but the offset index has one that begins there",
+                f"the offset index has a batch that begins at byte {piece.end}, but no batch "
+                "ends there",
                 position,
                 piece.path,
                 format.cut_remedy,

@@ -168,7 +168,7 @@ class Options:
     def __post_init__(self) -> None:
         if not LONG_MIN <= self.now_ms <= LONG_MAX:
             raise InvalidConfig(
-                f"now_ms is {self.now_ms}; it has to be at least {LONG_MIN} and at most {LONG_MAX}"
+                f"now_ms is {self.now_ms}, but must be at least {LONG_MIN} and at most {LONG_MAX}"
             )
 
 

@@ -114,7 +114,7 @@ def end_without_round(
     """
     if retention.segments:
         report.status = Status.CLEANED
-        report.reason = f"no round: {reason}" if compacts else None
+        report.reason = f"compaction is not due: {reason}" if compacts else None
     elif not compacts:
         report.status = Status.UNCHANGED
-        report.reason = f"{reason}; the oldest segment stays: {retention.stays}"
+        report.reason = f"{reason}; retention keeps the oldest segment: {retention.stays}"

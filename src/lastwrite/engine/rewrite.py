@@ -118,7 +118,7 @@ class _Rewriter:
             records = chunk.records
             if at + records > len(states):
                 raise CorruptLog(
-                    "the file has more records than the scan read", chunk.shift, piece.path
+                    "the file has more records than the scan had read", chunk.shift, piece.path
                 )
             if records > len(self._keep):
                 self._keep = self._buffers.room("keep", 2 * records, np.uint8)
@@ -157,7 +157,9 @@ class _Rewriter:
                 self._spend(size)
             result.bytes_read += chunk.origin_bytes
         if at != len(states):
-            raise CorruptLog("the file has fewer records than the scan read", piece.end, piece.path)
+            raise CorruptLog(
+                "the file has fewer records than the scan had read", piece.end, piece.path
+            )
 
     def _note_left(
         self,

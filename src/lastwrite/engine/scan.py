@@ -165,7 +165,13 @@ class _Scanner:
             if len(result.notes) < _MOST_NOTES:
                 place = position + chunk.shift
                 result.notes.append(
-                    Problem(ProblemKind.KEPT, words, piece.path, place, "it stays as it is")
+                    Problem(
+                        ProblemKind.KEPT,
+                        words,
+                        piece.path,
+                        place,
+                        "no action is needed: compaction keeps the batch unchanged",
+                    )
                 )
         result.records += chunk.records
         states = self.states[first_record : result.records]
@@ -197,7 +203,9 @@ class _Scanner:
             if in_run > len(self._entries):
                 self._hold(in_run)
         if ordinal + in_run > election.ORDINAL_MASK:
-            raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
+            raise CorruptLog(
+                "a piece of the segment has more than 2^32 records", int(table["origin"][run.first])
+            )
         # The record count is only trusted after the batches were decompressed.
         self._reserve(ordinal + in_run)
         before = self._filled

@@ -83,7 +83,9 @@ def _reject_contradiction(partition: ScannedPartition) -> ScannedPartition | Fin
     offset = partition.transactions.contradiction
     if offset is None:
         return partition
-    reason = f"the transaction that ends at offset {offset} is both aborted and not aborted"
+    reason = (
+        f"the transaction that ends at offset {offset} is marked both as aborted and as committed"
+    )
     return finish(
         partition, structs.replace(partition.report, status=Status.DAMAGED, reason=reason)
     )
@@ -182,7 +184,7 @@ def _falling_offsets(
         if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
             yield Problem(
                 ProblemKind.DAMAGED,
-                f"offset {later.first_offset} follows offset {scan.next_offset - 1}",
+                f"offset {later.first_offset} follows offset {scan.next_offset - 1}, out of order",
                 following.path,
                 following.start,
                 remedy,

@@ -103,7 +103,7 @@ class OutcomeRules(ABC):
     @staticmethod
     def writer(facts: RecordFacts) -> str:
         """The beginning of the sentence "it was written in a transaction that …"."""
-        return "it was written in"
+        return "the record was written in"
 
     @abstractmethod
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
@@ -118,8 +118,8 @@ class OutcomeRules(ABC):
         winner, winner_ever = around.winner, around.winner_ever
         if facts.undecided:
             change = (
-                "it is decided with that transaction: dropped if that aborts, else judged like any "
-                "other"
+                "the end of the transaction decides: if it aborts, the record is dropped; "
+                "otherwise it is judged like any other record"
             )
             return OutcomeReason(
                 RecordOutcome.LATER,
@@ -134,7 +134,7 @@ class OutcomeRules(ABC):
             if facts.goes:
                 return self.next(f"{message}within the range")
             return OutcomeReason(
-                RecordOutcome.STAYS, f"{message}but the log's last record is never removed"
+                RecordOutcome.STAYS, f"{message}but compaction never removes the log's last record"
             )
         if facts.goes:  # an expired tombstone, superseded or not
             return self._delete(facts)
@@ -143,20 +143,22 @@ class OutcomeRules(ABC):
             return (self._later if facts.is_in_range else self._unreached)(message, facts)
         if facts.is_part:
             return OutcomeReason(
-                RecordOutcome.STAYS, "it is a part of a message, and stays and goes with the last"
+                RecordOutcome.STAYS,
+                "the record is a part of a message; it is kept or dropped together with the "
+                "last part",
             )
         if winner_ever is not None and winner_ever is not facts:
             message = (
-                f"{self._superseded(winner_ever)}, but both lie below the first dirty offset, "
-                f"{self.number(around.first_dirty)}, where an earlier round has compared all keys"
+                f"{self._superseded(winner_ever)}, but both are below the first dirty offset, "
+                f"{self.number(around.first_dirty)}, so an earlier round has compared them"
             )
             return OutcomeReason(
                 RecordOutcome.LATER,
                 message,
-                f"no round compares them again, unless {self.forget_clean}",
+                f"no later round compares them again, unless {self.forget_clean}",
             )
         if not facts.deletes:
-            return OutcomeReason(RecordOutcome.STAYS, "it is the key's last write")
+            return OutcomeReason(RecordOutcome.STAYS, "the record is the last write of its key")
         return self._delete(facts)
 
     def _superseded(self, winner: RecordFacts | None) -> str:
@@ -166,7 +168,11 @@ class OutcomeRules(ABC):
 
     def _delete(self, facts: RecordFacts) -> OutcomeReason:
         is_last = self.round.winner_ever is facts
-        message = "it deletes the key, and is its last write" if is_last else "it deletes the key"
+        message = (
+            "the record deletes the key, and is its last write"
+            if is_last
+            else "the record deletes the key"
+        )
         return self.delete(facts, message) if facts.is_in_range else self._unreached(message, facts)
 
     def next(self, message: str) -> OutcomeReason:
@@ -176,7 +182,7 @@ class OutcomeRules(ABC):
             return OutcomeReason(
                 RecordOutcome.NEXT_ROUND,
                 message,
-                "the next round drops it, and one is due now",
+                "the next round drops it, and a round is due now",
                 self.round.now_ms,
             )
         change = f"the next round drops it{self.if_due}"
@@ -198,14 +204,14 @@ class OutcomeRules(ABC):
         blocking = self.round.blocking
         if blocking is None:
             return ""
-        return f"; none is due now: {blocking.message}; that ends {blocking.change}"
+        return f"; no round is due now: {blocking.message}; this changes {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> OutcomeReason:
         """The outcome of a record in the range that a record above the range supersedes."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
         end = self.place(self.round.end)
-        message += f", but lies above the range of the next round, which ends at {end}"
+        message += f", but is above the range of the next round, which ends at {end}"
         change = f"the round that reaches {'it' if winner is None else winner.place} drops it{held}"
         if facts.deletes:  # the tombstone may expire before that
             at_ms = None
@@ -252,7 +258,7 @@ class OutcomeRules(ABC):
         where = (
             self.active if facts.part is LogRegion.ACTIVE else "above the range of the next round"
         )
-        message += f"; it lies {where}: a round reaches up to {self.place(self.round.end)}"
+        message += f"; the record is {where}: a round reaches up to {self.place(self.round.end)}"
         return OutcomeReason(
             RecordOutcome.LATER, message, f"a round has to reach it first{held}", at_ms
         )

@@ -143,7 +143,7 @@ def explain_partition(
         moved = explanation.moved
         if moved is None:
             return found
-    reason = Reason(Rule.HELD, str(moved), "when nothing moves there while explain reads")
+    reason = Reason(Rule.HELD, str(moved), "when no other program changes the log during explain")
     name = context.system.name_of(folder)
     return PartitionExplanation(
         topic=name.topic,
@@ -213,23 +213,25 @@ class _Explanation:
             system.refuse_if_held(root, [system.name_of(folder)])
         except LogHeld as held:
             change = (
-                "when it stops; until then explain reads no records, and the figures are from a "
-                "moment ago"
+                "when that process stops; until then explain reads no records, and its "
+                "figures may be out of date"
             )
             return Reason(Rule.HELD, held.problem, change)
         try:
             system.refuse_unclean(root, self._options.config)
         except LogHeld as held:
-            return Reason(Rule.HELD, held.problem, f"as soon as it may be: {held.remedy}")
+            return Reason(Rule.HELD, held.problem, f"after this: {held.remedy}")
         return None
 
     def _without_segments(self, log: PartitionLog, held: Reason | None) -> None:
         out = self._out
         out.problems = [] if held is not None else list(log.problems)
-        empty = Reason(Rule.EMPTY, "the log has no segment", "when something is written")
+        empty = Reason(Rule.EMPTY, "the log has no segment", "when a record is written")
         out.reasons = _damage(out.problems) or ([empty] if held is None else [held, empty])
         out.end_offset = log.end_offset
-        out.summary = "it is damaged" if self._is_wrong else f"not due: {out.reasons[0].message}"
+        out.summary = (
+            "the log is damaged" if self._is_wrong else f"not due: {out.reasons[0].message}"
+        )
 
     def _damaged(self, error: LogError | OSError) -> None:
         out = self._out
@@ -237,7 +239,7 @@ class _Explanation:
         out.reasons = [*_damage(out.problems), *out.reasons]
         out.is_due = False
         is_damaged = any_damaged(out.problems)
-        out.summary = "it is damaged" if is_damaged else "it cannot be read"
+        out.summary = "the log is damaged" if is_damaged else "the log cannot be read"
 
     @property
     def _is_wrong(self) -> bool:
@@ -264,19 +266,19 @@ class _Explanation:
         alone = self._system.why_unmanaged(log.folder, config)
         policy = found.policy
         if alone is not None:
-            policy = Reason(Rule.POLICY, alone.reason, f"as soon as it is set: {alone.remedy}")
+            policy = Reason(Rule.POLICY, alone.reason, f"when the policy is set: {alone.remedy}")
         reasons = [] if policy is None else [policy]
         if not CleanerConfig.from_names(config).enable:
-            change = "with true; lastwrite compact runs all the same"
+            change = "if it is true; lastwrite compact ignores this setting"
             reasons.append(Reason(Rule.CLEANER, "log.cleaner.enable is false", change))
         reasons += _damage(out.problems)
         reasons += self._quarantined(log)
         if held is not None:
             reasons.append(held)
         elif log.open_as is not None:
-            change = "when it stops"
+            change = "when the broker stops"
             if self._system.copies_beside_a_broker:
-                change += "; compact --to makes a cleaned copy beside it"
+                change += "; compact --to writes a cleaned copy elsewhere while the broker runs"
             reasons.append(Reason(Rule.HELD, "a broker has the log open", change))
         out.reasons = [*reasons, *found.reasons]
         out.is_due = decision.reason is None and not self._is_wrong
@@ -295,10 +297,10 @@ class _Explanation:
         return [
             Reason(
                 Rule.SET_ASIDE,
-                f"{found.tries} rounds of the cleaner failed since time {found.since_ms}: "
-                f"{found.reason}",
-                f"with a round that succeeds: the next is tried from time {found.next_try_ms} on, or at "
-                "once after lastwrite release",
+                f"{found.tries} rounds of the cleaner have failed since time "
+                f"{found.since_ms}: {found.reason}",
+                "after a successful round: the cleaner tries the next from time "
+                f"{found.next_try_ms} on, or at once after lastwrite release",
                 found.next_try_ms,
             )
         ]
@@ -307,10 +309,13 @@ class _Explanation:
         out = self._out
         if out.is_due:
             dirty, clean = decision.cleanable_bytes, out.clean_bytes or 0
-            over = f", and it is overdue by {decision.overdue_ms} ms" if decision.overdue_ms else ""
+            over = (
+                f"; the round is overdue by {decision.overdue_ms} ms" if decision.overdue_ms else ""
+            )
             return (
-                f"due: a round now cleans {self._share.span(decision.first_dirty, decision.end)}; "
-                f"{dirty} of {clean + dirty} bytes are dirty, a share of "
+                "due: a round now cleans "
+                f"{self._share.span(decision.first_dirty, decision.end)}; {dirty} of "
+                f"{clean + dirty} bytes are dirty, a ratio of "
                 f"{decision.dirty_ratio:.4g}{over}"
             )
         if any(reason.rule is Rule.CLEAN for reason in out.reasons):
@@ -361,7 +366,7 @@ class _Explanation:
         if not is_refused(found, data, most):
             return
         first = min(scan.first_keyless for scan in scans if scan.keyless)
-        change = "with --drop-keyless, if they may be lost"
+        change = "with --drop-keyless, if the records without a key may be deleted"
         reason = Reason(Rule.KEYLESS, refusal(found, data, first, most), change)
         out.reasons = [*out.reasons, reason]
         if out.is_due:
@@ -476,7 +481,7 @@ def _with_retention(
         record,
         fate=RecordOutcome.NEXT_ROUND,
         message=f"{record.message}; but its segment has expired: {why}",
-        change="retention, which follows every compaction, due or not, deletes the segment",
+        change="retention deletes the segment after every compaction, due or not",
         at_ms=now_ms,
     )
 
@@ -484,7 +489,7 @@ def _with_retention(
 def _damage(problems: Sequence[Problem]) -> list[Reason]:
     wrong = [problem for problem in problems if not problem.is_note]
     damage = [problem for problem in wrong if problem.kind is ProblemKind.DAMAGED] or wrong
-    return [Reason(Rule.DAMAGE, str(damage[0]), "when that is repaired")] if damage else []
+    return [Reason(Rule.DAMAGE, str(damage[0]), "when the damage is repaired")] if damage else []
 
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:

@@ -28,16 +28,16 @@ def range_reasons(
     ``all_clean`` is the system's message for a log without dirty records.
     """
     if not log.size_bytes:
-        return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
+        return [Reason(Rule.EMPTY, "the log is empty", "when a record is written")]
     if found.first_dirty >= log.end_offset:
-        return [Reason(Rule.CLEAN, all_clean, "when something is written")]
+        return [Reason(Rule.CLEAN, all_clean, "when a record is written")]
     reasons = list(holds)
     if config.compacts and not found.eligible:
         if found.cleanable_bytes:
             reasons.append(_ratio(found, config))
         elif not reasons:  # the segments are empty
             assert found.reason is not None
-            reasons.append(Reason(Rule.EMPTY, found.reason, "when something is written"))
+            reasons.append(Reason(Rule.EMPTY, found.reason, "when a record is written"))
     return reasons
 
 
@@ -60,7 +60,7 @@ def lag_reasons(
     is_ever = passes <= LONG_MAX
     yield Reason(
         Rule.MIN_LAG,
-        f"{segment_at(at)} has a record of time {stamp}, {now_ms - stamp} ms old; "
+        f"{segment_at(at)} has a record of time {stamp}, which is {now_ms - stamp} ms old; "
         f"min.compaction.lag.ms is {config.min_compaction_lag_ms}",
         f"from time {passes} on, in {passes - now_ms} ms" if is_ever else "never, by this setting",
         passes if is_ever else None,
@@ -72,7 +72,7 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
     assert found.reason is not None
     missing = dirty_bytes_missing(found, config.min_cleanable_dirty_ratio)
     if missing is None:
-        change = "never by this ratio, which no share is above"
+        change = "never by this ratio, which no dirty ratio exceeds"
     else:
         change = f"after {missing} more bytes in closed segments"
     if found.overdue_at_ms is not None:

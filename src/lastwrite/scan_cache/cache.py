@@ -227,7 +227,7 @@ class RoundScanCache:
             kept[each.plan.number] = self._forgotten(each)
         for unit, answer in zip(units, answers, strict=False):
             if isinstance(answer, FailedUnit):
-                context.progress.note(f"a scan was not kept: {answer.error}")
+                context.progress.note(f"a scan was not cached: {answer.error}")
             else:
                 kept[unit.partition][unit.segment.base_offset] = answer
         return [kept[each.plan.number] for each in partitions]
@@ -268,7 +268,7 @@ class RoundScanCache:
         else:
             problems = _place(cached, partition.replaced, self._written.get(number, ()))
         for problem in problems:
-            context.progress.note(f"{log.name}: a scan was not kept: {problem}")
+            context.progress.note(f"{log.name}: a scan was not cached: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
         """The units for segments with scans that their cache files do not have yet."""

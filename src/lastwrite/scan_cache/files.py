@@ -35,7 +35,8 @@ from lastwrite.storage import files, ownership
 _LOG, _CACHE, _TEMPORARY = ".log", ".kept", ".tmp"
 _SECRET = "lastwrite.secret"  # name of the file with the secret of the fingerprints
 _OURS = re.compile(
-    rf"(?:(?P<base>[0-9]{{20}})\{_CACHE}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
+    rf"(?:(?P<base>[0-9]{{20}})\{_CACHE}|{_SECRET})"
+    rf"(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
 )
 _MOST_TABLE_BYTES = 64 << 20
 
@@ -125,7 +126,9 @@ def _read_all(handle: int, position: int, size: int) -> bytes:
     while size:
         part = os.pread(handle, size, position)
         if not part:
-            raise CorruptLog("a cache file shrank while it was read", position)
+            raise CorruptLog(
+                "another program shortened the cache file during the command", position
+            )
         parts.append(part)
         position, size = position + len(part), size - len(part)
     return b"".join(parts)

@@ -32,7 +32,7 @@ from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
 ALIGNMENT = 64
 _MOST_BITS = 24
-_REMEDY = "it is ignored; you may delete it"
+_REMEDY = "Lastwrite ignores this cache file; you can delete it"
 
 
 class CacheHeader(NamedTuple):
@@ -177,12 +177,14 @@ def decode_header(data: bytes, path: str) -> CacheHeader:
         CorruptLog: the bytes are not a valid header.
     """
     if len(data) < HEADER.size:
-        raise CorruptLog("a cache file is cut short", 0, path, _REMEDY)
+        raise CorruptLog("the cache file is truncated", 0, path, _REMEDY)
     header = CacheHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise CorruptLog("not a cache file of this version", 0, path, _REMEDY)
+        raise CorruptLog("the cache file has another version", 0, path, _REMEDY)
     if header.header_crc != checksum(data[: HEADER.size - 4]):
-        raise CorruptLog("a cache file's header does not match its checksum", 0, path, _REMEDY)
+        raise CorruptLog(
+            "the header of the cache file does not match its checksum", 0, path, _REMEDY
+        )
     return header
 
 
@@ -198,10 +200,12 @@ def decode_segment(
     """
     at = header.tables_at
     if header.tables_crc != checksum(tables):
-        raise CorruptLog("a cache file's tables do not match their checksum", at, path, _REMEDY)
+        raise CorruptLog(
+            "the tables of the cache file do not match their checksum", at, path, _REMEDY
+        )
     rows_end = header.piece_count * PIECE.size
     if header.bits > _MOST_BITS or rows_end > len(tables) or (len(tables) - rows_end) % BLOCK.size:
-        raise CorruptLog("a cache file's tables do not fit", at, path, _REMEDY)
+        raise CorruptLog("the tables of the cache file do not fit its size", at, path, _REMEDY)
     blocks = [CachedBlock._make(row) for row in BLOCK.iter_unpack(tables[rows_end:])]
     pieces = []
     position = taken = 0
@@ -222,7 +226,9 @@ def decode_segment(
             or not fits
             or not counted
         ):
-            raise CorruptLog("a cache file's tables contradict themselves", at, path, _REMEDY)
+            raise CorruptLog(
+                "the tables of the cache file contradict each other", at, path, _REMEDY
+            )
         position = row.end
         pieces.append(
             CachedPiece(
@@ -236,7 +242,7 @@ def decode_segment(
             )
         )
     if position != header.log_size or taken != len(blocks):
-        raise CorruptLog("a cache file's pieces are not the segment's", at, path, _REMEDY)
+        raise CorruptLog("the pieces of the cache file do not match the segment", at, path, _REMEDY)
     halves = (header.secret_one, header.secret_two)
     return CachedSegment(
         path=path,

@@ -170,7 +170,11 @@ class CachedObject:
                 data = np.empty(size, dtype=np.uint8)
                 reader.read_into(data, each.position)
                 if seal.tag(data, each.position) != each.crc:
-                    raise CorruptLog("not the block that was written", each.position, kept.address)
+                    raise CorruptLog(
+                        "the cached block is not the block that was written",
+                        each.position,
+                        kept.address,
+                    )
                 seal.mask(data, each.position)
                 yield data
 

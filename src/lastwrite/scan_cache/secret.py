@@ -73,7 +73,7 @@ def secret_or_none(archive: str, progress: Progress) -> bytes | None:
     except InvalidConfig:
         raise
     except LogError as error:
-        progress.note(f"no scan is kept: {error}")
+        progress.note(f"scans are not cached: {error}")
         return None
 
 
@@ -84,17 +84,19 @@ def _of_file(path: str) -> bytes:
             content = file.read(_MOST_BYTES)
     except OSError as error:
         raise InvalidConfig(
-            f"storage.secretFile cannot be read: {error.strerror}", path=path
+            f"the file storage.secretFile cannot be read: {error.strerror}", path=path
         ) from None
     if stat.S_ISREG(mode) and mode & 0o077:
         raise InvalidConfig(
-            "storage.secretFile can be read by other users", path=path, remedy="chmod 600"
+            "other users can read the file storage.secretFile",
+            path=path,
+            remedy="run chmod 600 FILE",
         )
     if len(content) < _BYTES:
         raise InvalidConfig(
-            f"storage.secretFile has {len(content)} bytes, fewer than {_BYTES}",
+            f"the file storage.secretFile has {len(content)} bytes, fewer than {_BYTES}",
             path=path,
-            remedy="head -c 32 /dev/urandom > FILE",
+            remedy="give another FILE, created with head -c 32 /dev/urandom > FILE",
         )
     return content
 

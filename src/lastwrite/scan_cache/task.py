@@ -176,7 +176,9 @@ def _write_piece(
         states = scanned.states if scanned else read_states(*scan.place_of_states)
         ordinals = np.empty(scan.records, dtype=np.uint32)
         if renumber(states, ordinals) != piece.records:
-            raise LogError("the remaining records differ from the written ones", path=unit.log_path)
+            raise LogError(
+                "the remaining records differ from the written records", path=unit.log_path
+            )
     bits = unit.segment.bits
     blocks = []
     for n, block in enumerate(scan.blocks):
@@ -190,7 +192,7 @@ def _write_piece(
             with step("write entries"):
                 blocks.append(writer.append(data, count))
     if sum(block.entries for block in blocks) != piece.records:
-        raise LogError("not every remaining record has an entry", path=unit.log_path)
+        raise LogError("some remaining records have no cache entry", path=unit.log_path)
     return replace(piece, blocks=tuple(blocks))
 
 

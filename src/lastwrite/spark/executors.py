@@ -26,9 +26,9 @@ _SECONDS_A_POLL = 0.1
 _SECONDS_A_NOTE = 30.0
 _SECONDS_QUIET = 2.0  # seconds without a new executor after which the wait ends
 _REMEDY = (
-    "nothing was swapped; see the cluster's own page for the cause: no free cores or memory (spark.executor.cores, "
-    "spark.executor.memory), or executors that do not start; to wait longer: --conf "
-    f"{TIMEOUT}=SECONDS; to run here: --master local[*]"
+    "nothing was swapped; see the cluster's web page for the cause: no free cores or memory "
+    "(spark.executor.cores, spark.executor.memory), or executors that do not start. To wait "
+    f"longer, add --conf {TIMEOUT}=SECONDS; to run on this machine, --master local[*]"
 )
 
 
@@ -70,7 +70,8 @@ class Executors:
             self._alone_since = now
         elif now - self._alone_since >= self._timeout_s:
             self.error = EnvironmentUnfit(
-                f"the cluster started no executor in {self._timeout_s:.0f} s (0 of {self._wanted})",
+                f"the cluster started no executor within {self._timeout_s:.0f} s (0 of "
+                f"{self._wanted})",
                 remedy=_REMEDY,
             )
             self._cancel()
@@ -159,5 +160,6 @@ def _seconds(text: str | None) -> float:
         return float(text.removesuffix("s"))
     except ValueError:
         raise InvalidConfig(
-            f"{TIMEOUT} is {text!r}", remedy="give seconds, for example 600"
+            f"{TIMEOUT} is {text!r}, which is not a number of seconds",
+            remedy="give a number of seconds, for example 600",
         ) from None

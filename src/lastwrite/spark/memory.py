@@ -77,7 +77,10 @@ def parse_bytes(text: str | int) -> int:
         return text
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", text.lower())
     if not found:
-        raise InvalidConfig(f"memory {text!r} is not a size", remedy="for example 2g or 1500m")
+        raise InvalidConfig(
+            f"the memory setting {text!r} is not a size",
+            remedy="give a size, for example 2g or 1500m",
+        )
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -107,8 +110,9 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
             total = least
         else:
             raise InvalidConfig(
-                f"memory of {total // MIB} MiB is too little for Spark and {workers} workers",
-                remedy=f"give at least {least // MIB} MiB, or use fewer workers: --master local[1]",
+                f"{total // MIB} MiB of memory are too little for Spark and {workers} workers",
+                remedy=f"give at least {least // MIB} MiB with --memory, or use fewer workers: "
+                "--master local[1]",
             )
     share = (total - fixed) // workers
     spare = max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4
@@ -134,8 +138,8 @@ def plan_executor_memory(
     least = fixed + workers * LEAST_SHARE_BYTES
     if total < least:
         raise InvalidConfig(
-            f"memory of {total // MIB} MiB is too little for the {workers} workers of an executor",
-            remedy=f"give at least {least // MIB} MiB per executor, or set fewer spark.executor.cores",
+            f"{total // MIB} MiB of memory are too little for the {workers} workers of an executor",
+            remedy=f"give at least {least // MIB} MiB per executor, or lower spark.executor.cores",
         )
     share = (total - fixed) // workers
     # More memory hardly speeds up a worker, and other programs need memory too.

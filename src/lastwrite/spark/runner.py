@@ -42,7 +42,7 @@ _TASK_BYTES = 1 << 30
 _WHOLE_BYTES, _WHOLE_STANDING_BYTES = 40 << 20, 8 << 20
 _SECONDS_TO_CANCEL = 5.0
 _SECONDS_A_LOOK = 0.5
-_STOPPED = "the log is unchanged; run again to continue"
+_STOPPED = "the log is unchanged; run the command again to continue"
 
 T = TypeVar("T")
 # results of a batch, and the profile of its task
@@ -68,14 +68,15 @@ def seen_from_here(answer: T) -> T:
 
 def _as_seen_from_here(error: Exception) -> Exception:
     path = None
-    if isinstance(error, CommitConflict) and "vanished" in error.problem:
+    gone = ("another program deleted", "vanished")
+    if isinstance(error, CommitConflict) and any(words in error.problem for words in gone):
         # such an error means that the folder does not exist on the worker
         makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path
     elif isinstance(error, FileNotFoundError):
         path = error.filename
     if path and os.path.exists(path):
-        return LogError("the workers cannot see this path", path=path, remedy=SAME_PATH)
+        return LogError("the workers cannot access this path", path=path, remedy=SAME_PATH)
     if type(error) is LogError and error.problem.startswith("could not"):
         return LogError(f"a worker {error.problem}", error.at, error.path, error.remedy)
     return error

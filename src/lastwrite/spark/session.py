@@ -85,7 +85,8 @@ def _local(master: str) -> tuple[str, str | None] | None:
     found = re.fullmatch(r"local\[(\*|0*[1-9][0-9]*)(?:\s*,\s*(0*[1-9][0-9]*))?\]", master)
     if found is None:
         raise InvalidConfig(
-            f"master {master!r}: local[n] takes a number or *, and optionally the attempts per task: local[2,4]"
+            f"the master {master!r} is not supported: local[n] takes a number or *, and "
+            "optionally the attempts per task, for example local[2,4]"
         )
     return found[1], found[2]
 
@@ -218,7 +219,7 @@ class OwnSpark:
                 from pyspark import SparkContext
             except ImportError as error:
                 raise EnvironmentUnfit(
-                    f"PySpark cannot be imported: {error}", remedy="pip install pyspark"
+                    f"PySpark cannot be imported: {error}", remedy="run pip install pyspark"
                 ) from error
             # Py4J prints a traceback if the user presses Ctrl-C
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -238,7 +239,7 @@ class OwnSpark:
             death = self.death(error)
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             self._error = (
-                EnvironmentUnfit(f"Spark did not start: {first}", remedy="run: lastwrite doctor")
+                EnvironmentUnfit(f"Spark did not start: {first}", remedy="run lastwrite doctor")
                 if death is None
                 else EnvironmentUnfit(f"Spark did not start: {death.problem}", remedy=death.remedy)
             )
@@ -391,7 +392,8 @@ class OwnSpark:
 
 
 _SILENT = JvmDeath(
-    "Spark's JVM no longer answers", "run again; if it happens again, run: lastwrite doctor"
+    "Spark's JVM no longer answers",
+    "run the command again; if it happens again, run lastwrite doctor",
 )
 
 
@@ -502,7 +504,9 @@ def _launcher(conf: Mapping[str, str]) -> str:
     """
     way = conf.get(_LAUNCHER, "fast")
     if way not in ("fast", "spark"):
-        raise InvalidConfig(f"{_LAUNCHER} is {way!r}", remedy="use fast or spark")
+        raise InvalidConfig(
+            f"{_LAUNCHER} is {way!r}, which is not supported", remedy="give fast or spark"
+        )
     return way
 
 

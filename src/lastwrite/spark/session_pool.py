@@ -43,12 +43,13 @@ def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
     """
     global _has_daemon
     if not _turn.acquire(blocking=False):
-        progress.note("waiting for another call of this process, which uses Spark")
+        progress.note("waiting for another call of this process that uses Spark")
         while not _turn.acquire(timeout=_SECONDS_A_LOOK):
             if _has_daemon:
                 raise EnvironmentUnfit(
                     "clean runs in this process and uses its Spark",
-                    remedy="run clean in a process of its own, or pass both one session, spark=",
+                    remedy="run clean in a separate process, or pass the same session to both "
+                    "calls with spark=",
                 )
     try:
         _has_daemon |= is_daemon

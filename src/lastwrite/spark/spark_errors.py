@@ -9,18 +9,19 @@ from lastwrite.spark.launcher.jvm import JvmDeath
 from lastwrite.storage.machine import LESS_MEMORY
 
 SAME_PATH = (
-    "nothing was swapped; the log, and the folder of --to, must be at the same path on every worker, and be "
-    "readable there; or run on this machine: --master local[*]"
+    "nothing was swapped; make the log and the --to folder readable at the same path on every "
+    "worker, or run on this machine with --master local[*]"
 )
-_AGAIN = "nothing of this wave was swapped; run again"
+_AGAIN = "nothing of this wave was swapped; run the command again"
 _TRACE = "Traceback (most recent call last):"
 INSTALL = (
-    "install the same version of lastwrite for the Python of every worker, or name a Python that "
-    "has it: PYSPARK_PYTHON=PATH in the environment; docs/guide/clusters.md shows how to ship it"
+    "install the same version of lastwrite for the Python of every worker, or set "
+    "PYSPARK_PYTHON=PATH in the environment to a Python that has it; docs/guide/clusters.md "
+    "shows how to ship it"
 )
 _SAME_PYTHON = (
-    "nothing was swapped; the workers' Python must be of this one's minor version: "
-    "name it by PYSPARK_PYTHON=PATH"
+    "nothing was swapped; use the same minor version of Python on the workers as here: set "
+    "PYSPARK_PYTHON=PATH"
 )
 _LEFT = (
     "Master removed our application",
@@ -66,19 +67,20 @@ def spark_error(
             return LogError(problem, remedy=LESS_MEMORY)
         return LogError(
             f"{could_not}: a worker process was killed or crashed{_times(text)}",
-            remedy=f"{_AGAIN}; the system's log may show the cause",
+            remedy=f"{_AGAIN}; if it fails again, see the system's log for the cause",
         )
     lost = re.search(r"ExecutorLostFailure \((.*?)\) Reason: (.*)", text)
     if lost is not None:
         return LogError(
             f"{could_not}: an executor was lost{_times(text)}: {lost[2].strip()[:200]}",
-            remedy=f"{_AGAIN}; see the executor's own log for the cause",
+            remedy=f"{_AGAIN}; if it fails again, see the executor's log for the cause",
         )
     gone = next((line for line in _LEFT if line in text), None)
     if gone is not None:
         return EnvironmentUnfit(
             f"{could_not}: {gone}",
-            remedy=f"{_AGAIN}; the logs of the cluster's master and of its executors show the cause",
+            remedy=f"{_AGAIN}; if it fails again, see the logs of the cluster's master and "
+            "executors for the cause",
         )
     return LogError(f"{could_not}: {type(error).__name__}: {_cause(text)[-400:]}", remedy=_AGAIN)
 
@@ -95,9 +97,10 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
         return EnvironmentUnfit(problem, remedy=_SAME_PYTHON)
     if name == "MemoryError":
         return LogError(
-            problem, remedy=f"{_AGAIN} with more --memory, or with fewer workers: --master local[1]"
+            problem,
+            remedy=f"{_AGAIN} with a higher --memory, or with fewer workers: --master local[1]",
         )
-    return LogError(problem, remedy=f"{_AGAIN}; if it happens again, please report it")
+    return LogError(problem, remedy=f"{_AGAIN}; if it fails again, report it as a bug")
 
 
 def _times(text: str) -> str:

@@ -50,8 +50,9 @@ def reject_workers_without_us(spark: SparkSession) -> None:
     except OSError:
         pass
     raise EnvironmentUnfit(
-        f"the workers of this session run {python!r}, which does not have lastwrite",
-        remedy=f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is made",
+        f"the workers of this session run {python!r}, where lastwrite is not installed",
+        remedy=f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is "
+        "created",
     )
 
 
@@ -80,7 +81,10 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
         is_here = folder is None and runner.is_here
         folders = ScratchFolders(folder, memory_bytes if is_here else 0)
         return FolderExchange(runner, folders, whole_bytes)
-    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="use folder or shuffle")
+    raise InvalidConfig(
+        f"spark.lastwrite.exchange is {chosen!r}, which is not supported",
+        remedy="give folder or shuffle",
+    )
 
 
 def shared_folder(runner: Runner) -> str | None:
@@ -132,7 +136,8 @@ def runner_for(
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
             raise EnvironmentUnfit(
-                "a Spark Connect session cannot run this", remedy="pass a classic session"
+                "Lastwrite cannot run on a Spark Connect session",
+                remedy="pass a classic Spark session",
             )
         given = GivenSpark(spark)
         workers, each = worker_count(given, progress)

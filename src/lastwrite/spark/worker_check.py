@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 _LIBRARIES = ("numpy", "numba", "obstore")
 _NOT_SEEN = "not seen"
-_SEEN_BY_ALL = "use an address that every worker can read: a bucket, or a folder at the same path on every worker"
+_SEEN_BY_ALL = (
+    "give an address that every worker can read: a bucket, or a folder at the same path on every "
+    "worker"
+)
 
 
 def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
@@ -111,7 +114,7 @@ def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None
             if not exists(address.join(path, MANIFEST) if address.is_address(path) else path):
                 found[path] = _NOT_SEEN, _SEEN_BY_ALL
         except OSError as error:
-            said = to_log_error(error, path, "look at this")
+            said = to_log_error(error, path, "read the state of this path")
             found[path] = said.problem, said.remedy
         except LogError as error:
             found[path] = error.problem, error.remedy
@@ -150,16 +153,23 @@ def findings(
     versions = Counter(each["lastwrite"] for each in answers)
     for version, count in sorted(versions.items(), key=str):
         if version is None:
-            found.append((f"{who(count, 'has', 'have')} no lastwrite", INSTALL))
+            found.append((f"{who(count, 'has', 'have')} no lastwrite installed", INSTALL))
         elif version != here["lastwrite"]:
-            said = f"{who(count, 'has', 'have')} lastwrite {version}, this is {here['lastwrite']}"
+            said = (
+                f"{who(count, 'has', 'have')} lastwrite {version}, but this machine has "
+                f"{here['lastwrite']}"
+            )
             found.append((said, INSTALL))
     zipped = sum(1 for each in answers if each.get("is_zipped"))
     if zipped:
-        said = f"{who(zipped, 'has', 'have')} lastwrite in a zip file, where kernels do not compile"
+        said = (
+            f"{who(zipped, 'has', 'have')} lastwrite in a zip file, where kernels cannot be "
+            "compiled"
+        )
         remedy = (
-            "not --py-files but an unpacked archive: --conf spark.archives=lastwrite.zip#lw "
-            "--conf spark.executorEnv.PYTHONPATH=lw (docs/guide/clusters.md)"
+            "ship an unpacked archive instead of --py-files: --conf "
+            "spark.archives=lastwrite.zip#lw --conf spark.executorEnv.PYTHONPATH=lw "
+            "(docs/guide/clusters.md)"
         )
         found.append((said, remedy))
     for name in ("numpy", "numba", *(["obstore"] if needs_client else [])):
@@ -173,8 +183,8 @@ def findings(
         if each["numpy"] and each["numpy"].partition(".")[0] != major
     )
     for version, count in sorted(others.items()):
-        said = f"{who(count, 'has', 'have')} numpy {version}, this is {here['numpy']}"
-        found.append((said, "use the same major version of numpy everywhere"))
+        said = f"{who(count, 'has', 'have')} numpy {version}, but this machine has {here['numpy']}"
+        found.append((said, "install the same major version of numpy on all machines"))
     return found + _unseen(answers, master, who)
 
 
@@ -185,10 +195,10 @@ def _unseen(
     problems = Counter((path, *said) for each in answers for path, said in each["seen"].items())
     for (path, problem, remedy), count in problems.items():
         if problem != _NOT_SEEN:
-            said = f"{who(count, 'says', 'say')} of {path}: {problem}"
+            said = f"{who(count, 'reports', 'report')} a problem of {path}: {problem}"
         elif count == len(answers):
-            said = f"the workers of {master} do not see {path}"
+            said = f"the workers of {master} cannot access {path}"
         else:
-            said = f"{who(count, 'does', 'do')} not see {path}"
-        found.append((said, remedy or "fix it on the workers"))
+            said = f"{who(count, 'cannot', 'cannot')} access {path}"
+        found.append((said, remedy or "make this path readable and writable on the workers"))
     return found

@@ -94,7 +94,7 @@ def _texts(topic: str | Sequence[str]) -> Sequence[str]:
     texts = (topic,) if isinstance(topic, str) else topic
     if not texts:
         raise InvalidConfig(
-            "an empty list of topics", remedy="give None for every topic, or names or patterns"
+            "the list of topics is empty", remedy="give names or patterns, or None for every topic"
         )
     return texts
 
@@ -113,7 +113,10 @@ def _no_number(numbers: dict[str, list[int]], wanted: int, path: str, unit: str)
         if not there:
             words, remedy = f"{topic} has no {unit}s", f"leave out --{unit}"
         else:
-            words, remedy = f"{topic} has no {unit} {wanted}", f"there are: {_ranges(there)}"
+            words, remedy = (
+                f"{topic} has no {unit} {wanted}",
+                f"there are: {_ranges(there)}",
+            )
     else:
         words = f"no topic has a {unit} {wanted}"
         told = [f"{topic} has {_ranges(there) or 'none'}" for topic, there in numbers.items()]

@@ -53,23 +53,34 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             OutOfMemoryBudget: there are more or larger chunks than any writer creates.
         """
         if self.original_chunk_size > _MOST_CHUNK_BYTES:
-            raise OutOfMemoryBudget(f"chunks of {self.original_chunk_size} bytes")
+            raise OutOfMemoryBudget(
+                f"the chunk index states chunks of {self.original_chunk_size} bytes, more than "
+                "Lastwrite supports"
+            )
         if self.original_chunk_size <= 0 or self.original_file_size < 0:
-            raise CorruptLog("chunks or a segment of no size", 0)
+            raise CorruptLog(
+                "the chunk index states a size of 0 or less for the chunks or the segment", 0
+            )
         count = -(-self.original_file_size // self.original_chunk_size)
         if count > _MOST_CHUNKS:
-            raise OutOfMemoryBudget(f"a segment in {count} chunks")
+            raise OutOfMemoryBudget(
+                f"the chunk index states {count} chunks, more than Lastwrite supports"
+            )
         if self.type == "fixed":
             size, last = self.transformed_chunk_size, self.final_transformed_chunk_size
             if size is None or last is None:
-                raise CorruptLog("a chunk index without sizes", 0)
+                raise CorruptLog("the chunk index has no chunk sizes", 0)
             found = [size] * (count - 1) + [last] * (count > 0)
         elif self.type == "variable":
             found = _sizes(self.transformed_chunks or "")
         else:
-            raise UnsupportedFormat(f"a chunk index of type {self.type!r}")
+            raise UnsupportedFormat(f"the chunk index type {self.type!r} is not supported")
         if len(found) != count or any(size < 0 for size in found):
-            raise CorruptLog(f"sizes of {len(found)} chunks, where there are {count}", 0)
+            raise CorruptLog(
+                f"the chunk index has the sizes of {len(found)} chunks, but the segment has "
+                f"{count} chunks",
+                0,
+            )
         return found
 
 
@@ -110,9 +121,11 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
     try:
         found = decode_struct(data, ChunkManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptLog(f"not the manifest of a segment: {error}", 0, path) from error
+        raise CorruptLog(f"the file is not the manifest of a segment: {error}", 0, path) from error
     if found.version != _VERSION:
-        raise UnsupportedFormat(f"a segment's manifest of version {found.version!r}", path=path)
+        raise UnsupportedFormat(
+            f"version {found.version!r} of a segment's manifest is not supported", path=path
+        )
     return found
 
 
@@ -154,17 +167,20 @@ class SegmentChunks:
             try:
                 stored = self._cipher.opened(stored)
             except CorruptLog as error:
-                raise CorruptLog(f"a chunk: {error.problem}", self.start(number)) from error
+                raise CorruptLog(
+                    f"the chunk cannot be decrypted: {error.problem}", self.start(number)
+                ) from error
         plain: bytes | memoryview = stored
         if self._is_compressed:
             try:
                 plain = decompress(Codec.ZSTD, stored, wanted)
             except (CorruptLog, OutOfMemoryBudget) as error:
-                words = f"a chunk that does not decompress: {error.problem}"
+                words = f"the chunk cannot be decompressed: {error.problem}"
                 raise CorruptLog(words, self.start(number)) from error
         if len(plain) != wanted:
             raise CorruptLog(
-                f"a chunk of {len(plain)} bytes, where {wanted} should be", self.start(number)
+                f"the chunk decompresses to {len(plain)} bytes, but its index states {wanted}",
+                self.start(number),
             )
         return plain
 
@@ -183,7 +199,7 @@ def _sizes(text: str) -> list[int]:
             return list(struct.unpack_from(f">{max(count, 0)}i", data, 4))
         least, width = struct.unpack_from(">iB", data, 4)
         if not 1 <= width <= 4 or len(data) != 13 + (count - 1) * width:
-            raise CorruptLog(f"{len(data)} bytes of sizes of {count} chunks", 0)
+            raise CorruptLog(f"the list of {count} chunk sizes cannot have {len(data)} bytes", 0)
         wide = np.zeros((count - 1, 4), dtype=np.uint8)
         wide[:, 4 - width :] = np.frombuffer(data, np.uint8, (count - 1) * width, 9).reshape(
             count - 1, width
@@ -191,4 +207,4 @@ def _sizes(text: str) -> list[int]:
         others = wide.view(">i4")[:, 0].astype(np.int64) + least
         return [*map(int, others), *struct.unpack_from(">i", data, len(data) - 4)]
     except (ValueError, struct.error) as error:
-        raise CorruptLog(f"the sizes of chunks do not decode: {error}", 0) from error
+        raise CorruptLog(f"the chunk sizes cannot be decoded: {error}", 0) from error

@@ -48,7 +48,7 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         except ValueError:
             content = b""
         if not name.strip() or not content:
-            raise CorruptLog("a data key that is not ID:BASE64", 0)
+            raise CorruptLog("the data key is not of the form ID:BASE64", 0)
         return name, content
 
 
@@ -66,8 +66,8 @@ class SegmentCipher:
         file = dict(stores.encryption_keys).get(name)
         if file is None:
             raise InvalidConfig(
-                f"the segment is encrypted with the key pair {name!r}, whose private key was not "
-                "given",
+                f"the segment is encrypted with the key pair {name!r}, but its private key "
+                "was not given",
                 remedy=f"give --config storage.encryptionKeys={name}:FILE, where FILE is the "
                 f"broker's encryption.key.pairs.{name}.private.key.file",
             )
@@ -82,7 +82,9 @@ class SegmentCipher:
         from Crypto.Cipher import AES
 
         if len(stored) < _IV_BYTES + _TAG_BYTES:
-            raise CorruptLog(f"{len(stored)} encrypted bytes, fewer than an IV and a tag", 0)
+            raise CorruptLog(
+                f"the encrypted data have only {len(stored)} bytes, less than an IV and a tag", 0
+            )
         view = memoryview(stored)
         cipher = AES.new(self._key, AES.MODE_GCM, nonce=view[:_IV_BYTES], mac_len=_TAG_BYTES)
         cipher.update(self._aad)
@@ -92,7 +94,7 @@ class SegmentCipher:
             )
         except ValueError:
             raise CorruptLog(
-                "encrypted bytes whose tag does not hold: they were changed", 0
+                "the tag does not match the encrypted data, so the data were changed", 0
             ) from None
         return plain
 
@@ -119,10 +121,11 @@ def _data_key(wrapped: bytes, name: str, file: str) -> bytes:
         data_key = b""
     if len(data_key) != _KEY_BYTES:
         raise InvalidConfig(
-            f"the private key in {file} does not open the data key, which was encrypted with the "
-            f"key pair {name!r}",
-            remedy=f"give the private key of that pair by storage.encryptionKeys={name}:FILE; if "
-            "it is, the manifest was changed: restore it from the bucket's versions",
+            f"the private key in {file} cannot decrypt the data key, which was encrypted with "
+            f"the key pair {name!r}",
+            remedy=f"give the private key of this pair as storage.encryptionKeys={name}:FILE. If "
+            "the key is right, the manifest was changed: restore the manifest from the "
+            "bucket's versions",
         )
     return data_key
 
@@ -133,8 +136,8 @@ def _private_key(file: str, modified_ns: int) -> Any:
         from Crypto.PublicKey import RSA
     except ImportError as error:
         raise EnvironmentUnfit(
-            "encrypted segments are read by pycryptodome, which is not installed",
-            remedy="pip install 'lastwrite[tiers]'",
+            "reading encrypted segments requires the package pycryptodome, which is not installed",
+            remedy="run pip install 'lastwrite[tiers]'",
         ) from error
     try:
         with open(file, "rb") as opened:
@@ -145,9 +148,9 @@ def _private_key(file: str, modified_ns: int) -> Any:
         return RSA.import_key(content)
     except (ValueError, IndexError, TypeError):
         raise InvalidConfig(
-            "no RSA key in PEM, without a password",
+            "the file does not contain an RSA key in PEM without a password",
             path=file,
-            remedy="give the private key's file as the broker has it: PKCS #8, "
+            remedy="give the private key file of the broker: PKCS #8, which begins with "
             "-----BEGIN PRIVATE KEY-----",
         ) from None
 
@@ -163,5 +166,6 @@ def _unreadable(file: str, error: OSError) -> InvalidConfig:
     return InvalidConfig(
         f"the private key cannot be read: {error.strerror}",
         path=file,
-        remedy="each machine that reads needs the file at the path in storage.encryptionKeys",
+        remedy="copy the key file to the path in storage.encryptionKeys on every machine that "
+        "reads the segments",
     )

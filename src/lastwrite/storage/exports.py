@@ -25,11 +25,11 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
         real = real_path(source)
         if _lies_in(target, real):
             words = (
-                "--to is what is read"
+                "--to is the same path as the source"
                 if target == real
-                else f"--to lies in {source}, which is read"
+                else f"--to is inside the source {source}"
             )
-            raise InvalidConfig(words, path=to, remedy="give a folder beside it")
+            raise InvalidConfig(words, path=to, remedy="give a --to folder outside the source")
 
 
 def reject_around(to: str, sources: Iterable[str]) -> None:
@@ -42,7 +42,9 @@ def reject_around(to: str, sources: Iterable[str]) -> None:
     for source in sources:
         if _lies_in(real_path(source), target):
             raise InvalidConfig(
-                f"{source}, which is read, lies in --to", path=to, remedy="give a folder beside it"
+                f"the source {source} is inside --to",
+                path=to,
+                remedy="give a --to folder outside the source",
             )
 
 
@@ -64,10 +66,13 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
         if _is_empty(to):
             return
         if isinstance(error, InvalidConfig):
-            progress.note(f"{to} holds a part of {what}, and not all of it")
+            progress.note(f"{to} contains only a part of {what}")
             return
-        or_delete = ", or delete it" if was_empty else ""
-        progress.note(f"{to} holds a part of {what}: the same command completes it{or_delete}")
+        or_delete = ", or delete the folder" if was_empty else ""
+        progress.note(
+            f"{to} contains only a part of {what}; run the same command again to complete "
+            f"it{or_delete}"
+        )
 
     try:
         yield tell
@@ -93,7 +98,7 @@ def new_folder(target: str) -> Iterator[str]:
     target = os.path.abspath(target)
     if os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target)):
         raise InvalidConfig(
-            "something exists here already",
+            "the target already exists",
             path=target,
             remedy="give a folder that does not exist yet",
         )

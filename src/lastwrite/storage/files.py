@@ -99,40 +99,43 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
         return LogError(
             f"could not {doing}: the disk is full",
             path=path,
-            remedy="free some space and run again",
+            remedy="free some space on the disk, then run the command again",
         )
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return LogError(
             f"could not {doing}: too many files are open",
             path=path,
-            remedy="raise the limit (ulimit -n), or work on fewer logs at once",
+            remedy="raise the limit with ulimit -n, or process fewer logs at once",
         )
     if error.errno in (errno.EFBIG,):
         return LogError(
-            f"could not {doing}: a file may not grow so large",
+            f"could not {doing}: the file would exceed the file size limit",
             path=path,
-            remedy="raise the limit (ulimit -f)",
+            remedy="raise the limit with ulimit -f",
         )
     if error.errno == errno.EROFS:
         return LogError(
             f"could not {doing}: the file system is read-only",
             path=path,
-            remedy="mount it for writing, or write a cleaned copy elsewhere with --to",
+            remedy="mount the file system for writing, or write a cleaned copy elsewhere with --to",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return LogError(
             f"could not {doing}: {reason.lower()}",
             path=path,
-            remedy="run as the user that owns the log, or write a cleaned copy elsewhere with --to",
+            remedy="run Lastwrite as the user that owns the log, or write a cleaned copy "
+            "elsewhere with --to",
         )
     if error.errno == errno.ENOENT:
         return CommitConflict(
-            f"could not {doing}: it vanished while we worked",
+            f"could not {doing}: another program deleted the file during the command",
             path=path,
-            remedy="stop whatever changes the log and run again",
+            remedy="stop the program that changes the log, then run the command again",
         )
     return LogError(
-        f"could not {doing}: {reason}", path=path, remedy="check the disk, then run again"
+        f"could not {doing}: {reason}",
+        path=path,
+        remedy="check the disk, then run the command again",
     )
 
 
@@ -418,9 +421,10 @@ def exchange(one: str, other: str) -> None:
                 )
             if number in (errno.EXDEV, errno.EBUSY):
                 raise LogError(
-                    "the folder is a file system of its own",
+                    "the folder is a mount point, so it cannot be exchanged",
                     path=other,
-                    remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
+                    remedy="mount the parent folder instead, or write a cleaned copy elsewhere "
+                    "with --to",
                 )
             raise OSError(number, os.strerror(number), other)
 
@@ -450,7 +454,7 @@ def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
     try:
         return ownership.of_replaced(path, siblings)
     except OSError as error:
-        raise to_log_error(error, path, "see whose it is") from error
+        raise to_log_error(error, path, "read the owner of the file") from error
 
 
 def make_new_folder(path: str) -> None:
@@ -473,7 +477,7 @@ def remove_tree(path: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise to_log_error(error, path, "look into the folder") from error
+        raise to_log_error(error, path, "list the folder") from error
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             remove_tree(entry.path)
@@ -513,7 +517,7 @@ def name_new(source: str, target: str) -> bool:
             raise LogError(
                 "the file system has no hard links, so a file cannot be created atomically",
                 path=target,
-                remedy="use a folder of another file system, or a bucket",
+                remedy="give a folder on another file system, or a bucket",
             ) from error
     return True
 

@@ -50,7 +50,7 @@ _HASH_BITS = 62  # with these bits, the byte's position fits in the 63 bits of a
 _LONGEST_PAUSE_S = 0.02
 _OPEN_S = 2.0  # seconds; a process that only checks locks closes the file earlier
 _GONE = -1
-STOP_OR_WAIT = "stop it first, or wait until it is done"
+STOP_OR_WAIT = "stop that process, or wait until it has finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ class _Blocker:
 
     def __str__(self) -> str:
         process = (
-            f", process {self.pid},"
+            f" (process {self.pid})"
             if self.pid > 0
-            else ", on another machine or in another container,"
+            else " (on another machine or in another container)"
         )
         return f"a broker{process}" if self.is_broker else f"another run{process}"
 
@@ -192,9 +192,9 @@ def _reject_removed(entry: _Root) -> None:
         is_same = False
     if not is_same:
         raise LogHeld(
-            "the lock file was removed a moment ago, by a broker that stopped",
+            "a broker deleted the lock file when it stopped, during the command",
             path=entry.path,
-            remedy="try again",
+            remedy="run the command again",
         )
 
 
@@ -202,7 +202,9 @@ def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
     with _registry:
         if byte in entry.held:
             raise LogHeld(
-                f"another run in this process works on {name}", path=entry.path, remedy=STOP_OR_WAIT
+                f"{name} is locked by another run in this process",
+                path=entry.path,
+                remedy=STOP_OR_WAIT,
             )
         if not _lock(entry, byte):
             raise _held_elsewhere(
@@ -299,7 +301,7 @@ def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | 
                 handle = os.open(path, os.O_RDONLY) if entry is None else entry.handle
             yield handle, entry
         except OSError as error:
-            raise to_log_error(error, path, "see whether the log is held") from error
+            raise to_log_error(error, path, "read the lock of the log") from error
         finally:
             if entry is None and handle is not None:
                 os.close(handle)
@@ -309,7 +311,11 @@ def _held_elsewhere(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
     if blocker is None:  # the lock was released meanwhile
-        return LogHeld(f"another run worked on {name} a moment ago", path=path, remedy="try again")
+        return LogHeld(
+            f"{name} was locked by another process a moment ago",
+            path=path,
+            remedy="run the command again",
+        )
     what = (
         place.what
         if blocker.is_broker
@@ -317,8 +323,8 @@ def _held_elsewhere(
         if name is None
         else str(name)
     )
-    remedy = "stop it first" if blocker.is_broker else STOP_OR_WAIT
-    return LogHeld(f"{blocker} holds {what}", path=path, remedy=remedy)
+    remedy = "stop the broker first" if blocker.is_broker else STOP_OR_WAIT
+    return LogHeld(f"{what} is locked by {blocker}", path=path, remedy=remedy)
 
 
 # ---------------------------------------------------------------------- the root's own files
@@ -380,7 +386,8 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
                 break
             if time.monotonic() > deadline:
                 raise LogHeld(
-                    f"a process has the lock file open; perhaps a broker that is starting reads {place.what}",
+                    "another process has the lock file open; it may be a broker that is "
+                    f"starting and reads {place.what}",
                     path=entry.path,
                     remedy=STOP_OR_WAIT,
                 )

@@ -14,7 +14,7 @@ _PROC = Path("/proc")
 # added to oom_score_adj of the JVM and workers: thousandths of the machine's memory, see choom(1)
 MORE_LIKELY_TO_GO = 250
 LESS_MEMORY = (
-    "nothing was swapped; raise that limit, or run with less: --memory SIZE, --master local[1]"
+    "nothing was swapped; raise this limit, or use less memory: --memory SIZE, --master local[1]"
 )
 
 

@@ -28,9 +28,10 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
             size = os.fstat(handle).st_size
             if size_bytes is not None and size != size_bytes:
                 raise CommitConflict(
-                    f"the file has {size} bytes, it had {size_bytes}",
+                    f"another program changed the file during the command: it has {size} "
+                    f"bytes, not {size_bytes}",
                     path=path,
-                    remedy="stop whatever writes here",
+                    remedy="stop the program that changes the file, then run the command again",
                 )
             view = mmap.mmap(handle, size, prot=mmap.PROT_READ) if size else None
         finally:

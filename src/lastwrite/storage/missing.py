@@ -22,10 +22,12 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
         manifest, key = _manifest_of(path)
         if f'"{key}"'.encode() in manifest:
             held = _held_in(manifest, key)
-            wrong = f"the object is missing, and the manifest of its archive names it{held}"
+            wrong = f"the object is missing, but the manifest of its archive lists it{held}"
             # for an archive's object, the error uses the remedy for archives instead
             return CorruptLog(wrong, path=path, remedy=remedy)
-    return CommitConflict(f"{what} vanished while we worked", path=path, remedy=remedy)
+    return CommitConflict(
+        f"another program deleted {what} during the command", path=path, remedy=remedy
+    )
 
 
 def _held_in(manifest: bytes, key: str) -> str:

@@ -333,17 +333,19 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
         return
     if uid == caller:
         raise LogError(
-            f"belongs to group {gid}, to which {user_name(caller)} may give no file",
+            f"the file belongs to group {gid}, and {user_name(caller)} cannot give new files "
+            "to this group",
             path=path,
-            remedy="run as a member of that group or as root, or write a cleaned copy elsewhere with --to",
+            remedy="run Lastwrite as a member of this group or as root, or write a cleaned copy "
+            "elsewhere with --to",
         )
     owner = user_name(uid)
     raise LogError(
-        f"belongs to {owner}, and {user_name(caller)} may not give files away: new ones could not be opened by a "
-        "broker of that user",
+        f"the file belongs to {owner}, and {user_name(caller)} cannot give files to another "
+        f"user: a broker of {owner} could not open the new files",
         path=path,
-        remedy=f"run as its owner (sudo -u {owner} lastwrite …) or as root, or write a cleaned copy elsewhere with "
-        "--to; nothing was changed",
+        remedy=f"nothing was changed; run Lastwrite as its owner (sudo -u {owner} lastwrite …) or "
+        "as root, or write a cleaned copy elsewhere with --to",
     )
 
 

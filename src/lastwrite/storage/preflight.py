@@ -94,28 +94,29 @@ def reject_unwritable(folder: str, names: Iterable[str]) -> None:
             _reject_flags(path, seen.flags, "the file")
             if is_shared and seen.uid != caller:
                 raise LogError(
-                    "another user's file in a folder where only owners may rename theirs (sticky)",
+                    "the file belongs to another user, in a folder with the sticky bit, where "
+                    "only owners can rename files",
                     path=path,
-                    remedy=f"run as {ownership.user_name(seen.uid)}, {_COPY}",
+                    remedy=f"run Lastwrite as {ownership.user_name(seen.uid)}, {_COPY}",
                 )
             if (seen.uid, seen.gid) != (caller, group):
                 ownership.reject_owner(path, seen.uid, seen.gid, above)
     except OSError as error:
-        raise to_log_error(error, folder, "look at the folder") from error
+        raise to_log_error(error, folder, "read the state of the folder") from error
 
 
 def _reject_flags(path: str, flags: int, what: str) -> None:
     if flags & _IMMUTABLE:
         raise LogError(
-            f"{what} is immutable",
+            f"{what} is immutable (file attribute i)",
             path=path,
-            remedy=f"remove the attribute (chattr -i) if it may change, {_COPY}",
+            remedy=f"if the log may be changed, remove the attribute with chattr -i, {_COPY}",
         )
     if flags & _APPEND_ONLY:
         raise LogError(
-            f"{what} is append-only: no file can be replaced",
+            f"{what} is append-only (file attribute a), so no file can be replaced",
             path=path,
-            remedy=f"remove the attribute (chattr -a) if it may change, {_COPY}",
+            remedy=f"if the log may be changed, remove the attribute with chattr -a, {_COPY}",
         )
 
 
@@ -124,9 +125,11 @@ def _not_writable(folder: str) -> LogError:
         return LogError(
             "the file system is mounted read-only",
             path=folder,
-            remedy=f"mount it for writing, {_COPY}",
+            remedy=f"mount the file system for writing, {_COPY}",
         )
     owner = ownership.user_name(os.stat(folder).st_uid)
     return LogError(
-        "no right to write in the folder", path=folder, remedy=f"run as its owner, {owner}, {_COPY}"
+        "this user cannot write to the folder",
+        path=folder,
+        remedy=f"run Lastwrite as the folder's owner, {owner}, {_COPY}",
     )

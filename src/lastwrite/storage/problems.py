@@ -49,7 +49,8 @@ class Window:
             if stop - position > len(self._buffer):
                 if stop - position > self._limit:
                     raise OutOfMemoryBudget(
-                        f"a batch of {stop - position} bytes is larger than the {self._limit} held at once",
+                        f"the batch has {stop - position} bytes, more than the limit of "
+                        f"{self._limit} in memory",
                         position,
                     )
                 self._buffer = np.empty(stop - position, dtype=np.uint8)

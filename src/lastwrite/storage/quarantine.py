@@ -123,16 +123,16 @@ def _decode(content: bytes, notes: QuarantineFile, path: str) -> dict[TopicParti
         RecursionError,
     ) as error:
         raise CorruptLog(
-            f"not a list of partitions that are set aside: {error}",
+            f"the file is not a list of partitions that are set aside: {error}",
             path=path,
-            remedy="delete it: every partition is then tried again",
+            remedy="delete this file: the cleaner then tries every partition again",
         ) from error
 
 
 def _known(notes: QuarantineFile, text: str) -> TopicPartition:
     name = notes.name_of(text)
     if name is None:
-        raise ValueError(f"{text!r} is no partition")
+        raise ValueError(f"{text!r} is not the name of a partition")
     return name
 
 
@@ -224,9 +224,9 @@ def _change_object(
             return
         time.sleep(_WAIT_S)
     raise RemoteFailed(
-        "the list of partitions set aside was not written",
+        "another process changed the list of partitions set aside at every attempt to write it",
         path=path,
-        remedy="check the store, and run again",
+        remedy="check the store, then run the command again",
     )
 
 

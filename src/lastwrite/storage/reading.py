@@ -36,10 +36,13 @@ from lastwrite.storage.objects.address import is_address, store_at, used
 SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 
-AGAIN = "nothing was changed; stop whatever writes here and run again"
+AGAIN = "nothing was changed; stop the program that writes to the log, then run the command again"
 
 TRIES = 3  # attempts to read while a broker replaces and deletes files
-TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
+TRY_AGAIN = (
+    "run the command again when the broker's cleaner is idle, read a copy of the log, or stop the "
+    "broker"
+)
 
 _LEAST_BYTES = 64 << 10  # least bytes of a request, because a smaller request takes as long
 
@@ -47,7 +50,7 @@ SMALL_LIMIT_BYTES = 256 << 20  # far above the size of any side file
 
 _STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 
-_AGAIN = "nothing was changed; stop whatever writes here and start again"
+_AGAIN = "nothing was changed; stop the program that writes to the log, then run the command again"
 
 
 class SegmentReader:
@@ -79,7 +82,9 @@ class SegmentReader:
         """Compare ``seen`` with the plan. ``inode`` belongs to the file that is now at the path."""
         if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
             raise CommitConflict(
-                "the segment changed while we worked", path=self._path, remedy=_AGAIN
+                "another program changed the segment during the command",
+                path=self._path,
+                remedy=_AGAIN,
             )
 
     def check_unchanged(self) -> None:
@@ -98,7 +103,10 @@ class SegmentReader:
             n = os.preadv(self._handle, [view], position)
             if n == 0:
                 raise CommitConflict(
-                    "the segment shrank while we worked", position, self._path, _AGAIN
+                    "another program shortened the segment during the command",
+                    position,
+                    self._path,
+                    _AGAIN,
                 )
             view = view[n:]
             position += n
@@ -165,7 +173,9 @@ class ObjectReader(SegmentReader):
             raise missing_error(self._path, "the segment", _AGAIN)
         if found.size_bytes != self._size_bytes:
             raise CommitConflict(
-                "the segment changed while we worked", path=self._path, remedy=_AGAIN
+                "another program changed the segment during the command",
+                path=self._path,
+                remedy=_AGAIN,
             )
         return found.version.etag
 
@@ -253,7 +263,9 @@ class ChunkedReader(SegmentReader):
         with located(path):
             self._chunks = chunked.SegmentChunks(manifest, cipher)
         if self._chunks.size_bytes != size_bytes:
-            raise CommitConflict("the segment changed while we worked", path=path, remedy=_AGAIN)
+            raise CommitConflict(
+                "another program changed the segment during the command", path=path, remedy=_AGAIN
+            )
         log, stored = path.removesuffix(chunked.MANIFEST) + chunked.LOG, self._chunks.stored_bytes
         if is_address(log):
             self._stored: SegmentReader = ObjectReader(log, stored, "", limits=limits)
@@ -387,9 +399,12 @@ def read_small(path: str) -> bytes:
             raise missing_error(path, "the object", AGAIN) from error
         raise to_log_error(error, path, "read the file") from error
     except OSError as error:
-        raise LogError(f"cannot be read: {error.strerror}", path=path) from error
+        raise LogError(f"the file cannot be read: {error.strerror}", path=path) from error
     if len(data) > SMALL_LIMIT_BYTES:
-        raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
+        raise OutOfMemoryBudget(
+            f"the file has more than {SMALL_LIMIT_BYTES} bytes, the limit for such a file",
+            path=path,
+        )
     return data
 
 
@@ -441,7 +456,7 @@ def one_try(number: int, *, is_open: bool) -> Iterator[None]:
             raise
         if number == TRIES:
             raise CommitConflict(
-                f"{error.problem}, {TRIES} times one after the other, by a broker that has it open",
+                f"{error.problem}, in {TRIES} attempts; a broker has the log open",
                 error.at,
                 error.path,
                 TRY_AGAIN,
@@ -463,8 +478,10 @@ def check_segments(log: PartitionLog) -> None:
         except FileNotFoundError:
             raise missing_error(segment.path, "the segment", AGAIN) from None
         except OSError as error:
-            raise to_log_error(error, segment.path, "look at the segment") from error
+            raise to_log_error(error, segment.path, "read the state of the segment") from error
         if not _is_as_seen(seen, segment.file_bytes, *_identity(segment)):
             raise CommitConflict(
-                "the segment changed while we worked", path=segment.path, remedy=AGAIN
+                "another program changed the segment during the command",
+                path=segment.path,
+                remedy=AGAIN,
             )

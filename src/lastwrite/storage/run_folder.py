@@ -45,9 +45,10 @@ def make_folder(parent: str | None = None) -> Path:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
     except OSError as error:
         raise LogError(
-            f"no scratch folder could be made: {error.strerror}",
+            f"could not create a scratch folder: {error.strerror}",
             path=str(home),
-            remedy="make the folder, or name another by TMPDIR or --conf spark.lastwrite.scratch=DIR",
+            remedy="create the folder, or give another with TMPDIR or --conf "
+            "spark.lastwrite.scratch=DIR",
         ) from error
     with suppress(OSError):  # without file locks, only the process id shows that the folder is used
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -68,7 +69,8 @@ def unwritten(error: OSError, path: str) -> LogError:
     return LogError(
         f"could not write a scratch file: {error.strerror}",
         path=path,
-        remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
+        remedy="the log is unchanged; free some space in this folder, or set TMPDIR to a folder "
+        "with more space",
     )
 
 

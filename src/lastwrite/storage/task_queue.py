@@ -150,7 +150,7 @@ class TaskQueue:
         """
         (self._folder / _CLOSED).unlink(missing_ok=True)
         if not self._folder.exists():
-            raise LogError("the folder of this run was deleted", path=self.folder)
+            raise LogError("another program deleted this run's scratch folder", path=self.folder)
 
     def submit(self, name: str, content: bytes) -> None:
         """Publish work for a task.

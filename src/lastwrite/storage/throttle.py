@@ -118,7 +118,7 @@ class Pacer:
     def _check(self) -> None:
         if self.is_stopped:
             raise LogError(
-                "the work was stopped", remedy="the log is unchanged; run the command again"
+                "the command was stopped", remedy="the log is unchanged; run the command again"
             )
 
     def _read(self) -> tuple[float, float, float, float]:

@@ -120,7 +120,9 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
         )
     )
     settled.break_promise(
-        Violation("batch_added", "no batch could have become this one", offset, path_of(offset))
+        Violation(
+            "batch_added", "no earlier batch can have become this batch", offset, path_of(offset)
+        )
         for offset in wrongly_converted(earlier, comparable)
     )
     snapshot = proof.snapshot(unit.before.log)
@@ -163,9 +165,9 @@ def _structure(
         problems.append(
             Problem(
                 ProblemKind.DAMAGED,
-                f"producer {producer} began a transaction at offset {first} that no marker ends, "
-                "and has none open: its marker is missing, and readers treat the data as open, or "
-                "as a later marker decides",
+                f"producer {producer} began a transaction at offset {first}, but the marker "
+                "that ends it is missing. Readers treat its data as open, or as decided by a "
+                "later marker",
                 log.path_of(int(first)),
                 None,
                 proof.damage_remedy,

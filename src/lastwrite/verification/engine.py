@@ -95,7 +95,8 @@ def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
         return parent
     if is_needed:
         raise InvalidConfig(
-            "verify compares through files that all workers see",
-            remedy="set spark.lastwrite.scratch to a shared folder, or run with --master local[*]",
+            "verify needs a scratch folder that all workers can access",
+            remedy="set spark.lastwrite.scratch to a shared folder, or run on this machine with "
+            "--master local[*]",
         )
     return None

@@ -110,32 +110,41 @@ class Finding(IntEnum):
 
 
 _SENTENCES = {
-    Finding.KEPT: "the record is there, unchanged",
+    Finding.KEPT: "the record is present and unchanged",
     Finding.SUPERSEDED: "a later record has its key",
-    Finding.EXPIRED: "a delete whose horizon had come",
-    Finding.KEYLESS: "it had no key to compact by",
-    Finding.BELOW_START: "it lay below the log's start",
-    Finding.BATCH_KEPT: "the batch is there",
-    Finding.BATCH_GONE: "none of its records stayed",
+    Finding.EXPIRED: "the record is a tombstone whose delete horizon has passed",
+    Finding.KEYLESS: "the record has no key to compact by",
+    Finding.BELOW_START: "the record was below the log's start",
+    Finding.BATCH_KEPT: "the batch is present",
+    Finding.BATCH_GONE: "no record of the batch remains",
     Finding.NOT_JUDGED: "",
-    Finding.ABORTED: "its transaction was aborted",
-    Finding.MARKER_SPENT: "a marker past its horizon, of whose transaction no batch was left",
-    Finding.BATCH_CONVERTED: "the batch was of an older format",
+    Finding.ABORTED: "the record's transaction was aborted",
+    Finding.MARKER_SPENT: (
+        "the transaction marker is past its delete horizon, and no batch of its transaction remains"
+    ),
+    Finding.BATCH_CONVERTED: "the batch was converted from an older format",
     Finding.LOST: "the last record of its key is missing",
-    Finding.LOST_DELETE: "a delete is missing before its horizon has come, and it was the last record of its key",
+    Finding.LOST_DELETE: (
+        "a tombstone is missing, although it was the last record of its key and its delete "
+        "horizon has not passed"
+    ),
     Finding.LOST_TAIL: "a record at or above the last stable offset is missing",
-    Finding.LOST_CONTROL: "a control record is missing; a transaction's marker may go only when no batch of the "
-    "transaction is left and its horizon has come",
-    Finding.ADDED: "a record that was not there before, or had another key",
-    Finding.CHANGED: "the record's value, headers or timestamp are not what they were",
-    Finding.DOUBLED: "the record is there twice",
-    Finding.REVIVED: "the record is there although a later delete of its key has been removed",
+    Finding.LOST_CONTROL: (
+        "a control record is missing. A transaction marker may be removed only after its delete "
+        "horizon, when no batch of the transaction remains"
+    ),
+    Finding.ADDED: "the log before had no such record, or the record had another key",
+    Finding.CHANGED: "the record's value, headers or timestamp have changed",
+    Finding.DOUBLED: "the record is present twice",
+    Finding.REVIVED: "the record is present, although a later tombstone of its key was removed",
     Finding.BATCH_LOST: "the last batch of an active producer is missing",
-    Finding.BATCH_ADDED: "a batch begins here that was not there before",
-    Finding.BATCH_CHANGED: "the batch's offsets, leader epoch, producer, timestamp type or kind are not what they were",
-    Finding.BATCH_RECODED: "the batch has another compression than before",
-    Finding.HORIZON_MOVED: "the batch's delete horizon is not what it was",
-    Finding.BATCH_MISDATED: "the batch's largest timestamp is not that of its records",
+    Finding.BATCH_ADDED: "the log before had no batch at this offset",
+    Finding.BATCH_CHANGED: (
+        "the batch's offsets, leader epoch, producer, timestamp type or kind have changed"
+    ),
+    Finding.BATCH_RECODED: "the batch's compression has changed",
+    Finding.HORIZON_MOVED: "the batch's delete horizon has changed",
+    Finding.BATCH_MISDATED: "the batch's largest timestamp differs from that of its records",
 }
 
 FINDINGS = len(Finding)

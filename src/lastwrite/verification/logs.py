@@ -252,7 +252,7 @@ class _Verifier:
             for job in wave:
                 # A log that was not read completely must never pass.
                 if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
-                    job.found.worsen(VerifyStatus.FAILED, "it could not be read to its end")
+                    job.found.worsen(VerifyStatus.FAILED, "the log could not be read to its end")
             self._settle([job for job in wave if job.can_settle], folder)
             self._compare([job for job in wave if job.is_compared])
         finally:
@@ -268,7 +268,7 @@ class _Verifier:
             number, PartitionVerification(topic=name.topic, partition=name.partition), before
         )
         if after is None:
-            message = f"the {self._proof.noun} was there before and is missing"
+            message = f"the {self._proof.noun} is missing, although it existed before"
             job.break_promise(Violation("partition", message, None, before))
             return job
         self._open(job, True, after)
@@ -443,7 +443,7 @@ class _Verifier:
         for earlier, later in zip(parts, parts[1:], strict=False):
             if later.first_offset < earlier.next_offset:
                 wrong = f"{later.first_offset} after {earlier.next_offset - 1}"
-                message = f"offsets do not rise: {wrong}"
+                message = f"the offsets are not in ascending order: {wrong}"
                 place = later.piece.path, later.piece.start
                 remedy = self._system.damage_remedy
                 job.problem(Problem(ProblemKind.DAMAGED, message, *place, remedy))
@@ -549,8 +549,8 @@ class _Verifier:
         most = 1.0 if job.rules is None else job.rules.max_keyless_ratio
         if is_refused(comparison.keyless, comparison.records_before, most):
             message = (
-                f"{comparison.keyless:,} records without a key are missing, and no option allowed "
-                "their removal"
+                f"{comparison.keyless:,} records without a key are missing, but no option "
+                "allows their removal"
             )
             folder = job.sides[False].log.folder
             job.break_promise(
@@ -563,11 +563,11 @@ class _Verifier:
         was, now = job.sides[False], job.sides[True]
         if job.has_grown:
             job.found.advice.append(
-                f"the log has grown since: it ended at offset {was.end_offset}, and ends at "
-                f"{now.end_offset}; the appended records have nothing to be compared with"
+                f"the log has grown: it ended at offset {was.end_offset}, and now ends at "
+                f"{now.end_offset}; verify cannot compare the appended records"
             )
         elif now.end_offset != was.end_offset:
-            message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
+            message = f"the log ended at offset {was.end_offset}, and now ends at {now.end_offset}"
             job.break_promise(
                 Violation("log_end", message, now.end_offset, now.log.path_of(now.end_offset))
             )
@@ -576,7 +576,7 @@ class _Verifier:
         before, after = was.log.log_start, now.log.log_start
         if before == after or not self._proof.has_start:
             return
-        message = f"the log started at offset {before}, and starts at {after}"
+        message = f"the log started at offset {before}, and now starts at {after}"
         if job.rules is not None and job.rules.keeps_start and before < after:
             job.break_promise(Violation("log_start", message, after, now.log.folder))
         else:

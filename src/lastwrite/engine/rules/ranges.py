@@ -172,7 +172,7 @@ def _segments_from(
 
 
 def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
-    """The base of the closed segment that contains ``offset``. ``closed_end`` if there is none."""
+    """The base of the closed segment that contains ``offset``. ``closed_end`` if none does."""
     holding = _segments_from(closed, offset, closed_end)
     return holding[0].base_offset if holding else closed_end
 
@@ -189,7 +189,10 @@ def _reason_against(
 ) -> str | None:
     """Why Kafka would not clean the log, or None: the first reason in Kafka's own order."""
     if not config.compacts:
-        return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
+        return (
+            f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, which does not "
+            "contain compact"
+        )
     if found.clean_bytes + found.cleanable_bytes == 0 and log.size_bytes == 0:
         return "the log is empty"
     if found.cleanable_bytes == 0:
@@ -198,8 +201,9 @@ def _reason_against(
         return None
     total = found.clean_bytes + found.cleanable_bytes
     return (
-        f"{found.cleanable_bytes} of {total} bytes are dirty, a share of {found.ratio:.4g}; "
-        f"a round needs more than min.cleanable.dirty.ratio, {config.min_cleanable_dirty_ratio:g}"
+        f"{found.cleanable_bytes} of {total} bytes are dirty, a ratio of {found.ratio:.4g}; a "
+        "round requires more than min.cleanable.dirty.ratio, "
+        f"{config.min_cleanable_dirty_ratio:g}"
     )
 
 
@@ -208,18 +212,16 @@ def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, n
     if found.first_dirty >= log.end_offset:
         return f"all {log.end_offset} offsets are already clean"
     if found.held_by is Hold.HIGH_WATERMARK:
-        return (
-            f"{start}: the high watermark is {log.high_watermark}, within that segment or below it"
-        )
+        return f"{start}: the high watermark {log.high_watermark} is within the segment or below it"
     if found.held_by is Hold.TRANSACTION:
         return (
-            f"{start}: the transaction that began at offset {log.last_stable_offset} is still open, "
-            "or its marker is not replicated"
+            f"{start}: the transaction that began at offset {log.last_stable_offset} is still "
+            "open, or its marker is not replicated"
         )
     if found.held_by is Hold.MIN_LAG:
         return (
-            f"{start}: that segment has a record younger than min.compaction.lag.ms, "
-            f"{config.min_compaction_lag_ms}, at time {now_ms}"
+            f"{start}: at time {now_ms} the segment has a record younger than "
+            f"min.compaction.lag.ms, {config.min_compaction_lag_ms}"
         )
     if found.held_by is Hold.ACTIVE_SEGMENT:
         return f"{start}: the active segment begins at offset {log.closed_end}"

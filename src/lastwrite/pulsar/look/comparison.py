@@ -96,8 +96,8 @@ class _Messages:
     ) -> None:
         if len(self) >= self.most:
             words = (
-                f"the comparison needs more than {self.most} messages, the limit by the memory "
-                "setting"
+                f"the comparison has more messages than the {self.most} that the memory "
+                "setting allows"
             )
             raise OutOfMemoryBudget(words, remedy="raise --memory")
         self.places.append(place)

@@ -19,8 +19,8 @@ The manifest's ``log``::
     known            ``fetched.json`` as it was fetched, base64, or null
     gaps             pairs of positions, oldest first: the first entry that was lost between two
                      fetches, and the next one that exists; accepted with ``--accept-gap``
-    compacted_gaps   the gaps below the horizon whose entries the compacted ledger lacks too, because
-                     it was made from this archive
+    compacted_gaps   the gaps below the horizon whose entries the compacted ledger lacks too,
+                     because it was made from this archive
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Starts Spark quickly on this machine: the JVM, its class archive, and the workers' fork server."""
+"""Starts Spark quickly on this machine: the JVM, its class archive, the workers' fork server."""

@@ -44,7 +44,9 @@ class Boot:
         """
         jars = spark_jars()
         if jars is None or sys.platform == "win32":
-            raise EnvironmentUnfit("Spark is not installed in the form that pip installs")
+            raise EnvironmentUnfit(
+                "Spark was not installed by pip, so the fast launcher cannot start it"
+            )
         set_local_defaults()
         java = find_java(by_release=True)
         self.folder = _short_folder()
@@ -117,6 +119,6 @@ def _short_folder() -> Path:
             return folder
         remove_folder(folder)
     raise EnvironmentUnfit(
-        "no temporary folder has a name short enough for sockets",
+        "every temporary folder has a path that is too long for sockets",
         remedy="set TMPDIR to a folder with a shorter path",
     )

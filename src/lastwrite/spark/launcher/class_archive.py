@@ -31,7 +31,8 @@ _LEAST_ROOM_BYTES = 512 << 20
 # reports it.
 _WRITE = (
     'new=$1; final=$2; shift 2; exec 3>&2 2>/dev/null; ("$@") 2>&3; status=$?; '
-    '[ $status = 0 ] && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"; exit $status'
+    '[ $status = 0 ] && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"; '
+    "exit $status"
 )
 
 
@@ -102,7 +103,8 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
             spark.st_mtime_ns,
             *(option for option in options if not option.startswith("-D")),
         )
-        name = f"classes-{java.version}-{hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()}"
+        digest = hashlib.blake2b(repr(said).encode(), digest_size=8).hexdigest()
+        name = f"classes-{java.version}-{digest}"
         folder = cache_folder()
         archive = folder / f"{name}.{'aot' if is_cache else 'jsa'}"
         marker = folder / f"{name}.tried"

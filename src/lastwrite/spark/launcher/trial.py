@@ -29,13 +29,14 @@ def run_trial(master: str, memory: str | int | None) -> str:
         except Exception as error:
             first = str(error).strip().splitlines() or [type(error).__name__]
             raise EnvironmentUnfit(
-                f"a job failed: {first[0]}", remedy="run again with LASTWRITE_DEBUG=1"
+                f"the trial job failed: {first[0]}",
+                remedy="run the command again with LASTWRITE_DEBUG=1 in the environment",
             ) from error
         version = str(context.version)
     if set(answers) != {_CHECK_VALUE}:
         raise EnvironmentUnfit(
-            "a worker's kernel computes wrong checksums",
-            remedy="clear Numba's cache: see NUMBA_CACHE_DIR",
+            "a kernel on a worker computes wrong checksums",
+            remedy="delete the contents of Numba's cache folder, which NUMBA_CACHE_DIR sets",
         )
     return version
 

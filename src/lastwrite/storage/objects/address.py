@@ -62,7 +62,7 @@ def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Objec
     bucket, _, key = rest.partition("/")
     if not bucket:
         raise InvalidConfig(
-            f"{address!r} names no bucket", remedy=f"write {scheme}://BUCKET/PREFIX"
+            f"the address {address!r} contains no bucket", remedy=f"give {scheme}://BUCKET/PREFIX"
         )
     return _bucket(f"{scheme}://{bucket}", settings or _settings), key.strip("/")
 

@@ -50,7 +50,9 @@ LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller parts of an upload
 AT_ONCE = 1000  # most objects that one request lists or deletes
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
-_AGAIN = "nothing was changed; stop whatever writes to the bucket and run again"
+_AGAIN = (
+    "nothing was changed; stop the program that writes to the bucket, then run the command again"
+)
 
 _TRIES = 3  # attempts to read if the response breaks off
 
@@ -121,15 +123,15 @@ class BucketStore:
             self._count(bytes_read=len(answer))
             if len(answer) == size_bytes:
                 return answer
-            changed = "is shorter than it was"
+            changed = "another program shortened the object during the command"
         elif answer.is_condition:
-            changed = "is another one now"
+            changed = "another program replaced the object during the command"
         elif answer.status == 416:
-            changed = "is shorter than it was"
+            changed = "another program shortened the object during the command"
         else:
             self._check_absent(answer, key)
-            changed = "is gone"
-        raise CommitConflict(f"the object {changed}", position, self._place(key), _AGAIN)
+            changed = "another program deleted the object during the command"
+        raise CommitConflict(changed, position, self._place(key), _AGAIN)
 
     def create(self, key: str, content: bytes) -> Version | None:
         return self._put(key, content, "create")
@@ -335,9 +337,10 @@ class BucketWriter:
         found = self._store.head(self._key)
         if found is None or found.size_bytes != self._written:
             raise RemoteFailed(
-                f"the store has {found.size_bytes if found else 0} of {self._written} written bytes",
+                f"the store has only {found.size_bytes if found else 0} of the "
+                f"{self._written} bytes that it acknowledged",
                 path=self._store._place(self._key),
-                remedy="the store loses data that it has confirmed: use another one",
+                remedy="use another store: this one loses acknowledged data",
             )
         return found
 
@@ -396,14 +399,19 @@ def _client(address: str) -> ModuleType:
         return importlib.import_module("obstore")
     except ImportError:
         raise EnvironmentUnfit(
-            "archives in buckets need the package obstore", path=address, remedy=INSTALL
+            "archives in buckets require the package obstore, which is not installed",
+            path=address,
+            remedy=f"run {INSTALL}",
         ) from None
 
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
     empty = next((name for name in _ENDPOINTS if os.environ.get(name) == ""), None)
     if empty is not None:  # the client would use the empty value as an address
-        raise InvalidConfig(f"{empty} is set to an empty value", remedy=f"unset {empty}")
+        raise InvalidConfig(
+            f"the environment variable {empty} is empty",
+            remedy=f"unset {empty}, or give it a value",
+        )
     stores = importlib.import_module("obstore.store")
     timeout = timedelta(milliseconds=settings.timeout_ms)
     given: dict[str, Any] = {
@@ -451,8 +459,8 @@ def _profile() -> Any:
             return None
     except Exception as error:
         raise RemoteFailed(
-            f"boto3 finds no credentials in ~/.aws: {type(error).__name__}",
-            remedy="check AWS_PROFILE and the profile that it names",
+            f"boto3 found no credentials in ~/.aws: {type(error).__name__}",
+            remedy="check AWS_PROFILE, and the profile of this name in ~/.aws",
         ) from None
     return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
 
@@ -467,6 +475,8 @@ def _reject_forked() -> None:
         _asked_in = os.getpid()
     elif _asked_in != os.getpid():
         raise LogError(
-            "this process was forked after its parent had used an object store, and would hang",
-            remedy="please report this; in your own program, start processes with spawn",
+            "this process was forked after its parent had used an object store, so requests "
+            "would hang",
+            remedy="report this as a bug; in your own program, start processes with the method "
+            "spawn",
         )

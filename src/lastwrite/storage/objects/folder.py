@@ -30,7 +30,9 @@ from lastwrite.storage.staging import changing
 _ASIDE, _LOCK = ".aside", ".lock"
 _NO_FLOCK = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 _NOT_THERE = (FileNotFoundError, NotADirectoryError)
-_AGAIN = "nothing was changed; stop whatever writes here and run again"
+_AGAIN = (
+    "nothing was changed; stop the program that writes to this folder, then run the command again"
+)
 
 
 class FolderStore:
@@ -50,7 +52,7 @@ class FolderStore:
         except _NOT_THERE:
             return None
         except OSError as error:
-            raise files.to_log_error(error, path, "look at the object") from error
+            raise files.to_log_error(error, path, "read the state of the object") from error
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
         self.requests.gets += 1
@@ -72,13 +74,20 @@ class FolderStore:
         try:
             with open(path, "rb", buffering=0) as file:
                 if etag and _version(os.fstat(file.fileno())).etag != etag:
-                    raise CommitConflict("the object is another one now", path=path, remedy=_AGAIN)
+                    raise CommitConflict(
+                        "another program replaced the object during the command",
+                        path=path,
+                        remedy=_AGAIN,
+                    )
                 view = memoryview(target)
                 while len(view):
                     n = os.preadv(file.fileno(), [view], position)
                     if n == 0:
                         raise CommitConflict(
-                            "the object is shorter than it was", position, path, _AGAIN
+                            "another program shortened the object during the command",
+                            position,
+                            path,
+                            _AGAIN,
                         )
                     view, position = view[n:], position + n
         except OSError as error:
@@ -153,9 +162,9 @@ class FolderStore:
         check_key(key, self.address)
         if key.endswith((_ASIDE, _LOCK)):
             raise LogError(
-                f"{key!r} is a name for temporary files",
+                f"the object name {key!r} is reserved for temporary files",
                 path=self.address,
-                remedy=f"the name of an object must not end in {_ASIDE} or {_LOCK}",
+                remedy=f"use a name that does not end in {_ASIDE} or {_LOCK}",
             )
         return os.path.join(self.address, key)
 
@@ -165,7 +174,7 @@ class FolderStore:
         except _NOT_THERE:
             return None
         except OSError as error:
-            raise files.to_log_error(error, path, "look at the object") from error
+            raise files.to_log_error(error, path, "read the state of the object") from error
 
     def _write_aside(self, path: str, content: bytes, *, is_synced: bool = True) -> str:
         aside = _aside(path)
@@ -187,7 +196,7 @@ class FolderStore:
         except _NOT_THERE:
             return []
         except OSError as error:
-            raise files.to_log_error(error, path, "look into the folder") from error
+            raise files.to_log_error(error, path, "list the folder") from error
 
     def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """The objects in a folder, by key: ``a-b`` is before ``a/b``."""
@@ -225,10 +234,18 @@ class FolderWriter:
         self._file.close()
         files.fsync_file(self._aside)
         if not _name(self._aside, self._path):
-            raise CommitConflict("the object is there already", path=self._path, remedy=_AGAIN)
+            raise CommitConflict(
+                "another program created the object during the command",
+                path=self._path,
+                remedy=_AGAIN,
+            )
         found = self._store.head(self._key)
         if found is None:
-            raise CommitConflict("the object vanished", path=self._path, remedy=_AGAIN)
+            raise CommitConflict(
+                "another program deleted the object during the command",
+                path=self._path,
+                remedy=_AGAIN,
+            )
         return found
 
     def abandon(self) -> None:
@@ -311,7 +328,7 @@ def _lock(lock: str, path: str) -> int:
         raise LogError(
             f"the file system at {mount_of(path)} does not support locks (flock)",
             path=path,
-            remedy="mount it with locks, or use a folder of another one, or a bucket",
+            remedy="mount the file system with locks, or give a folder on another one, or a bucket",
         ) from error
     return handle
 

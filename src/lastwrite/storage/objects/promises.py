@@ -26,7 +26,8 @@ _NOTE = "_lastwrite/promises-kept.json"
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
 _CLOCK_MS = 60_000  # largest difference of clocks with which old and new objects are distinguished
 _READ_ONLY = (
-    "read from it, or write a cleaned copy elsewhere with --to: a round in place could lose data"
+    "only read from this store, or write a cleaned copy elsewhere with --to: a round in place "
+    "could lose data"
 )
 
 Clock = Callable[[], int]  # the time now, in milliseconds
@@ -89,7 +90,8 @@ def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
     broken = next((each for each in findings if each.is_kept is False), None)
     if broken is not None:
         raise LogError(
-            f"the store breaks a guarantee that archives need ({broken.promise}): {broken.found}",
+            f"the store breaks a guarantee that archives require ({broken.promise}): "
+            f"{broken.found}",
             path=address,
             remedy=broken.remedy or _READ_ONLY,
         )
@@ -113,19 +115,20 @@ class _Questions:
         problem = self._remove()
         left = sum(1 for found in self._store.list(self._folder) if found.key in self._keys)
         if problem is None and left:
-            problem = f"{left} of {len(self._keys)} objects are listed after they were removed"
+            problem = f"{left} of {len(self._keys)} objects are still listed after their deletion"
         yield PromiseResult(
             "removal",
             problem is None,
-            problem or "deleted objects disappear at once",
+            problem or "deleted objects are no longer listed",
             problem and f"delete the objects below {self._store.address}/{self._folder}",
         )
         if is_address(self._store.address):
             yield PromiseResult(
                 "unfinished uploads",
                 None,
-                "whether the bucket aborts them cannot be tested",
-                "see that it has such a rule (AbortIncompleteMultipartUpload; Azure needs none)",
+                "Lastwrite cannot test whether the bucket aborts unfinished uploads",
+                "give the bucket a rule that aborts them (AbortIncompleteMultipartUpload); "
+                "Azure needs none",
             )
 
     def _while_they_lie_there(self) -> Iterator[PromiseResult]:
@@ -171,12 +174,14 @@ class _Questions:
         part = np.zeros(3, dtype=np.uint8)
         self._store.read_into(self._keys[0], part, 1, made.etag)
         if part.tobytes() != b"irs":
-            return _broken("ranges", "a range has other bytes than were written")
+            return _broken("ranges", "a range read returns other bytes than were written")
         try:
             self._store.read_into(self._keys[0], part, 1, '"none"')
         except CommitConflict:
-            return PromiseResult("ranges", True, "a range is read only of the requested version")
-        return _broken("ranges", "a range of another version is returned (If-Match is ignored)")
+            return PromiseResult(
+                "ranges", True, "a range read fails if the object has another version"
+            )
+        return _broken("ranges", "a range read ignores the requested version (If-Match)")
 
     def _replaced(self, first: Version) -> PromiseResult:
         key = self._keys[0]
@@ -186,8 +191,10 @@ class _Questions:
         stale = self._store.replace(key, b"stale", first)
         now = self._store.get(key)
         if stale is not None or now is None or now[0] != b"replaced":
-            return _broken("replace", "a writer with an older version replaces a newer one")
-        return PromiseResult("replace", True, "only a writer with the present version replaces it")
+            return _broken("replace", "a writer with an older version can replace a newer object")
+        return PromiseResult(
+            "replace", True, "only a writer with the current version can replace an object"
+        )
 
     def _at_once(self) -> PromiseResult:
         key = self._keys[1]
@@ -206,16 +213,19 @@ class _Questions:
             now = self._store.get(key)
             if len(winners) > 1:
                 return _broken(
-                    "at once", f"of {_AT_ONCE} writers to the same version {len(winners)} succeed"
+                    "at once",
+                    f"{len(winners)} of {_AT_ONCE} concurrent writers to the same version succeed",
                 )
             if now is None or (winners and now[0] != winners[0]):
                 return _broken("at once", "the data of the successful writer is lost")
             won += now[0] in contents  # the response to the writer that succeeded was lost
             version = now[1].version
         if not won:
-            return _broken("at once", f"of {_AT_ONCE} writers to the same version none succeeds")
+            return _broken(
+                "at once", f"none of {_AT_ONCE} concurrent writers to the same version succeeds"
+            )
         return PromiseResult(
-            "at once", True, f"of {_AT_ONCE} writers to the same version one succeeds"
+            "at once", True, f"one of {_AT_ONCE} concurrent writers to the same version succeeds"
         )
 
     def _clocks(self) -> PromiseResult:
@@ -228,13 +238,14 @@ class _Questions:
         # one second is subtracted, because stores report whole seconds
         apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
         if apart_ms <= _CLOCK_MS:
-            return PromiseResult("clock", True, "the store's and this machine's are the same")
+            return PromiseResult("clock", True, "the clocks of the store and of this machine agree")
         way = "ahead of" if modified_ms > after_ms else "behind"
         return PromiseResult(
             "clock",
             None,
-            f"the store's is {apart_ms / 1000:.0f} s {way} this machine's",
-            "set this machine's clock (NTP): the store's clock decides which objects are deleted",
+            f"the store's clock is {apart_ms / 1000:.0f} s {way} this machine's clock",
+            "set this machine's clock with NTP: the store's clock decides which objects are "
+            "deleted",
         )
 
     def _remove(self) -> str | None:

@@ -31,7 +31,7 @@ _WHO_CODES = {
 }
 # hosts from which a machine in a cloud gets credentials if none are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
-_BROKEN = "the answer broke off"
+_BROKEN = "the connection was closed before the end of the answer"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
 _ACTIONS = {
     "s3": {
@@ -50,9 +50,13 @@ _ACTIONS = {
     },
 }
 _CREDENTIALS = {
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role; for a profile in ~/.aws also pip install boto3",
+    "s3": (
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role; for a profile in ~/.aws run pip "
+        "install boto3"
+    ),
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, or a service account of the machine",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or an identity of the machine",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or an identity of the "
+    "machine",
 }
 
 
@@ -122,70 +126,77 @@ class Refusal:
             return RemoteFailed(
                 f"no credentials were found for {named}",
                 path=address,
-                remedy=f"give them in the environment: {_CREDENTIALS[scheme]}",
+                remedy=f"give credentials in the environment: {_CREDENTIALS[scheme]}",
             )
         if self.is_redirect or self.code in _REGION_CODES:
             return RemoteFailed(
                 f"the bucket is in another region ({said or 'a redirect'})",
                 path=address,
-                remedy="name it: --config storage.region=NAME, or AWS_REGION",
+                remedy="give the region with --config storage.region=NAME, or in AWS_REGION",
             )
         if self.code == "RequestTimeTooSkewed":
             return RemoteFailed(
-                f"{named} was refused: this machine's clock is wrong ({said})",
+                f"{named} was refused, because this machine's clock is wrong ({said})",
                 path=address,
-                remedy="set it (NTP), and run again",
+                remedy="set the clock with NTP, then run the command again",
             )
         if self.is_builder:
             return RemoteFailed(
                 "the endpoint is not an https:// address",
                 path=address,
-                remedy="correct storage.endpoint; plain http:// needs --config storage.allowHttp=true",
+                remedy="correct storage.endpoint; for plain http:// add --config "
+                "storage.allowHttp=true",
             )
         kinds = ("PermissionDeniedError", "UnauthenticatedError")
         if self.status in (401, 403) or self.code in _WHO_CODES or self.kind in kinds:
             return self._forbidden(address, named, said or self.kind)
         if self.code in _FOLDER_CODES:
             return RemoteFailed(
-                f"{named} was refused: a key is a folder of another one ({said})",
+                f"{named} was refused: an object's name is also the folder of other objects "
+                f"({said})",
                 path=address,
-                remedy="the store keeps objects as files: use another prefix, or an empty one",
+                remedy="use another prefix, or an empty one: this store stores objects as files",
             )
         if self.status is None:
             return RemoteFailed(
                 f"{named} got no answer: {self.cause}",
                 path=address,
-                remedy="check the network and storage.endpoint, then run again;"
-                " for a slow connection raise storage.timeoutMs",
+                remedy="check the network and storage.endpoint, then run the command again; for a "
+                "slow connection raise storage.timeoutMs",
             )
         if self.is_passing:
             return RemoteFailed(
-                f"{named} was refused again and again: {said}",
+                f"{named} was refused at every retry: {said}",
                 path=address,
-                remedy="run again later; storage.retries limits how often a request is retried",
+                remedy="run the command again later; storage.retries sets the number of retries",
             )
         return RemoteFailed(
             f"{named} was refused: {said}",
             path=address,
-            remedy="check storage.endpoint and the store's own log",
+            remedy="check storage.endpoint and the store's log",
         )
 
     def _forbidden(self, address: str, named: str, said: str) -> RemoteFailed:
         scheme = address.partition("://")[0]
         if self.code in _WHO_CODES or self.status == 401:
-            remedy = f"the credentials are wrong or have expired: {_CREDENTIALS[scheme]}"
+            remedy = (
+                f"give valid credentials, since these are wrong or expired: {_CREDENTIALS[scheme]}"
+            )
         else:
-            remedy = f"allow these credentials {named} there"
+            remedy = f"grant {named} on this address to these credentials"
             if named == "s3:GetObject":
-                remedy += ", and s3:ListBucket, without which S3 refuses what is not there, too"
+                remedy += (
+                    ", and s3:ListBucket, without which S3 also refuses requests for missing "
+                    "objects"
+                )
         return RemoteFailed(f"{named} is forbidden ({said})", path=address, remedy=remedy)
 
 
 def no_bucket(address: str) -> RemoteFailed:
     return RemoteFailed(
-        "there is no such bucket",
+        "the bucket does not exist",
         path=address,
-        remedy="create it, or correct the address or storage.endpoint",
+        remedy="create the bucket, or correct the address or storage.endpoint",
     )
 
 

@@ -140,5 +140,5 @@ def check_key(key: str, address: str) -> None:
         raise LogError(
             f"{key!r} is not a valid object key",
             path=address,
-            remedy="the archive's manifest may have been changed by another program: do not use it",
+            remedy="do not use this archive: another program may have changed its manifest",
         )
