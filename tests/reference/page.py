@@ -96,7 +96,7 @@ def _link(name: str) -> str:
 def _meanings(document: Any) -> dict[str, str]:
     """The comments by printed field name, including fields of documents that are spread there."""
     found: dict[str, str] = {}
-    said = _comments(document)
+    said = comments_of(document)
     for line in printed_lines(document):
         if line.spread is None:
             found[line.name] = said.get(line.attribute, "")
@@ -106,7 +106,17 @@ def _meanings(document: Any) -> dict[str, str]:
     return {name: text.replace("|", "\\|") for name, text in found.items()}
 
 
-def _comments(document: Any) -> dict[str, str]:
+def escaped(text: str) -> str:
+    """``text`` as Markdown for a table, with code only where the text marks it."""
+    parts = text.split("`")
+    for n in range(0, len(parts), 2):
+        for sign in ("\\", "*", "_", "[", "]", "|"):
+            parts[n] = parts[n].replace(sign, f"\\{sign}")
+        parts[n] = parts[n].replace("<", "&lt;")
+    return "`".join(parts)
+
+
+def comments_of(document: Any) -> dict[str, str]:
     """By attribute, the comment at its declaration, or else the comment lines right above it."""
     said: dict[str, str] = {}
     above: list[str] = []
@@ -116,6 +126,8 @@ def _comments(document: Any) -> dict[str, str]:
     for token in tokens:
         if token.type == tokenize.COMMENT:
             text = token.string.lstrip("# ")
+            if text.startswith("fmt: "):
+                continue
             if name is None:
                 above.append(text)
             else:

@@ -25,9 +25,13 @@ from lastwrite.reports.document import (
     schema_type,
 )
 from tests.golden.commands import HERE
+from tests.reference.commands_page import PAGE as COMMANDS_PAGE
+from tests.reference.commands_page import current_commands_page
 from tests.reference.errors_page import PAGE as ERRORS_PAGE
 from tests.reference.errors_page import all_errors, current_errors_page
 from tests.reference.page import PAGE, current_page
+from tests.reference.settings_page import PAGE as SETTINGS_PAGE
+from tests.reference.settings_page import current_settings_page, undocumented_settings
 
 
 class Part(Document):
@@ -123,6 +127,18 @@ def test_page_of_documents_is_current() -> None:
 
 def test_page_of_errors_is_current() -> None:
     assert ERRORS_PAGE.read_text(encoding="utf-8") == current_errors_page()
+
+
+def test_page_of_commands_is_current() -> None:
+    assert COMMANDS_PAGE.read_text(encoding="utf-8") == current_commands_page()
+
+
+def test_page_of_settings_is_current() -> None:
+    assert SETTINGS_PAGE.read_text(encoding="utf-8") == current_settings_page()
+
+
+def test_every_setting_has_a_meaning() -> None:
+    assert undocumented_settings() == []
 
 
 def test_error_codes_are_unique_and_start_with_their_exit_status() -> None:

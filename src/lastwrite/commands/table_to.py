@@ -85,7 +85,7 @@ def table_to(
             no.
         vectors: delete rows with deletion vectors from now on (Iceberg format version 3, Delta). A
             table with vectors keeps them, and fewer engines can read it.
-        anew: write the whole table again, whatever its state.
+        anew: write the whole table again, in any state.
         memory: memory limit, in bytes or as ``512m``. More data is in scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
         config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the

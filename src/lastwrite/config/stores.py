@@ -50,14 +50,19 @@ class StoreConfig(SettingsTable):
     """
 
     # fmt: off
+    # URL of the store, if it is not the provider's own
     endpoint:   str  = setting("", "storage.endpoint", parse=_endpoint)
+    # region of the bucket
     region:     str  = setting("", "storage.region")
+    # whether the bucket is in the path of a request; false: in the host name
     path_style: bool = setting(True, "storage.pathStyle")
+    # whether requests without TLS are allowed
     allow_http: bool = setting(False, "storage.allowHttp")
-    # timeout of one request, in ms
+    # timeout of one request
     timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)
-    retries:    int  = setting(4, "storage.retries", 0, 100)  # retries of one request
-    # time in ms for which replaced objects are kept, for readers that have opened an older manifest
+    # retries of one request
+    retries:    int  = setting(4, "storage.retries", 0, 100)
+    # time that replaced objects stay, for readers that have opened an older manifest
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
     # file with the secret that protects stored scans
     secret_file: str = setting("", "storage.secretFile")

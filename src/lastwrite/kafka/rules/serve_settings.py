@@ -33,20 +33,30 @@ class ServeConfig(SettingsTable):
     it.
     """
 
+    # PEM file of the server's certificate; enables TLS
     certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
+    # PEM file of the server's key
     key: str = setting("", "ssl.key.location")
+    # PEM file of the authorities that sign certificates of clients
     client_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
+    # whether clients need a certificate
     client_auth: str = setting("none", "ssl.client.auth", choices=("none", "required"))
+    # SASL mechanisms that clients can choose, separated by commas
     mechanisms: str = setting("", "sasl.enabled.mechanisms", parse=_mechanisms)
     # time after which a client must authenticate again; 0: never
     session_ms: int = setting(0, "connections.max.reauth.ms", 0)
+    # time before the answer to a failed authentication
     failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
+    # number of connections at once
     connections: int = setting(1000, "max.connections", 1, INT_MAX)
-    # No limit for local addresses: all clients behind a local proxy have the proxy's address.
+    # number of connections from one address; local addresses have no limit, because all clients
+    # behind a local proxy have the proxy's address
     connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
+    # time after which an idle connection is closed
     idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
     # age from which committed offsets in a stopped broker's log directory are ignored
     offsets_retention_minutes: int = setting(10_080, "offsets.retention.minutes", 1, INT_MAX)
+    # largest request
     request_bytes: int = setting(100 << 20, "socket.request.max.bytes", 1 << 10, INT_MAX)
     # largest request before authentication
     unknown_bytes: int = setting(64 << 10, "sasl.server.max.receive.size", 1 << 10, INT_MAX)

@@ -68,28 +68,40 @@ class PulsarConfig(SettingsTable):
         InvalidConfig: a value is out of its range.
     """
 
+    # whether messages without a key stay
     retain_null_key: bool = setting(False, "topicCompactionRetainNullKey")
+    # class that decides which message of a key is the last: by publishing order or by event time
     service_factory: str = setting(
         _PUBLISHING,
         "compactionServiceFactoryClassName",
         choices=(_PUBLISHING, _EVENT_TIME),
         parse=_service,
     )
+    # whether the broker's metadata stays in entries that consumers receive
     keeps_broker_metadata: bool = setting(False, "exposingBrokerEntryMetadataToClientEnabled")
+    # size of the backlog from which the daemon compacts a topic; 0 means never; suffixes K, M, G
+    # and T are allowed
     compaction_threshold_bytes: int = setting(
         0, "compactionThreshold brokerServiceCompactionThresholdInBytes", 0, parse=_whole
     )
+    # pause between two checks of the backlog
     monitor_interval_ms: int = setting(
         60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1, parse=_whole
     )
+    # how long raw ledgers stay that no subscription needs; -1 means for ever
     retention_time_minutes: int = setting(
         0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX, parse=_whole
     )
+    # how many megabytes of raw ledgers stay that no subscription needs; -1 means any size
     retention_size_mb: int = setting(
         0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20, parse=_whole
     )
+    # live topics: number of bookies of a new ledger; if not set, as the topic's own ledgers
     ensemble_size: int = setting(2, "managedLedgerDefaultEnsembleSize", 1, INT_MAX, parse=_whole)
+    # live topics: number of bookies that store an entry; if not set, as the topic's own ledgers
     write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", 1, INT_MAX, parse=_whole)
+    # live topics: number of bookies that must confirm an entry; if not set, as the topic's own
+    # ledgers
     ack_quorum: int = setting(2, "managedLedgerDefaultAckQuorum", 1, INT_MAX, parse=_whole)
 
     def __post_init__(self) -> None:

@@ -22,13 +22,21 @@ SCHEME = "rocketmq://"
 class RocketmqClientConfig(SettingsTable):
     """Credentials, TLS and timeouts of the client; see ``docs/guide/rocketmq-live.md``."""
 
+    # name of the account
     access_key: str = setting("", "accessKey")
+    # secret of the account; never printed
     secret_key: str = setting("", "secretKey")
+    # token of a temporary account; never printed
     security_token: str = setting("", "securityToken")
+    # whether connections use TLS
     tls: bool = setting(False, "tls.enable")
+    # PEM file of the authorities that are trusted
     tls_ca: str = setting("", "tls.client.trustCertPath")
+    # PEM file of the client's certificate
     tls_certificate: str = setting("", "tls.client.certPath")
+    # PEM file of the client's key
     tls_key: str = setting("", "tls.client.keyPath")
+    # password of the client's key; never printed
     tls_key_password: str = setting("", "tls.client.keyPassword")
     # whether the broker's certificate is verified; RocketMQ's clients do not verify it by default
     tls_proves_server: bool = setting(True, "tls.client.authServer")

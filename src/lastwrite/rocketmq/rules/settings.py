@@ -41,15 +41,22 @@ class RocketmqConfig(SettingsTable):
     """
 
     # fmt: off
+    # a queue is cleaned if the dirty share of its bytes is above this ratio
     min_cleanable_dirty_ratio: float = setting(0.5, "min.cleanable.dirty.ratio", 0, 1)
+    # a file with a younger message is not cleaned yet
     min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms", 0)
+    # a queue with an older dirty message is cleaned at any dirty ratio
     max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms", 1)
+    # time from the store time of a delete to its removal
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms", 0)
+    # whether messages without a key are dropped or kept
     keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP),
         parse=lower_text)
+    # what to do if a body does not decompress: refuse the queue, or keep the message
     undecodable_messages: str = setting(REFUSE, "undecodable.messages", choices=(REFUSE, KEEP),
         parse=lower_text)
-    unclean: bool = setting(False, "unclean")  # continue although a broker was not stopped cleanly
+    # continue although a broker was not stopped cleanly
+    unclean: bool = setting(False, "unclean")
     # fmt: on
 
     def __post_init__(self) -> None:
