@@ -232,6 +232,30 @@ def test_compaction_log_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
     assert "made anew: its message of queue offset 29" in str(report.partitions[0].reason)
 
 
+def test_recreated_topic_with_fewer_messages_is_refused_and_its_remedy_works(
+    tmp_path: Path,
+) -> None:
+    """Its broker appends nothing to the compaction log before queue offset 30."""
+    first, store = tmp_path / "first", tmp_path / "store"
+    lives = [[(f"k{n % 9}", f"{n} of {life}") for n in range(30)] for life in (1, 2)]
+    write_lives(first, lives[0], lives[0])
+    rows, to = rows_of("rocketmq"), tmp_path / "table"
+    known = str(rows.identity(log_at(first, "rocketmq"), 30))
+    assert rows.difference(log_at(first, "rocketmq"), 30, known) is None
+    write_lives(store, lives[1][:12], lives[0])
+    found = rows.difference(log_at(store, "rocketmq"), 30, known)
+    assert found is not None and "another message of queue offset 11" in found
+    lastwrite.table_to(str(first), "t", to=str(to), format="parquet")
+    with pytest.raises(CommitConflict, match=r"run lastwrite dispatch; then rebuild .*--anew"):
+        lastwrite.table_to(str(store), "t", to=str(to), format="parquet")
+    for folder in ("compactionLog", "compactionCq"):
+        shutil.move(store / "compaction" / folder / "t", tmp_path / folder)
+    assert lastwrite.dispatch(str(store)).exit_status == 0
+    lastwrite.table_to(str(store), "t", to=str(to), format="parquet", anew=True)
+    values = [value for _, value in lastwrite.table(str(store), "t").items()]
+    assert len(values) == 9 and all(value.endswith(b"of 2") for value in values)
+
+
 def test_archive_refuses_ledgers_of_a_reinstalled_cluster(tmp_path: Path) -> None:
     """Its ledger ids begin below those of the archive."""
 

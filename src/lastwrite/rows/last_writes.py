@@ -461,7 +461,7 @@ class LastWrites:
                 problem = f"the log begins at {log.log_start}, and was read up to {end}"
             else:
                 continue
-            raise CommitConflict(problem, path=log.folder, remedy=_ANEW)
+            raise CommitConflict(problem, path=log.folder, remedy=self.system.before_anew + _ANEW)
 
     def _close_readers(self, segments: Mapping[int, _ListedSegment]) -> None:
         for reader in {id(each.reader): each.reader for each in segments.values()}.values():

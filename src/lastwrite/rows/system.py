@@ -53,6 +53,7 @@ class RowSystem(ABC):
     name: str
     is_offset_unique: bool = True  # whether all records of a partition have different offsets
     is_empty_delete: bool = False  # whether an empty value deletes its key, like a null value
+    before_anew: str = ""  # beginning of a remedy: what precedes reading a recreated topic anew
     rounds_move_start: bool = (
         False  # whether compaction sets the log start to the first record left
     )

@@ -231,8 +231,8 @@ class _SparkStream(DataSourceStreamReader):
         self._lose(
             f"{log.name} was deleted and created again: {difference}",
             log,
-            "start the query with a new checkpoint, or set failOnDataLoss=false to read the new "
-            "topic from its first record",
+            f"{self._system.before_anew}start the query with a new checkpoint, or set "
+            "failOnDataLoss=false to read the new topic from its first record",
         )
 
     def _lose(

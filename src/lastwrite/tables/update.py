@@ -605,4 +605,4 @@ def _reject_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
             )
         else:
             continue
-        raise CommitConflict(problem, path=log.folder, remedy=ANEW)
+        raise CommitConflict(problem, path=log.folder, remedy=system.before_anew + ANEW)

@@ -47,6 +47,7 @@ class _RocketmqRows(RowSystem):
     name = "rocketmq"
     is_empty_delete = True
     rounds_move_start = True
+    before_anew = f"{fetching.REBUILD_QUEUE}; then "
 
     def logs_of(
         self,
@@ -121,7 +122,7 @@ class _RocketmqRows(RowSystem):
         in the same log, no record below ``offset`` was stored after the identity's time.
         """
         base, known, stored_ms = identity.split(":")
-        original = fetching.another_original(log, int(base), known)
+        original = fetching.another_original(log, int(base), known, int(stored_ms))
         found = _last_record_before(log, offset)
         if original is not None or found is None:
             return original

@@ -52,7 +52,7 @@ from lastwrite.rocketmq.format.sides import TopicConfig
 from lastwrite.rocketmq.store import archived, live_files, queues
 from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
-from lastwrite.rocketmq.store.ordinary import CommitLogMessages
+from lastwrite.rocketmq.store.ordinary import CommitLogMessages, next_offset
 
 ELSEWHERE = "fetch it into an archive of its own: give another --to"
 GAP = (
@@ -206,34 +206,50 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
     if last is None:
         return None
     why = another_original(log, last[0].base, digest(last[1]))
-    return None if why is None else f"the topic was made anew: {why}"
+    return None if why is None else f"the topic was made anew: {why}; {REBUILD_QUEUE}"
 
 
-def another_original(log: PartitionLog, offset: int, known: str) -> str | None:
+REBUILD_QUEUE = (
+    "if the compaction log has an earlier topic's messages and the commit log has all of the new "
+    "topic's, first move both folders of the queue out of the store, keep them, and run lastwrite "
+    "dispatch"
+)
+
+
+def another_original(
+    log: PartitionLog, offset: int, known: str, stored_ms: int | None = None
+) -> str | None:
     """The reason to believe that the topic was created again after ``offset`` was read.
 
     A broker keeps the compaction log of a deleted topic, and appends the messages of a new topic of
     this name only from the log's end offset on. So the message at ``offset`` in the commit log is
-    compared. Returns None if it is missing or equal.
+    compared. If the commit log has fewer messages, its last one is compared. Returns None if
+    nothing differs.
 
     Args:
         known: digest of the message at ``offset`` when it was read.
+        stored_ms: the largest store time of the messages up to ``offset``, if known.
     """
     if archived.is_archived(log.folder):
         return None
-    found = None
-    with (
-        suppress(LogError),
-        closing(CommitLogMessages(queues.root_of(log.folder), log.name)) as own,
-    ):
+    found, root = None, queues.root_of(log.folder)
+    with suppress(LogError), closing(CommitLogMessages(root, log.name)) as own:
         found = own.find(offset) if own.has_queue else None
+        last = next_offset(root, log.name) - 1 if own.has_queue else -1
+        if found is None and 0 <= last < offset and (latest := own.find(last)) is not None:
+            here = queues.last_record_before(log, last + 1)
+            is_other = here is not None and here[0].base == last and here[1] != latest[1]
+            is_later = stored_ms is not None and latest[0].store_time_ms > stored_ms
+            if is_other or is_later:
+                return (
+                    f"the commit log ends with another message of queue offset {last}, before "
+                    f"{offset}, and the compaction log has the earlier topic's"
+                )
     if found is None or digest(found[1]) == known:
         return None
     return (
         f"its message of queue offset {offset} is another one in the commit log, and the "
-        "compaction log has the earlier topic's; if the commit log still has all messages of the "
-        "new topic, move both folders of the queue out of the store, keep them, and let lastwrite "
-        "dispatch rebuild the queue before you read it again"
+        "compaction log has the earlier topic's"
     )
 
 
