@@ -332,11 +332,11 @@ def ran_a_broker(queue: ModelQueue) -> ModelQueue:
 @pytest.mark.parametrize(
     "change, words",
     [
-        (made_anew, "the topic was made anew: its message of queue offset 39 was stored at"),
-        (made_anew_with_an_old_clock, "its message of queue offset 39 is another one"),
-        (ends_before, "the log ends at queue offset 12 and the archive has offsets up to 40"),
-        (begins_behind, "the messages in between were never compacted: they are lost"),
-        (ran_a_broker, "offset 40 is neither in the compaction log nor in the commit log"),
+        (made_anew, "created again: the message at queue offset 39 was stored at"),
+        (made_anew_with_an_old_clock, "the archive has another message at queue offset 39"),
+        (ends_before, "the log ends at queue offset 12, but the archive has offsets up to 40"),
+        (begins_behind, "The messages in between are lost"),
+        (ran_a_broker, "offset 40 is in neither the compaction log nor the commit log"),
     ],
 )
 def test_log_that_does_not_continue_the_archive_is_refused(
@@ -633,7 +633,7 @@ def test_fetch_and_plan_commands_print_their_results(
     assert cli.run(["inspect", str(to)]) == 0
     assert "orders" in capfd.readouterr().out
     assert cli.run(["plan", str(to), "--like-broker"]) == 1
-    assert "no broker compacts an archive" in capfd.readouterr().out
+    assert "brokers do not compact archives" in capfd.readouterr().out
     assert cli.run(["fetch", str(to), "--to", str(tmp_path / "other")]) == 2
 
 

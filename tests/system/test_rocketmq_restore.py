@@ -188,7 +188,7 @@ def test_tombstones_dropped_by_a_round_stay_effective(trial: Trial) -> None:
 def test_wrong_settings_and_stores_are_refused(trial: Trial) -> None:
     with trial.live.disposable(), RocketmqClient(trial.live.name_server) as client:
         ask = {"topic": "table", "name_server": trial.live.name_server}
-        with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
+        with pytest.raises(InvalidConfig, match="no compaction log of the queue") as undispatched:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
             (trial.lost / "consumequeue" / "table" / "0" / f"{0:020d}").write_bytes(bytes(20_000))
             lastwrite.restore(str(trial.lost), **ask, spark=INLINE)
@@ -229,7 +229,7 @@ def test_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None:
             config={**SMALL_FILES, "delete.retention.ms": 0},
         )
     assert [len(queue.notes) for queue in done.queues] == [1, 1]
-    assert all("accept messages and not serve them" in note for note in done.notes)
+    assert all("accept messages of the queue and not serve them" in note for note in done.notes)
     for queue, messages in trial.topic.messages.items():
         trial.topic.compact(queue, messages[-1].offset + 1)
     again = Broker(trial.live.home, empty, SETTINGS)
@@ -304,7 +304,7 @@ def test_interrupt_names_restored_queues_and_the_same_command_continues(
     trial: Trial,
 ) -> None:
     trial.dispatch()
-    told = "restored and not compacted yet: {}; run the same command again to continue"
+    told = "{} restored, but not compacted yet; run the same command again to continue"
     both = [f"table-{queue}" for queue in sorted(trial.topic.messages)]
     with trial.live.disposable():
         command = ["restore", str(trial.lost), "--from", trial.live.name_server, "--topic", "table"]

@@ -84,7 +84,7 @@ def test_compaction_position_with_an_invalid_queue_number_is_refused(
     root.write_compaction("orders", 0, position=20)
     path = root.write() / "compaction" / "position-checkpoint"
     path.write_text(json.dumps({"queueOffsetMap": {f"orders_{queue}": 5}}))
-    with pytest.raises(CorruptLog, match="names no queue"):
+    with pytest.raises(CorruptLog, match="belongs to no queue"):
         list(lastwrite.dump(str(path)))
 
 

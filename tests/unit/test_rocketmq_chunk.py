@@ -175,7 +175,7 @@ def test_queue_offsets_must_rise() -> None:
     form = RocketmqFormat()
     table, consumed, wanted, _ = form.split(data, 0, len(data), 3)
     assert (len(table), wanted) == (2, -1)
-    with pytest.raises(CorruptLog, match="queue offset 4, expected 5 or more"):
+    with pytest.raises(CorruptLog, match="queue offset 4, but 5 or more is expected"):
         form.split(data, consumed, len(data), 5)
 
 

@@ -45,7 +45,7 @@ def test_cleaner_settings_apply_to_stores(store: Path) -> None:
     status, events = clean(store, **{"log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, set())
     assert [event.text for event in events if isinstance(event, DaemonNote)] == [
-        "log.cleaner.enable is false: nothing is cleaned"
+        "log.cleaner.enable is false, so nothing is compacted"
     ]
     tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
     assert cleaned(clean(store, **tuned)[1]) == {0, 1}
@@ -79,5 +79,5 @@ def test_roots_of_two_systems_are_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
     with pytest.raises(InvalidConfig, match="of several systems"):
         clean(store, tmp_path / "kafka")
-    with pytest.raises(InvalidConfig, match="allows no other files"):
+    with pytest.raises(InvalidConfig, match="allow no other files"):
         lastwrite.clean([str(store)], once=True, spark=INLINE, keep_scans=True)

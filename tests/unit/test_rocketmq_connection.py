@@ -44,7 +44,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def ask(address: str, timeout: float = 5.0) -> Command:
     with RocketmqConnection(address, timeout) as connection:
-        return connection.ask(105, {"topic": "t"}, doing="asking for the route of t")
+        return connection.ask(105, {"topic": "t"}, doing="requesting the route of t")
 
 
 def test_silence_ends_with_the_timeout() -> None:
@@ -113,7 +113,7 @@ def test_unrelated_responses_are_skipped() -> None:
 def test_refused_connection_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(RemoteFailed, match="asking for the route of t: connection refused"):
+    with pytest.raises(RemoteFailed, match="requesting the route of t: connection refused"):
         ask(address)
 
 

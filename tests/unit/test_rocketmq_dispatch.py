@@ -86,7 +86,8 @@ def test_damage_before_the_end_stops_all_queues_there(tmp_path: Path, harm: byte
         (1, 13, 19),
     ]
     assert (
-        f"physical offset {broker.addresses[25]}; lost: queue offsets plain-1 12" in problem.message
+        f"physical offset {broker.addresses[25]}; queue offsets plain-1 12 are lost"
+        in problem.message
     )
     assert read_dispatched(root) == copy(broker, 25).dispatched()
     patch(root, broker, broker.addresses[25], broker.log_bytes(25))
@@ -140,7 +141,7 @@ def test_skipped_queue_offsets_stop_the_dispatch(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", broker)
     report = dispatch(root, broker)
     assert report.exit_status == 3 and report.log_end == gap
-    assert "queue offset 15 of plain-0, where 10 is expected" in report.problems[0].message
+    assert "queue offset 15 of plain-0, but offset 10 is expected" in report.problems[0].message
     assert read_dispatched(root) == copy(broker, 20).dispatched()
 
 
@@ -218,7 +219,7 @@ def test_log_that_lost_its_end_after_a_clean_shutdown_is_damage(tmp_path: Path) 
     (root / "commitlog").mkdir()
     report = dispatch(root, fewer)
     assert report.exit_status == 3 and read_dispatched(root) == before
-    assert "physical offset 0, but it had more" in report.problems[0].message
+    assert "physical offset 0, but records after that were lost" in report.problems[0].message
 
 
 def test_checkpoint_reveals_a_lost_log_end(tmp_path: Path) -> None:
@@ -244,7 +245,8 @@ def test_file_without_a_record_in_the_middle_is_named(tmp_path: Path) -> None:
     report = dispatch(root, broker)
     assert (
         report.exit_status == 3
-        and "the file that begins at 4096 holds no record" in report.problems[0].message
+        and "the file that begins at physical offset 4096 contains no record"
+        in report.problems[0].message
     )
     assert (
         report.damage is not None
@@ -462,7 +464,9 @@ def test_remedy_for_a_single_lost_queue_works(tmp_path: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "plain" / "0")
     (problem,) = all_problems(root)
     assert problem.path == str(root / "consumequeue" / "plain" / "0")
-    assert problem.remedy == "lastwrite dispatch STORE --whole-log builds it"
+    assert problem.remedy == (
+        "run lastwrite dispatch STORE --whole-log, which builds the consume queue"
+    )
     dispatch(root, broker, whole_log=True)
     assert read_dispatched(root) == broker.dispatched() and not all_problems(root)
 
@@ -511,7 +515,7 @@ def test_queue_with_files_of_another_size_is_named(
         path = root / "consumequeue" / topic / "0" / f"{0:020d}"
         good = path.read_bytes()
         path.write_bytes(good + bytes(20))
-        with pytest.raises(CorruptLog, match="those of 2 queues") as refused:
+        with pytest.raises(CorruptLog, match="and 2 queues have files of") as refused:
             dispatch(root, broker)
         assert refused.value.path == str(path)
         path.write_bytes(good)

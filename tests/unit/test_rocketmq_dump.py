@@ -279,7 +279,7 @@ def test_undispatched_messages_are_found_in_the_commit_log(writer: StoreWriter) 
     rows, heard = dumped(writer.root, topic="orders", partition=1, offset=30)
     assert [row["queue_offset"] for row in rows] == list(range(30, 38))
     assert [row["found_by"] for row in rows] == ["consume queue"] + ["commit log (no index)"] * 7
-    assert heard.any("ends before offset 31")
+    assert heard.any("ends before queue offset 31")
 
 
 def test_fillers_and_expired_units_are_skipped(tmp_path: Path) -> None:
@@ -333,9 +333,7 @@ def test_message_is_found_by_address_and_message_id(writer: StoreWriter) -> None
 def test_address_inside_or_outside_a_record_is_explained(writer: StoreWriter) -> None:
     message = writer.sent[50]
     rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset + 17)
-    assert addresses(rows) == [message.physical_offset] and heard.any(
-        "byte 17 of the one that begins"
-    )
+    assert addresses(rows) == [message.physical_offset] and heard.any("byte 17 of the record at")
     rows, heard = dumped(writer.root, commit_log_offset=3995)  # in the blank
     assert rows == [] and heard.any("no record at")
     rows, heard = dumped(writer.root, commit_log_offset=10**9)
@@ -345,7 +343,7 @@ def test_address_inside_or_outside_a_record_is_explained(writer: StoreWriter) ->
 def test_message_id_may_be_a_unique_key(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, message_id=f"{77:032X}")
     assert addresses(rows) == [writer.sent[77].physical_offset] and heard.any(
-        "taken for a unique key"
+        "searched for it as a unique key"
     )
     with pytest.raises(InvalidConfig):
         dumped(writer.root, message_id="xyz")
@@ -407,7 +405,7 @@ def test_wrong_index_file_does_not_change_the_result(writer: StoreWriter, at: in
 
 def test_missing_key_is_reported(writer: StoreWriter) -> None:
     rows, heard = dumped(writer.root, topic="orders", key=b"nobody")
-    assert rows == [] and heard.any("no such message")
+    assert rows == [] and heard.any("no message matches")
 
 
 def test_message_is_found_by_its_unique_key(writer: StoreWriter) -> None:
@@ -516,7 +514,7 @@ def test_expired_message_is_found_in_the_compaction_log(tmp_path: Path) -> None:
     assert [row["queue_offset"] for row in rows] == [
         m.queue_offset for m in sent_to(writer, "orders", 0)
     ]
-    assert heard.any("these are its compaction log's")
+    assert heard.any("Lastwrite reads them from the compaction log")
     assert {row["found_by"] for row in rows} == {"compaction index", "consume queue"}
     shutil.rmtree(tmp_path / "commitlog")
     shutil.rmtree(tmp_path / "consumequeue")
@@ -635,7 +633,7 @@ def test_torn_tail_is_reported(writer: StoreWriter, cut: int) -> None:
         return
     again, heard = dumped(writer.root)
     assert addresses(again) in (addresses(rows)[:-1], addresses(rows))
-    assert len(again) == len(rows) or heard.any("torn tail")
+    assert len(again) == len(rows) or heard.any("the last record is incomplete")
 
 
 def test_records_after_damage_are_dumped(writer: StoreWriter) -> None:
@@ -662,7 +660,11 @@ def test_body_with_a_wrong_checksum_is_shown_and_named(writer: StoreWriter) -> N
     data[bad["position"] + 90] ^= 0x20
     path.write_bytes(bytes(data))
     again, error, _ = damaged(writer.root)
-    assert len(again) == len(rows) and "crc" in again[3]["problem"] and "crc" in error.problem
+    assert (
+        len(again) == len(rows)
+        and "checksum" in again[3]["problem"]
+        and "checksum" in error.problem
+    )
     assert (
         damaged(writer.root, commit_log_offset=bad["physical_offset"])[0][0]["problem"]
         == again[3]["problem"]
@@ -787,7 +789,9 @@ def test_wrong_blank_record_is_named(writer: StoreWriter) -> None:
     data[at : at + 4] = (77).to_bytes(4, "big")
     path.write_bytes(bytes(data))
     rows, error, _ = damaged(writer.root)
-    assert len(rows) == len(writer.sent) and error.at == at and "77 bytes are left" in error.problem
+    assert (
+        len(rows) == len(writer.sent) and error.at == at and "a size of 77 bytes" in error.problem
+    )
 
 
 def test_topics_file_gives_the_number_of_queues(writer: StoreWriter) -> None:
@@ -813,7 +817,7 @@ def test_record_checksum_is_verified(tmp_path: Path) -> None:
         data.replace(b"KEYS\x01k", b"KEYS\x01x").ljust(1000, b"\0")
     )  # what no checksum of a body covers
     rows, error, _ = damaged(tmp_path)
-    assert rows[0]["problem"] == "the record's checksum does not hold" and error.at == 0
+    assert rows[0]["problem"] == "the record has a wrong checksum" and error.at == 0
     assert lastwrite.inspect(str(tmp_path)).exit_status == 3
 
 
@@ -897,7 +901,9 @@ def test_unsupported_file_of_a_store_is_named(tmp_path: Path, name: str) -> None
     for file in ("timerwheel", "timerlog/00000000000000000000", "odd"):
         (tmp_path / file).write_bytes(b"\xff" * 100)
     for command in (lambda path: list(lastwrite.dump(path)), lastwrite.inspect):
-        with pytest.raises(NotALog, match="RocketMQ store that Lastwrite does not read"):
+        with pytest.raises(
+            NotALog, match="Lastwrite does not read this file or folder of a RocketMQ store"
+        ):
             command(str(tmp_path / name))
 
 

@@ -47,7 +47,7 @@ def test_truncated_frame_is_refused() -> None:
 
 
 def test_binary_header_is_unsupported() -> None:
-    with pytest.raises(UnsupportedFormat, match="form 1"):
+    with pytest.raises(UnsupportedFormat, match="serialization type 1"):
         decode_command(b"\x01\x00\x00\x02{}")
 
 

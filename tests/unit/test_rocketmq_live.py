@@ -56,7 +56,7 @@ def test_signature_covers_fields_by_name_and_the_body() -> None:
 
 
 def test_access_key_without_a_secret_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="go together"):
+    with pytest.raises(InvalidConfig, match="only one of accessKey and secretKey"):
         RocketmqClientConfig(access_key="me")
 
 
@@ -79,7 +79,9 @@ class TwoBrokers:
 
 def test_topic_on_two_brokers_needs_a_broker_name() -> None:
     client = cast("RocketmqClient", TwoBrokers())
-    with pytest.raises(InvalidConfig, match=r"rocketmq://h:1/a, and for each another --to"):
+    with pytest.raises(
+        InvalidConfig, match=r"rocketmq://h:1/a; fetch each broker into another --to"
+    ):
         sources_of(client, cluster_of("rocketmq://h:1"), None, None, ())
     (source,) = sources_of(client, cluster_of("rocketmq://h:1/b"), None, None, ())
     assert source.queue == MessageQueue("t", "b", 0)

@@ -124,7 +124,7 @@ def test_every_command_names_abort_after_a_kill(store: Path, command: str) -> No
     with pytest.raises(LogHeld) as told:
         COMMANDS[command](str(store))
     assert str(told.value).startswith(
-        f"{store}/abort: the store's broker (process 4711) was killed, or runs where its lock"
+        f"{store}/abort: the store's broker (process 4711) was killed, or is running and its lock"
     )
 
 
@@ -136,7 +136,7 @@ def test_daemon_uses_the_same_messages(store: Path) -> None:
                 [str(store)], once=True, spark=INLINE, tell=lambda e: said.append(e.text)
             )
     live, killed = said
-    assert "— stop the broker first [LW-401]; nothing is cleaned there until then" in live
+    assert "— stop the broker first [LW-401]; nothing is compacted there until then" in live
     assert killed.startswith(f"{store}/abort: the store's broker (process 4711) was killed")
 
 
@@ -299,7 +299,7 @@ def test_store_with_a_part_of_another_store_is_refused(tmp_path: Path) -> None:
     (other / "compaction").symlink_to(store / "compaction")
     before = read_files(store)
     for work in (lastwrite.compact, lastwrite.dispatch):
-        with pytest.raises(InvalidConfig, match="into another store"):
+        with pytest.raises(InvalidConfig, match="leads from here into the store"):
             work(str(other), spark=INLINE)
     assert read_files(store) == before
 

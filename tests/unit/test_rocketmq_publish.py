@@ -134,7 +134,7 @@ def without_index(root: Path) -> None:
     ("harm", "kind", "words"),
     [
         (marked, CorruptLog, "killed while it replaced"),
-        (replicating, CorruptLog, "while it rebuilt"),
+        (replicating, CorruptLog, "while it copied this queue"),
         (without_index, LogError, "lack each other|another program deleted"),
     ],
 )
@@ -172,19 +172,17 @@ def test_inconsistent_change_is_refused_before_the_store_changes(root: Path) -> 
         return QueueChange(name=T0, gone=gone, pairs=pairs)
 
     wrong = {
-        "is there and stays": lambda: change(made(root, 0, [1])),
-        "is no name": lambda: change(made(root, 0, [1], "0.log"), gone=(FIRST,)),
-        "files of|each has this name": lambda: change(
-            made(root, 0, [1], file_name(1000)), gone=(FIRST,)
-        ),
-        "holds no record": lambda: change(made(root, 0, []), gone=(FIRST,)),
+        "already exists and is not replaced": lambda: change(made(root, 0, [1])),
+        "is not a valid file name": lambda: change(made(root, 0, [1], "0.log"), gone=(FIRST,)),
+        "the file size": lambda: change(made(root, 0, [1], file_name(1000)), gone=(FIRST,)),
+        "has no record": lambda: change(made(root, 0, []), gone=(FIRST,)),
         "offsets would begin at 0 again": lambda: change(gone=(FIRST, SECOND)),
-        "one name": lambda: change(made(root, 0, [1]), made(root, 0, [1]), gone=(FIRST,)),
-        "the others have": lambda: change(
+        "the same name": lambda: change(made(root, 0, [1]), made(root, 0, [1]), gone=(FIRST,)),
+        "the other files have": lambda: change(
             replace(made(root, 0, [1]), index_path=__file__), gone=(FIRST,)
         ),
-        "was deleted during compaction": lambda: change(gone=(file_name(9 * LOG_BYTES),)),
-        "could not look at the new file": lambda: change(
+        "another program deleted the file": lambda: change(gone=(file_name(9 * LOG_BYTES),)),
+        "could not check the new file": lambda: change(
             Pair(FIRST, "nowhere", "nowhere"), gone=(FIRST,)
         ),
     }
@@ -250,7 +248,7 @@ def test_only_remaining_tree_is_never_removed(root: Path) -> None:
     old = contents(root)
     with (
         lock.hold(str(root), [T0]),
-        pytest.raises(CommitConflict, match="is missing, but its other tree"),
+        pytest.raises(CommitConflict, match="is missing, but the folder beside it"),
     ):
         publish.recover(str(root), T0)
     assert contents(root) == old

@@ -198,9 +198,9 @@ def test_bytes_that_are_not_a_record_are_refused() -> None:
         decoded(bytes(200))
     with pytest.raises(CorruptLog, match="blank record"):
         decoded(encode_blank(200) + bytes(192))
-    with pytest.raises(CorruptLog, match="magic DAA320A8"):
+    with pytest.raises(CorruptLog, match="magic is DAA320A8"):
         decoded(EXAMPLE_V1[:7] + b"\xa8" + EXAMPLE_V1[8:])
-    with pytest.raises(CorruptLog, match="record of 90 bytes"):
+    with pytest.raises(CorruptLog, match="size is 90 bytes"):
         decoded((90).to_bytes(4, "big") + EXAMPLE_V1[4:])
 
 

@@ -39,7 +39,7 @@ def test_settings_are_parsed_from_text_and_values() -> None:
     ("name", "value", "said"),
     [
         ("compactionMapedFileSize", "1", "did you mean compactionMappedFileSize"),
-        ("zzz", "1", "settings that have an effect"),
+        ("zzz", "1", "use one of the settings"),
         ("delete.retention.ms", "-1", "at least 0"),
         ("delete.retention.ms", "soon", "whole number"),
         ("keyless.messages", "maybe", "one of drop, keep"),

@@ -98,7 +98,7 @@ def test_missing_or_uncompacted_topic_is_refused(root: Path, tmp_path: Path) -> 
     (tmp_path / "other" / "commitlog" / FIRST).write_bytes(b"")
     with pytest.raises(NotALog, match="lastwrite dispatch"):
         queues.find_queues(str(tmp_path / "other"))
-    with pytest.raises(NotALog, match="not compacted"):
+    with pytest.raises(NotALog, match="not a compaction log"):
         queues.find_queues(str(tmp_path / "other" / "commitlog"))
     with pytest.raises(NotALog):
         queues.find_queues(str(tmp_path / "nothing"))
@@ -333,7 +333,7 @@ def test_dirty_ratio_decides_whether_a_round_is_due(root: Path) -> None:
 
 
 def test_keep_scans_is_refused_for_a_store(root: Path) -> None:
-    with pytest.raises(InvalidConfig, match="allows no other files"):
+    with pytest.raises(InvalidConfig, match="allow no other files"):
         compact(root, {}, START_MS, keep_scans=True)
 
 
@@ -437,7 +437,7 @@ def test_closed_file_without_a_record_and_an_end_is_damage(root: Path) -> None:
     for place in (LOG, INDEX):
         emptied(root / place / SECOND)
     before = read_files(root)
-    assert problems_of(root) == ["a closed file without a record and without an end mark"]
+    assert problems_of(root) == ["the file is closed, but has no record and no end mark"]
     told = clean(root)
     assert told[0].status is Status.DAMAGED and told[2].status is Status.CLEANED
     assert {name: data for name, data in read_files(root).items() if "/ctopic/0/" in name} == {
@@ -457,7 +457,7 @@ def test_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
     assert not problems_of(root) if end > 40 else problems_of(root)
     write_store(root, [queue_of(count=5, position=40)])
     assert problems_of(root) == [
-        "its records end before queue offset 12, but compaction has reached 40"
+        "the log's records end before queue offset 12, but compaction has reached offset 40"
     ]
     assert clean(root)[0].status is Status.DAMAGED
 
@@ -503,7 +503,7 @@ def test_records_lost_from_the_compaction_log_are_named(
         at = int(units["physical_offset"][keep]) - pair.name
         log.write_bytes(before[0][:at].ljust(len(before[0]), b"\0"))
         (problem,) = queues.read_queue(place).problems
-        assert f"it ends before queue offset {first_lost}" in problem.message
+        assert f"the log file ends before queue offset {first_lost}" in problem.message
         assert (problem.path, problem.position) == (str(log), at)
         assert ("lastwrite dispatch" in str(problem.remedy)) == (number == last)
         if number == last:
@@ -531,7 +531,7 @@ def test_missing_middle_file_pair_is_named(dispatched_store: tuple[Path, Broker]
     for file in files:
         file.unlink()
     (problem,) = queues.read_queue(place).problems
-    assert f"it ends before queue offset {lost}" in problem.message
+    assert f"the log file ends before queue offset {lost}" in problem.message
     for file, data in content.items():
         file.write_bytes(data)
     assert not queues.read_queue(place).problems
@@ -560,7 +560,7 @@ def test_remedies_lose_no_message(root: Path) -> None:
     (problem,) = reading.read_queue(
         str(root), reading.StoreFolder.COMPACTION_LOG, TopicPartition(TOPIC, 0)
     ).problems
-    assert str(problem.remedy).startswith("keep it")
+    assert str(problem.remedy).startswith("keep the file")
     (root / LOG / f"{FIRST}.delete").unlink()
     (root / INDEX / SECOND).unlink()
     with pytest.raises(CorruptLog) as refused:
@@ -569,7 +569,7 @@ def test_remedies_lose_no_message(root: Path) -> None:
     (root / "commitlog").mkdir()
     (root / "commitlog" / CUT_GUARD).write_bytes(b"old")
     (problem,) = reading.read_commit_log(str(root)).problems
-    assert str(problem.remedy) == "leave it there, and run lastwrite cut STORE --undo"
+    assert str(problem.remedy) == "leave the file there, and run lastwrite cut STORE --undo"
 
 
 def test_remedies_never_say_to_remove_a_file() -> None:

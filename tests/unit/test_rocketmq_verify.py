@@ -362,10 +362,10 @@ def test_wrong_field_of_a_unit_is_named(writer: StoreWriter, name: str) -> None:
 
 RECORD_DAMAGE: dict[str, tuple[int, bytes, int, str]] = {
     # from the record: where, what; where it is named, and how
-    "magic": (4, b"\0", 0, "no magic of a record"),
-    "queue": (15, b"\7", 0, "a record of orders queue 7 in the log of orders-0"),
-    "body": (-1, b"?", 0, "checksum does not hold"),
-    "size": (0, b"\x7f", 0, "up to the next whole record are lost"),
+    "magic": (4, b"\0", 0, "the record's magic is wrong"),
+    "queue": (15, b"\7", 0, "the compaction log of orders-0 has a record of orders queue 7"),
+    "body": (-1, b"?", 0, "the body has a wrong checksum"),
+    "size": (0, b"\x7f", 0, "before the next undamaged record are lost"),
 }
 
 

@@ -108,7 +108,7 @@ def test_record_at_or_below_an_earlier_offset_is_skipped(tmp_path: Path) -> None
 def test_record_that_fits_in_no_file_is_refused(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     assert append(writer, [record(0, "k", LOG_BYTES - 8)]) == 1
-    with pytest.raises(InvalidConfig, match="fits no file"):
+    with pytest.raises(InvalidConfig, match="does not fit into a file"):
         append(writer, [record(1, "k", LOG_BYTES - 7)])
     writer.abandon()
     assert list(tmp_path.iterdir()) == []

@@ -106,8 +106,8 @@ def test_round_on_a_rocketmq_store_lists_unchanged_files(tmp_path: Path) -> None
     found = named(root, report)
     assert found.keys() == entries_of(root) - {"compaction"}
     assert {name for name, why in found.items() if why == UNKNOWN} == {"odd", "config/odd.json"}
-    assert found["commitlog"] == "has no address of a compaction log"
-    assert found["config/consumerOffset.json"] == "queue offsets, which compaction does not change"
+    assert found["commitlog"] == "it has no address of a compaction log"
+    assert found["config/consumerOffset.json"] == "offsets, which compaction does not change"
     (line,) = untouched_lines(report.untouched)
     assert line.endswith(f"unknown files, left unchanged: {root}/odd, {root}/config/odd.json")
 

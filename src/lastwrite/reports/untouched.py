@@ -6,7 +6,7 @@ from typing import Final
 
 from lastwrite.reports.document import FrozenDocument
 
-UNKNOWN: Final = "Lastwrite does not know this file; check it before a broker starts"
+UNKNOWN: Final = "Lastwrite does not recognize this file; check it before you start a broker"
 
 
 class UntouchedFile(FrozenDocument, frozen=True):

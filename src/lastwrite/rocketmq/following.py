@@ -36,7 +36,10 @@ class RocketmqFollowResult:
 
     def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
-            raise InvalidConfig("one live cluster at a time", remedy="start one for each")
+            raise InvalidConfig(
+                "several sources were given, but one command follows one live cluster",
+                remedy="run one command for each cluster",
+            )
         (url,) = wanted.sources
         self._wanted = wanted
         self._address = cluster_of(url)
@@ -67,7 +70,7 @@ class RocketmqFollowResult:
                 self.stop()
                 raise
         if self._is_stopped:
-            raise LogError("the work was stopped", remedy="start again when you like")
+            raise LogError("the fetch was stopped", remedy="run the same command again to continue")
         return found
 
     def _learn(self) -> None:
@@ -90,7 +93,10 @@ class RocketmqFollowResult:
         known: set[TopicPartition] = {each.name for each in self._sources}
         gone = known - {each.name for each in sources}
         for topic in sorted({name.topic for name in gone} - topics):
-            wanted.progress.note(f"{topic} is not in the cluster any more: its archive stays")
+            wanted.progress.note(
+                f"{topic} no longer exists in the cluster: its archive was kept, and is no "
+                "longer updated"
+            )
         for name in gone:
             self._run.forget(name)
         self._topics, self._sources, self._learnt_s = topics, sources, now_s
@@ -100,7 +106,7 @@ class RocketmqFollowResult:
         asked = self._wanted.topic
         for text in (asked,) if isinstance(asked, str) else asked or ():
             if not any(is_asked(text, (name,)) for name in topics):
-                note = f"waited for: {text}, of which the cluster has no topic yet"
+                note = f"waiting for {text}: the cluster has no such topic yet"
                 self._wanted.progress.note(note)
 
     def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:

@@ -36,7 +36,10 @@ class CopyFollowResult:
 
     def __init__(self, wanted: FollowRequest) -> None:
         if len(wanted.sources) > 1:
-            raise InvalidConfig("one copy at a time", remedy="start one for each")
+            raise InvalidConfig(
+                "several sources were given, but one command follows one copied store",
+                remedy="run one command for each copy",
+            )
         self._root = wanted.sources[0].removeprefix(SCHEME)
         self._wanted = wanted
         self._stopped = Event()
@@ -56,10 +59,10 @@ class CopyFollowResult:
         except NotALog as error:
             if wanted.is_once:
                 raise
-            self._say(f"waited for: {error}")
+            self._say(f"waiting for a compaction log: {error}")
             return []
         if self._stopped.is_set():
-            raise LogError("the work was stopped", remedy="start again when you like")
+            raise LogError("the fetch was stopped", remedy="run the same command again to continue")
         found = fetch_queues(folders, wanted.to, rules, True, None, wanted.progress)
         return [self._followed(each, asked_ms) for each in found.partitions]
 

@@ -94,7 +94,10 @@ def fetch_live(request: FollowRequest) -> LogsFetched:
         RemoteFailed: no name server answers, or a broker may skip messages.
     """
     if len(request.sources) > 1:
-        raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
+        raise InvalidConfig(
+            "several sources were given, but one command fetches from one live cluster",
+            remedy="run one command for each cluster",
+        )
     address = cluster_of(request.sources[0])
     reject_if_broken(request.to)
     with closing(
@@ -146,7 +149,10 @@ def sources_of(
                 found[str(source.name)] = source
     if not found:
         raise NotALog(
-            "no topic that is compacted", path=path, remedy="name one by --topic and --topic-config"
+            "the cluster has no topic with cleanup.policy=COMPACTION",
+            path=path,
+            remedy="name a topic with --topic, and declare it as compacted with --topic-config "
+            "TOPIC:cleanup.policy=compact",
         )
     listed = ((each.name, key) for key, each in found.items())
     return [found[key] for key in choose(listed, None, partition, path, unit="queue")]
@@ -195,7 +201,10 @@ def queues_of(
             raise _refusal(topic, f"{SCHEME}{address}", bool(queues))
         return []
     if settings is not None and settings.has_batch_queues:
-        raise InvalidConfig(f"{topic} has queues of batches", remedy="leave it out")
+        raise InvalidConfig(
+            f"{topic} has batch consume queues, which fetch does not support",
+            remedy="name the other topics with --topic",
+        )
     broker = queues[0].broker
     if is_compacted:
         reject_reader_with_holes(client, broker)
@@ -209,10 +218,10 @@ def _queues_of(client: RocketmqClient, address: ClusterAddress, topic: str) -> l
     brokers = sorted({queue.broker for queue in readable})
     if address.broker is None and len(brokers) > 1:
         raise InvalidConfig(
-            f"{topic} is on {len(brokers)} brokers, whose queues have the same numbers",
+            f"{topic} is on {len(brokers)} brokers, and their queues have the same numbers",
             path=f"{SCHEME}{address}",
-            remedy=f"name one, as {SCHEME}{address}/{brokers[0]}, and for each another --to; it "
-            f"has: {', '.join(brokers)}",
+            remedy=f"name one broker in the address: {SCHEME}{address}/{brokers[0]}; fetch each "
+            f"broker into another --to; the brokers are {', '.join(brokers)}",
         )
     return [queue for queue in readable if address.broker in (None, queue.broker)]
 
@@ -225,12 +234,16 @@ def _is_declared(topic: str, overrides: Sequence[Override]) -> bool:
 
 def _refusal(topic: str, path: str, has_queues: bool) -> LogError:
     if not has_queues:
-        return NotALog(f"{topic} has no queue there that can be read", path=path)
+        return NotALog(
+            f"{topic} has no readable queue at this address",
+            path=path,
+            remedy="check the topic's perm and the broker name in the address",
+        )
     return InvalidConfig(
-        f"no broker compacts {topic}: its cleanup.policy is another",
+        f"no broker compacts {topic}: its cleanup.policy is not COMPACTION",
         path=path,
-        remedy=f"if its last writes are all that counts: --topic-config {topic}:cleanup.policy="
-        "compact",
+        remedy="if only the last message of each key counts, give --topic-config "
+        f"{topic}:cleanup.policy=compact",
     )
 
 
@@ -519,16 +532,22 @@ class _QueueWalk:
         """Check that the commit log has the pulled message, because a topic may be re-created."""
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
-            words = f"the topic was made anew: offset {offset} is another message in the commit log"
+            words = (
+                "the topic was deleted and created again: the commit log has another message "
+                f"at queue offset {offset}"
+            )
             raise fetching.no_continuation(words, self._puller.path, HoldReason.ANOTHER)
 
     def _lost(self, first: int, until: int, offset: int) -> NotContinued:
         if not self._source.is_compacted:
-            words = f"offset {offset}, and perhaps others below {until}, are no longer on the broker: they are lost"
+            words = (
+                f"the broker no longer has the message of queue offset {offset}, and may have "
+                f"lost others below {until}"
+            )
             return fetching.no_continuation(words, self._puller.path, HoldReason.GAP, fetching.GAP)
         words = (
-            f"offsets {first} to {until - 1} were compacted, and deletes that the archive needs may "
-            f"be lost: the commit log no longer has offset {offset}"
+            f"the broker compacted queue offsets {first} to {until - 1}, and the commit log no "
+            f"longer has offset {offset}: deletes that the archive needs may be lost"
         )
         return fetching.no_continuation(words, self._puller.path, HoldReason.DELETES, fetching.GAP)
 
@@ -544,15 +563,22 @@ def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueu
     """The reason why the broker's queue does not continue the archive. Returns None if it does."""
     queue, known = source.queue, _broker_of(before.source)
     if known not in (None, queue.broker):
-        return f"it has the queue of broker {known}, and this is that of {queue.broker}"
+        return (
+            f"the archive has the queue of broker {known}, and the source is the queue of "
+            f"broker {queue.broker}"
+        )
     if end < before.end_offset:
-        where = f"the queue ends at offset {end}, the archive at {before.end_offset}"
-        return f"{where}: it was cut, its broker lags, or the topic was made anew"
+        where = f"the broker's queue ends at offset {end}, and the archive at {before.end_offset}"
+        return (
+            f"{where}: the queue was truncated, the broker lags behind, or the topic was "
+            "deleted and created again"
+        )
     if source.is_compacted and (ends := puller.commit_bounds()[1]) < end:
         return (
-            f"its compaction log ends at offset {end}, and its consume queue at {ends}: the topic "
-            "was made anew or its newest messages were lost, and until offsets pass that end its "
-            "broker serves old messages instead of new ones"
+            f"the broker's compaction log ends at queue offset {end}, and its consume queue at "
+            f"{ends}: the topic was deleted and created again, or its newest messages were "
+            f"lost. Until the consume queue passes offset {end}, the broker serves old messages "
+            "instead of new ones"
         )
     if not before.end_offset:
         return None
@@ -569,9 +595,9 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
         offset, stored_ms = int(row["queue_offset"]), int(row["store_time"])
         if stored_ms > before.last_stored_ms:
             return (
-                f"the topic was made anew: its message of queue offset {offset} was stored at time "
-                f"{stored_ms}, and the archive had all below offset {end} by "
-                f"{before.last_stored_ms}"
+                f"the topic was deleted and created again: the message at queue offset {offset} "
+                f"was stored at time {stored_ms}, and the archive had all messages below offset "
+                f"{end} by time {before.last_stored_ms}"
             )
         pulled = digest(_record_of(last[0], row))
         # A broker keeps the compaction log of a deleted topic, and serves it for a new topic of
@@ -579,8 +605,9 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
         original = puller.original(offset) if is_compacted else None
         if original is not None and digest(original[1]) != pulled:
             return (
-                f"the topic was made anew: its message of queue offset {offset} is another one in "
-                "the commit log, and its broker serves old messages instead of new ones"
+                "the topic was deleted and created again: the commit log has another message "
+                f"at queue offset {offset}. The broker serves messages of the old topic instead "
+                "of new ones"
             )
         found = pulled if offset == end - 1 else None
     if before.last_message is None:
@@ -589,7 +616,10 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
         original = puller.original(end - 1)
         found = None if original is None else digest(original[1])
     if found not in (None, before.last_message):
-        return f"the topic was made anew: its message of queue offset {end - 1} is another one"
+        return (
+            "the topic was deleted and created again: the archive has another message at queue "
+            f"offset {end - 1}"
+        )
     return None
 
 

@@ -55,7 +55,7 @@ class RocketmqSystem(System):
 
     name = "rocketmq"
     scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
-    kind_of_path = "a store of RocketMQ"
+    kind_of_path = "a RocketMQ store"
     offset_span = LONG_MAX
     joins_parts = False  # a file has at most 2 GiB, and records have addresses
     # Scan results are not stored, because a broker does not load a queue's folder with other files.
@@ -137,11 +137,11 @@ class RocketmqSystem(System):
         """
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
         if like_broker and log.is_closed:
-            raise InvalidConfig("no broker compacts an archive", remedy="leave out --like-broker")
+            raise InvalidConfig("brokers do not compact archives", remedy="leave out --like-broker")
         if like_broker:
             if include_active:
                 raise InvalidConfig(
-                    "a broker never compacts the active file",
+                    "brokers never compact the active file",
                     remedy="leave out --like-broker or --include-active",
                 )
             settings = replace(

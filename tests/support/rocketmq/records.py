@@ -180,12 +180,14 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
         except CorruptLog as error:
             if "size is 0" in error.problem:
                 return found, at, kernels.END
-            if "of magic" in error.problem:
+            if "magic is" in error.problem:
                 return found, at, kernels.BAD_MAGIC
             return (
                 found,
                 at,
-                kernels.BAD_SIZE if "record of" in error.problem[:9] else kernels.BAD_LENGTHS,
+                kernels.BAD_SIZE
+                if error.problem.startswith("the record's size is")
+                else kernels.BAD_LENGTHS,
             )
         if check_crc and not message.body_crc_holds:
             return found, at, kernels.BAD_CRC

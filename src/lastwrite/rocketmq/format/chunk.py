@@ -42,7 +42,9 @@ from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 _ROWS = 4096  # initial rows of each table
 _ROW_BYTES = 512  # memory for one row in all tables
 _KEEP = f"nothing was changed; {RESTORE_QUEUE}"
-_UNDECODABLE = f"{_KEEP}, or keep the record as it is with --config undecodable.messages=keep"
+_UNDECODABLE = (
+    f"{_KEEP}, or keep the undecodable record unchanged with --config undecodable.messages=keep"
+)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
@@ -110,7 +112,8 @@ class RocketmqFormat:
             if not framed:
                 offset = int(bad["queue_offset"])
                 raise CorruptLog(
-                    f"queue offset {offset}, expected {lowest_offset} or more",
+                    f"the record has queue offset {offset}, but {lowest_offset} or more is "
+                    "expected",
                     int(bad["position"]) + 20,
                     remedy=_KEEP,
                 )
@@ -225,7 +228,7 @@ class RocketmqFormat:
         filled: int,
     ) -> None:
         """Raises UnsupportedFormat: a RocketMQ queue is compacted by offset only."""
-        raise UnsupportedFormat("a RocketMQ queue is compacted by offset alone")
+        raise UnsupportedFormat("a RocketMQ queue is compacted by offset only")
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
         """1 if the batch's record is below ``offset``, else 0."""

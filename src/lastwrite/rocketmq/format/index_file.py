@@ -72,8 +72,8 @@ def index_bytes(slots: int, entries: int) -> int:
     """
     if slots < 1 or entries < 2:
         raise InvalidConfig(
-            f"an index file of {slots} slots and {entries} entries",
-            remedy="set maxHashSlotNum and maxIndexNum to the values that the broker uses",
+            f"an index file cannot have {slots} slots and {entries} entries",
+            remedy="set maxHashSlotNum and maxIndexNum to the broker's values",
         )
     return INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * entries
 
@@ -86,7 +86,8 @@ def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
     """
     if len(data) - at < INDEX_HEADER.size:
         raise TruncatedLog(
-            f"index file header cut short: {len(data) - at} of {INDEX_HEADER.size} bytes", at
+            f"the index file ends inside its header: {len(data) - at} of {INDEX_HEADER.size} bytes",
+            at,
         )
     header = IndexHeader._make(INDEX_HEADER.unpack_from(data, at))
     return header._replace(count=max(header.count, 1))
@@ -170,13 +171,19 @@ class IndexFile:
             slots = find_slots(data)
         if slots is None:
             if header.count > 1:
-                raise CorruptLog("header and entries of the index file contradict each other", 36)
+                raise CorruptLog(
+                    "the header's slot count and the entries of the index file contradict each "
+                    "other",
+                    36,
+                )
             # Without entries, any number of slots is right.
             slots = max((len(data) - INDEX_HEADER.size) // 84, 1)
         held = header.count if header.count > 1 else 0
         needed = INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * held
         if slots < 1 or needed > len(data):
-            raise TruncatedLog(f"index file of {len(data)} bytes that needs {needed}", len(data))
+            raise TruncatedLog(
+                f"the index file has {len(data)} bytes, but its header requires {needed}", len(data)
+            )
         return cls(data, slots, header)
 
     @property
@@ -219,14 +226,21 @@ class IndexFile:
         found = []
         while number:
             if not 0 < number < self.header.count:
-                raise CorruptLog(f"slot {slot} points to entry {number} of {self.header.count - 1}")
+                raise CorruptLog(
+                    f"slot {slot} points to entry {number}, but the last entry is "
+                    f"{self.header.count - 1}"
+                )
             entry = self.entry(number)
             if entry.hash % self.slots != slot or entry.hash < 0:
-                raise CorruptLog(f"slot {slot} points to entry {number}, which belongs elsewhere")
+                raise CorruptLog(
+                    f"slot {slot} points to entry {number}, which belongs to another slot"
+                )
             if entry.hash == wanted:
                 found.append(entry.physical_offset)
             if not 0 <= entry.previous < number:
-                raise CorruptLog(f"entry {number} is followed by {entry.previous}")
+                raise CorruptLog(
+                    f"entry {number} points to entry {entry.previous}, which is not before it"
+                )
             number = entry.previous
         return found
 

@@ -112,12 +112,12 @@ CODES = {
     OK: "whole records",
     NEED_MORE: "the bytes end inside a record",
     BLANK: "a blank record ends the file",
-    END: "nothing was written from here on",
-    BAD_SIZE: "a record's size is below that of its fixed fields",
-    BAD_MAGIC: "no magic of a record",
-    BAD_LENGTHS: "the lengths of body, topic and properties do not make the record's size",
-    BAD_CRC: "the body's checksum does not hold",
-    BAD_ORDER: "queue offsets do not rise",
+    END: "the file has no record from here on",
+    BAD_SIZE: "the record's size is smaller than its fixed fields",
+    BAD_MAGIC: "the record's magic is wrong",
+    BAD_LENGTHS: "the lengths of body, topic and properties contradict the record's size",
+    BAD_CRC: "the body has a wrong checksum",
+    BAD_ORDER: "the queue offset is not higher than the one before",
 }
 
 # A DLedger commit log has a header before each record: magic i32, size i32 (header included), index

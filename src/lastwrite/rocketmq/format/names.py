@@ -56,10 +56,11 @@ DELETED_SUFFIX = ".delete"
 # The remedy for a file with this suffix. Until a broker's compaction has finished, the file may
 # have the only copy of some messages.
 UNFINISHED_REMEDY = (
-    "keep it, because it may have the only copy of some messages; if every file marked "
-    f"{DELETED_SUFFIX} still exists, move the queue's new files away and remove the mark from the "
-    "names of log and index files; otherwise finish the broker's work with the files in "
-    f"{COMPACTING}"
+    "keep the file, because it may have the only copy of some messages. If every file marked "
+    f"{DELETED_SUFFIX} still exists, move the queue's new files out of the store, and remove "
+    f"the suffix {DELETED_SUFFIX} from the log and index files. Otherwise move the files in "
+    f"{COMPACTING} into the queue's folder, and the files marked {DELETED_SUFFIX} out of the "
+    "store"
 )
 
 # The remedy for a damaged compaction log. Replicas compact independently, so a single file of
@@ -155,9 +156,9 @@ def log_sizes(
     index = compaction_cq_mapped_file_size // _BATCH_UNIT_BYTES * _BATCH_UNIT_BYTES
     if index <= 0:
         raise InvalidConfig(
-            f"compactionCqMappedFileSize is {compaction_cq_mapped_file_size}, less than a unit of "
-            f"{_BATCH_UNIT_BYTES} bytes",
-            remedy="set it to the value that the broker uses",
+            f"compactionCqMappedFileSize is {compaction_cq_mapped_file_size}, which is less "
+            f"than one unit of {_BATCH_UNIT_BYTES} bytes",
+            remedy="set it to the broker's value",
         )
     count, rest = divmod(compaction_mapped_file_size, index)
     if count < _FEWEST_INDEXES:
@@ -166,7 +167,8 @@ def log_sizes(
         count += 1
     if count * index > _MAX_I32:
         raise InvalidConfig(
-            f"compactionMappedFileSize of {compaction_mapped_file_size} makes files of {count * index} bytes",
-            remedy="set it to the value that the broker uses",
+            f"compactionMappedFileSize is {compaction_mapped_file_size}, which results in files "
+            f"of {count * index} bytes, more than 2 GiB",
+            remedy="set it to the broker's value",
         )
     return count * index, index

@@ -185,7 +185,7 @@ def compression_of(sys_flag: int) -> Compression:
         return Compression.NONE
     kind = sys_flag & COMPRESSION_MASK
     if kind not in _COMPRESSIONS:
-        raise UnsupportedFormat(f"unknown compression type {kind >> 8}", 36)
+        raise UnsupportedFormat(f"the record has the unknown compression type {kind >> 8}", 36)
     return _COMPRESSIONS[kind]
 
 
@@ -313,24 +313,35 @@ def decode_message(buffer: Buffer, at: int, end: int) -> RocketmqMessage:
     topic_length_bytes = 2 if head.magic == MAGIC_V2 else 1
     fixed = 74 + born_bytes + store_bytes + topic_length_bytes
     if size < fixed:
-        raise CorruptLog(f"record of {size} bytes, its fixed fields take {fixed}", at)
+        raise CorruptLog(
+            f"the record's size is {size} bytes, but its fixed fields take {fixed}", at
+        )
     stored_at = at + RECORD_HEAD.size + born_bytes
     (store_time_ms,) = STORE_TIME.unpack_from(buffer, stored_at)
     tail_at = stored_at + STORE_TIME.size + store_bytes
     tail = RecordTail._make(RECORD_TAIL.unpack_from(buffer, tail_at))
     body_at = tail_at + RECORD_TAIL.size
     if not 0 <= tail.body_length <= size - fixed:
-        raise CorruptLog(f"body of {tail.body_length} bytes in a record of {size}", body_at - 4)
+        raise CorruptLog(
+            f"the body length is {tail.body_length}, which does not fit into a record of {size} "
+            "bytes",
+            body_at - 4,
+        )
     place = body_at + tail.body_length
     topic_length = _signed(buffer, place, topic_length_bytes)
     if not 0 <= topic_length <= size - fixed - tail.body_length:
-        raise CorruptLog(f"topic of {topic_length} bytes in a record of {size}", place)
+        raise CorruptLog(
+            f"the topic length is {topic_length}, which does not fit into a record of {size} bytes",
+            place,
+        )
     topic_at = place + topic_length_bytes
     place = topic_at + topic_length + 2
     properties_length = _signed(buffer, place - 2, 2)
     if properties_length != end - place:
         raise CorruptLog(
-            f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2
+            f"the properties length is {properties_length}, but the record has {end - place} "
+            "bytes left",
+            place - 2,
         )
     properties_bytes = bytes(buffer[place:end])
     return RocketmqMessage(
@@ -351,18 +362,20 @@ def _record_size(buffer: Buffer, at: int, end: int) -> int:
     """The size field of the record at ``at``; raises like ``decode_message``."""
     left = end - at
     if left < BLANK_BYTES:
-        raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
+        raise TruncatedLog(f"the file ends inside a record: {max(left, 0)} bytes are left", at)
     size, magic = BLANK.unpack_from(buffer, at)
     if magic == MAGIC_BLANK:
-        raise CorruptLog(f"a blank record, which ends the file {size} bytes before its last", at)
+        raise CorruptLog(f"a blank record fills the last {size} bytes of the file", at)
     if size == 0:
-        raise CorruptLog("no record: its size is 0, as after the last one written", at)
+        raise CorruptLog("no record begins here: the size is 0", at)
     if magic not in (MAGIC_V1, MAGIC_V2):
-        raise CorruptLog(f"record of magic {magic & 0xFFFF_FFFF:08X}", at + 4)
+        raise CorruptLog(f"no record begins here: the magic is {magic & 4294967295:08X}", at + 4)
     if size < SMALLEST_RECORD_BYTES:
-        raise CorruptLog(f"record of {size} bytes", at)
+        raise CorruptLog(f"the record's size is {size} bytes, less than the smallest record", at)
     if size > left:
-        raise TruncatedLog(f"record cut short: {left} of {size} bytes", at)
+        raise TruncatedLog(
+            f"the file ends inside a record: it has {left} of the record's {size} bytes", at
+        )
     return int(size)
 
 
@@ -500,19 +513,19 @@ def _inflate(body: bytes, body_at: int, limit_bytes: int) -> bytes:
     try:
         out = stream.decompress(body, limit_bytes + 1)  # 0 would mean no limit
     except zlib.error as error:
-        raise CorruptLog(f"broken zlib data: {error}", body_at) from None
+        raise CorruptLog(f"the body's zlib data is damaged: {error}", body_at) from None
     if len(out) > limit_bytes:
         raise _past_limit(limit_bytes, body_at)
     if not stream.eof:
-        raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", body_at)
+        raise CorruptLog(f"the body's zlib data ends early, after {len(out)} bytes", body_at)
     return out
 
 
 def _past_limit(limit_bytes: int, body_at: int) -> OutOfMemoryBudget:
     return OutOfMemoryBudget(
-        f"a body decompresses to more than {limit_bytes} bytes",
+        f"the body decompresses to more than {limit_bytes} bytes",
         body_at,
-        remedy="allow more memory with --memory",
+        remedy="raise --memory",
     )
 
 
@@ -541,7 +554,8 @@ def split_inner(
     count = _number(message, INNER_NUM)
     if count is not None and count != len(found):
         raise CorruptLog(
-            f"inner batch of {len(found)} messages whose INNER_NUM is {count}", message.body_at
+            f"the inner batch has {len(found)} messages, but its INNER_NUM is {count}",
+            message.body_at,
         )
     return found
 
@@ -552,7 +566,7 @@ def _number(message: RocketmqMessage, name: str) -> int | None:
         return None
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
-        raise CorruptLog(f"inner batch with {name} {text!r}", message.body_at)
+        raise CorruptLog(f"the inner batch has the invalid {name} {text!r}", message.body_at)
     return int(text)
 
 
@@ -560,19 +574,29 @@ def _decode_item(body: bytes, at: int, record: RocketmqMessage) -> tuple[Rocketm
     left = len(body) - at
     place = record.body_at + at
     if left < _SMALLEST_ITEM_BYTES:
-        raise CorruptLog(f"message of an inner batch in {left} bytes", place)
+        raise CorruptLog(
+            f"the inner batch has a message that needs more than the {left} bytes left", place
+        )
     head = InnerHead._make(INNER_HEAD.unpack_from(body, at))
     if not _SMALLEST_ITEM_BYTES <= head.size <= left:
-        raise CorruptLog(f"message of an inner batch of {head.size} bytes, {left} are left", place)
+        raise CorruptLog(
+            f"a message of the inner batch has a size of {head.size} bytes, but {left} are left",
+            place,
+        )
     if not 0 <= head.body_length <= head.size - _SMALLEST_ITEM_BYTES:
-        wrong = f"body of {head.body_length} bytes in a message of {head.size}"
+        wrong = (
+            f"a message of the inner batch has a size of {head.size} bytes and a body of "
+            f"{head.body_length}"
+        )
         raise CorruptLog(wrong, place + 16)
     end = at + head.size
     properties_at = at + INNER_HEAD.size + head.body_length + 2
     properties_length = _signed(body, properties_at - 2, 2)
     if properties_length != end - properties_at:
         raise CorruptLog(
-            f"properties of {properties_length} bytes, {end - properties_at} are left", place
+            f"a message of the inner batch has a properties length of {properties_length}, but "
+            f"{end - properties_at} bytes are left",
+            place,
         )
     raw = body[properties_at:end]
     item = replace(
@@ -619,13 +643,13 @@ def parse_message_id(text: str) -> tuple[Host, int]:
     if len(raw) not in (16, 28) or len(text) != 2 * len(raw):
         raise InvalidConfig(
             f"{text!r} is not an offset message id",
-            remedy="it has 32 hex digits, or 56 with an IPv6 address",
+            remedy="give an id of 32 hexadecimal digits, or of 56 for an IPv6 address",
         )
     host = _decode_host(raw, 0, len(raw) - 8)
     physical_offset = _signed(raw, len(raw) - 8, 8)
     if physical_offset < 0:
         raise InvalidConfig(
-            f"message id {text} names address {physical_offset}",
-            remedy="give one as a broker gives it",
+            f"message id {text} contains the invalid physical offset {physical_offset}",
+            remedy="give the id that the broker returned",
         )
     return host, physical_offset

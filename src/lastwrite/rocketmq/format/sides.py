@@ -71,7 +71,7 @@ def decode_checkpoint(data: Buffer) -> Checkpoint:
         TruncatedLog: fewer bytes than the six numbers need.
     """
     if len(data) < CHECKPOINT.size:
-        raise TruncatedLog(f"checkpoint of {len(data)} bytes", len(data))
+        raise TruncatedLog(f"the checkpoint has only {len(data)} bytes", len(data))
     return Checkpoint._make(CHECKPOINT.unpack_from(data, 0))
 
 
@@ -178,7 +178,7 @@ def decode_delay_offsets(data: bytes) -> dict[int, int]:
         CorruptLog: the data is not JSON, or a value is not a number.
     """
     return {
-        _number(level, "a level of delay"): _number(offset, f"offset of delay level {level}")
+        _number(level, "a delay level"): _number(offset, f"offset of delay level {level}")
         for level, offset in _member(_json(data), "offsetTable").items()
     }
 
@@ -337,9 +337,11 @@ def _json(data: bytes) -> Any:
     try:
         return json.loads(_BARE_NAME.sub(_quoted, text))
     except json.JSONDecodeError as error:
-        raise CorruptLog(f"no JSON: {error.msg}", _byte_of(text, error.pos)) from None
+        raise CorruptLog(
+            f"the file is not valid JSON: {error.msg}", _byte_of(text, error.pos)
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"no JSON: {error}") from None
+        raise CorruptLog(f"the file is not valid JSON: {error}") from None
 
 
 def _byte_of(text: str, place: int) -> int:
@@ -368,5 +370,5 @@ def _number(value: Any, what: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,19}", value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise CorruptLog(f"{what} is {value!r}, no whole number")
+        raise CorruptLog(f"{what} is {value!r}, not an integer")
     return value

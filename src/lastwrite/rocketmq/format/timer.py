@@ -74,7 +74,7 @@ def decode_timer_checkpoint(data: Buffer) -> TimerCheckpoint:
         TruncatedLog: fewer bytes than the numbers need.
     """
     if len(data) < TIMER_CHECKPOINT.size:
-        raise TruncatedLog(f"a timer checkpoint of {len(data)} bytes", len(data))
+        raise TruncatedLog(f"the timer checkpoint has only {len(data)} bytes", len(data))
     return TimerCheckpoint._make(TIMER_CHECKPOINT.unpack_from(data, 0))
 
 

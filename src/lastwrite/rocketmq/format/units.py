@@ -170,13 +170,17 @@ def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:
     if size < 1:
         return None
     if size < EXTENSION_UNIT.size:
-        raise CorruptLog(f"extension unit of {size} bytes", at)
+        raise CorruptLog(f"the extension unit's size is {size} bytes, which is invalid", at)
     if size > end - at:
-        raise TruncatedLog(f"extension unit cut short: {end - at} of {size} bytes", at)
+        raise TruncatedLog(
+            f"the file ends inside an extension unit: it has {end - at} of {size} bytes", at
+        )
     head = ExtensionHead._make(EXTENSION_UNIT.unpack_from(buffer, at))
     if not 0 <= head.bitmap_length <= size - EXTENSION_UNIT.size:
         raise CorruptLog(
-            f"bitmap of {head.bitmap_length} bytes in an extension unit of {size}", at + 18
+            f"the bitmap length is {head.bitmap_length}, which does not fit into an extension "
+            f"unit of {size} bytes",
+            at + 18,
         )
     start = at + EXTENSION_UNIT.size
     return Extension(

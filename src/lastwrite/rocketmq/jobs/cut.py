@@ -54,13 +54,17 @@ def cut(
     """
     root = links.home_of(str(path))
     if not is_store(root):
-        raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
+        raise NotALog(
+            "the folder is not a RocketMQ store",
+            path=root,
+            remedy="give the broker's storePathRootDir",
+        )
     if (at is None) == (not undo):
         raise InvalidConfig(
-            "give either a place for a cut, or an undo", remedy="give --at OFFSET or --undo"
+            "cut needs either an offset or --undo", remedy="give --at OFFSET or --undo"
         )
     if undo and dry_run:
-        raise InvalidConfig("an undo has no dry run", remedy="leave out --dry-run")
+        raise InvalidConfig("--undo has no dry run", remedy="leave out --dry-run")
     reject_other_layouts(root, "cut", config)
     settings = DispatchConfig.from_names(config or {})
     elsewhere = ",".join(filter(None, (settings.commit_log_folders, settings.read_only_folders)))
@@ -69,10 +73,11 @@ def cut(
         os.path.realpath(folder.strip()) != own for folder in elsewhere.split(",") if folder.strip()
     ):
         raise InvalidConfig(
-            f"the commit log is in {elsewhere}, and a cut changes only files of the store",
+            f"the commit log is in {elsewhere}, and cut changes only files inside the store; "
+            "nothing was changed",
             path=root,
-            remedy="on a copy of the store, put the log's files into its folder commitlog, and "
-            "cut there",
+            remedy="copy the store, put the commit log's files into the folder commitlog of the "
+            "copy, and run cut on the copy",
         )
     with lock.hold(root, {*reading.list_queues(root, StoreFolder.COMPACTION_LOG), _ALL}):
         if undo:

@@ -135,7 +135,11 @@ def dispatch(  # one parameter for each option of the command line
     settings = DispatchConfig.from_names(config or {})
     root = links.home_of(str(path))
     if not is_store(root):
-        raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
+        raise NotALog(
+            "the folder is not a RocketMQ store",
+            path=root,
+            remedy="give the broker's storePathRootDir",
+        )
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = progress or NoProgress()
     reject_other_layouts(root, "dispatch", config)
@@ -160,7 +164,8 @@ def dispatch(  # one parameter for each option of the command line
             if job.installed:
                 done = ", ".join(job.installed)
                 progress.note(
-                    f"{done} of {root} are in place; run the same command again for the rest"
+                    f"{root}: {done} were installed before the failure; run the same command "
+                    "again to install the others"
                 )
             with contextlib.suppress(LogError, OSError):
                 trees.clear(root)  # if this fails, the next dispatch removes the files
@@ -177,8 +182,9 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
     parent = shared_folder(runner)
     if parent is None:
         raise InvalidConfig(
-            "the workers of a cluster share no folder for scratch files",
-            remedy="name one by --conf spark.lastwrite.scratch=DIR, or run with --master local[*]",
+            "the Spark workers share no folder for scratch files",
+            remedy="give a folder that all workers can reach with --conf "
+            "spark.lastwrite.scratch=DIR, or run with --master local[*]",
         )
     return ScratchFolders(parent or None, 0 if parent else plan.scratch_bytes)
 
@@ -274,10 +280,13 @@ class _Dispatch:
         self._look_at_queues()
         self._look_at_logs()
         if reading.list_queues(self.root, StoreFolder.EXTENSION):
-            wrong = "dispatch adds no consume queue extensions for the messages that it dispatches"
+            wrong = (
+                "dispatch adds no consume queue extension units for the messages that it dispatches"
+            )
             remedy = (
-                "nothing to do: the units have the tags code, and filters by SQL read the "
-                "messages; a broker with enableConsumeQueueExt adds extensions for later messages"
+                "nothing to do: consume queue units contain the tags code, and SQL filters "
+                "read the messages; a broker with enableConsumeQueueExt adds extension units "
+                "for later messages"
             )
             path = os.path.join(self.root, StoreFolder.EXTENSION)
             problem = Problem(ProblemKind.UNSUPPORTED, wrong, path, None, remedy)
@@ -357,7 +366,7 @@ class _Dispatch:
         if self.sizes.batch % 46:
             raise InvalidConfig(
                 f"mapperFileSizeBatchConsumeQueue of {batch} is not a multiple of 46",
-                remedy="set it to the value that the broker uses",
+                remedy="set it to the broker's value",
             )
 
     def _look_at_logs(self) -> None:
@@ -383,8 +392,8 @@ class _Dispatch:
         self.sizes.log, self.sizes.log_index = sizes
         if self.sizes.log_index < 2 * 46:
             raise InvalidConfig(
-                f"a compaction index of {self.sizes.log_index} bytes has no room for a message",
-                remedy="set compactionCqMappedFileSize to the value that the broker uses",
+                f"a compaction index of {self.sizes.log_index} bytes is too small for one message",
+                remedy="set compactionCqMappedFileSize to the broker's value",
             )
         for kind, name in self.queues:
             if kind is QueueKind.ORDINARY and name.topic in compacted:
@@ -460,8 +469,11 @@ class _Dispatch:
             wrong = f"{walking.WORDS[last.stop]}, and the log continues in {following.path}"
         elif following.start != file.end:
             is_there = any(other.start == file.end for other in self.log)
-            what = "holds no record" if is_there else "is missing"
-            wrong = f"the file that begins at {file.end} {what}, and the log continues after it"
+            what = "contains no record" if is_there else "is missing"
+            wrong = (
+                f"the file that begins at physical offset {file.end} {what}, and later files of "
+                "the log exist"
+            )
         else:
             return True
         self.bad = file, last.end, wrong
@@ -477,7 +489,8 @@ class _Dispatch:
         elif last.stop != kernels.END:
             wrong = f"{words}: the log ends at physical offset {last.end}"
             remedy = (
-                "nothing to do: a crash cut the last record short, and a broker's start removes it"
+                "nothing to do: a crash truncated the last record, and the broker removes it "
+                "when it starts"
             )
             self.report.problems.append(recovered(wrong, file.path, last.end - file.start, remedy))
 
@@ -495,11 +508,14 @@ class _Dispatch:
     def _note_bad_light_queues(self, count: int, address: int) -> None:
         file = self._file_of(address)
         wrong = (
-            f"the record names a light queue that takes no units, or an invalid offset in it, like "
-            f"{count} records of this piece of the log; a broker's dispatch fails at such a record "
-            "again and again"
+            f"{count} records in this part of the log, first this one, name a light queue that "
+            "cannot have units, or an invalid light queue offset; a broker's dispatch fails at "
+            "such a record and does not continue"
         )
-        remedy = "that light queue and the later ones of the record were left out; everything else was built"
+        remedy = (
+            "dispatch skipped that light queue and the later light queues of the record, and "
+            "built everything else"
+        )
         problem = Problem(ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy)
         self.report.problems.append(problem)
 
@@ -607,15 +623,18 @@ class _Dispatch:
         file = self._file_of(address)
         if int(row[rules.FLAGS]) & rules.IS_LIGHT:
             wrong = (
-                f"records name the light queue {raw!r}, queue {queue}: no folder has such a name"
+                f"records name the light queue {raw!r}, queue {queue}, which is not a valid "
+                "folder name"
             )
-            remedy = "that queue was left out; everything else was built"
+            remedy = "dispatch skipped that queue and built everything else"
             problem = Problem(
                 ProblemKind.UNSUPPORTED, wrong, file.path, address - file.start, remedy
             )
         else:
-            wrong = f"records of topic {raw!r}, queue {queue}: no folder can have such a name"
-            remedy = "they were left out; no client can have sent them"
+            wrong = (
+                f"records name the topic {raw!r}, queue {queue}, which is not a valid folder name"
+            )
+            remedy = "dispatch skipped these records; no client can have sent them"
             problem = damaged(wrong, file.path, address - file.start, remedy)
         if problem not in self.report.problems:
             self.report.problems.append(problem)
@@ -699,7 +718,7 @@ class _Dispatch:
         gaps = [one for one in built if one.gap_at >= 0]
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
-            wrong = f"the log lacks records: it has {worst.gap}"
+            wrong = f"records are missing from the log: it has {worst.gap}"
             self.bad = self._file_of(worst.gap_at), worst.gap_at, wrong
             self.until = self.report.log_end = min(self.until, worst.gap_at)
             units, built = self._build_again()
@@ -732,9 +751,13 @@ class _Dispatch:
             return not ahead
         proofs = []
         if ahead:
-            proofs.append(f"consume queues list records there: queue offsets {_in_words(ahead)}")
+            proofs.append(
+                f"consume queues have units for later records: queue offsets {_in_words(ahead)}"
+            )
         if self.settings.has_index and self.index.last_address >= self.until:
-            proofs.append(f"the index names the physical offset {self.index.last_address}")
+            proofs.append(
+                f"the index files have an entry for physical offset {self.index.last_address}"
+            )
         checkpoint = dispatched.read_checkpoint(self.root)
         reached = max(checkpoint.confirm_offset, checkpoint.consume_queue_offset)
         if reached > self.until:
@@ -745,10 +768,11 @@ class _Dispatch:
         if self.log and self.until >= self.log[-1].start:
             place, position = self.log[-1].path, self.until - self.log[-1].start
         message = (
-            f"the log ends at physical offset {self.until}, but it had more: {'; '.join(proofs)}"
+            f"the commit log ends at physical offset {self.until}, but records after that were "
+            f"lost: {'; '.join(proofs)}"
         )
         if self.goes_on:
-            remedy = "--unclean gives up these records, as a broker's start does"
+            remedy = "--unclean was given: the lost records are given up, as when a broker starts"
             self.report.problems.append(recovered(message, place, position, remedy))
             return True
         damage = LogDamage(
@@ -761,7 +785,10 @@ class _Dispatch:
             lost=beyond.ranges_of(ahead, "consume queue"),
             beyond=[],
         )
-        give_up = "where no copy has the missing records, --unclean gives them up, as a broker's start does"
+        give_up = (
+            "if no copy has the missing records, give them up with --unclean, as a broker does "
+            "when it starts"
+        )
         self._tell(message, damage, is_changed=False, what_else=give_up)
         return False
 
@@ -797,14 +824,14 @@ class _Dispatch:
             and one.next_number >= 0
         }
         lost = beyond.lost_between(there, ahead, rest, ends)
-        which = "which queue offsets are lost is unknown"
+        which = "Lastwrite cannot determine which queue offsets are lost"
         if lost:
-            which = f"lost: queue offsets {beyond.in_words(lost)}"
-        message = f"{words}; the record begins at physical offset {address}; {which}"
+            which = f"queue offsets {beyond.in_words(lost)} are lost"
+        message = f"{words}; the damage begins at physical offset {address}; {which}"
         if rest.records:
             message += (
-                f"; {rest.records:,} whole records follow from physical offset {rest.first}: "
-                f"queue offsets {_in_words(rest.queues)}"
+                f"; from physical offset {rest.first} {rest.records:,} undamaged records "
+                f"follow, queue offsets {_in_words(rest.queues)}"
             )
         damage = LogDamage(
             physical_offset=address,
@@ -816,18 +843,21 @@ class _Dispatch:
             lost=lost,
             beyond=beyond.ranges_of(rest.queues, "records"),
         )
-        give_up = f"lastwrite cut STORE --at {address} gives up the log from here on, and keeps aside what it removes"
+        give_up = (
+            f"or give up the log from the damage on with lastwrite cut STORE --at {address}, "
+            "which keeps the removed files for --undo"
+        )
         self._tell(message, damage, is_changed=not ahead, what_else=give_up)
 
     def _tell(self, message: str, damage: LogDamage, *, is_changed: bool, what_else: str) -> None:
         done = (
-            "everything before this place was dispatched" if is_changed else "nothing was changed"
+            "everything before the damage was dispatched" if is_changed else "nothing was changed"
         )
         save = (
-            "copy the store before a broker starts on it, because that start may cut the log here "
-            "and remove the rest"
+            "copy the store before you start a broker on it: the broker may truncate the log "
+            "at this record"
         )
-        remedy = f"{done}; {save}; restore the file from a replica; {what_else}"
+        remedy = f"{done}; {save}; then restore the file from a replica; {what_else}"
         self.report.problems.append(damaged(message, damage.path, damage.position, remedy))
         self.report.damage = damage
 
@@ -894,9 +924,13 @@ class _Dispatch:
         )
         if one.too_large:
             folder = reading.queue_folder(os.path.join(self.root, StoreFolder.COMPACTION_LOG), name)
-            wrong = f"{one.too_large} records are too large for a compaction log's files"
+            wrong = (
+                f"{one.too_large} records are larger than a file of the compaction log, and "
+                "were skipped"
+            )
             remedy = (
-                "a broker loses them too; raise compactionMappedFileSize before the log is made"
+                "a broker skips them too; raise compactionMappedFileSize before the compaction "
+                "log is created"
             )
             self.report.problems.append(
                 Problem(ProblemKind.UNSUPPORTED, wrong, folder, None, remedy)
@@ -913,8 +947,8 @@ def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
     if others:
         path = next(path for path, size in sizes.items() if size != common)
         wrong = (
-            f"files of {_bytes(sizes[path])} bytes, and those of {count} queues have "
-            f"{_bytes(common)}"
+            f"this queue has files of {_bytes(sizes[path])} bytes, and {count} queues have "
+            f"files of {_bytes(common)} bytes"
         )
         raise CorruptLog(wrong, None, path, remedy)
     return common

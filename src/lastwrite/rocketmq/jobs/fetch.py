@@ -54,7 +54,9 @@ def fetch_queues(
     for folder in folders:
         if is_archived(folder):
             raise InvalidConfig(
-                "an archive already", path=folder, remedy="lastwrite compact --to copies archives"
+                "the source is already an archive",
+                path=folder,
+                remedy="to copy an archive, run lastwrite compact --to",
             )
         root = ROCKETMQ.root_of(folder)
         ROCKETMQ.refuse_if_held(root, [ROCKETMQ.name_of(folder)])

@@ -73,10 +73,10 @@ class _RocketmqRows(RowSystem):
         ]
         if not names and topics is None and wants is None:
             raise NotALog(
-                "no compaction log in this store",
+                "this store has no compaction log",
                 path=path,
-                remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch "
-                "makes it of the commit log",
+                remedy="only topics with cleanup.policy=COMPACTION have a compaction log; "
+                "lastwrite dispatch builds it from the commit log",
             )
         lock.reject_if_held(root, names)
         logs = []
@@ -128,11 +128,11 @@ class _RocketmqRows(RowSystem):
             return original
         last, last_stored_ms, record = found
         if last == int(base) and fetching.digest(record) != known:
-            return f"its message of queue offset {base} is another one"
+            return f"the message at queue offset {base} differs"
         if last != int(base) and last_stored_ms > int(stored_ms):
             return (
-                f"its message of queue offset {last} was stored at {last_stored_ms}, and "
-                f"all below offset {offset} were stored by {stored_ms}"
+                f"the message at queue offset {last} was stored at time {last_stored_ms}, but "
+                f"all messages below offset {offset} were stored by time {stored_ms}"
             )
         return None
 
@@ -178,7 +178,9 @@ def _tells_less(root: str, name: TopicPartition) -> bool:
             queue.range_of(number)
     except FilesMoved:
         raise CommitConflict(
-            "the queue's files have changed", path=root, remedy=TRY_AGAIN
+            "another program changed the queue's files during the command",
+            path=root,
+            remedy=TRY_AGAIN,
         ) from None
     return any(note.kind is not ProblemKind.GAP for note in queue.notes)
 
@@ -227,7 +229,9 @@ def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
             )
     except FilesMoved:
         raise CommitConflict(
-            "the queue's files have changed", path=root, remedy=TRY_AGAIN
+            "another program changed the queue's files during the command",
+            path=root,
+            remedy=TRY_AGAIN,
         ) from None
     problem = next(each for each in log.problems if each.kind is ProblemKind.DAMAGED)
     raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)

@@ -94,9 +94,11 @@ class StoreDumpRequest:
         if len(given) > 1:
             raise InvalidConfig(f"{' and '.join(given)} exclude each other")
         if self.index and (given or self.whole_batches):
-            raise InvalidConfig(f"{(given or ['--batches'])[0]} finds messages, not index entries")
+            raise InvalidConfig(
+                f"{(given or ['--batches'])[0]} selects messages, but --index lists index entries"
+            )
         if self.index and self.last is not None:
-            raise InvalidConfig("--last picks messages, not index entries")
+            raise InvalidConfig("--last selects messages, but --index lists index entries")
         if self.offset is not None and self.time_ms is not None:
             raise InvalidConfig("--offset and --time exclude each other: both set the start")
 
@@ -203,7 +205,7 @@ class _StoreDump:
                         row["decoded"] = _decoded(row)
                     yield row
         if not any_row and wanted.is_found:
-            self._say("no such message")
+            self._say("no message matches")
 
     def _is_other(self, found: MessageMatch, row: Row) -> bool:
         """Whether only other messages of the inner batch have the requested key."""
@@ -280,7 +282,7 @@ class _StoreDump:
         root = self._place.root
         if finder.log.files or root is None or not list_queues(root, StoreFolder.COMPACTION_LOG):
             return False
-        self._say("there is no commit log: these are the compaction logs")
+        self._say("the store has no commit log; Lastwrite reads the compaction logs")
         return True
 
     def _queues(self, finder: StoreFinder) -> Iterator[MessageMatch]:
@@ -316,7 +318,8 @@ class _StoreDump:
             if not any_found:
                 upto = "" if end is None else f" up to offset {end}"
                 self._say(
-                    f"the commit log no longer has the messages of {name}{upto}: these are its compaction log's"
+                    f"the commit log no longer has the messages of {name}{upto}; Lastwrite "
+                    "reads them from the compaction log"
                 )
             any_found = True
             yield found
@@ -334,7 +337,8 @@ class _StoreDump:
         if not found:
             if self._place.root is not None:
                 self._say(
-                    "no queue of such a name has a folder: its index was rebuilt in memory from the commit log"
+                    "no matching queue has a folder; the index was rebuilt in memory from the "
+                    "commit log"
                 )
             found = set(finder.queues_in_log(self._topic, self._queue))
         return sorted(found)
@@ -343,8 +347,9 @@ class _StoreDump:
         wanted, place = self._wanted, self._place
         if (wanted.commit_log_offset, wanted.message_id, wanted.time_ms) != (None, None, None):
             raise InvalidConfig(
-                "a compaction log is asked by queue offset or by key: its records have addresses of their own",
-                remedy="leave --compacted out, or give --offset or --key",
+                "a compaction log can be searched only by queue offset or key, because its "
+                "records have other addresses than in the commit log",
+                remedy="leave out --compacted, or give --offset or --key",
             )
         key = wanted.key if wanted.key is not None else wanted.unique_key
         if place.file is not None and (place.root is None or place.name is None):
@@ -372,7 +377,9 @@ class _StoreDump:
         if place.root is None:
             if place.part is None:
                 raise InvalidConfig(
-                    "a log file by itself has no index", path=place.path, remedy="give the store"
+                    "a log file outside a store has no index",
+                    path=place.path,
+                    remedy="give the path of the store",
                 )
             yield from self._index_log(read_files(place.path), place.part, place.name)
             return

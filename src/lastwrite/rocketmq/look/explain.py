@@ -30,7 +30,7 @@ class RocketmqOutcomeRules(OutcomeRules):
     """RocketMQ's sentences about the outcome for a message."""
 
     active = "in the active file"
-    forget_clean = "the queue is taken out of compaction/position-checkpoint"
+    forget_clean = "the queue is removed from compaction/position-checkpoint"
 
     @classmethod
     def place(cls, offset: int) -> str:
@@ -45,28 +45,29 @@ class RocketmqOutcomeRules(OutcomeRules):
         assert stored_ms is not None and due_ms is not None
         waits = due_ms - self.round.now_ms
         message += (
-            f"; it was stored at time {stored_ms}, and delete.retention.ms, "
-            f"{self.round.policy.tombstone_retention_ms}, "
+            f"; it was stored at time {stored_ms}, and delete.retention.ms "
+            f"({self.round.policy.tombstone_retention_ms}) "
         )
         if facts.goes:
-            return self.next_expired(f"{message}passed {-waits} ms ago")
+            return self.next_expired(f"{message}expired {-waits} ms ago")
         if due_ms > LONG_MAX:
             return OutcomeReason(
                 RecordOutcome.LATER,
-                f"{message}reaches beyond the last moment",
-                "no round of ours drops it; a broker's own run does, at once",
+                f"{message}ends after the largest possible time",
+                "Lastwrite never removes it; the broker's own compaction removes it at once",
             )
         if waits <= 0:
             return OutcomeReason(
                 RecordOutcome.LATER,
-                f"{message}passed, but it is the queue's last message, by which a broker knows the "
-                "queue's end",
-                "the first round after another message is written drops it",
+                f"{message}expired, but it is the queue's last message, from which a broker "
+                "determines the queue's end",
+                "the first compaction after another message is written removes it",
             )
         return OutcomeReason(
             RecordOutcome.LATER,
-            f"{message}passes in {waits} ms",
-            f"the first round at or after time {due_ms} drops it, and a round needs dirty messages",
+            f"{message}expires in {waits} ms",
+            f"the first compaction at or after time {due_ms} removes it, if the queue has dirty "
+            "messages",
             due_ms,
         )
 
@@ -81,8 +82,8 @@ class RocketmqExplainer(RecordExplainer):
         settings = RocketmqConfig.from_names(options.config)
         found = range_of(log, settings, options.now_ms, options.include_active)
         all_clean = (
-            f"all messages below queue offset {log.end_offset} were compacted before, "
-            "and none was written since"
+            f"all messages below queue offset {log.end_offset} were compacted before, and no "
+            "message was written since"
         )
         holds = _holds(found, log, settings, options.now_ms)
         return RangeReasons(
@@ -114,10 +115,10 @@ def _holds(
         active, first = log.segments[-1], max(at[Hold.ACTIVE_SEGMENT], found.first_dirty)
         yield Reason(
             Rule.ACTIVE_SEGMENT,
-            f"queue offsets {first} to {log.end_offset - 1}, {active.size_bytes} bytes, lie in the "
-            "active file, which no round touches",
-            "with a message that finds no room in the file or in its index: for it a broker begins "
-            "the next file; where no broker appends any more, --include-active cleans it",
+            f"queue offsets {first} to {log.end_offset - 1} ({active.size_bytes} bytes) are in "
+            "the active file, which compaction does not change",
+            "when the active file or its index is full and the broker begins the next file; if "
+            "no broker appends any more, --include-active compacts the active file",
             from_offset=first,
         )
 

@@ -124,10 +124,13 @@ def export(  # one parameter for each option of the command line
     Damage does not raise. It is in the report, and all whole messages were written.
     """
     if format not in FORMATS:
-        raise InvalidConfig(f"unknown format {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
+        raise InvalidConfig(
+            f"unknown format {format!r}", remedy=f"give one of: {', '.join(FORMATS)}"
+        )
     if format == "parquet" and find_spec("pyarrow") is None:
         raise EnvironmentUnfit(
-            "Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json"
+            "the format parquet needs pyarrow",
+            remedy="pip install 'lastwrite[frames]', or give --format json",
         )
     log = _find_log(path, config)
     is_file = os.path.isfile(path)
@@ -172,9 +175,9 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
         root = place.root
         return up_to_dispatched(root, lambda: read_commit_log(root, config))
     raise InvalidConfig(
-        "only a commit log is written as a folder",
+        "--to exports only a commit log",
         path=path,
-        remedy="give the store, or leave --to out",
+        remedy="give the path of the store, or leave out --to",
     )
 
 

@@ -180,13 +180,18 @@ class StoreFinder:
         if size is None:
             size = int.from_bytes(self._reader.read(address, 4), "big", signed=True)
         if not 0 < size <= RECORD_LIMIT_BYTES:
-            raise CorruptLog(f"no record begins at {address}")
+            raise CorruptLog(f"no record begins at physical offset {address}")
         data = self._reader.read(address, size)
         message = decode_message(data, 0, len(data))
         if message.size != size:
-            raise CorruptLog(f"the record at {address} has {message.size} bytes, not {size}")
+            raise CorruptLog(
+                f"the record at physical offset {address} has {message.size} bytes, not {size}"
+            )
         if message.physical_offset != address:
-            raise CorruptLog(f"the record at {address} has the address {message.physical_offset}")
+            raise CorruptLog(
+                f"the record at physical offset {address} contains the physical offset "
+                f"{message.physical_offset}"
+            )
         return message
 
     def found(self, message: RocketmqMessage, address: int, by: str) -> MessageMatch:
@@ -198,7 +203,9 @@ class StoreFinder:
         """The record that begins at ``address``, else the record that contains that byte."""
         file = self.log.find(address)
         if file is None:
-            self.say(f"no file of {self.place} has address {address}: {self._bounds()}")
+            self.say(
+                f"no file of {self.place} contains physical offset {address}: {self._bounds()}"
+            )
             return
         try:
             yield self.found(self.read(address), address, BY_ADDRESS)
@@ -208,12 +215,13 @@ class StoreFinder:
         for _, position, message in self._walk().records(file.start, file.end):
             if file.start + position <= address < file.start + position + message.size:
                 self.say(
-                    f"no record begins at {address}: it is byte {address - file.start - position} of the one that "
-                    f"begins at {file.start + position}"
+                    f"no record begins at physical offset {address}: it is byte "
+                    f"{address - file.start - position} of the record at physical offset "
+                    f"{file.start + position}"
                 )
                 yield MessageMatch(message, file.path, position, BY_SCAN)
                 return
-        self.say(f"no record at address {address} of {file.path}")
+        self.say(f"{file.path}: no record at physical offset {address}")
 
     def by_message_id(self, text: str, topic: str | None) -> Iterator[MessageMatch]:
         """The record with the offset message id ``text``, else the records with this unique key.
@@ -231,12 +239,14 @@ class StoreFinder:
             try:
                 message = self.read(address)
             except LogError as error:
-                self.say(f"{text} names address {address}, but {error.problem}")
+                self.say(
+                    f"message id {text} contains physical offset {address}, but {error.problem}"
+                )
             else:
                 if message.store_host != host:
                     self.say(
-                        f"{text} is of the store {host}; the record at that address was stored by "
-                        f"{message.store_host}"
+                        f"message id {text} names the store host {host}, but the record was "
+                        f"stored by {message.store_host}"
                     )
                 yield self.found(message, address, BY_ADDRESS)
                 return
@@ -244,16 +254,19 @@ class StoreFinder:
         by_key = self.by_key(text, topic, is_unique=True)
         first = next(by_key, None)
         if first is not None:
-            self.say(f"no message at the address in the id {text}; it is taken for a unique key")
+            self.say(
+                f"no message at the physical offset in {text}; Lastwrite searched for it as a "
+                "unique key"
+            )
             yield first
             yield from by_key
         elif len(self._said) == before:
-            self.say(f"no message has the id or the unique key {text}")
+            self.say(f"no message has the message id or unique key {text}")
 
     def _bounds(self) -> str:
         if not self.log.files:
-            return "there is none"
-        return f"it has {self.log.start} to {self.log.end - 1}"
+            return "the log has no file"
+        return f"the log has {self.log.start} to {self.log.end - 1}"
 
     def _walk(self) -> LogWalk:
         return LogWalk(self.log, self._note)
@@ -296,8 +309,8 @@ class StoreFinder:
         for unit in self._units(name, first):
             if self._is_expired(unit) and reached == self.log.start:  # no record was found yet
                 self.say(
-                    f"the consume queue of {name} begins with messages that the commit log no longer "
-                    f"has (it begins at {self.log.start})"
+                    f"the consume queue of {name} begins with messages that the commit log no "
+                    f"longer has; the commit log begins at physical offset {self.log.start}"
                 )
                 any_unit = True
                 continue
@@ -305,8 +318,9 @@ class StoreFinder:
                 message = self._believed(unit, name, next_offset)
             except _Contradiction as wrong:
                 self.say(
-                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} is wrong ({wrong}): "
-                    f"the index of {name} was rebuilt in memory from the commit log"
+                    f"{unit.file}, byte {unit.position}: the unit of queue offset {unit.offset} "
+                    f"is wrong ({wrong}): the index of {name} was rebuilt in memory from the "
+                    "commit log"
                 )
                 yield from self._named_missing(
                     name, self._scan(name, next_offset, reached), next_offset
@@ -315,8 +329,8 @@ class StoreFinder:
             if unit.offset > next_offset:
                 for found in self._scan(name, next_offset, reached, unit.address):
                     self.say(
-                        f"the {unit.found_by} of {name} lacks offset {found.message.queue_offset}: "
-                        "it was found in the commit log"
+                        f"the {unit.found_by} of {name} has no unit for queue offset "
+                        f"{found.message.queue_offset}; the message was found in the commit log"
                     )
                     yield found
             any_unit = True
@@ -334,10 +348,11 @@ class StoreFinder:
             return
         if self._root is not None:
             self.say(
-                f"the consume queue of {name} ends before offset {head.message.queue_offset}: what "
-                "follows was found in the commit log"
+                f"the consume queue of {name} ends before queue offset "
+                f"{head.message.queue_offset}; later messages were found in the commit log"
                 if any_unit
-                else f"there is no consume queue of {name}: its index was rebuilt in memory from the commit log"
+                else f"{name} has no consume queue; its index was rebuilt in memory from the "
+                "commit log"
             )
         yield head
         yield from rest
@@ -361,15 +376,19 @@ class StoreFinder:
 
     def _note_missing(self, name: TopicPartition, first: int, end: int) -> None:
         if first < end:
-            wrong = f"the messages of queue offsets {first} to {end - 1} of {name} are missing"
-            self._note(damaged(f"{wrong}: its queue has them, the commit log does not", self.place))
+            wrong = (
+                f"the commit log lacks the messages of queue offsets {first} to {end - 1} of {name}"
+            )
+            self._note(damaged(f"{wrong}, but the consume queue has units for them", self.place))
 
     def _is_expired(self, unit: _Unit) -> bool:
         return 0 <= unit.address < self.log.start
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> RocketmqMessage:
         if unit.offset + unit.number <= at_least:
-            raise _Contradiction(f"offset {unit.offset} where {at_least} or more should follow")
+            raise _Contradiction(
+                f"its queue offset is {unit.offset}, but {at_least} or more is expected"
+            )
         try:
             message = self.read(unit.address, unit.size)
         except LogError as error:
@@ -380,7 +399,8 @@ class StoreFinder:
                 name.partition,
             ):
                 raise _Contradiction(
-                    f"it points to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
+                    f"it points to queue offset {message.queue_offset} of "
+                    f"{message.topic}-{message.queue_id}"
                 )
         return message
 
@@ -489,13 +509,15 @@ class StoreFinder:
         ]
         if rest:
             self.say(
-                "the index files do not reach over the whole commit log: the rest of it was searched"
+                "the index files do not cover the whole commit log; Lastwrite searched the "
+                "rest of the commit log"
             )
         elif not found:
             rest = list(self._scan_key(key, topic, is_unique))
             if rest:
                 self.say(
-                    f"no index file has the key {key!r}: the index was rebuilt in memory from the commit log"
+                    f"no index file has the key {key!r}; the index was rebuilt in memory from the "
+                    "commit log"
                 )
         if self._root is not None and list_queues(self._root, StoreFolder.BATCH_QUEUE):
             # A broker indexes an inner batch but not the messages in it.
@@ -520,7 +542,8 @@ class StoreFinder:
         if not files.files:
             if self._root is not None:
                 self.say(
-                    "there is no index file: the index was rebuilt in memory from the commit log"
+                    "the store has no index file; the index was rebuilt in memory from the "
+                    "commit log"
                 )
             return None
         if topic is not None:
@@ -548,7 +571,8 @@ class StoreFinder:
             except (LogError, _Contradiction) as error:
                 said = error.problem if isinstance(error, LogError) else str(error)
                 self.say(
-                    f"{file.path} is wrong ({said}): the index was rebuilt in memory from the commit log"
+                    f"{file.path} is wrong ({said}); the index was rebuilt in memory from the "
+                    "commit log"
                 )
                 return None
             header = index.header
@@ -577,7 +601,8 @@ class StoreFinder:
             keys.append(f"T#{message.tags}")  # 5.5.0 also indexes the tag
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
             raise _Contradiction(
-                f"it points from {part!r} to {address}, whose record does not have that key"
+                f"its entry for {part!r} points to physical offset {address}, but that record "
+                "does not have the key"
             )
         return message.topic == topic and has_key(message, key, is_unique)
 
@@ -633,8 +658,8 @@ class StoreFinder:
             return self._search_time(name, time_ms)
         except _Contradiction as wrong:
             self.say(
-                f"the consume queue of {name} cannot be searched for a time ({wrong}): "
-                "its index was rebuilt in memory from the commit log"
+                f"the consume queue of {name} cannot be searched by time ({wrong}); its index "
+                "was rebuilt in memory from the commit log"
             )
         return self._first_late(name, time_ms, 0)
 
@@ -642,7 +667,7 @@ class StoreFinder:
         """Search the units by bisection."""
         part = next((part for part in _QUEUES if self._files(part, name).files), None)
         if part is None:
-            raise _Contradiction("there is none")
+            raise _Contradiction("the queue has no file")
         log = self._files(part, name)
         dtype = units.queue_units(b"", is_batch=part is StoreFolder.BATCH_QUEUE).dtype
         firsts = [0]  # the number of each file's first unit
@@ -719,8 +744,8 @@ class StoreFinder:
             self._note(problem)
         pairs = {file.start: file for file in index.files}
         for lonely in sorted(pairs.keys() - set(log.starts)):
-            lonely_index = "an index without its log file"
-            remedy = f"a broker does not start on it: {names.RESTORE_QUEUE}"
+            lonely_index = "the index file has no log file of the same name"
+            remedy = f"do not start a broker on the store, because it fails; {names.RESTORE_QUEUE}"
             self._note(damaged(lonely_index, pairs[lonely].path, None, remedy))
         next_offset = first
         with LogReader(log) as reader:
@@ -739,8 +764,8 @@ class StoreFinder:
                     if isinstance(wrong, LogError):
                         raise
                     self.say(
-                        f"{pair.path if pair else file.path}: {wrong}; the index of {base} of {name} "
-                        "was rebuilt in memory from the compaction log"
+                        f"{pair.path if pair else file.path}: {wrong}; the index of {base} of "
+                        f"{name} was rebuilt in memory from the compaction log"
                     )
                     for found in self._framed(file, next_offset):
                         next_offset = found.message.queue_offset + 1
@@ -750,16 +775,16 @@ class StoreFinder:
         self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
     ) -> Iterator[MessageMatch]:
         if pair is None:
-            raise _Contradiction("it has no index file")
+            raise _Contradiction("the log file has no index file")
         table, count = _valid_units(pair, StoreFolder.COMPACTION_INDEX)
         for n in range(units.find_offset(table, first, count), count):
             address, size = int(table["physical_offset"][n]), int(table["size"][n])
             offset = int(table["base"][n])
-            where = f"unit {n} (offset {offset}) is wrong"
+            where = f"unit {n} (queue offset {offset}) is wrong"
             if not file.start <= address <= file.end - size:
                 raise _Contradiction(f"{where}: its record would be in another file")
             if offset < first:
-                raise _Contradiction(f"{where}: {first} or more should follow")
+                raise _Contradiction(f"{where}: {first} or more is expected")
             data = reader.read(address, size)
             try:
                 message = decode_message(data, 0, len(data))
@@ -767,7 +792,8 @@ class StoreFinder:
                 raise _Contradiction(f"{where}: {error.problem}") from error
             if message.queue_offset != offset or message.size != size:
                 raise _Contradiction(
-                    f"{where}: it points to offset {message.queue_offset} of {message.size} bytes"
+                    f"{where}: it points to a record of queue offset {message.queue_offset} and "
+                    f"{message.size} bytes"
                 )
             first = offset + 1
             yield MessageMatch(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)

@@ -38,7 +38,7 @@ _HASHES = 1 << 31  # number of possible key hashes
 _LEAST_HASH = -(1 << 31)  # a lower tags code is the address of an extension unit
 INDEX_ANEW = (
     "move the folder index out of the store, keep it, and run lastwrite dispatch STORE, which "
-    "rebuilds it; keys are found without it"
+    "rebuilds it; Lastwrite also finds keys without it"
 )
 
 Note = Callable[[Problem], None]
@@ -111,9 +111,9 @@ class QueueProof:
         if (late & ~absent).any():
             row = int(np.argmax(late & ~absent))
             wrong = (
-                f"the record at {int(table['physical_offset'][row])} has queue offset "
-                f"{int(table['queue_offset'][row])} here, its unit is number "
-                f"{int(numbers[places[row]])}"
+                f"the record at physical offset {int(table['physical_offset'][row])} has offset "
+                f"{int(table['queue_offset'][row])} in this light queue, but its unit has "
+                f"number {int(numbers[places[row]])}"
             )
             self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
         self._judge(table[~absent], there[~absent], absent[~absent])
@@ -155,8 +155,9 @@ class QueueProof:
             file = None if self._is_batch else self._files.find(at)
             self._note(
                 damaged(
-                    f"the unit of offset {offset} points to {int(addresses[row])}, but its record is "
-                    f"at {int(table['physical_offset'][row])}",
+                    f"the unit of queue offset {offset} points to physical offset "
+                    f"{int(addresses[row])}, but its record is at "
+                    f"{int(table['physical_offset'][row])}",
                     self._files.files[0].path if file is None else file.path,
                     None if file is None else at - file.start,
                     MAKE_ANEW,
@@ -183,8 +184,9 @@ class QueueProof:
         if self._tag is not None:
             offset, code, wanted = self._tag
             wrong = (
-                f"{self._strange_tags} units have a wrong tags code, the first at offset {offset}: "
-                f"{code}, not {wanted}; consumers that filter by tag miss these messages"
+                f"{self._strange_tags} units have a wrong tags code, the first at queue offset "
+                f"{offset}: {code} instead of {wanted}; consumers that filter by tag miss these "
+                "messages"
             )
             self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
         found, lacking = self._found, self._lacking
@@ -192,7 +194,7 @@ class QueueProof:
         if self._light_lacking:
             wrong = (
                 f"{self._light_lacking} records of the commit log name the light queue "
-                f"{self._name} and have no unit in it: its consumers do not get them"
+                f"{self._name}, but have no unit in it; its consumers do not receive them"
             )
             self._note(damaged(wrong, self._folder, None, MAKE_ANEW))
         if not self._files.files:
@@ -203,24 +205,36 @@ class QueueProof:
                 )
                 self._note(
                     recovered(
-                        wrong, self._folder, None, "lastwrite dispatch STORE --whole-log builds it"
+                        wrong,
+                        self._folder,
+                        None,
+                        "run lastwrite dispatch STORE --whole-log, which builds the consume queue",
                     )
                 )
             return
         path = self._files.files[-1].path
         if lacking:
-            wrong = f"{lacking} messages of the commit log have no unit"
+            wrong = f"{lacking} messages of the commit log have no unit in the consume queue"
             remedy = (
-                "lastwrite dispatch STORE --whole-log adds them; a broker that was killed adds them "
-                "at its next start"
+                "run lastwrite dispatch STORE --whole-log, which adds the units; if the broker "
+                "was killed, its next start adds them too"
             )
             self._note(recovered(wrong, path, None, remedy))
         dangling = found.units - found.expired - self._matched - self._wrong
         if dangling > 0 and is_whole:
             remedy = (
-                "lastwrite dispatch --whole-log shows what is lost; a broker's start removes them"
+                "run lastwrite dispatch STORE --whole-log, which reports the lost queue "
+                "offsets; copy the store before you start a broker, because the broker removes "
+                "these units"
             )
-            self._note(damaged(f"{dangling} units have no record", path, None, remedy))
+            self._note(
+                damaged(
+                    f"{dangling} units of the consume queue have no record in the commit log",
+                    path,
+                    None,
+                    remedy,
+                )
+            )
 
 
 class KeyProof:
@@ -304,7 +318,10 @@ class KeyProof:
         self._untimely += int(strange.sum())
         if self._time is None and strange.any():
             n = int(np.argmax(strange))
-            said = f"entry {low + n + 1}: {int(some['seconds'][n])} seconds, not {int(wanted[n])}"
+            said = (
+                f"entry {low + n + 1} has {int(some['seconds'][n])} seconds instead of "
+                f"{int(wanted[n])}"
+            )
             self._time = file.path, index.entry_at(low + n + 1), said
         for place, at, told in (
             (0, 0, header.first_store_time_ms),
@@ -315,7 +332,10 @@ class KeyProof:
                 continue  # a broker writes the header some time after the entry
             if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
                 which = "first" if not at else "last"
-                said = f"the header's {which} time is {told}, the {which} entry's {int(stored[n])}"
+                said = (
+                    f"the header's {which} time is {told}, but the {which} entry's message has "
+                    f"{int(stored[n])}"
+                )
                 self._headers.append((file.path, at, said))
 
     @staticmethod
@@ -337,21 +357,27 @@ class KeyProof:
             return
         path = self._files[-1][0].path
         if self._late and not self._is_open:
-            wrong = f"it ends at {self._last}: {self._late} keys of later messages are missing"
-            remedy = "a broker that was killed adds them at its next start"
+            wrong = (
+                f"the index file ends at physical offset {self._last}, and {self._late} keys of "
+                "later messages are missing"
+            )
+            remedy = "nothing to do: if the broker was killed, its next start adds these keys"
             self._note(recovered(wrong, path, None, remedy))
         if self._lacking:
-            wrong = f"{self._lacking} keys of messages are not in the index files"
+            wrong = f"the index files lack {self._lacking} keys of messages"
             self._note(damaged(wrong, path, None, INDEX_ANEW))
         if self._place is not None:
             file, at, address = self._place
-            wrong = f"{self._wrong} entries point to messages without their key, the first one to {address}"
+            wrong = (
+                f"{self._wrong} entries point to messages without their key, the first entry to "
+                f"physical offset {address}"
+            )
             self._note(damaged(wrong, file, at, INDEX_ANEW))
         for file, at, wrong in self._headers:
             self._note(damaged(wrong, file, at, INDEX_ANEW))
         if self._time is not None and not self._headers:  # seconds count from the header's time
             file, at, wrong = self._time
-            wrong = f"{self._untimely} entries have another time than their message; {wrong}"
+            wrong = f"{self._untimely} entries have another time than their messages; {wrong}"
             self._note(damaged(wrong, file, at, INDEX_ANEW))
 
 
@@ -385,10 +411,17 @@ class PairProof:
             )
             if not count and not is_last:
                 remedy = (
-                    "a broker serves nothing from such a queue; lastwrite compact removes the pair "
-                    "if it has no record"
+                    "a broker serves nothing from such a queue; run lastwrite compact, which "
+                    "removes the log file and the index file if they have no record"
                 )
-                note(damaged("a pair of files without a unit", pair.path, None, remedy))
+                note(
+                    damaged(
+                        "the index file has no unit, but is not the last index file",
+                        pair.path,
+                        None,
+                        remedy,
+                    )
+                )
 
     @property
     def end_address(self) -> int | None:
@@ -416,16 +449,16 @@ class PairProof:
         if strange.any() and not self._is_noted:
             self._is_noted = True
             n = int(np.argmax(strange))
-            codes = f"{int(mine['tags_code'][n])}, not {int(table['tags_code'][n])}"
-            said = f"the unit of offset {int(mine['base'][n])} has the tags code {codes}"
+            codes = f"{int(mine['tags_code'][n])} instead of {int(table['tags_code'][n])}"
+            said = f"the unit of queue offset {int(mine['base'][n])} has a wrong tags code: {codes}"
             at = (self._next + n) * units.BATCH_UNIT.size
             self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
         if wrong.any() and not self._is_noted:
             self._is_noted = True
             n = int(np.argmax(wrong))
             said = (
-                f"the unit of offset {int(mine['base'][n])} points to "
-                f"{int(mine['physical_offset'][n])}, but the record of offset "
+                f"the unit of queue offset {int(mine['base'][n])} points to "
+                f"{int(mine['physical_offset'][n])}, but the record of queue offset "
                 f"{int(table['queue_offset'][n])} is at {int(addresses[n])}"
             )
             at = (self._next + n) * units.BATCH_UNIT.size
@@ -434,15 +467,18 @@ class PairProof:
         elsewhere = table["physical_offset"][:rows] != addresses
         if elsewhere.any():
             position = chunk.position(int(np.argmax(elsewhere)))
-            remedy = "they are served; the next compaction of a broker corrects the address"
-            said = "records state another address than their own"
+            remedy = (
+                "nothing to do: brokers serve these records, and the broker's next compaction "
+                "corrects the addresses"
+            )
+            said = "records contain another address than their own"
             self._note(recovered(said, self._log.path, position, remedy))
         return np.arange(rows, dtype=np.int64)
 
     def end(self) -> None:
         """Note problems after the last record."""
         if self._units is not None and self._next < len(self._units):
-            wrong = f"{len(self._units) - self._next} units have no record"
+            wrong = f"{len(self._units) - self._next} units of the index have no record"
             at = self._next * units.BATCH_UNIT.size
             self._note(damaged(wrong, self.file.file, at, names.RESTORE_QUEUE))
 
@@ -467,11 +503,14 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
         wrong &= slots < index.header.count
     if wrong.any():
         n = int(np.argmax(wrong))
-        said = f"slot {n} points to entry {int(slots[n])}, but its newest entry is {int(newest[n])}"
+        said = (
+            f"slot {n} points to entry {int(slots[n])}, but the newest entry of the slot is "
+            f"{int(newest[n])}"
+        )
         return INDEX_HEADER.size + 4 * n, said
     used, counted = int(np.count_nonzero(newest)), index.header.used_slots
     if not used <= counted <= len(entries) + is_growing:  # old brokers count a slot for each entry
-        return 32, f"the header counts {counted} slots in use, there are {used}"
+        return 32, f"the header counts {counted} used slots, but {used} are used"
     return None
 
 
@@ -486,14 +525,14 @@ def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] 
         known = (previous > 0) & (previous < numbers)
         ahead = entries["hash"][np.where(known, previous, first) - 1].astype(np.int64)
         checks = {
-            "its hash is below 0": hashes < 0,
-            "the entry before it has a later place": (previous < 0) | (previous >= numbers),
-            "the entry before it is of another slot": known
+            "its hash is negative": hashes < 0,
+            "its previous entry is not before it": (previous < 0) | (previous >= numbers),
+            "its previous entry belongs to another slot": known
             & (ahead % index.slots != hashes % index.slots),
         }
         if log is not None and log.files:
             late = some["physical_offset"] >= log.end
-            checks["its address is after the end of the commit log"] = late
+            checks["its physical offset is after the end of the commit log"] = late
         for wrong, where in checks.items():
             if where.any():
                 return first + int(np.argmax(where)), wrong

@@ -269,9 +269,14 @@ class _StoreInspection:
             abort = os.path.join(root, names.ABORT)
             self.report.stopped_in_order = not os.path.lexists(abort)
             if not self.report.stopped_in_order:
-                wrong = "the broker was killed, or runs where its lock cannot be seen"
+                wrong = "the broker was killed, or is running and its lock is not visible from here"
                 self._note(
-                    recovered(wrong, abort, None, "its next start checks the end of the log again")
+                    recovered(
+                        wrong,
+                        abort,
+                        None,
+                        "nothing to do: the broker's next start checks the end of the commit log",
+                    )
                 )
         for side in _SIDE_PATHS:
             path = os.path.join(root, side)
@@ -408,9 +413,14 @@ class _StoreInspection:
             folder = queue_folder(
                 os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name
             )
-            wrong = f"no consume queue of {name}, and the commit log has its messages"
+            wrong = f"{name} has no consume queue, but the commit log has messages of the queue"
             self._note(
-                recovered(wrong, folder, None, "lastwrite dispatch STORE --whole-log builds it"),
+                recovered(
+                    wrong,
+                    folder,
+                    None,
+                    "run lastwrite dispatch STORE --whole-log, which builds the consume queue",
+                ),
                 name,
             )
 
@@ -432,10 +442,13 @@ class _StoreInspection:
             folder = queue_folder(
                 os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name
             )
-            wrong = f"no consume queue of the light queue {name}, which records of the log name"
+            wrong = (
+                f"the light queue {name} has no consume queue, but records of the commit log "
+                "name it"
+            )
             remedy = (
-                "lastwrite dispatch STORE --whole-log builds it; a broker does not, once another "
-                "queue has a later unit"
+                "run lastwrite dispatch STORE --whole-log, which builds the consume queue; a "
+                "broker does not build it if another queue has a later unit"
             )
             # Lite topics have a separate expiry; their messages remain in the log.
             judge = recovered if name.topic.startswith(names.LITE_TOPIC) else damaged
@@ -480,7 +493,10 @@ class _StoreInspection:
                 found.end_offset = one.last_offset + 1
             if part is StoreFolder.CONSUME_QUEUE and not files.is_last(file):
                 if one.end_position != file.size_bytes:
-                    wrong = "units are missing, and files of the queue follow"
+                    wrong = (
+                        "units are missing before the end of this file, but later files of the "
+                        "queue exist"
+                    )
                     note(damaged(wrong, file.path, one.end_position, MAKE_ANEW))
         return found
 
@@ -528,14 +544,20 @@ class _StoreInspection:
         self.progress.stage(f"inspect {name}", log.size_bytes)
         logs, pairs = ({file.start: file for file in one.files} for one in (log, index))
         for start in sorted(pairs.keys() ^ logs.keys()):
-            wrong = f"it has no {'log' if start in pairs else 'index'} file of the same name"
-            remedy = f"a broker does not start on such a queue: {names.RESTORE_QUEUE}"
+            wrong = f"the file has no {'log' if start in pairs else 'index'} file of the same name"
+            remedy = f"do not start a broker on the store, because it fails; {names.RESTORE_QUEUE}"
             note(damaged(wrong, {**logs, **pairs}[start].path, None, remedy))
         count = _CompactionCount(found, note)
         for file in log.files:
             if log.file_size and file.start % log.file_size:
-                wrong = f"named {file.start}, which is not a multiple of its {log.file_size} bytes"
-                remedy = f"start no broker on it, it would destroy the queue; {names.RESTORE_QUEUE}"
+                wrong = (
+                    f"the file's name, {file.start}, is not a multiple of the file size, "
+                    f"{log.file_size} bytes"
+                )
+                remedy = (
+                    "do not start a broker on the store, because it destroys the queue; "
+                    f"{names.RESTORE_QUEUE}"
+                )
                 note(damaged(wrong, file.path, None, remedy))
             count.add_file(
                 file,
@@ -745,7 +767,9 @@ class _CompactionCount:
         offsets = table["queue_offset"]
         first, last = int(offsets[0]), int(offsets[-1])
         if first <= self._last_offset or (np.diff(offsets) <= 0).any():
-            self._note(damaged("queue offsets do not rise", chunk.file.path, chunk.base))
+            self._note(
+                damaged("the queue offsets are not in ascending order", chunk.file.path, chunk.base)
+            )
         self._last_offset = max(self._last_offset, int(offsets.max()))
         found.contents.widen(first, last)
         one.first_offset = first if one.first_offset is None else one.first_offset

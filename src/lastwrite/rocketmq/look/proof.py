@@ -63,9 +63,11 @@ class RocketmqProof(LogProof):
     damage_remedy = names.RESTORE_QUEUE
     has_start = False  # a queue begins at 0, even if its first record has a higher offset
     words = {
-        Finding.LOST_TAIL: "a record is missing above the position up to which the log was compacted",
-        Finding.LOST_DELETE: "a delete is missing before its store time and delete.retention.ms have passed, and it "
-        "was the last record of its key",
+        Finding.LOST_TAIL: "a record is missing below the offset that compaction has reached",
+        Finding.LOST_DELETE: (
+            "a delete is missing although delete.retention.ms has not passed since its store time, "
+            "and it was the last record of its key"
+        ),
     }
 
     def find(self, question: Question) -> list[str]:
@@ -110,7 +112,7 @@ class RocketmqProof(LogProof):
             )
             _take(report, store, found)
             if question.topic is not None and not found:
-                raise NotALog("no such queue in this store", path=question.path)
+                raise NotALog("the store has no such queue", path=question.path)
         if place.root is not None and place.file is None and not is_root(place.root):
             _check_positions(place.root, store)
         return store

@@ -163,7 +163,7 @@ def read_queue(
         NotALog, InvalidConfig, LogHeld: before the first message.
     """
     if offset < 0:
-        raise InvalidConfig(f"offset {offset}", remedy="queue offsets begin at 0")
+        raise InvalidConfig(f"{offset} is not a queue offset", remedy="give an offset of 0 or more")
     root, name = queue_at(path, topic, queue)
     lock.reject_if_held(root, [name])
     compacted = CompactedQueue(root, name)
@@ -180,9 +180,9 @@ def store_at(path: str) -> tuple[str, str | None, int | None]:
     place = find_place(path)
     if place.root is None:
         raise NotALog(
-            "a file outside of a store",
+            "the file is outside a RocketMQ store",
             path=path,
-            remedy="give a store, a broker's storePathRootDir",
+            remedy="give the store (the broker's storePathRootDir)",
         )
     return place.root, place.topic, place.queue
 
@@ -202,26 +202,28 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
         and queue not in (None, its_queue)
     ):
         raise InvalidConfig(
-            f"the path is of {its_topic}, queue {its_queue}",
+            f"the path belongs to topic {its_topic}, queue {its_queue}, and --topic or --queue "
+            "names another",
             path=path,
-            remedy="leave --topic and --queue",
+            remedy="leave out --topic and --queue",
         )
     topic = its_topic or topic
     queue = its_queue if queue is None else queue
     if topic is None:
         raise InvalidConfig(
-            "no topic",
+            "no topic was given",
             path=path,
-            remedy=f"name its topic: {_listed(compacted_topics(root)) or 'none is compacted'}",
+            remedy="give --topic; the store's compacted topics: "
+            f"{_listed(compacted_topics(root)) or 'none is compacted'}",
         )
     check_compacted(root, topic)
     if queue is None:
         known = compacted_queues(root, topic)
         if len(known) != 1:
             raise InvalidConfig(
-                f"topic {topic} has {len(known)} queues",
+                f"topic {topic} has {len(known)} queues, and none was chosen",
                 path=path,
-                remedy=f"give one with --queue: {_listed(known)}",
+                remedy=f"choose a queue with --queue: {_listed(known)}",
             )
         queue = known[0]
     return root, TopicPartition(topic, queue)
@@ -239,15 +241,16 @@ def check_compacted(root: str, topic: str) -> None:
     known = read_topics(root)
     if topic not in known:
         raise NotALog(
-            f"no topic {topic} in this store",
+            f"the store has no topic {topic}",
             path=root,
-            remedy=f"its compaction topics: {_listed(compacted_topics(root)) or 'none'}",
+            remedy="choose one of the compacted topics: "
+            f"{_listed(compacted_topics(root)) or 'none'}",
         )
     if not known[topic].is_compacted:
         raise InvalidConfig(
             f"topic {topic} is not compacted: a broker serves it from the commit log",
             path=root,
-            remedy="lastwrite dump reads it",
+            remedy="to read the commit log, run lastwrite dump",
         )
 
 

@@ -52,10 +52,13 @@ from lastwrite.verification.rows import (
 from lastwrite.verification.units import ContentsUnit, PieceContents
 
 INDEX_REMEDY = (
-    f"{names.RESTORE_QUEUE}; or, where the commit log still has all of it, move both folders of "
-    "the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
+    f"{names.RESTORE_QUEUE}; or, if the commit log still has every message of the queue, move "
+    "both folders of the queue out of the store, keep them, and run lastwrite dispatch, which "
+    "rebuilds the queue"
 )
-_UNDECODABLE = f"{names.RESTORE_QUEUE}; to keep it as it is, use --config undecodable.messages=keep"
+_UNDECODABLE = (
+    f"{names.RESTORE_QUEUE}; or keep the record unchanged with --config undecodable.messages=keep"
+)
 _MOST_PROBLEMS = 20  # problems listed for a piece
 _UNITS_AT_ONCE = 4096
 _ROW = struct.Struct("<5Q")
@@ -217,8 +220,8 @@ class _PieceProof:
         self.note(problem)
 
     def note_unindexed(self, position: int) -> None:
-        wrong = "records without a unit in the index"
-        remedy = "no reader gets them; a broker's start removes them"
+        wrong = "the index has no unit for these records"
+        remedy = "no consumer receives these records, and a broker removes them when it starts"
         self.note(recovered(wrong, self.piece.path, position, remedy))
 
     def _damaged(self, message: str, position: int) -> None:
@@ -228,19 +231,27 @@ class _PieceProof:
         """Check the next record, at ``position``."""
         offset = message.queue_offset
         if not message.body_crc_holds:
-            self._damaged("the body's checksum does not hold", position)
+            self._damaged("the body has a wrong checksum", position)
         if (message.topic_bytes, message.queue_id) != (self._topic, self._name.partition):
             place = f"{message.topic} queue {message.queue_id}"
-            self._damaged(f"a record of {place} in the log of {self._name}", position)
+            self._damaged(f"the compaction log of {self._name} has a record of {place}", position)
         if offset < self._lowest:
-            wrong = f"queue offset {offset}, expected {self._lowest} or more"
+            wrong = f"the record has queue offset {offset}, but {self._lowest} or more is expected"
             self._damaged(wrong, position + 20)
         elif offset >= self.piece.end_offset:
-            wrong = f"queue offset {offset} is not below the file's end, {self.piece.end_offset}"
+            wrong = (
+                f"the record has queue offset {offset}, but the file ends before offset "
+                f"{self.piece.end_offset}"
+            )
             self._damaged(wrong, position + 20)
         if message.physical_offset != self._start + position:
-            wrong = f"the record states the address {message.physical_offset}"
-            remedy = "it is served; the next compaction corrects the address"
+            wrong = (
+                f"the record contains the address {message.physical_offset}, which is not its own"
+            )
+            remedy = (
+                "nothing to do: brokers serve the record, and the next compaction corrects the "
+                "address"
+            )
             self.note(recovered(wrong, self.piece.path, position + PHYSICAL_OFFSET_AT, remedy))
         found = self.found
         found.batches += 1
@@ -254,7 +265,7 @@ class _PieceProof:
         while self._unit is not None and self._unit[0] < address:
             self._without_record()
         if self._unit is None or self._unit[0] > address:
-            self._damaged(f"the record has no unit in {self._index}", position)
+            self._damaged(f"{self._index} has no unit for the record", position)
             return
         expected = (
             address,
@@ -268,7 +279,7 @@ class _PieceProof:
         )
         for name, said, true in zip(_FIELDS, self._unit, expected, strict=True):
             if said != true:
-                wrong = f"unit {self._row}: its {name} is {said}, its record's {true}"
+                wrong = f"the {name} of unit {self._row} is {said}, but its record has {true}"
                 at = self._row * units.BATCH_UNIT.size
                 self.note(damaged(wrong, self._index, at, INDEX_REMEDY))
                 break
@@ -278,7 +289,8 @@ class _PieceProof:
         assert self._unit is not None
         position = self._unit[0] - self._start
         self._damaged(
-            f"unit {self._row} of {self._index} points to a place without a record", position
+            f"unit {self._row} of {self._index} points to an address where no record begins",
+            position,
         )
         self._next_unit()
 

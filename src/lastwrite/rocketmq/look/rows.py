@@ -85,7 +85,7 @@ def message_row(
             problem = problem or _crc_problem(message)
         elif is_commit_log and properties_.RECORD_CRC in message.properties:
             if properties_.record_crc_holds(record.encode_message(message)) is False:
-                problem = problem or "the record's checksum does not hold"
+                problem = problem or "the record has a wrong checksum"
     message_id = None
     if is_commit_log:
         message_id = record.offset_message_id(message.store_host, message.physical_offset)
@@ -121,7 +121,10 @@ def message_row(
 
 
 def _crc_problem(message: RocketmqMessage) -> str:
-    return f"body with crc {message.body_crc:#010x} whose bytes give {record.body_crc(message.body):#010x}"
+    return (
+        f"the body has the checksum {record.body_crc(message.body):#010x}, but the record "
+        f"contains {message.body_crc:#010x}"
+    )
 
 
 def _compression(message: RocketmqMessage) -> str:
@@ -253,7 +256,8 @@ def key_rows(file: MappedFile) -> Iterator[Row]:
 
 
 POSITIONS_REMEDY = (
-    "move it out of the store and keep it: the next compaction reads all closed files again"
+    "move the file out of the store and keep it; the next compaction then reads all closed "
+    "files again"
 )
 
 
@@ -263,10 +267,10 @@ def remedy_of(kind: RocketmqFileKind) -> str:
         return POSITIONS_REMEDY
     if kind is RocketmqFileKind.CHECKPOINT:
         return (
-            "move it out of the store and keep it: the broker's next start creates one, and reads "
-            "more of the commit log"
+            "move the file out of the store and keep it; the broker's next start creates a new "
+            "checkpoint and reads more of the commit log"
         )
-    return "put its .bak in its place, or restore it from a replica or a backup"
+    return "replace the file by its .bak file, or restore it from a replica or a backup"
 
 
 def side_rows(place: StorePlace) -> Iterator[Row]:
@@ -323,7 +327,7 @@ def side_rows(place: StorePlace) -> Iterator[Row]:
             topic_name, _, queue_text = name.rpartition("_")
             queue_number = names.parse_queue_name(queue_text)
             if queue_number is None:
-                raise CorruptLog(f"position of {name!r}, which names no queue", path=place.path)
+                raise CorruptLog(f"the position of {name!r} belongs to no queue", path=place.path)
             yield {"topic": topic_name, "queue_id": queue_number, "position": position}
     else:
         yield {"file": os.path.basename(place.path), "content": sides.decode_config(data)}

@@ -40,9 +40,7 @@ from lastwrite.storage.problems import CHUNK_BYTES, DAMAGE_REMEDY, damaged, reco
 from lastwrite.storage.reading import SegmentReader
 
 RECORD_LIMIT_BYTES = 256 << 20
-TORN_REMEDY = (
-    "a broker cuts the log here when it starts; copy the file first, if what follows may be of use"
-)
+TORN_REMEDY = "copy the file before you start a broker, because the broker truncates the log here"
 
 _BAD_ADDRESS = -1  # a stop code in addition to those of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
@@ -302,7 +300,7 @@ class LogWalk:
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
-                wrong = f"a blank record states that {wanted} bytes are left, but there are {room}"
+                wrong = f"a blank record has a size of {wanted} bytes, but the file has {room} left"
                 self._note(damaged(wrong, file.path, position, self._remedy))
             return None
         if code == kernels.END and is_last:
@@ -310,22 +308,35 @@ class LogWalk:
                 self.endings[file.path] = Ending(position, False)
                 return None
         after = self._next_record(file, reader, position + 1)
-        wrong = "a record that has another address" if code == _BAD_ADDRESS else kernels.CODES[code]
+        wrong = (
+            "the record contains another address than its own"
+            if code == _BAD_ADDRESS
+            else kernels.CODES[code]
+        )
         if code == kernels.NEED_MORE:
-            wrong = f"a record of {wanted} bytes where {room} are left"
+            wrong = f"the record needs {wanted} bytes, but the file has {room} left"
         if after is not None:
-            wrong = f"{wrong}; {after - position} bytes up to the next whole record are lost"
+            wrong = (
+                f"{wrong}; the {after - position} bytes before the next undamaged record are lost"
+            )
             self._note(damaged(wrong, file.path, position, self._remedy))
             return after
         self.endings[file.path] = Ending(position, False, wrong)
         if not is_last:
-            wrong = f"the log ends here, and more follows: {wrong}"
+            wrong = f"the log ends here although later files exist: {wrong}"
             self._note(damaged(wrong, file.path, position, self._remedy))
         elif code in (kernels.END, _BAD_ADDRESS):
-            wrong, remedy = "stale bytes after the log's end", "a broker never reads them"
+            wrong, remedy = (
+                "the file has stale bytes after the log's end",
+                "nothing to do: a broker never reads them",
+            )
             self._note(recovered(wrong, file.path, position, remedy))
         else:
-            self._note(recovered(f"torn tail: {wrong}", file.path, position, TORN_REMEDY))
+            self._note(
+                recovered(
+                    f"the last record is incomplete: {wrong}", file.path, position, TORN_REMEDY
+                )
+            )
         return None
 
     def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
@@ -378,7 +389,7 @@ class LogWalk:
         for row in rows[(heads == _CRC_HEAD).all(axis=1)].tolist():
             at, size = int(table["position"][row]), int(table["size"][row])
             if record_crc_holds(memoryview(self._buffer)[at : at + size]) is False:
-                wrong = "the record's checksum does not hold"
+                wrong = "the record has a wrong checksum"
                 self._note(damaged(wrong, file.path, position + at))
 
 

@@ -56,9 +56,9 @@ def _context(config: RocketmqClientConfig) -> ssl.SSLContext | None:
             )
     except OSError as error:  # including ssl.SSLError
         raise InvalidConfig(
-            f"a certificate or key cannot be read: {error.strerror or error}",
-            remedy="give PEM files by tls.client.trustCertPath, tls.client.certPath, "
-            "tls.client.keyPath",
+            f"Lastwrite cannot read a TLS certificate or key: {error.strerror or error}",
+            remedy="set tls.client.trustCertPath, tls.client.certPath and tls.client.keyPath to "
+            "PEM files",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False  # brokers register addresses, not host names

@@ -150,7 +150,7 @@ class RocketmqClient:
         return self._patiently(lambda: self._find_route(topic))
 
     def _find_route(self, topic: str) -> Route | None:
-        doing = f"asking for the route of {topic}"
+        doing = f"requesting the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
         answer = self._ask_name_server(RequestCode.ROUTE, fields, doing)
         if answer.code == _TOPIC_NOT_EXIST:
@@ -168,9 +168,9 @@ class RocketmqClient:
         route = self._routes.get(topic) or self._find_route(topic)
         if route is None:
             raise RemoteFailed(
-                f"no topic {topic}",
+                f"the cluster has no topic {topic}",
                 path=self._name_servers[0].address,
-                remedy="name a registered topic; brokers register their topics after their start",
+                remedy="check the topic's name; a broker registers its topics after its start",
             )
         return route
 
@@ -182,7 +182,7 @@ class RocketmqClient:
             table = known.get("brokerAddrTable") if isinstance(known, dict) else None
             return decode_addresses(list(table.values()) if isinstance(table, dict) else [])
 
-        doing = "asking for the brokers"
+        doing = "requesting the brokers"
         found = self._decoded(self._ask_name_server(RequestCode.CLUSTER, {}, doing), doing, decode)
         return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
@@ -194,7 +194,7 @@ class RocketmqClient:
             names = known.get("topicList") if isinstance(known, dict) else None
             return sorted(map(str, names)) if isinstance(names, list) else []
 
-        doing = "asking for the topics"
+        doing = "requesting the topics"
         return self._patiently(
             lambda: self._decoded(
                 self._ask_name_server(RequestCode.TOPICS, {}, doing), doing, decode
@@ -212,7 +212,7 @@ class RocketmqClient:
 
     def _topic_config(self, queue: MessageQueue) -> TopicConfig | None:
         connection = self._reader(queue)
-        doing = f"asking for the settings of {queue.topic}"
+        doing = f"requesting the settings of {queue.topic}"
         answer = connection.ask(RequestCode.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
         if answer.code == _NO_SUCH_REQUEST:
             return None
@@ -229,7 +229,7 @@ class RocketmqClient:
         The first unit is at ``offset``, or at the start of the queue if that is higher.
         """
         connection = self._reader(queue)
-        doing = f"asking for the consume queue of {queue.topic}-{queue.queue}"
+        doing = f"requesting the consume queue of {queue.topic}-{queue.queue}"
         first = max(offset, self._bound(connection, RequestCode.MIN_OFFSET, queue, doing))
         fields = {
             "topic": queue.topic,
@@ -249,7 +249,11 @@ class RocketmqClient:
                 Unit(int(each["physicOffset"]), int(each["physicSize"])) for each in listed or ()
             ]
         except (CorruptLog, TypeError, KeyError, ValueError) as error:
-            problem = error if isinstance(error, CorruptLog) else CorruptLog(f"no units: {error}")
+            problem = (
+                error
+                if isinstance(error, CorruptLog)
+                else CorruptLog(f"the answer has no valid units: {error}")
+            )
             raise self._strange(connection.address, doing, problem) from error
 
     def record_at(self, queue: MessageQueue, address: int) -> bytes | None:
@@ -258,7 +262,7 @@ class RocketmqClient:
         Returns None if no record begins there.
         """
         connection = self._reader(queue)
-        doing = f"asking for the message at {address} of the commit log"
+        doing = f"requesting the message at physical offset {address}"
         fields = {"offset": address, "topic": queue.topic}
         answer = connection.ask(RequestCode.MESSAGE_AT, fields, doing=doing)
         if answer.code == _SYSTEM_ERROR:
@@ -306,7 +310,7 @@ class RocketmqClient:
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """The first offset of the ordinary consume queue, and the offset after its last unit."""
         connection = self._reader(queue)
-        doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
+        doing = f"requesting the offsets of {queue.topic}-{queue.queue}"
         first, end = (
             self._bound(connection, one, queue, doing)
             for one in (RequestCode.MIN_OFFSET, RequestCode.MAX_OFFSET)
@@ -327,7 +331,7 @@ class RocketmqClient:
         Raises:
             RemoteFailed: the broker does not answer, or refuses an unauthorized client.
         """
-        doing = f"asking for the settings of {broker}"
+        doing = f"requesting the settings of broker {broker}"
         answer = self._patiently(
             lambda: self._broker(broker).call(RequestCode.BROKER_CONFIG, {}, doing=doing)
         )
@@ -402,7 +406,7 @@ class RocketmqClient:
             masters = self.masters()
         for address in masters.values():
             self._connection(address).call(
-                RequestCode.CREATE_TOPIC, fields, doing=f"making the topic {topic}"
+                RequestCode.CREATE_TOPIC, fields, doing=f"creating the topic {topic}"
             )
         while True:
             route = self.find_route(topic)
@@ -411,9 +415,9 @@ class RocketmqClient:
                     return route
             if time.monotonic() > deadline:
                 raise RemoteFailed(
-                    f"the name server does not have the topic {topic}",
+                    f"the brokers did not register topic {topic} with the name server",
                     path=self._name_servers[0].address,
-                    remedy="check that a broker runs and is configured with this name server",
+                    remedy="check that the brokers run and are configured with this name server",
                 )
             time.sleep(0.1)
 
@@ -421,7 +425,7 @@ class RocketmqClient:
         """Change settings of a running broker. The broker also writes them to its settings file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
-            RequestCode.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
+            RequestCode.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of broker {broker}"
         )
 
     # ------------------------------------------------------------------ requests
@@ -440,7 +444,8 @@ class RocketmqClient:
         address = self.route(queue.topic).master_of(queue.broker)
         if address is None:
             raise RemoteFailed(
-                f"{doing}: {queue.broker} has no master now", remedy="send again when it has one"
+                f"{doing}: broker {queue.broker} has no master",
+                remedy="start the broker's master, then send the message again",
             )
         connection = self._connection(address)
         fields = {
@@ -503,9 +508,9 @@ class RocketmqClient:
         addresses = self.route(queue.topic).readers_of(queue.broker)
         if not addresses:
             raise RemoteFailed(
-                f"no answer from broker {queue.broker}",
+                f"broker {queue.broker} has no running instance that can be read",
                 path=self._name_servers[0].address,
-                remedy="start the broker, or name one of the route's",
+                remedy="start the broker, or name another broker of the topic in the address",
             )
         return self._connection(addresses[0])
 
@@ -516,7 +521,9 @@ class RocketmqClient:
         masters = self.masters()
         if name not in masters:
             raise RemoteFailed(
-                f"no broker {name}", path=self._name_servers[0].address, remedy="name one that runs"
+                f"no broker named {name} is running",
+                path=self._name_servers[0].address,
+                remedy="start the broker, or name a running broker",
             )
         return self._connection(masters[name])
 
@@ -532,7 +539,7 @@ class RocketmqClient:
         try:
             return int(text)
         except ValueError as error:
-            problem = CorruptLog(f"{name} of the answer is {text!r}")
+            problem = CorruptLog(f"{name} of the answer is {text!r}, not an integer")
             raise self._strange(connection.address, doing, problem) from error
 
     @staticmethod
@@ -540,5 +547,5 @@ class RocketmqClient:
         return RemoteFailed(
             f"{doing}: {error.problem}",
             path=address,
-            remedy="see whether a RocketMQ server listens there",
+            remedy="check that the address belongs to a RocketMQ server",
         )

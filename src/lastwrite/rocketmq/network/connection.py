@@ -77,12 +77,15 @@ class RocketmqConnection:
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
         if isinstance(error, TimeoutError):
-            wrong, remedy = f"no answer within {self._timeout:g} s", "see whether it is alive"
+            wrong, remedy = (
+                f"no answer within {self._timeout:g} s",
+                "check that the server is running",
+            )
         elif isinstance(error, OSError):
             wrong = (error.strerror or str(error)).lower()
-            remedy = "see whether it runs there, and whether this machine may reach it"
+            remedy = "check that the server is running, and that this machine can reach it"
         else:
-            wrong, remedy = error.problem, "see whether a RocketMQ server listens there"
+            wrong, remedy = error.problem, "check that the address belongs to a RocketMQ server"
         return RemoteFailed(f"{doing}: {wrong}", path=self.address, remedy=remedy)
 
     def call(
@@ -126,9 +129,9 @@ class RocketmqConnection:
         (length,) = PREFIX.unpack_from(self._received)
         if not 0 < length <= _MOST_BYTES:
             raise RemoteFailed(
-                f"a frame of {length} bytes",
+                f"the answer is not RocketMQ's protocol: it has a frame of {length} bytes",
                 path=self.address,
-                remedy="see whether a RocketMQ server listens there",
+                remedy="check that the address belongs to a RocketMQ server",
             )
         self._fill(PREFIX.size + length, deadline)
         frame = self._received[PREFIX.size : PREFIX.size + length]
@@ -142,7 +145,7 @@ class RocketmqConnection:
                 raise RocketmqConnectionBroken(
                     "the server closed the connection",
                     path=self.address,
-                    remedy="see the server's log for the reason",
+                    remedy="look for the reason in the server's log",
                 )
             self._received += part
 
@@ -163,7 +166,8 @@ def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     said = (answer.remark or "no reason given").strip().splitlines()
     kind = RemoteFailed if answer.code in _TRANSIENT else RequestRefused
     return kind(
-        f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}",
+        f"{doing}: the server refused with code {answer.code}: "
+        f"{said[0] if said else 'no reason given'}",
         path=address,
     )
 

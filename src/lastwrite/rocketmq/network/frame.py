@@ -82,25 +82,27 @@ def decode_command(frame: Buffer) -> Command:
     """
     view = memoryview(frame)
     if len(view) < _HEAD.size:
-        raise TruncatedLog("remoting frame without a header", 0)
+        raise TruncatedLog("the answer is shorter than a remoting header", 0)
     (head,) = _HEAD.unpack_from(view)
     kind, length = head >> 24, head & 0xFF_FFFF
     if kind != _JSON:
-        raise UnsupportedFormat(f"remoting header of form {kind}, not JSON", 0)
+        raise UnsupportedFormat(
+            f"the remoting header has serialization type {kind}, which is not JSON", 0
+        )
     if length > len(view) - _HEAD.size:
         raise TruncatedLog(
-            f"remoting header of {length} bytes, {len(view) - _HEAD.size} are left", 0
+            f"the remoting header needs {length} bytes, but {len(view) - _HEAD.size} are left", 0
         )
     end = _HEAD.size + length
     try:
         header = json.loads(bytes(view[_HEAD.size : end]))
     except (ValueError, RecursionError) as error:
-        raise CorruptLog(f"remoting header is not JSON: {error}", _HEAD.size) from error
+        raise CorruptLog(f"the remoting header is not JSON: {error}", _HEAD.size) from error
     if not isinstance(header, dict):
-        raise CorruptLog("remoting header is not an object", _HEAD.size)
+        raise CorruptLog("the remoting header is not a JSON object", _HEAD.size)
     fields = header.get("extFields") or {}
     if not isinstance(fields, dict):
-        raise CorruptLog("extFields of a remoting header are not an object", _HEAD.size)
+        raise CorruptLog("extFields of the remoting header is not a JSON object", _HEAD.size)
     remark = header.get("remark")
     return Command(
         code=_integer(header, "code"),
@@ -115,5 +117,5 @@ def decode_command(frame: Buffer) -> Command:
 def _integer(header: Mapping[str, object], name: str) -> int:
     value = header.get(name, 0)
     if not isinstance(value, int):
-        raise CorruptLog(f"{name} of a remoting header is {value!r}", _HEAD.size)
+        raise CorruptLog(f"{name} of the remoting header is {value!r}, not an integer", _HEAD.size)
     return value

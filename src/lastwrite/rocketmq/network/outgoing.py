@@ -65,7 +65,9 @@ class OutgoingMessage:
         if self.key is not None:
             if is_blank(self.key):
                 raise InvalidConfig(
-                    f"the key {self.key!r} is blank", remedy="brokers treat such a key as missing"
+                    f"the key {self.key!r} is blank",
+                    remedy="give a key with a visible character, because brokers ignore a blank "
+                    "key",
                 )
             given[names.KEYS] = self.key
         if self.tag is not None:
@@ -73,7 +75,8 @@ class OutgoingMessage:
         for name, value in self.properties.items():
             if name in _OWN:
                 raise InvalidConfig(
-                    f"the property {name} cannot be set", remedy="give the key and the tag as such"
+                    f"the property {name} is reserved",
+                    remedy="set the key and the tag with their own fields",
                 )
             given[name] = value
         given[names.UNIQUE_KEY] = unique_key
@@ -81,11 +84,13 @@ class OutgoingMessage:
             flat = names.build(given)
         except ValueError as error:
             raise InvalidConfig(
-                f"{error}: neither may be empty or contain the characters 1 and 2"
+                f"{error}: a name and a value must not be empty or contain the characters "
+                "U+0001 and U+0002"
             ) from error
         if len(flat) > _MOST_PROPERTY_BYTES:
             raise InvalidConfig(
-                f"properties of {len(flat):,} bytes", remedy=f"{_MOST_PROPERTY_BYTES:,} is the most"
+                f"the properties of the message have {len(flat):,} bytes",
+                remedy=f"shorten them to {_MOST_PROPERTY_BYTES:,} bytes",
             )
         return flat.decode()
 
@@ -99,7 +104,8 @@ class OutgoingMessage:
             return _DELETE, COMPRESSED
         if not self.body:
             raise InvalidConfig(
-                "a body of no bytes", remedy="a message without a body is a delete: give null"
+                "the body of the message is empty, which brokers refuse",
+                remedy="to delete the key, give the body null",
             )
         if self.compression is Compression.NONE or len(self.body) < self.compress_from:
             return self.body, 0

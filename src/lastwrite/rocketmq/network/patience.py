@@ -14,8 +14,8 @@ from lastwrite.rocketmq.network.connection import RequestRefused
 T = TypeVar("T")
 
 REMEDY = (
-    "see to the network and the broker, and run the same command again; default.api.timeout.ms is "
-    "how long it waits"
+    "check the network and the broker, and run the same command again; to wait longer, raise "
+    "default.api.timeout.ms"
 )
 _SHORT_S = 2.0
 

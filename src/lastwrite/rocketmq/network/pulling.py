@@ -70,7 +70,7 @@ class Puller:
             raise
         except RemoteFailed as error:
             self._patience.note_abandoned()
-            words = f"no answer about {self.name} for {time.monotonic() - begin_s:.0f} s"
+            words = f"{self.name}: no answer from the broker for {time.monotonic() - begin_s:.0f} s"
             raise RemoteFailed(
                 f"{words}: {error.problem}", path=error.path, remedy=REMEDY
             ) from error
@@ -108,7 +108,9 @@ class Puller:
                 last = int(table["queue_offset"][-1])
                 if pulled.next_offset <= last:
                     raise self._strange(
-                        offset, f"names {pulled.next_offset} as the next offset, after {last}"
+                        offset,
+                        f"returned the next offset {pulled.next_offset} after the message "
+                        f"of offset {last}",
                     )
                 if below is not None:
                     table = table[table["queue_offset"] < below]
@@ -119,18 +121,22 @@ class Puller:
             elif pulled.status is PullCode.RETRY:
                 retries += 1
                 if retries > _MOST_RETRIES:
-                    raise self._strange(offset, "keeps asking to try again")
+                    raise self._strange(
+                        offset, "repeatedly answered that the client must pull again later"
+                    )
                 time.sleep(_RETRY_SECONDS)
             elif pulled.status is PullCode.MOVED and pulled.next_offset > offset:
                 offset = pulled.next_offset
             elif offset < pulled.max_offset:
                 raise self._strange(
-                    offset, f"returns nothing, though its queue ends at {pulled.max_offset}"
+                    offset,
+                    f"returned no message, although its queue ends at offset {pulled.max_offset}",
                 )
             elif below is not None and 0 < pulled.max_offset < below:
                 raise self._strange(
                     offset,
-                    f"ends at {pulled.max_offset}, before the requested {below}: it lags behind",
+                    f"has messages up to offset {pulled.max_offset}, but offset {below} was "
+                    "requested: it lags behind its master",
                 )
             else:
                 return
@@ -156,7 +162,7 @@ class Puller:
             self._patience.note_abandoned()
             waited_s = time.monotonic() - heard_s
             raise RemoteFailed(
-                f"no message of {self.name} came from offset {offset} on for {waited_s:.0f} s: "
+                f"{self.name}: no message from offset {offset} on arrived for {waited_s:.0f} s: "
                 f"{error.problem}",
                 path=error.path,
                 remedy=REMEDY,
@@ -216,24 +222,29 @@ class Puller:
         rows, _, code, at, _ = kernels.split(data, 0, len(data), table, True)
         table = table[:rows]
         if code != kernels.OK or not rows:
-            words = kernels.CODES[int(code)] if code != kernels.OK else "no message in it"
+            words = (
+                kernels.CODES[int(code)] if code != kernels.OK else "the answer contains no message"
+            )
             raise CorruptLog(
                 f"the broker's answer for {self.name} at offset {offset} is damaged: {words}",
                 int(at),
                 self.queue.broker,
-                "see to the broker's log; another replica may be whole",
+                "check the broker's log for damage, or fetch from another replica",
             )
         offsets = table["queue_offset"]
         if int(offsets[0]) < offset or not bool((offsets[1:] > offsets[:-1]).all()):
-            raise self._strange(offset, "gives messages whose offsets do not rise")
+            raise self._strange(
+                offset, "returned messages whose offsets are not in ascending order"
+            )
         if not bool((table["queue_id"] == self.queue.queue).all()):
-            raise self._strange(offset, "gives messages of another queue")
+            raise self._strange(offset, "returned messages of another queue")
         return data, table
 
     def _strange(self, offset: int, what: str) -> LogError:
         return RemoteFailed(
-            f"pulling {self.name} at offset {offset}: {self.queue.broker} {what}",
-            remedy="see docs/guide/rocketmq-operators.md for what makes a broker answer so",
+            f"pulling {self.name} at offset {offset}: broker {self.queue.broker} {what}",
+            remedy="run the same command again; if the error remains, check the settings in "
+            "docs/guide/rocketmq-operators.md",
         )
 
 
@@ -246,18 +257,19 @@ def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str
         RemoteFailed: the broker may skip messages, or its setting is unknown.
     """
     remedy = (
-        f"on the live broker: mqadmin updateBrokerConfig -k {CACHE_SETTING} -v false{otherwise}"
+        f"on the live broker, run mqadmin updateBrokerConfig -k {CACHE_SETTING} -v false{otherwise}"
     )
     try:
         value = client.broker_config(broker).get(CACHE_SETTING)
     except RemoteFailed as error:
         raise RemoteFailed(
-            f"whether {broker} skips messages is not known: {error.problem}",
+            f"Lastwrite cannot determine whether broker {broker} skips messages: {error.problem}",
             path=error.path,
             remedy=remedy,
         ) from error
     if value is not None and value.lower() != "false":  # None: a release without the cache
         raise RequestRefused(
-            f"{broker} has {CACHE_SETTING}={value}: since its last start it may skip live messages",
+            f"broker {broker} has {CACHE_SETTING}={value}, so it may have skipped live messages "
+            "since its last start",
             remedy=remedy,
         )

@@ -95,7 +95,9 @@ def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
                 int(number): str(address) for number, address in known.items()
             }
         except ValueError as error:
-            raise CorruptLog(f"a broker's number in a route: {error}") from error
+            raise CorruptLog(
+                f"a broker's number in the route is not an integer: {error}"
+            ) from error
     return found
 
 
@@ -128,7 +130,7 @@ def _in_given_order(topic: str, given: str) -> list[MessageQueue]:
         broker, _, count = part.partition(":")
         is_number = count.isascii() and count.isdigit() and len(count) < 10
         if not is_number or int(count) > _MOST_QUEUES:
-            raise CorruptLog(f"the order of the topic's queues is {given!r}")
+            raise CorruptLog(f"the queue order of topic {topic} is {given!r}, which is invalid")
         queues += [MessageQueue(topic, broker, number) for number in range(int(count))]
     return queues
 
@@ -139,7 +141,7 @@ def _with_quotes(found: re.Match[str]) -> str:
 
 def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise CorruptLog(f"{what} in a name server's answer is not an object")
+        raise CorruptLog(f"{what} in the name server's answer is not a JSON object")
     return value
 
 
@@ -149,12 +151,12 @@ def _listed(known: Mapping[str, Any], name: str) -> object:
 
 def _objects(value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list):
-        raise CorruptLog("a value in a name server's answer is not a list")
+        raise CorruptLog("a value in the name server's answer is not a JSON list")
     return [_object(item, "an item") for item in value]
 
 
 def _number(data: Mapping[str, Any], name: str) -> int:
     value = data.get(name, 0)
     if not isinstance(value, int) or not 0 <= value <= _MOST_QUEUES:
-        raise CorruptLog(f"{name} in a route is {value!r}")
+        raise CorruptLog(f"{name} in the route is {value!r}, which is invalid")
     return value

@@ -59,9 +59,9 @@ def send_each(
             queues = [known for known in queues if known.queue == queue]
         if not queues:
             raise InvalidConfig(
-                f"{topic} has no such queue that takes messages",
+                f"{topic} has no writable queue with this number and broker",
                 path=name_server,
-                remedy="name a queue and a broker that the topic has",
+                remedy="choose a queue and a broker of the topic",
             )
         for message in messages:
             outgoing = message if isinstance(message, OutgoingMessage) else parse_message(message)
@@ -87,11 +87,12 @@ def parse_message(
     """
     if unknown := set(given) - _NAMES:
         raise InvalidConfig(
-            f"a message has no {sorted(unknown)[0]!r}", remedy=f"it has {', '.join(sorted(_NAMES))}"
+            f"a message has no field {sorted(unknown)[0]!r}",
+            remedy=f"use the fields {', '.join(sorted(_NAMES))}",
         )
     body, coded = _text(given, "body"), _text(given, "body_base64")
     if body is not None and coded is not None:
-        raise InvalidConfig("a message has body or body_base64, not both")
+        raise InvalidConfig("a message has both body and body_base64; give one of them")
     try:
         data = None if body is None else body.encode()
         if coded is not None:
@@ -104,7 +105,7 @@ def parse_message(
     if not isinstance(properties, Mapping) or not all(
         isinstance(text, str) for pair in properties.items() for text in pair
     ):
-        raise InvalidConfig("the properties of a message are texts by name")
+        raise InvalidConfig("properties must be an object whose values are strings")
     return OutgoingMessage(
         _text(given, "key"), data, _text(given, "tag"), properties, compression, compress_from
     )
@@ -113,5 +114,5 @@ def parse_message(
 def _text(given: Mapping[str, object], name: str) -> str | None:
     value = given.get(name)
     if value is not None and not isinstance(value, str):
-        raise InvalidConfig(f"the {name} of a message is a text, not {value!r}")
+        raise InvalidConfig(f"the field {name} of a message must be a string, not {value!r}")
     return value

@@ -96,10 +96,10 @@ class DispatchConfig(SettingsTable):
             text = str(names[name]).strip()
             if text.lower() != _MUST_BE[name].lower():
                 raise InvalidConfig(
-                    f"{name} is {text}: dispatch does not build what a broker builds then; nothing "
-                    "was changed",
-                    remedy="move what is damaged out of the store, keep it, and start the broker, "
-                    "which builds it again",
+                    f"{name} is {text}, and dispatch does not support that setting; nothing was "
+                    "changed",
+                    remedy="move the damaged files out of the store, keep them, and start the "
+                    "broker, which rebuilds them",
                 )
         return super().from_names(names)
 
@@ -113,8 +113,8 @@ class DispatchConfig(SettingsTable):
         for text in (self.delay_levels or DEFAULT_DELAY_LEVELS).split():
             if text[-1:] not in _DELAY_UNITS or not text[:-1].isdigit():
                 raise InvalidConfig(
-                    f"messageDelayLevel contains {text!r}, which is not a time",
-                    remedy="give times such as 10s 5m 2h, separated by blanks",
+                    f"messageDelayLevel contains {text!r}, which is not a duration",
+                    remedy="give durations such as 10s 5m 2h, separated by blanks",
                 )
             levels.append(int(text[:-1]) * _DELAY_UNITS[text[-1]])
         return tuple(levels)

@@ -49,7 +49,8 @@ class RocketmqClientConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if bool(self.access_key) != bool(self.secret_key):
             raise InvalidConfig(
-                "accessKey and secretKey go together", remedy="give both in --config-file"
+                "only one of accessKey and secretKey is set",
+                remedy="set both in the file of --config-file",
             )
 
     @classmethod
@@ -85,8 +86,9 @@ def cluster_of(url: str) -> ClusterAddress:
     if url.startswith(f"{SCHEME}/"):
         path = url.removeprefix(SCHEME)
         raise InvalidConfig(
-            f"{url} names a copy, and no name server",
-            remedy=f"--follow; or lastwrite dispatch {path}, lastwrite fetch {path}",
+            f"{url} names a copied store, not a name server",
+            remedy=f"follow the copy with --follow; or run lastwrite dispatch {path}, then "
+            f"lastwrite fetch {path}",
         )
     servers, _, broker = url.removeprefix(SCHEME).rstrip("/").partition("/")
     addresses = [each.strip() for each in re.split("[;,]", servers)]
@@ -94,7 +96,8 @@ def cluster_of(url: str) -> ClusterAddress:
         parse_address(address)
     if "/" in broker:
         raise InvalidConfig(
-            f"{url} names more than name servers and a broker",
-            remedy="rocketmq://HOST:PORT[,HOST:PORT…][/BROKER] and --topic NAME",
+            f"{url} has text after the broker's name",
+            remedy="give the address as rocketmq://HOST:PORT[,HOST:PORT…][/BROKER], and the topic "
+            "with --topic NAME",
         )
     return ClusterAddress(";".join(addresses), broker or None)

@@ -63,9 +63,9 @@ class RocketmqConfig(SettingsTable):
         SettingsTable.__post_init__(self)
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
-                f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, "
-                f"more than max.compaction.lag.ms, {self.max_compaction_lag_ms}",
-                remedy="lower the first or raise the second",
+                f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, which is more than "
+                f"max.compaction.lag.ms, {self.max_compaction_lag_ms}",
+                remedy="lower min.compaction.lag.ms, or raise max.compaction.lag.ms",
             )
 
     @property

@@ -106,7 +106,7 @@ class QueueArchiveWriter:
         table: MessageTable = np.zeros(1, MESSAGE)
         rows, *_ = kernels.split(data, 0, len(data), table, True)
         if rows != 1:
-            raise CorruptLog("no whole record", 0, self._now.source)
+            raise CorruptLog("the data is not exactly one record", 0, self._now.source)
         self.append(data, table)
 
     def note_gap(self, first: int, end: int) -> None:

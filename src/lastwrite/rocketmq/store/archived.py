@@ -167,7 +167,9 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
     try:
         return decode_struct(manifest.log, ArchivedQueue)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"not the manifest of a queue of RocketMQ: {error}", 0, folder) from error
+        raise CorruptLog(
+            f"the manifest does not describe a RocketMQ queue: {error}", 0, folder
+        ) from error
 
 
 def read_contents(folder: str) -> ArchivedQueue:
@@ -233,7 +235,10 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
 
 
 def manifest_of(seen: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
-    """The manifest for a queue with these contents. ``PartitionStore.commit`` sets the version fields."""
+    """The manifest for a queue with these contents.
+
+    ``PartitionStore.commit`` sets the version fields.
+    """
     log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
     if seen is not None:
         return structs.replace(seen.manifest, log=log, objects=objects)

@@ -150,4 +150,4 @@ def in_words(ranges: Collection[OffsetRange], most: int = 5) -> str:
         for one in ranges
     ]
     more = len(named) - most
-    return ", ".join(named[:most]) + (f" and of {more} more queues" if more > 0 else "")
+    return ", ".join(named[:most]) + (f" and {more} more queues" if more > 0 else "")

@@ -72,7 +72,7 @@ def _writing(operation: str, path: str) -> Iterator[None]:
         files.faults.reach(operation, path)
         yield
     except OSError as error:
-        raise files.to_log_error(error, path, "write a new file aside") from error
+        raise files.to_log_error(error, path, "write a new file") from error
 
 
 class _StagedFile:
@@ -96,7 +96,7 @@ class _StagedFile:
         """Append the first ``size_bytes`` of another file."""
         with mapped(path) as data:
             if len(data) < size_bytes:
-                wrong = f"the file has {len(data)} bytes, {size_bytes} were expected"
+                wrong = f"the file has {len(data)} bytes, but {size_bytes} are expected"
                 raise LogError(wrong, path=path)
             for at in range(0, size_bytes, _COPY_BYTES):
                 self.append(data[at : min(at + _COPY_BYTES, size_bytes)])
@@ -162,7 +162,7 @@ class _QueueFiles:
         elif self._state.tail_start == self._start:
             self._file.append_file(self._state.tail_path, held)
         else:
-            wrong = "the queue's last file is not where its end is"
+            wrong = "the queue's last file does not contain the queue's end"
             raise CorruptLog(wrong, None, self._state.tail_path)
 
     def _end_file(self) -> None:
@@ -207,7 +207,7 @@ def _build_queue(unit: QueueUnit) -> StagedIndexFiles:
             built.gap_at = int(rows[place, rules.ADDRESS])
             expected = max(int(state[rules.NEXT]), 0)
             offset = int(rows[place, rules.OFFSET])
-            built.gap = f"queue offset {offset} of {unit.name}, where {expected} is expected"
+            built.gap = f"queue offset {offset} of {unit.name}, but offset {expected} is expected"
             out.close()
             out.drop()
             return built
@@ -387,9 +387,10 @@ def _copy(
     )
     if size < 0:
         at = int(rows[0, rules.ADDRESS]) - file.start
-        wrong = "records that were read from here on are not here any more"
+        wrong = "records that were read before are missing from this position on"
         remedy = (
-            "nothing was changed: see what writes to the store, and run lastwrite dispatch again"
+            "nothing was changed; find out which program changes the store, stop it, and run "
+            "lastwrite dispatch again"
         )
         raise CorruptLog(wrong, at, file.path, remedy)
     out.append(records, entries)
@@ -424,8 +425,8 @@ def _build_index(unit: IndexUnit) -> StagedIndexFiles:
                 )
     if added != sum(count for _, _, count in unit.entries):
         raise LogError(
-            "an index file took fewer entries than it has room for",
+            "the new index file has fewer entries than were added",
             path=file.path,
-            remedy="please report this",
+            remedy="report this fault in Lastwrite",
         )
     return StagedIndexFiles(files=[(unit.name, file.path)], added=added, bytes_written=size)

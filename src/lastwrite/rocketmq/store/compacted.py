@@ -52,7 +52,7 @@ _WALKED_ROWS = 1 << 12
 _UNIT_BYTES = BATCH_UNIT.size
 _MOST_LISTINGS = 8  # attempts to list a queue whose files change
 
-_RESTORE_INDEX = "a broker needs the file itself: restore it from a replica or a backup"
+_RESTORE_INDEX = "restore the file from a replica or a backup, because a broker needs it"
 _CODES_OF_DAMAGE = (
     kernels.NEED_MORE,
     kernels.BAD_SIZE,
@@ -164,9 +164,10 @@ class CompactedQueue:
         self._listings += 1
         if self._listings > _MOST_LISTINGS:
             raise CommitConflict(
-                "the queue's files keep changing",
+                "another program changes the queue's files again and again",
                 path=self._folder(StoreFolder.COMPACTION_LOG),
-                remedy="stop the program that writes there, or read a copy",
+                remedy="stop the program that writes to the queue, or copy the store and read the "
+                "copy",
             )
         self._ranges, self._rebuilt, self._counts = {}, {}, {}
         self._seen = self._look()
@@ -185,8 +186,10 @@ class CompactedQueue:
             else:
                 self._note(problem)
         for file in index_of.values():
-            remedy = "a broker does not start on this store: restore the log file"
-            self._note(damaged("an index without its log file", file.path, None, remedy))
+            remedy = "restore the log file, because a broker does not start on this store"
+            self._note(
+                damaged("the index file has no log file of the same name", file.path, None, remedy)
+            )
         if self.is_open and self.pairs:
             with suppress(FilesMoved):  # a later read of the file raises the error again
                 self.range_of(len(self.pairs) - 1)
@@ -221,7 +224,7 @@ class CompactedQueue:
             found = self._read_index(number)
             if found is not None:
                 return found
-            self._rebuild(number, "the index contradicts itself")
+            self._rebuild(number, "the units of the index contradict each other")
         return self._rebuilt[number]
 
     def blocks(self, offset: int = 0) -> Iterator[RecordBlock]:
@@ -289,7 +292,7 @@ class CompactedQueue:
 
     def _find_range(self, number: int) -> FileOffsets | None:
         pair = self.pairs[number]
-        wrong = "the index is missing"
+        wrong = "the index file is missing"
         if pair.index is not None:
             with _OpenPair(pair.log) as log, _OpenPair(pair.index) as index:
                 slots = pair.index.size_bytes // _UNIT_BYTES
@@ -301,11 +304,11 @@ class CompactedQueue:
                     first, last = index.unit(0), index.unit(count - 1)
                     if first.base <= last.base and log.is_record(first) and log.is_record(last):
                         return FileOffsets(first.base, last.base + last.number - 1)
-                    wrong = "the index names places without such a record"
+                    wrong = "the index points to positions where no such record begins"
                 elif pair.log.is_growing or log.first_size() == 0:
                     return None
                 else:
-                    wrong = "the index is empty, the log is not"
+                    wrong = "the index is empty, but the log is not"
         self._rebuild(number, wrong)
         return self._rebuilt[number].range
 
@@ -321,7 +324,8 @@ class CompactedQueue:
         assert pair.index is not None
         if pair.index.size_bytes > INDEX_LIMIT_BYTES:
             raise OutOfMemoryBudget(
-                f"an index of {pair.index.size_bytes} bytes", path=pair.index.path
+                f"the index file has {pair.index.size_bytes} bytes, more than Lastwrite reads",
+                path=pair.index.path,
             )
         data: ByteArray = np.empty(pair.index.size_bytes // _UNIT_BYTES * _UNIT_BYTES, np.uint8)
         with _OpenPair(pair.index) as index:
@@ -351,12 +355,14 @@ class CompactedQueue:
         entries, stop = self._walk(number)
         self._take(number, entries)
         path = pair.log.path if pair.index is None else pair.index.path
-        made = f"{wrong}: it was rebuilt in memory from the log's {len(entries.bases)} records"
+        made = (
+            f"{wrong}; the index was rebuilt in memory from {len(entries.bases)} records of the log"
+        )
         self._note(recovered(made, path, None, remedy_at(path, _RESTORE_INDEX)))
         if stop.code in _CODES_OF_DAMAGE:
             unknown = (
-                "without an index it is unknown whether later bytes are damaged or left from another "
-                f"run: {kernels.CODES[stop.code]}"
+                "without the index Lastwrite cannot determine whether the bytes from here on "
+                f"are damaged or stale: {kernels.CODES[stop.code]}"
             )
             self._note(recovered(unknown, pair.log.path, stop.position))
 
@@ -383,14 +389,14 @@ class CompactedQueue:
             if not is_right:
                 self._take(number, walked)
                 made = (
-                    "the index points to missing records: it was rebuilt in memory from "
-                    f"the log's {len(walked.bases)} records"
+                    "the index points to missing records; it was rebuilt in memory from "
+                    f"{len(walked.bases)} records of the log"
                 )
                 path = pair.index.path if pair.index else pair.log.path
                 self._note(recovered(made, path, None, remedy_at(path, _RESTORE_INDEX)))
                 if end.code in _CODES_OF_DAMAGE:
                     wrong = (
-                        "without a true index no message can be found from here on: "
+                        "without a valid index no message can be read from here on: "
                         f"{kernels.CODES[end.code]}"
                     )
                     self.damage.append(damaged(wrong, pair.log.path, end.position))

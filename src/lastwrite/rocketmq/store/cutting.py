@@ -157,10 +157,10 @@ def plan(root: str, at: int) -> Cut:
     lock.reject_stopped_cut(root)
     if _is_done(root):
         raise LogHeld(
-            "the store still has the old files of an earlier cut",
+            "the store still has the files of before an earlier cut",
             path=trees.live_tree(root, names.COMMIT_LOG) + _ASIDE,
-            remedy="undo it with --undo, or move that copy out of the store, with all "
-            f"files and folders that end with {_ASIDE}, and the note {NOTE}",
+            remedy=f"undo the earlier cut with --undo; or, to keep it, move {NOTE} and all files "
+            f"and folders that end with {_ASIDE} out of the store",
         )
     cut = Cut(root, at, CutReport(path=root, at=at))
     log = reading.read_commit_log(root).sound()
@@ -191,26 +191,33 @@ def _check_place(found: list[MappedFile], at: int) -> MappedFile:
         InvalidConfig: see ``plan``.
     """
     if not found:
-        raise InvalidConfig("the commit log has no record", remedy="there is nothing to cut")
+        raise InvalidConfig(
+            "the commit log has no record, so there is nothing to cut",
+            remedy="check the path of the store",
+        )
     file = next((file for file in found if file.start <= at < file.end), None)
     if file is None:
         raise InvalidConfig(
             f"physical offset {at} is not in the commit log",
-            remedy=f"its files have the offsets {found[0].start} to {found[-1].end - 1}",
+            remedy=f"give a physical offset from {found[0].start} to {found[-1].end - 1}",
         )
     places = sorted(_borders(file)[0])
     if at not in places and not (at == file.start and file.start > found[0].start):
         near = bisect_left(places, at)
-        nearest = " and ".join(map(str, places[max(near - 1, 0) : near + 1])) or "none in this file"
+        nearest = (
+            " and ".join(map(str, places[max(near - 1, 0) : near + 1])) or "no border in this file"
+        )
         raise InvalidConfig(
-            f"no record begins or ends at physical offset {at}",
+            f"no record begins or ends at physical offset {at}, so a cut there would leave part "
+            "of a record",
             path=file.path,
-            remedy=f"a cut there would leave part of a record; the nearest places: {nearest}",
+            remedy=f"cut at the nearest record border: {nearest}",
         )
     if at <= found[0].start:
         raise InvalidConfig(
-            "the cut would leave no record, and a broker would number every queue from 0 again",
-            remedy="start a new store instead, and keep this one",
+            "the cut would leave no record, and a broker would assign offsets from 0 again in "
+            "every queue",
+            remedy="keep this store unchanged, and start the broker on a new store",
         )
     return file
 
@@ -260,9 +267,11 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
             report.files_removed.append(file.path)
     if rest.bad:
         places = ", ".join(map(str, rest.bad[:5]))
-        report.notes.append(f"beyond the cut the log is damaged at physical offset {places}")
+        report.notes.append(
+            f"the removed part of the commit log is damaged at physical offset {places}"
+        )
     if not rest.records:
-        report.notes.append("no whole record after the cut")
+        report.notes.append("the removed part of the commit log has no undamaged record")
 
 
 def _plan_queues(cut: Cut) -> None:
@@ -296,12 +305,16 @@ def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
     """Add a note that a broker numbers a queue without units from 0 again."""
     if not first and not cut.ends[name]:
         return
-    cut.report.notes.append(f"{name} keeps no unit: a broker numbers its messages from 0 again")
+    cut.report.notes.append(
+        f"{name} has no unit after the cut, so a broker assigns its offsets from 0 again"
+    )
     if _pairs(cut.root, name):
         raise InvalidConfig(
-            f"{name} would keep no unit, so a broker would number its messages from 0 again, and its compaction log, "
-            "which has higher offsets, would take none of them",
-            remedy="cut after its last message, or restore the log from a replica",
+            f"{name} would have no unit after the cut, so a broker would assign its offsets "
+            "from 0 again. The queue's compaction log has higher offsets and would accept no "
+            "message",
+            remedy=f"cut after the last message of {name}, or restore the commit log from a "
+            "replica",
         )
 
 
@@ -317,7 +330,7 @@ def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile
     for file in logs.files:
         if file.start not in indexes:
             raise CorruptLog(
-                "a log file without its index: a broker does not start",
+                "the log file has no index file of the same name, and a broker does not start",
                 path=file.path,
                 remedy=names.RESTORE_QUEUE,
             )
@@ -704,7 +717,7 @@ def undo(root: str) -> CutReport:
     if not lock.has_stopped_cut(root) and not _is_done(root):
         _clear(root)
         raise InvalidConfig(
-            "no cut was made on this store", path=root, remedy="there is nothing to undo"
+            "the store has no cut to undo", path=root, remedy="check the path of the store"
         )
     note = _read_note(root)
     report = CutReport(path=root, at=int(note["at"]), status=CutStatus.UNDONE)
@@ -726,16 +739,16 @@ def _read_note(root: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             return dict(json.load(file))
     except OSError as error:
-        raise files.to_log_error(error, path, "read what the cut did") from error
+        raise files.to_log_error(error, path, "read the description of the cut") from error
     except ValueError as error:
         raise CorruptLog(
-            f"the note of the cut cannot be read: {error}",
+            f"the description of the cut is not valid JSON: {error}",
             path=path,
-            remedy=f"to undo the cut by hand, stop the broker. For each file and folder that ends with "
+            remedy="to undo the cut by hand, stop the broker. For each file and folder that ends with "
             f"{_ASIDE}, the commit log last, move the one without that ending out of the store, "
             f"if there is one, and keep it; then remove the ending. Last, move {names.COMMIT_LOG}/"
             f"{names.CUT_GUARD} out of the store. To keep the cut, move all that ends with {_ASIDE}, "
-            "and the note, out of the store",
+            f"and {NOTE}, out of the store",
         ) from error
 
 
@@ -749,10 +762,11 @@ def _reject_gone_on(root: str, at: int) -> None:
             for low, high in reading.written_stretches(file):
                 if data[max(low, start) : high].any():
                     raise LogHeld(
-                        f"the log has new records since the cut at {at}: an undo would lose them",
+                        f"the commit log has new records since the cut at physical offset {at}, "
+                        "and an undo would lose them",
                         path=file.path,
-                        remedy=f"keep this log, and read the old one from its place: lastwrite dump "
-                        f"{trees.live_tree(root, names.COMMIT_LOG)}{_ASIDE}",
+                        remedy="keep this commit log, and read the one from before the cut with "
+                        f"lastwrite dump {trees.live_tree(root, names.COMMIT_LOG)}{_ASIDE}",
                     )
 
 
@@ -762,7 +776,9 @@ def _is_new(log: str) -> bool:
         with open(os.path.join(log, names.CUT_GUARD), "rb") as file:
             text = file.read()
     except OSError as error:
-        raise files.to_log_error(error, log, "see how far a cut came") from error
+        raise files.to_log_error(
+            error, log, "determine which step of the cut was reached"
+        ) from error
     if text in (_NEW, _OLD):
         return text == _NEW
     # A crash left an incomplete guard. If ``commitlog.before-cut`` exists, an undo wrote the guard,
@@ -789,7 +805,9 @@ def _back(root: str) -> list[str]:
         if is_ours or _is_same(live, old):
             files.rename(old, live)
         else:
-            notes.append(f"a broker has written {live} since the cut, so it was left unchanged")
+            notes.append(
+                f"a broker has changed {live} since the cut, so the file was left unchanged"
+            )
             files.unlink(old)
         files.fsync_dir(os.path.dirname(live))
     for tree in note["trees"]:

@@ -29,13 +29,14 @@ from lastwrite.storage.mapping import mapped
 # A queue without units would be numbered from 0 again, so the commit log must still have one of its
 # messages.
 MAKE_ANEW = (
-    "if the commit log still has a message of the queue, move the queue's folder out of the store, keep it, and run "
-    "lastwrite dispatch with --whole-log"
+    "if the commit log still has a message of the queue, move the queue's folder out of the "
+    "store, keep it, and run lastwrite dispatch STORE --whole-log, which rebuilds the queue"
 )
 # A compaction log may have the only copy of a message, because the commit log expires.
 MAKE_LOG_ANEW = (
-    f"{names.RESTORE_QUEUE}; or, where the commit log still has all of the queue, move both "
-    "folders of it out of the store, keep them, and run lastwrite dispatch with --whole-log"
+    f"{names.RESTORE_QUEUE}; or, if the commit log still has every message of the queue, move "
+    "both folders of the queue out of the store, keep them, and run lastwrite dispatch STORE "
+    "--whole-log, which rebuilds the queue"
 )
 
 
@@ -69,12 +70,19 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
     for place in range(len(files) - 1, -1, -1):
         file = files[place]
         if file.size_bytes % size:
-            wrong = f"a file of {file.size_bytes} bytes cannot hold units of {size}"
+            wrong = (
+                f"the file has {file.size_bytes} bytes, which is not a multiple of the unit "
+                f"size {size}"
+            )
             raise CorruptLog(wrong, 0, file.path, MAKE_ANEW)
         with mapped(file.path) as data:
             table = units.queue_units(data, is_batch=is_batch)
             slots = range(len(table))
-            count = bisect_left(slots, True, key=lambda i, of=table: not is_valid(of[i], until))  # type: ignore[misc]
+            count = bisect_left(
+                slots,
+                True,
+                key=lambda i, of=table: not is_valid(of[i], until),  # type: ignore[misc]
+            )
             if count:
                 if place:
                     _reject_hole(files[place - 1], file, until, is_batch=is_batch)
@@ -157,10 +165,10 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
         raise CorruptLog(
-            f"the log or the index of the pair {names.file_name(odd)} is missing",
+            f"the log file or the index file {names.file_name(odd)} is missing",
             None,
             reading.queue_folder(os.path.join(root, StoreFolder.COMPACTION_LOG), name),
-            f"a broker does not start on this; {MAKE_LOG_ANEW}",
+            f"do not start a broker on the store, because it fails; {MAKE_LOG_ANEW}",
         )
     if not logs.files:
         return LogState(), None, None
@@ -181,7 +189,8 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
             index_wrote = count * units.BATCH_UNIT.size
             if not 0 < log_wrote <= log.size_bytes:
                 raise CorruptLog(
-                    f"the last unit points to {address}, outside of its log file",
+                    f"the last unit points to physical offset {address}, which is outside its "
+                    "log file",
                     index_wrote - units.BATCH_UNIT.size,
                     index.path,
                     MAKE_LOG_ANEW,
@@ -240,8 +249,10 @@ def _slots(data: ByteArray, file: MappedFile, slots: int | None, entries: int | 
     found = index_file.find_slots(data)
     if found is None or (slots is not None and slots != found):
         raise InvalidConfig(
-            f"the settings do not match the existing index file of {file.size_bytes} bytes",
+            "maxHashSlotNum and maxIndexNum do not match the existing index file of "
+            f"{file.size_bytes} bytes",
             path=file.path,
-            remedy="give --config maxHashSlotNum=… and maxIndexNum=… as the broker has them",
+            remedy="give the broker's values with --config maxHashSlotNum=… and --config "
+            "maxIndexNum=…",
         )
     return found

@@ -54,10 +54,10 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.ordinary import CommitLogMessages, next_offset
 
-ELSEWHERE = "fetch it into an archive of its own: give another --to"
+ELSEWHERE = "fetch the queue into another archive: give another --to"
 GAP = (
-    "accept the loss with --accept-gap, which notes the gap in the archive's manifest; or fetch it "
-    "into an archive of its own: give another --to"
+    "accept the loss with --accept-gap, which records the gap in the archive's manifest; or "
+    "fetch the queue into another archive: give another --to"
 )
 _LIMIT_BYTES = 64 << 20  # largest decompressed size of a body
 
@@ -97,7 +97,7 @@ def fetch(
     seen = place.read()
     before = ArchivedQueue() if seen is None else archived.contents_of(seen.manifest, folder)
     if not log.segments:
-        raise NotALog("the log has no file", path=log.folder, remedy="check the path")
+        raise NotALog("the compaction log has no file", path=log.folder, remedy="check the path")
     end = log.end_offset if include_active else log.segments[-1].base_offset
     dropped: Sequence[int] = ()
     gap: tuple[int, int] | None = None
@@ -107,8 +107,8 @@ def fetch(
         if gap is not None and not accepts_gap:
             raise no_continuation(
                 f"{folder} cannot be continued: the log begins at queue offset {log.log_start}, "
-                f"the archive ends at {before.end_offset}, and the messages in between were never "
-                "compacted: they are lost",
+                f"but the archive ends at {before.end_offset}. The messages in between are "
+                "lost, because compaction did not reach them",
                 log.folder,
                 HoldReason.GAP,
                 GAP,
@@ -118,8 +118,9 @@ def fetch(
             if lost is not None and not accepts_gap:
                 raise no_continuation(
                     f"{folder} cannot be continued: the log is compacted up to queue offset "
-                    f"{min(log.checkpoint or 0, end)}, and deletes that the archive needs may be "
-                    f"lost: offset {lost[0]} is neither in the compaction log nor in the commit log",
+                    f"{min(log.checkpoint or 0, end)}, and offset {lost[0]} is in neither the "
+                    "compaction log nor the commit log. Deletes that the archive needs may be "
+                    "lost",
                     log.folder,
                     HoldReason.DELETES,
                     GAP,
@@ -188,31 +189,37 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
     end = before.end_offset
     if log.end_offset < end:
         return (
-            f"the log ends at queue offset {log.end_offset} and the archive has offsets up to "
-            f"{end}: it was cut, or the topic was made anew"
+            f"the log ends at queue offset {log.end_offset}, but the archive has offsets up to "
+            f"{end}: the log was truncated, or the topic was deleted and created again"
         )
     latest = queues.last_stored_before(log, end)
     if latest is not None and latest[1] > before.last_stored_ms:
         return (
-            f"the topic was made anew: its message of queue offset {latest[0]} was stored at time "
-            f"{latest[1]}, and the archive had all below offset {end} by {before.last_stored_ms}"
+            f"the topic was deleted and created again: the message at queue offset {latest[0]} "
+            f"was stored at time {latest[1]}, and the archive had all messages below offset "
+            f"{end} by time {before.last_stored_ms}"
         )
     if before.last_message is not None and last_message(log, end) not in (
         None,
         before.last_message,
     ):
-        return f"the topic was made anew: its message of queue offset {end - 1} is another one"
+        return (
+            "the topic was deleted and created again: the archive has another message at queue "
+            f"offset {end - 1}"
+        )
     last = queues.last_record_before(log, end)
     if last is None:
         return None
     why = another_original(log, last[0].base, digest(last[1]))
-    return None if why is None else f"the topic was made anew: {why}; {REBUILD_QUEUE}"
+    if why is None:
+        return None
+    return f"the topic was deleted and created again: {why}; {REBUILD_QUEUE}"
 
 
 REBUILD_QUEUE = (
-    "if the compaction log has an earlier topic's messages and the commit log has all of the new "
-    "topic's, first move both folders of the queue out of the store, keep them, and run lastwrite "
-    "dispatch"
+    "if the compaction log has messages of an earlier topic, and the commit log still has every "
+    "message of the new topic, first move both folders of the queue out of the store, keep them, "
+    "and run lastwrite dispatch"
 )
 
 
@@ -248,8 +255,8 @@ def another_original(
     if found is None or digest(found[1]) == known:
         return None
     return (
-        f"its message of queue offset {offset} is another one in the commit log, and the "
-        "compaction log has the earlier topic's"
+        f"the commit log has another message at queue offset {offset}, and the compaction log "
+        "has messages of the old topic"
     )
 
 
@@ -425,7 +432,7 @@ class IncomingMessages:
             found = self._messages.find(offset)
             if found is None:
                 raise LogError(
-                    f"the message of queue offset {offset} disappeared from the commit log during the fetch",
+                    f"the commit log lost the message of queue offset {offset} during the fetch",
                     path=self.log.folder,
                     remedy=ELSEWHERE,
                 )
@@ -448,7 +455,7 @@ def _framed(record: bytes, path: str) -> tuple[ByteArray, Int64Array]:
     format, data = RocketmqFormat(), np.frombuffer(record, dtype=np.uint8).copy()
     table, *_ = format.split(data, 0, len(data), 0)
     if len(table) != 1:
-        raise CorruptLog("no whole record", 0, path)
+        raise CorruptLog("the data is not exactly one record", 0, path)
     none: Int64Array = np.empty(0, dtype=np.int64)
     rows: Int64Array = np.zeros((1, ROW_COLUMNS), dtype=np.int64)
     keep: ByteArray = np.zeros(1, dtype=np.uint8)

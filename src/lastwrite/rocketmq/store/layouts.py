@@ -24,7 +24,7 @@ _DATA = "data"
 _ROCKSDB_FILE = "CURRENT"  # present in every RocksDB database
 _ROCKSDB_FOLDERS = (names.CONSUME_QUEUES, "consumequeue_rocksdb")
 _TIERED_METADATA = "tieredStoreMetadata.json"
-_LET_THE_BROKER = "start the broker on the store, and let it build its queues"
+_LET_THE_BROKER = "start the broker on the store, which builds its queues itself"
 
 
 def dledger_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
@@ -73,15 +73,15 @@ def unsupported(root: str) -> Iterator[Problem]:
     for folder in rocksdb_folders(root):
         yield Problem(
             ProblemKind.UNSUPPORTED,
-            "consume queues in RocksDB are not read: messages were taken from the commit log alone",
+            "Lastwrite does not read consume queues in RocksDB; it read only the commit log",
             folder,
-            remedy="none of the queues was checked; the broker itself reads them",
+            remedy="the queues were not checked; read them through the broker",
         )
     path = os.path.join(root, names.CONFIG, _TIERED_METADATA)
     if _has_tiered_segments(path):
         yield Problem(
             ProblemKind.UNSUPPORTED,
-            "tiered storage is not read: only messages on this disk were",
+            "Lastwrite does not read tiered storage; it read only the messages on this disk",
             path,
             remedy="read older messages through the broker",
         )
@@ -97,7 +97,7 @@ def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | N
     """
     for folder in rocksdb_folders(root):
         raise UnsupportedFormat(
-            f"{doing} writes no consume queues in RocksDB, and nothing was changed",
+            f"{doing} does not write consume queues in RocksDB; nothing was changed",
             path=folder,
             remedy=_LET_THE_BROKER,
         )
@@ -105,7 +105,7 @@ def reject_other_layouts(root: str, doing: str, config: Mapping[str, object] | N
     named = [folder.strip() for folder in given if is_dledger_data(folder.strip())]
     for folder in named or dledger_folders(root, config):
         raise UnsupportedFormat(
-            f"{doing} does not change a store with a DLedger commit log, and nothing was changed",
+            f"{doing} does not change a store with a DLedger commit log; nothing was changed",
             path=folder,
             remedy=_LET_THE_BROKER,
         )

@@ -73,9 +73,10 @@ def reject_others(root: str) -> None:
     others = others_of(root)
     if others:
         raise InvalidConfig(
-            f"a link leads from here into another store, {others[0]}, whose broker ignores this store's lock",
+            f"a symbolic link leads from here into the store {others[0]}, whose broker does not "
+            "check this store's lock",
             path=root,
-            remedy=f"work on {others[0]}, or put the folder itself here",
+            remedy=f"run the command on {others[0]}, or replace the link by the folder itself",
         )
 
 

@@ -180,9 +180,13 @@ def check_marks(known: Hashable) -> None:
         except FileNotFoundError:
             is_same = False
         except OSError as error:
-            raise to_log_error(error, path, "look at the file") from error
+            raise to_log_error(error, path, "check the file") from error
         if not is_same:
-            raise CommitConflict("the file was exchanged or deleted", path=path, remedy=TRY_AGAIN)
+            raise CommitConflict(
+                "another program replaced or deleted the file during the command",
+                path=path,
+                remedy=TRY_AGAIN,
+            )
 
 
 def check_unmoved(log: PartitionLog) -> None:
@@ -198,7 +202,7 @@ def check_unmoved(log: PartitionLog) -> None:
 
 def open_queue(folder: str, end_offset: int) -> Problem:
     """The note for a queue that a broker has open."""
-    wrong = f"a broker has the store open: the queue is read up to queue offset {end_offset}"
+    wrong = f"a broker has the store open, so the queue is read up to queue offset {end_offset}"
     return Problem(ProblemKind.OPEN, wrong, folder)
 
 
@@ -208,8 +212,8 @@ def open_queue(folder: str, end_offset: int) -> Problem:
 def open_store(root: str, bound: int) -> Problem:
     """The note for a store that a broker has open."""
     wrong = (
-        f"a broker has the store open: its commit log is read up to {bound}, where its consume "
-        "queues end"
+        f"a broker has the store open, so its commit log is read up to physical offset {bound}, "
+        "where its consume queues end"
     )
     return Problem(ProblemKind.OPEN, wrong, root)
 
@@ -255,7 +259,11 @@ def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
             continue  # a broker deleted the expired file
         table = units.queue_units(data, is_batch=part is StoreFolder.BATCH_QUEUE)
         slots = range(len(table))
-        count = bisect_left(slots, True, key=lambda n, of=table: not dispatched.is_valid(of[n]))  # type: ignore[misc]
+        count = bisect_left(
+            slots,
+            True,
+            key=lambda n, of=table: not dispatched.is_valid(of[n]),  # type: ignore[misc]
+        )
         if count and int(table["size"][count - 1]) != units.FILLER_SIZE:
             return int(table["physical_offset"][count - 1]), int(table["size"][count - 1])
     return None

@@ -137,7 +137,7 @@ def reject_stopped_cut(root: str) -> None:
         raise LogHeld(
             "a cut of the commit log was interrupted",
             path=os.path.join(root, COMMIT_LOG, CUT_GUARD),
-            remedy="run lastwrite cut STORE --undo: it puts everything back",
+            remedy="run lastwrite cut STORE --undo, which restores the store from before the cut",
         )
 
 
@@ -158,10 +158,12 @@ def reject_unclean(root: str, *, goes_on: bool) -> None:
         return
     process = _process_of(path)
     raise LogHeld(
-        f"the store's broker{process} was killed, or runs where its lock cannot be seen",
+        f"the store's broker{process} was killed, or is running and its lock is not visible "
+        "from here",
         path=path,
-        remedy="copy the store, because a start may cut a damaged commit log; then start the broker "
-        "and stop it cleanly, or continue without that with --unclean",
+        remedy="make sure that the broker is not running, and copy the store, because the broker "
+        "may truncate a damaged commit log when it starts. Then start the broker and stop "
+        "it cleanly, or continue without a start with --unclean",
     )
 
 
@@ -172,6 +174,6 @@ def _process_of(path: str) -> str:
         with suppress(FileNotFoundError), open(path, "rb") as file:
             content = file.read(_PID_CHARACTERS)
     except OSError as error:
-        raise to_log_error(error, path, "see how the broker ended") from error
+        raise to_log_error(error, path, "find out how the broker ended") from error
     text = content.decode("ascii", "replace").strip()
     return f" (process {text})" if text.isdigit() else ""

@@ -23,8 +23,8 @@ from lastwrite.storage.problems import damaged
 from lastwrite.storage.reading import read_small
 
 _ELSEWHERE = (
-    "restore the missing files from a replica or a backup; if the broker keeps its commit log "
-    "elsewhere, give --config storePathCommitLog=FOLDER"
+    "restore the missing files from a replica or a backup; if the broker's commit log is in "
+    "another folder, give --config storePathCommitLog=FOLDER"
 )
 
 
@@ -37,16 +37,20 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
     yield from log.gaps
     if root is None or log.bound is not None:
         return
-    end = f"the commit log ends at {log.end}" if log.files else "there is no commit log"
+    end = (
+        f"the commit log ends at physical offset {log.end}"
+        if log.files
+        else "there is no commit log"
+    )
     beyond = [found for found in _references(root) if found[1] >= log.end]
     # A single reference may be damaged, unless it points to the first byte of the next file.
     if beyond and (len(beyond) > 1 or not log.files or beyond[0][1] == log.end):
         path, address, what = beyond[0]
-        wrong = f"{what} physical offset {address}, and {end} ({place})"
+        wrong = f"{what} physical offset {address}, but {end} ({place})"
         yield damaged(wrong, path, None, _ELSEWHERE)
     positions = None if log.files else _lone_positions(root)
     if positions is not None:
-        wrong = f"consumer groups have offsets, but {end} ({place}), and there is no queue"
+        wrong = f"consumer groups have offsets, but {end} ({place}), and the store has no queue"
         yield damaged(wrong, positions, None, _ELSEWHERE)
 
 
@@ -64,10 +68,18 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
         except LogError:
             continue  # reported by the reader of the index
         if header.count > 1:
-            yield file.path, header.last_physical_offset, "its last entry points to"
+            yield (
+                file.path,
+                header.last_physical_offset,
+                "the last entry of the index file points to",
+            )
     reached = dispatched.read_checkpoint(root).consume_queue_offset
     if reached > 0:
-        yield os.path.join(root, names.CHECKPOINT), reached - 1, "consume queues have reached"
+        yield (
+            os.path.join(root, names.CHECKPOINT),
+            reached - 1,
+            "the checkpoint's consume queue position is",
+        )
 
 
 def _lone_positions(root: str) -> str | None:

@@ -204,11 +204,15 @@ def find_place(path: str) -> StorePlace:
     """
     found = locate(path)
     if found is None:
-        wrong = "nothing of a RocketMQ store" if os.path.exists(path) else "no such file or folder"
-        remedy = "give a store (a broker's storePathRootDir), a folder or a file inside of it"
+        wrong = (
+            "the path belongs to no RocketMQ store"
+            if os.path.exists(path)
+            else "no such file or folder"
+        )
+        remedy = "give a store (the broker's storePathRootDir), or a folder or file inside it"
         if is_in_store(path):
-            wrong = "a file or folder of a RocketMQ store that Lastwrite does not read"
-            remedy = "give the store, or one of its logs, queues, index files or settings"
+            wrong = "Lastwrite does not read this file or folder of a RocketMQ store"
+            remedy = "give the store, or one of its logs, queues, index files or settings files"
         raise NotALog(wrong, path=path, remedy=remedy)
     return found
 

@@ -79,15 +79,16 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                 raise LogError(
-                    "the file is too large for positions",
+                    "the file is too large for a position-checkpoint",
                     path=path,
-                    remedy="move it out of the store: it is rebuilt",
+                    remedy="move the file out of the store and keep it; the next compaction "
+                    "creates it again",
                 )
             return file.read(_MOST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
         return b""
     except OSError as error:
-        raise files.to_log_error(error, path, "read the positions") from error
+        raise files.to_log_error(error, path, "read the position-checkpoint") from error
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:

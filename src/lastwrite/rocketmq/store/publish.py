@@ -61,8 +61,11 @@ from lastwrite.storage.reading import AGAIN, check_segments
 _NEXT = ".lastwrite"
 _ASIDE = ".lastwrite-aside"
 _KINDS = (COMPACTION_LOGS, COMPACTION_QUEUES)
-_UNSURE = "the new state is in place, but may be lost if the power fails now; check the disk"
-_TIDY = "the new state is in place; the next command removes the rest of the old one, which a broker ignores"
+_UNSURE = "the new files are in place, but a power failure may lose them now; check the disk"
+_TIDY = (
+    "the new files are in place; the next command removes the remaining old files, which a "
+    "broker ignores"
+)
 
 # Trees that can be exchanged, by path. The value is device, inode and change time, because a later
 # tree may have the same inode.
@@ -180,9 +183,9 @@ def _prove_exchange(root: str) -> None:
 def _reject_other_device(live: str) -> None:
     if os.stat(live).st_dev != os.stat(os.path.dirname(live)).st_dev:
         raise LogError(
-            "the folder is a file system of its own, and cannot be exchanged with another one",
+            "the folder is a mount point, so Lastwrite cannot replace it by another folder",
             path=live,
-            remedy="mount the folder above it, or write a cleaned copy elsewhere with --to",
+            remedy="mount the parent folder instead, or write a compacted copy with --to",
         )
 
 
@@ -288,10 +291,10 @@ def _clear(root: str) -> None:
         return
     if not os.path.isdir(live):
         raise CommitConflict(
-            "the folder is missing, but its other tree exists",
+            "the folder is missing, but the folder beside it exists",
             path=live,
-            remedy=f"if it has your messages, rename {os.path.basename(live)}{_NEXT} to this; "
-            "otherwise move it out of the store, and keep it",
+            remedy=f"if {os.path.basename(live)}{_NEXT} has your messages, rename it to "
+            f"{os.path.basename(live)}; otherwise move it out of the store, and keep it",
         )
     # An exchange by a killed command may not be on disk yet. Without this sync, a power failure
     # could bring this tree back into use.
@@ -395,9 +398,9 @@ class _Exchange:
         if change.source is not None:
             if any(os.path.lexists(place) for place in places):
                 raise InvalidConfig(
-                    "a queue exists already",
+                    "the destination already has this queue",
                     path=places[0],
-                    remedy="give --to a folder without this queue",
+                    remedy="give another --to, a folder without this queue",
                 )
             places = queue_folders(change.source, change.name)
         sides = [_StoredFolder.look(place, number) for number, place in enumerate(places)]
@@ -405,19 +408,20 @@ class _Exchange:
             side.check(change, live_tree(change.source or self.root))
         names = [pair.name for pair in change.pairs]
         if len({*names}) < len(names):
-            raise _mistake("two new files have one name", places[0])
+            raise _mistake("two new files have the same name", places[0])
         logs, indexes = (side.after(change) for side in sides)
         logs -= reading.stopped_roll(change.source or self.root, change.name)
         if logs != indexes:
             raise _mistake(
-                f"log and index of {min(logs ^ indexes)} would lack each other", places[0]
+                f"only the log file or only the index file {min(logs ^ indexes)} would exist",
+                places[0],
             )
         if sides[0].sizes and not logs:
-            raise _mistake("no file would be left, and offsets would begin at 0 again", places[0])
+            raise _mistake("no file would be left, so offsets would begin at 0 again", places[0])
         log_bytes = sides[0].file_bytes(change)
         for pair in change.pairs:
             if log_bytes is None or int(pair.name) % log_bytes:
-                wrong = f"no file of {log_bytes} bytes each has this name"
+                wrong = f"the name is not a multiple of the file size, {log_bytes} bytes"
                 raise _mistake(wrong, os.path.join(places[0], pair.name))
             if pair.name != max(logs):
                 _check_filled(pair.index_path)
@@ -559,27 +563,32 @@ class _StoredFolder:
         reject_unfinished(self.folder, self.strange)
         if not os.path.realpath(self.folder).startswith(tree + os.sep):
             raise LogError(
-                "a symbolic link leads out of the tree, which is exchanged as a whole",
+                "the folder is behind a symbolic link that leads out of the tree, and "
+                "Lastwrite replaces the tree as a whole",
                 path=self.folder,
-                remedy="put the folder itself there, or write a cleaned copy elsewhere with --to",
+                remedy="replace the link by the folder itself, or write a compacted copy with --to",
             )
         missing = {*change.gone} - self.sizes.keys()
         if missing:
             path = os.path.join(self.folder, min(missing))
-            raise CommitConflict("the file was deleted during compaction", path=path, remedy=AGAIN)
+            raise CommitConflict(
+                "another program deleted the file during the command", path=path, remedy=AGAIN
+            )
         file_bytes = self.file_bytes(change)
         for pair in change.pairs:
             path = pair.paths[self.number]
             if parse_file_name(pair.name) is None:
-                raise _mistake(f"{pair.name!r} is no name of a file", path)
+                raise _mistake(f"{pair.name!r} is not a valid file name", path)
             if pair.name in self.sizes and pair.name not in change.gone:
-                raise _mistake(f"a file named {pair.name} is there and stays", path)
+                raise _mistake(f"the file {pair.name} already exists and is not replaced", path)
             try:
                 size = os.stat(path).st_size
             except OSError as error:
-                raise to_log_error(error, path, "look at the new file") from error
+                raise to_log_error(error, path, "check the new file") from error
             if size != file_bytes or not size:
-                raise _mistake(f"a new file has {size} bytes, the others have {file_bytes}", path)
+                raise _mistake(
+                    f"the new file has {size} bytes, but the other files have {file_bytes}", path
+                )
 
 
 def reject_unfinished(folder: str, names: Sequence[str]) -> None:
@@ -593,17 +602,18 @@ def reject_unfinished(folder: str, names: Sequence[str]) -> None:
     marked = sorted(name for name in names if name.endswith(DELETED_SUFFIX))
     if marked:
         raise CorruptLog(
-            "a broker was killed while it replaced files of this queue, and no broker starts on it",
+            "a broker was killed while it replaced files of this queue, and a broker does not "
+            "start on the store",
             path=os.path.join(folder, marked[0]),
             remedy=UNFINISHED_REMEDY,
         )
     pulled = os.path.join(folder, REPLICATING)
     if REPLICATING in names and os.path.isdir(pulled) and os.listdir(pulled):
         raise CorruptLog(
-            "a broker was stopped while it rebuilt this queue from another one",
+            "a broker was stopped while it copied this queue from another broker",
             path=pulled,
-            remedy="start the broker and let it finish; or, if the other broker has the messages, move the folder out "
-            "of the store",
+            remedy="start the broker and let it finish; or, if the other broker still has the "
+            "messages, move this folder out of the store, and keep it",
         )
 
 
@@ -616,9 +626,9 @@ def _check_filled(index_path: str) -> None:
         with open(index_path, "rb") as file:
             first = file.read(BATCH_UNIT.size)
     except OSError as error:
-        raise to_log_error(error, index_path, "look at the new index") from error
+        raise to_log_error(error, index_path, "check the new index") from error
     if not valid_count(batch_units(first)):
-        raise _mistake("a new file holds no record", index_path)
+        raise _mistake("the new file has no record", index_path)
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
@@ -626,7 +636,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         with os.scandir(folder) as found:
             yield from sorted(found, key=lambda entry: entry.name)
     except OSError as error:
-        raise to_log_error(error, folder, "look into the folder") from error
+        raise to_log_error(error, folder, "list the folder") from error
 
 
 def _example(folder: str) -> list[str]:
@@ -636,4 +646,6 @@ def _example(folder: str) -> list[str]:
 
 
 def _mistake(problem: str, path: str) -> LogError:
-    return LogError(problem, path=path, remedy="nothing was changed; please report this")
+    return LogError(
+        problem, path=path, remedy="nothing was changed; report this fault in Lastwrite"
+    )

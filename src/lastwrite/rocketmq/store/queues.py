@@ -44,23 +44,26 @@ from lastwrite.storage.reading import TRIES, one_try, read_small, reader_of
 
 _RESTORE = f"nothing was changed; {names.RESTORE_QUEUE}"
 _REBUILD = (
-    f"{_RESTORE}; or, where the commit log still has all of it, move both folders of the queue out "
-    "of the store, keep them, and let lastwrite dispatch rebuild the queue"
+    f"{_RESTORE}; or, if the commit log still has every message of the queue, move both folders "
+    "of the queue out of the store, keep them, and run lastwrite dispatch, which rebuilds the "
+    "queue"
 )
-_DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
+_DISPATCH = (
+    "nothing was changed; run lastwrite dispatch, which appends the message from the commit log"
+)
 _BLOCK_UNITS = 1 << 13
 _LAST_OFFSET = (1 << 63) - 2  # the next offset still fits in a long
 NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
-    chunk_kernels.GAP: "its record does not follow the one before",
-    chunk_kernels.BEHIND: "its record would end after its file",
-    chunk_kernels.ORDER: "its queue offset is not above the ones before",
+    chunk_kernels.GAP: "its record does not directly follow the previous record",
+    chunk_kernels.BEHIND: "its record would end after the end of the file",
+    chunk_kernels.ORDER: "its queue offset is not higher than the previous one",
     chunk_kernels.NUMBER: "it counts more than one record",
-    chunk_kernels.PLACE: "its address is not its record's",
-    chunk_kernels.SIZE: "its size is not its record's",
-    chunk_kernels.OFFSET: "its queue offset is not its record's",
-    chunk_kernels.TIME: "its store time is not its record's",
-    chunk_kernels.NONE: "it is missing",
+    chunk_kernels.PLACE: "its address differs from the record's address",
+    chunk_kernels.SIZE: "its size differs from the record's size",
+    chunk_kernels.OFFSET: "its queue offset differs from the record's queue offset",
+    chunk_kernels.TIME: "its store time differs from the record's store time",
+    chunk_kernels.NONE: "the unit is missing",
 }
 
 # ---------------------------------------------------------------------- finding queues
@@ -79,7 +82,9 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
     if in_archive:
         return choose(sorted(in_archive.items()), topic, partition, path, topic_of, *NAMES_OF_PARTS)
     if is_address(path):
-        raise NotALog("no queue of an archive there", path=path, remedy="check the address")
+        raise NotALog(
+            "the address has no queue of an archive", path=path, remedy="check the address"
+        )
     path = os.path.abspath(path)
     place = find_place(path)
     if place.root is None:
@@ -91,17 +96,18 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
     is_side_file = place.part is None and place.file is not None
     if place.root is None or place.part not in parts or is_side_file:
         raise NotALog(
-            "this part of a store is not compacted",
+            "the path is not a compaction log or a part of one",
             path=path,
-            remedy="give the store, or a compaction log",
+            remedy="give the store, or one of its compaction logs",
         )
     queues = reading.list_queues(place.root, StoreFolder.COMPACTION_LOG)
     found = [name for name in queues if _has_files(place.root, name)]
     if not found:
         raise NotALog(
-            "no compaction log with a file in this store",
+            "this store has no compaction log with a file",
             path=path,
-            remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch makes it of the commit log",
+            remedy="only topics with cleanup.policy=COMPACTION have a compaction log; lastwrite "
+            "dispatch builds it from the commit log",
         )
     here = [(name, folder_of(place.root, name)) for name in found]
     for wanted, number in ((place.topic, place.queue), (topic, partition)):
@@ -185,7 +191,7 @@ def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
                 rest = data[used:]
                 strange = count_units(rest, False) * BATCH_UNIT.size
                 if strange < len(rest):
-                    wrong = "a unit follows others that are not valid"
+                    wrong = "a valid unit follows invalid units"
                     raise CorruptLog(wrong, at + used + strange, path, _REBUILD)
                 done = at = at + len(data)
 
@@ -375,17 +381,24 @@ class _QueueListing:
         """Check that log and index files are paired, and that names are file size multiples."""
         for file in logs.files:
             if file.start not in indexes.starts:
-                wrong = "a log file without its index: a broker does not start"
+                wrong = (
+                    "the log file has no index file of the same name, and a broker does not start"
+                )
                 self._damaged(wrong, file.path, None, _REBUILD)
             elif logs.file_size and file.start % logs.file_size:
                 wrong = (
-                    f"begins at {file.start}, which is not a multiple of its {logs.file_size} bytes"
+                    f"the file's name, {file.start}, is not a multiple of the file size, "
+                    f"{logs.file_size} bytes"
                 )
-                remedy = f"start no broker on it, it would destroy the queue; {_RESTORE}"
+                remedy = (
+                    f"do not start a broker on the store, because it destroys the queue; {_RESTORE}"
+                )
                 self._damaged(wrong, file.path, None, remedy)
         for file in indexes.files:
             if file.start not in logs.starts:
-                wrong = "an index without its log file: a broker does not start"
+                wrong = (
+                    "the index file has no log file of the same name, and a broker does not start"
+                )
                 self._damaged(wrong, file.path, None, _REBUILD)
 
     def _check_gaps(self, logs: MappedLog, segments: list[Segment], position: int) -> None:
@@ -393,9 +406,11 @@ class _QueueListing:
         for (before, after), segment in zip(pairwise(logs.files), segments, strict=False):
             is_new = segment.size_bytes > 0 and segment.base_offset > position
             if is_new and after.start > before.end:
-                wrong = f"the file is missing, and the log continues at {after.start}"
+                wrong = f"the file is missing, and the log continues at address {after.start}"
                 path = os.path.join(os.path.dirname(before.path), names.file_name(before.end))
-                self._damaged(f"{wrong}: its records were not compacted", path, None, _REBUILD)
+                self._damaged(
+                    f"{wrong}; the missing records were not compacted", path, None, _REBUILD
+                )
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """The segment for one file, described by its index."""
@@ -449,7 +464,7 @@ class _QueueListing:
                 continue
             if not is_closed and not segment.size_bytes:
                 self._damaged(
-                    "a closed file without a record and without an end mark", segment.path, 0
+                    "the file is closed, but has no record and no end mark", segment.path, 0
                 )
                 continue
             missing = ordinary.keyed_between(
@@ -462,7 +477,10 @@ class _QueueListing:
         next_offset = ordinary.next_offset(self._root, self._name)
         # If offsets are assigned again, the topic was created again.
         if position >= self._end_offset and not 0 <= next_offset <= position:
-            message = f"its records end before queue offset {self._end_offset}, but compaction has reached {position}"
+            message = (
+                f"the log's records end before queue offset {self._end_offset}, but compaction "
+                f"has reached offset {position}"
+            )
             self._damaged(message, segments[-1].path, segments[-1].size_bytes)
             return
         if not ordinary.is_compacted(self._root, self._name.topic):
@@ -475,7 +493,8 @@ class _QueueListing:
 
     def _ends_early(self, segment: Segment, missing: int, remedy: str = _RESTORE) -> None:
         wrong = (
-            f"it ends before queue offset {missing}, a message with a key that the commit log has"
+            f"the log file ends before queue offset {missing}, but the commit log has a message "
+            "with a key there"
         )
         self._damaged(wrong, segment.path, segment.size_bytes, remedy)
 
@@ -488,7 +507,12 @@ class _QueueListing:
             reader.read_into(head, size)
         announced, magic = (int(number) for number in head.view(">i4"))
         if announced > 0 and magic in (MAGIC_V1, MAGIC_V2):
-            self._damaged("a record follows the end of the index", file.path, size, _REBUILD)
+            self._damaged(
+                "the log file has a record after the last unit of its index",
+                file.path,
+                size,
+                _REBUILD,
+            )
 
 
 def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:
@@ -632,7 +656,7 @@ def address_of(path: str) -> int:
     """The address of a log file's first byte, from its name."""
     address = names.parse_file_name(os.path.basename(path))
     if address is None:
-        raise LogError("no name of a log file", path=path, remedy=_RESTORE)
+        raise LogError("the file's name is not the name of a log file", path=path, remedy=_RESTORE)
     return address
 
 

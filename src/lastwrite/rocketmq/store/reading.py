@@ -328,8 +328,8 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
         units.batch_units(_begins_with(indexes.files[-1], 46))
     ):
         return logs
-    wrong = "a log file without an index, because the broker was killed"
-    remedy = "it has no record; the broker's next start removes it"
+    wrong = "the log file has no index file, because the broker was killed"
+    remedy = "nothing to do: the file has no record, and the broker's next start removes it"
     problems = (*logs.problems, recovered(wrong, last.path, None, remedy))
     return replace(logs, files=logs.files[:-1], starts=logs.starts[:-1], problems=problems)
 
@@ -395,8 +395,11 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
             start = _first_address(path)
         if os.path.isdir(path):
             if name in WORK_FOLDERS:
-                wrong = "left by a compaction run or a rebuild that did not end"
-                remedy = "nothing in it is served; a broker's next run overwrites it"
+                wrong = "the folder was left by an interrupted compaction or rebuild of a broker"
+                remedy = (
+                    "nothing to do: brokers serve nothing from the folder, and the next "
+                    "compaction overwrites it"
+                )
                 problems.append(recovered(wrong, path, None, remedy))
         elif start is not None:
             found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))
@@ -408,20 +411,33 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
     kept: list[MappedFile] = []
     for file in found:
         if kept and kept[-1].start == file.start:
-            wrong = "two files of the same name in one log"
-            remedy = f"the other one is {kept[-1].path}: move the wrong one out of the store, and keep it"
+            wrong = "the log has two files of the same name"
+            remedy = (
+                f"compare the file with {kept[-1].path}; move the wrong file out of the store, "
+                "and keep it"
+            )
             problems.append(damaged(wrong, file.path, None, remedy))
         else:
             kept.append(file)
     size = _common_size(kept)
     for n, file in enumerate(kept):
         if file.size_bytes != size:
-            wrong = f"a file of {file.size_bytes} bytes in a log of files of {size}"
-            remedy = "a broker does not load it: restore it from a replica or a backup"
+            wrong = (
+                f"the file has {file.size_bytes} bytes, but the other files of the log have {size}"
+            )
+            remedy = (
+                "restore the file from a replica or a backup, because a broker does not load it"
+            )
             problems.append(damaged(wrong, file.path, None, remedy))
         if n and not is_index and file.start < kept[n - 1].end:
-            wrong = f"begins at {file.start}, but the file before it ends at {kept[n - 1].end}"
-            remedy = "a file's name is the address of its first byte: rename it"
+            wrong = (
+                f"the file begins at address {file.start}, but the previous file ends at "
+                f"{kept[n - 1].end}"
+            )
+            remedy = (
+                "restore the file from a replica or a backup; rename it only if its first "
+                "record has another physical offset than the file's name"
+            )
             problems.append(damaged(wrong, file.path, None, remedy))
     return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
 
@@ -435,15 +451,21 @@ def _is_of_aside(path: str) -> bool:
 def _wrong_name(path: str) -> Problem:
     """The problem for a file in a log's folder whose name is not an address."""
     name = os.path.basename(path)
-    wrong = "no file of the log has such a name"
-    remedy = "a broker does not load a log with this file: move it out of the store, and keep it"
+    wrong = "the file's name is not the name of a log file"
+    remedy = (
+        "move the file out of the store and keep it, because a broker does not load the log "
+        "with this file"
+    )
     if name.endswith(names.DELETED_SUFFIX):
-        wrong = "a file that a compaction run has replaced, or was about to: no broker starts"
+        wrong = (
+            "the file belongs to an interrupted compaction of a broker, and a broker does not "
+            "start on the store"
+        )
         remedy = names.UNFINISHED_REMEDY
     elif name in (names.CUT_GUARD, names.DISPATCH_GUARD):
         command = "cut STORE --undo" if name == names.CUT_GUARD else "dispatch STORE again"
-        wrong = "it keeps brokers from starting after an interrupted command"
-        remedy = f"leave it there, and run lastwrite {command}"
+        wrong = "the file keeps brokers from starting after an interrupted command"
+        remedy = f"leave the file there, and run lastwrite {command}"
     return damaged(wrong, path, None, remedy)
 
 

@@ -41,7 +41,8 @@ from lastwrite.storage.staging import changing, remove_staged
 
 _BLANK_BYTES = 8
 _NOTHING_LEFT = (
-    "every record of the closed files is to go: there a broker's run fails, and changes nothing"
+    "compaction would remove every record of the closed files, and the broker's algorithm "
+    "fails in that case"
 )
 
 
@@ -108,8 +109,8 @@ class StagedFiles(PairWriter):
     def _check_next(self, size: int) -> None:
         if not self._repacks or not self._made[-1].count:
             raise LogError(
-                "a record does not fit its new file",
-                remedy="nothing was changed; please report this",
+                "a record does not fit into its new file",
+                remedy="nothing was changed; report this fault in Lastwrite",
             )
 
     def _next(self) -> NewPair:

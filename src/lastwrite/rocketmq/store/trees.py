@@ -197,9 +197,9 @@ def _reject_links(live: str, change: TreeChange) -> None:
         folder = os.path.join(live, path) if path else live
         if os.path.realpath(folder) != folder:
             raise LogError(
-                "a symbolic link leads out of the tree that is to be changed",
+                "the folder is behind a symbolic link that leads out of the changed tree",
                 path=folder,
-                remedy="put the folder itself there",
+                remedy="replace the link by the folder itself",
             )
 
 
@@ -235,9 +235,7 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
         with os.scandir(os.path.join(live, below)) as found:
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
-        raise files.to_log_error(
-            error, os.path.join(live, below), "look into the folder"
-        ) from error
+        raise files.to_log_error(error, os.path.join(live, below), "list the folder") from error
     for entry in entries:
         path = os.path.join(below, entry.name)
         target = os.path.join(new, path)

@@ -15,34 +15,40 @@ from lastwrite.rocketmq.store import queues
 from lastwrite.rocketmq.store.topic_copies import OF_OTHER_QUEUES
 from lastwrite.storage.files import list_names
 
-_SETTINGS: Final = "settings, without addresses and offsets"
-_COUNTS: Final = "counts for display; a broker continues them"
+_SETTINGS: Final = "settings without physical or queue offsets"
+_COUNTS: Final = "statistics; a broker continues them"
 _ROCKSDB: Final = (
-    "RocksDB files, which Lastwrite does not change; if the broker keeps consume queues, index, "
-    "timers or half messages there, they may be ahead of the commit log"
+    "RocksDB files, which Lastwrite does not change; consume queues, indexes, timers or half "
+    "messages in them may refer to later records than the commit log has"
 )
-_WITHIN: Final = "it has no reference beyond the cut"
+_WITHIN: Final = "it has no reference to a removed record"
 
 # Reasons by path below the store.
 _ALWAYS: Final = {
-    names.LOCK: "held by Lastwrite during the command",
+    names.LOCK: "locked by Lastwrite during the command",
     names.ABORT: "shows that the broker was killed",
     f"{names.CONFIG}/topics.json": _SETTINGS,
     f"{names.CONFIG}/subscriptionGroup.json": _SETTINGS,
     f"{names.CONFIG}/topicQueueMapping.json": "queue offsets of static topics; check them",
     f"{names.CONFIG}/consumerFilter.json": _SETTINGS,
     f"{names.CONFIG}/messageRequestMode.json": _SETTINGS,
-    f"{names.CONFIG}/consumerOrderInfo.json": "messages that ordered pop consumers hold for a while",
+    f"{names.CONFIG}/consumerOrderInfo.json": (
+        "messages that consumers received in order with pop and have not acknowledged"
+    ),
     f"{names.CONFIG}/timermetrics": _COUNTS,
     f"{names.CONFIG}/transactionMetrics": _COUNTS,
-    f"{names.CONFIG}/tieredStoreMetadata.json": "references to the tiered store, which Lastwrite "
-    "does not change; it may be ahead of the commit log",
+    f"{names.CONFIG}/tieredStoreMetadata.json": (
+        "references to tiered storage, which Lastwrite does not change; they may refer to "
+        "later records than the commit log has"
+    ),
     "rocksdbstore": _ROCKSDB,
     "consumequeue_rocksdb": _ROCKSDB,
     f"{names.CONFIG}/rdb": _ROCKSDB,
-    "epochFileCheckpoint": "epochs of replication, which may name addresses beyond the log's end: "
-    "let the broker join as a slave with an empty store if its master has more",
-    "dledger": "a DLedger log, which Lastwrite does not change",
+    "epochFileCheckpoint": (
+        "replication epochs, which may refer to offsets after the log's end; if the broker's "
+        "master has more records, let the broker join as a slave with an empty store"
+    ),
+    "dledger": "a DLedger commit log, which Lastwrite does not change",
 }
 _POSITIONS: Final = tuple(
     f"{names.CONFIG}/{name}"
@@ -57,22 +63,26 @@ _TREES: Final = (names.CONSUME_QUEUES, names.BATCH_CONSUME_QUEUES, names.INDEX, 
 _TIMER: Final = (names.TIMER_LOG, names.TIMER_WHEEL)
 BY_CUT: Final = {
     **dict.fromkeys((*_TREES, *_TIMER, names.CHECKPOINT, *_POSITIONS), _WITHIN),
-    names.CONSUME_QUEUE_EXTENSIONS: "a broker's start ends it where the consume queues end",
+    names.CONSUME_QUEUE_EXTENSIONS: (
+        "the broker's next start truncates it to the end of the consume queues"
+    ),
 }
 BY_DISPATCH: Final = {
-    names.COMMIT_LOG: "a dispatch only reads it",
-    **dict.fromkeys(_TREES, "it has everything already"),
-    names.CONSUME_QUEUE_EXTENSIONS: "dispatch adds no extensions; the units have the tags code",
+    names.COMMIT_LOG: "dispatch only reads the commit log",
+    **dict.fromkeys(_TREES, "it already has every record"),
+    names.CONSUME_QUEUE_EXTENSIONS: (
+        "dispatch adds no extension units; consume queue units contain the tags code"
+    ),
     **dict.fromkeys(_TIMER, "the broker's timer fills it from its consume queue"),
     names.CHECKPOINT: "a broker rewrites it",
-    **dict.fromkeys(_POSITIONS, "queue offsets, which a dispatch does not change"),
+    **dict.fromkeys(_POSITIONS, "offsets, which dispatch does not change"),
 }
 BY_ROUND: Final = {
     **dict.fromkeys(
         (names.COMMIT_LOG, *_TREES, *_TIMER, names.CHECKPOINT, names.CONSUME_QUEUE_EXTENSIONS),
-        "has no address of a compaction log",
+        "it has no address of a compaction log",
     ),
-    **dict.fromkeys(_POSITIONS, "queue offsets, which compaction does not change"),
+    **dict.fromkeys(_POSITIONS, "offsets, which compaction does not change"),
 }
 _BY_COPY: Final = {
     **dict.fromkeys(
@@ -81,7 +91,8 @@ _BY_COPY: Final = {
     ),
     **dict.fromkeys(
         (f"{names.CONFIG}/{name}" for name in OF_OTHER_QUEUES),
-        "counts of other queues; a broker on the copy would skip delayed messages",
+        "offsets and counts of queues that the copy does not have; with this file a broker on "
+        "the copy would skip delayed messages",
     ),
 }
 

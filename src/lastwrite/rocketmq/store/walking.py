@@ -40,7 +40,10 @@ _ENTRY_COLUMNS = 3  # hash, address, store time
 
 WORDS = {
     **kernels.CODES,
-    OUT_OF_PLACE: "a record does not state its own address, or its INNER_NUM or INNER_BASE is not a number",
+    OUT_OF_PLACE: (
+        "a record contains another address than its own, or its INNER_NUM or INNER_BASE is not "
+        "an integer"
+    ),
     CUT: "a record is larger than the rest of its file",
 }
 

@@ -82,9 +82,10 @@ class QueueWriter(PairWriter):
     def _check_next(self, size: int) -> None:
         if not self._made[-1].count:
             raise InvalidConfig(
-                f"a record of {size:,} bytes fits no file of {self._log_bytes:,}",
+                f"a record of {size:,} bytes does not fit into a file of {self._log_bytes:,} bytes",
                 path=self._folder,
-                remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
+                remedy="set compactionMappedFileSize and compactionCqMappedFileSize to the "
+                "broker's values",
             )
 
     def _next(self) -> NewPair:
