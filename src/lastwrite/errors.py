@@ -89,7 +89,7 @@ class LogError(Exception):
         return f"{place}{self.problem}{remedy} [{self.code}]"
 
     def located(self, path: str, shift: int = 0) -> LogError:
-        """The same error with its file set to ``path`` and its position moved by ``shift`` bytes."""
+        """The same error in the file ``path``, with its position moved by ``shift`` bytes."""
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)
 
@@ -113,8 +113,8 @@ class located:
 class CorruptLog(LogError):
     """Bytes contradict their format, or a file is missing that other files refer to.
 
-    Remedy: keep the file. Restore it from a replica or a backup, or run ``lastwrite explain`` to see
-    what is lost. Another run reads the same bytes.
+    Remedy: keep the file. Restore it from a replica or a backup, or run ``lastwrite explain`` to
+    see what is lost. Another run reads the same bytes.
     """
 
     code = "LW-301"
@@ -204,12 +204,12 @@ class CommitConflict(LogError):
 
 
 class NotContinued(LogError):
-    """The source does not continue the archive: the records after the archive's end differ or are gone.
+    """The source does not continue the archive: records differ, or those after its end are missing.
 
     ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 
-    Remedy: fetch into another archive. If records are lost, ``--accept-gap`` continues and notes the
-    gap. From a live Kafka cluster ``--set-aside`` keeps both.
+    Remedy: fetch into another archive. If records are lost, ``--accept-gap`` continues and records
+    the gap. From a live Kafka cluster ``--set-aside`` keeps both.
     """
 
     code = "LW-103"
@@ -236,9 +236,11 @@ class OutOfMemoryBudget(LogError):
 
 
 class RemoteFailed(LogError):
-    """A broker, name server, registry or object store does not answer, or refuses; ``path`` is its address.
+    """A broker, name server, registry or object store does not answer, or refuses the request.
 
-    Remedy: see whether the server is running and reachable, then run the command again.
+    ``path`` is the address.
+
+    Remedy: check that the server is running and reachable, then run the command again.
     """
 
     code = "LW-105"

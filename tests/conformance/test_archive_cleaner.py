@@ -243,7 +243,7 @@ def test_round_that_loses_to_another_is_repeated_without_a_failure(archive: Arch
     with patch.object(RoundRunner, "run", late):
         assert archive.clean() == 0
     assert told == [True, 0]
-    assert "changed while it was read" in archive.notes
+    assert "was changed by another program" in archive.notes
     assert not list(archive.files.rglob("uncleanable-*")), "a conflict is no failure"
     assert len(archive.keys("a")) == 5 and archive.objects("a", "rounds") == []
     archive.fetch("a", records=300)
@@ -380,7 +380,7 @@ def test_daemon_waits_for_a_store_that_does_not_answer(bucket: Archive, proxy: F
         wait_for(lambda: bucket.rounds == ["a-0", "a-0"])
         proxy.spoil({"method": "GET", "path": r"\.log$", "do": "503"})  # in the middle of a round
         bucket.fetch("a", records=400)
-        wait_for(lambda: "a-0: tried again later: " in bucket.notes)
+        wait_for(lambda: "a-0: the compaction is tried again later: " in bucket.notes)
         proxy.spoil()
         wait_for(lambda: bucket.rounds == ["a-0"] * 3)
     thread.join()
@@ -411,7 +411,7 @@ def test_single_pass_reports_a_store_that_does_not_answer(
     assert looked and "503" in bucket.notes
     proxy.spoil({"method": "GET", "path": r"\.log$", "do": "503"})
     assert (bucket.clean(config=through), bucket.rounds) == (1, [])
-    assert "a-0: tried again later: " in bucket.notes
+    assert "a-0: the compaction is tried again later: " in bucket.notes
     proxy.spoil()
     assert bucket.objects("a", "rounds") == []
     assert (bucket.clean(config=through), bucket.rounds) == (0, ["a-0"])

@@ -188,7 +188,7 @@ def test_second_attempt_is_reported_in_text(
     assert cli.run(fetch) == 0
     log.append([(b"a", b"2", NOW_MS)])
     (folder,) = partitions_at(to)
-    words = "attempt 2 of 5, after another writer changed it first"
+    words = "attempt 2 of 5, because another program changed it first"
     commits, _ = losing(folder, 1)
     assert words not in capfd.readouterr().out
     with commits:

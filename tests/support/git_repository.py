@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on the PATH")
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not on the PATH")
 
 
 class Repository:

@@ -155,7 +155,7 @@ def test_framed_values_are_read_by_the_newest_schema(place: Path) -> None:
         None,
     ]
     assert [row["_error"] for row in found][2:] == [
-        "value: no magic byte and schema id",
+        "value: the value does not begin with a magic byte and schema id",
         None,
         "value: it stops early, at its byte 0 (schema 300)",
     ]

@@ -162,7 +162,7 @@ def test_earlier_demo_is_not_overwritten(tmp_path: Path) -> None:
 def test_history_without_a_file_is_a_clear_error(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "r")
     repository.commit()
-    with pytest.raises(NotALog, match="no commit of the history \\(1\\) has a file"):
+    with pytest.raises(NotALog, match="none of the 1 commits has a file"):
         run_demo(str(repository.folder), str(tmp_path / "kept"), spark=INLINE)
     assert not (tmp_path / "kept").exists()
 
@@ -181,7 +181,7 @@ def test_missing_history_exits_with_2_and_one_line(
     out, err = capfd.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r"lastwrite: .*(no history yet|finds no repository).*--repo \[LW-202\]\n", err
+        r"lastwrite: .*(has no commit|finds no repository).*--repo \[LW-202\]\n", err
     )
 
 

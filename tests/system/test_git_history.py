@@ -394,7 +394,9 @@ def test_missing_repository_is_a_clear_error(
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     (tmp_path / "d").mkdir()
-    with pytest.raises(NotALog, match="git finds no repository here: not a git repository"):
+    with pytest.raises(
+        NotALog, match="git finds no repository in this folder: not a git repository"
+    ):
         open_history(str(tmp_path / "d"))
     with pytest.raises(NotALog, match="no such folder"):
         open_history(str(tmp_path / "nowhere"))

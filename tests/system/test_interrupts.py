@@ -271,8 +271,11 @@ def test_interrupted_dispatch_names_the_finished_trees(
     shutil.copytree(store, whole)
     there = set(os.listdir(store))
     said = interrupted(at, "dispatch", store)
-    told = f"{', '.join(trees)} of {store} are in place; run the same command again for the rest"
-    assert [line for line in said if "in place" in line] == ([told] if trees else [])
+    told = (
+        f"{store}: {', '.join(trees)} were installed before the failure; run the same command "
+        "again to install the others"
+    )
+    assert [line for line in said if "were installed" in line] == ([told] if trees else [])
     assert set(os.listdir(store)) - there - {"lock"} == set(trees)
     for each in (store, whole):
         assert (
@@ -293,7 +296,7 @@ def test_interrupted_fetch_names_the_command_that_completes_it(
     archive = tmp_path / "archive"
     fetch = ("fetch", CORPUS / "pulsar" / "offloaded", "--to")
     said = interrupted(at, *fetch, archive)
-    told = f"{archive} holds a part of what was asked for: the same command completes it"
+    told = f"{archive} holds a part of the fetched topics: the same command completes it"
     is_begun = archive.exists() and bool(os.listdir(archive))
     assert said == ([f"{told}, or delete the folder"] if is_begun else [])
     assert is_begun is (at != "mkdir a")

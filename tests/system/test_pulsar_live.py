@@ -361,7 +361,7 @@ def test_wrong_arguments_are_refused_before_any_change(pulsar: Broker, tmp_path:
         lastwrite.compact(topic, spark=INLINE)
     with pytest.raises(NotALog, match="does not exist"):
         compact(pulsar, topic)
-    with pytest.raises(InvalidConfig, match="no setting is named"):
+    with pytest.raises(InvalidConfig, match="there is no setting"):
         compact(pulsar, topic, config={"topicCompactionRetainNulKey": "true"})
     with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
         compact(pulsar, topic, config={"metadataStoreUrl": "rocksdb:///var/lib"})

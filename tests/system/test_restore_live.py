@@ -353,7 +353,7 @@ def test_wrong_targets_and_arguments_are_refused(broker: Broker, tmp_path: Path)
     assert [each.reason is None for each in report.partitions] == [True, False, False]
     assert "narrow has 1 partitions in the cluster, and 3 in the archive" in str(report)
 
-    with pytest.raises(InvalidConfig, match="rate and a replication factor"):
+    with pytest.raises(InvalidConfig, match="rate and --replication-factor"):
         lastwrite.restore(str(tmp_path / "mine"), to=str(tmp_path), rate="1m")
     with pytest.raises(RemoteFailed):
         given("127.0.0.1:1", tmp_path / "mine", "nowhere")
@@ -521,7 +521,7 @@ def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path
     )
     why = one(broker, tmp_path, "kept-nowhere", groups=True).reason
     assert why is not None and "the cluster has no partition kept-nowhere-0" in why
-    with pytest.raises(InvalidConfig, match="groups are set in a running cluster"):
+    with pytest.raises(InvalidConfig, match="can be restored only into a running cluster"):
         lastwrite.restore(str(tmp_path), to=str(tmp_path), groups=True)
 
 

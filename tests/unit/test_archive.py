@@ -102,7 +102,7 @@ def test_manifest_above_the_size_limit_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(manifests, "LIMIT_BYTES", 500)
-    with pytest.raises(LogError, match="more than 500"):
+    with pytest.raises(LogError, match="at most 500"):
         encode(WHOLE)
 
 
@@ -176,7 +176,7 @@ def test_first_of_two_commits_wins_and_the_other_leaves_no_objects() -> None:
     lost = archive.write(slow)
     archive.commit(quick, archive.write(quick))
     won = archive.seen()
-    with pytest.raises(CommitConflict, match="run again"):
+    with pytest.raises(CommitConflict, match="run the same command again"):
         archive.commit(slow, lost)
     assert archive.seen() == won
     assert not [name for name in archive.names() if slow.id in name]
@@ -186,7 +186,7 @@ def test_commit_refuses_objects_that_its_round_neither_read_nor_wrote() -> None:
     archive = Archive()
     seen = archive.run()
     archive.run()
-    with pytest.raises(LogError, match="not an object of this round"):
+    with pytest.raises(LogError, match="does not belong to this round"):
         archive.commit(archive.begin(), *seen.manifest.objects)
 
 
@@ -428,7 +428,7 @@ def test_sweep_deletes_nothing_without_a_manifest() -> None:
     archive.write(archive.begin())
     archive.pass_ms(ABANDONED_MS)
     before = archive.names()
-    with pytest.raises(NotALog, match="waste cannot be identified"):
+    with pytest.raises(NotALog, match="unused objects cannot be identified"):
         archive.place.sweep(everything=True)
     assert archive.names() == before
     archive.run()

@@ -112,7 +112,7 @@ def test_round_that_loses_its_commit_starts_from_the_newer_generation(
     cleaned = [n for n, each in enumerate(expected.partitions) if each.status is Status.CLEANED]
     assert cleaned and not report.failed and not report.damaged
     assert {report.partitions[n].attempts for n in cleaned} == {2}
-    assert "another writer changed the log first; attempt 2 of 5" in rival.notes[-1]
+    assert "changed by another program during the command; attempt 2 of 5" in rival.notes[-1]
     assert _rows(beside) == _rows(alone)
 
 

@@ -97,7 +97,7 @@ def test_setting_without_effect_is_reported_with_its_replacement(tmp_path: Path)
 
     write(tmp_path, name("all"))
     buffers = {"log.cleaner.dedupe.buffer.size": "5", "log.cleaner.io.buffer.size": "7"}
-    said = "log.cleaner.io.buffer.size has no effect: use --memory, which sizes every buffer"
+    said = "log.cleaner.io.buffer.size has no effect: use --memory, which determines the size of every buffer"
     for config, count in (({**COMPACT, **buffers}, 1), (COMPACT, 0)):
         notes: list[str] = []
         lastwrite.plan(str(tmp_path), config=config, spark=INLINE, progress=Heard())
@@ -251,7 +251,7 @@ def test_stop_during_a_round_leaves_the_log_unchanged(tmp_path: Path) -> None:
     cleaners[0].request_stop()
     thread.join(120)
     assert not thread.is_alive()
-    assert not rounds(events) and "in the middle of a round of a-0" in str(events[-1])
+    assert not rounds(events) and "during the compaction of a-0" in str(events[-1])
     assert contents(folder) == before
     assert not (tmp_path / FILE).exists(), "to be stopped is no failure"
     assert rounds(clean(tmp_path)[1]) == ["a-0"]

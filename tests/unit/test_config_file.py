@@ -86,7 +86,7 @@ def test_unknown_plugin_settings_are_named_once_and_ignored(
 ) -> None:
     names, said = taken(tmp_path, ROCKETMQ_S3, capsys)
     assert said == (
-        f"lastwrite: {tmp_path}/broker.conf: unknown settings are ignored: objectStoreRegion\n"
+        f"lastwrite: {tmp_path}/broker.conf: Lastwrite ignores unknown settings: objectStoreRegion\n"
     )
     RocketmqConfig.from_names(names)
     assert names["tieredStorageLevel"] == "FORCE"

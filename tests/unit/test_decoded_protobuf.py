@@ -174,7 +174,7 @@ def test_frame_selects_a_message_of_its_schema(schemas: Path, tmp_path: Path) ->
         "value: message [0, 7], which its schema does not have (schema 7)",
         "value: it stops early, at its byte 0 (schema 7)",
         None,
-        "value: no magic byte and schema id",
+        "value: the value does not begin with a magic byte and schema id",
         None,
     ]
     with lastwrite.table(

@@ -209,7 +209,7 @@ def test_incompatible_options_are_refused(tmp_path: Path, options: dict[str, Any
     path = write("pulsar", tmp_path, {"a": value(1)})
     with pytest.raises(InvalidConfig, match="keys of a dictionary"):
         lastwrite.latest(path, "orders", key_format="utf8")
-    with pytest.raises(InvalidConfig, match="is for columns"):
+    with pytest.raises(InvalidConfig, match="is only for table"):
         lastwrite.latest(path, "orders", **options, on_bad="aside", bad_to=str(tmp_path))
     with lastwrite.table(path, "orders", **options) as table:
         with pytest.raises(InvalidConfig, match="no field nam in value"):

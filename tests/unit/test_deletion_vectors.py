@@ -152,9 +152,9 @@ def test_vacuum_of_another_tool_keeps_vectors(topic: Topic) -> None:
 
 
 def test_vector_of_another_kind_is_refused(topic: Topic) -> None:
-    with pytest.raises(UnsupportedFormat, match="deletion vectors of kind .*--anew"):
+    with pytest.raises(UnsupportedFormat, match="deletion vectors of storage type .*--anew"):
         vector_path("/t", {"storageType": "i", "pathOrInlineDv": "x" * 30})
-    with pytest.raises(InvalidConfig, match="leave --vectors out"):
+    with pytest.raises(InvalidConfig, match="leave out --vectors"):
         lastwrite.table_to(str(topic.root), "t", to=str(topic.to), format="parquet", vectors=True)
 
 

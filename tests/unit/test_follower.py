@@ -148,9 +148,9 @@ def test_single_round_has_an_exit_status() -> None:
 
 
 def test_unsuitable_sources_and_pauses_are_refused() -> None:
-    with pytest.raises(InvalidConfig, match="is not a live cluster"):
+    with pytest.raises(InvalidConfig, match="is not the address of a live cluster"):
         system_of_follow(Follow(sources=["http://here"]), ["/archive"], None)
-    with pytest.raises(InvalidConfig, match="not of pulsar"):
+    with pytest.raises(InvalidConfig, match="--system is pulsar"):
         system_of_follow(Follow(sources=["kafka://here:1"]), ["/archive"], "pulsar")
     with pytest.raises(InvalidConfig, match="one archive"):
         system_of_follow(Follow(sources=["kafka://here:1"]), [], None)

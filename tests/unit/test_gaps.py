@@ -197,5 +197,5 @@ def test_accepted_gap_is_not_a_missing_segment(archive: Path) -> None:
 
 
 def test_accept_gap_and_set_aside_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig, match="two things of one gap"):
+    with pytest.raises(InvalidConfig, match="exclude each other"):
         fetch(write(tmp_path, range(4)), tmp_path / "archive", accepts_gap=True, sets_aside=True)

@@ -112,8 +112,8 @@ def test_tombstones_are_kept_for_ever_without_a_limit(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
     report = round_of(root, {**HOLD, "hold.tombstones.max.ms": "-1"}, NOW_MS + 10**13)
     assert [each.message for each in report.held_for] == [
-        "held for group a, whose position is not known",
-        "held for group B, whose position is not known",
+        "held for group a, whose committed offset is unknown",
+        "held for group B, whose committed offset is unknown",
     ]
     assert offsets(root) == [0, 1, 2, 3, 5]
 
@@ -209,7 +209,7 @@ def test_explain_names_the_group_and_the_limit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [RocketmqConfig, PulsarConfig])
 def test_other_systems_refuse_the_setting(config: type[SettingsTable]) -> None:
-    with pytest.raises(InvalidConfig, match="for topics of Kafka only"):
+    with pytest.raises(InvalidConfig, match="only for topics of Kafka"):
         config.from_names({"hold.tombstones.for.groups": "a"})
 
 

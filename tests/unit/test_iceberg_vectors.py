@@ -151,7 +151,7 @@ def test_catalog_without_version_3_is_named(topic: Topic) -> None:
 
     with (
         mock.patch.object(SqlCatalog, "commit_table", refuses),
-        pytest.raises(UnsupportedFormat, match=r"Writing V3.*leave --vectors out"),
+        pytest.raises(UnsupportedFormat, match=r"Writing V3.*leave out --vectors"),
     ):
         topic.round(vectors=True)
     topic.round()

@@ -122,7 +122,7 @@ def test_follow_reports_a_recreated_topic(tmp_path: Path, create: Create) -> Non
         assert list(table.follow(poll_s=None)) == []
         create(path, 2, 55)
         for _ in range(2):
-            with pytest.raises(CommitConflict, match="the topic was made anew.*rebuild the table"):
+            with pytest.raises(CommitConflict, match="created again.*create the table again"):
                 list(table.follow(poll_s=None))
 
 
@@ -135,7 +135,7 @@ def test_table_reports_a_recreated_topic_and_can_be_rebuilt(tmp_path: Path, crea
     create(path, 1, 40)
     assert update().rows == 7
     create(path, 2, 55)
-    with pytest.raises(CommitConflict, match="the topic was made anew.*--anew"):
+    with pytest.raises(CommitConflict, match="created again.*--anew"):
         update()
     assert update(anew=True).rows == 7
     assert update().how == "unchanged"
@@ -225,11 +225,11 @@ def test_compaction_log_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
     known = str(rows.identity(log_at(first, "rocketmq"), 30))
     write_lives(store, lives[1], lives[0][:30] + lives[1][30:])
     found = rows.difference(log_at(store, "rocketmq"), 30, known)
-    assert found is not None and "offset 29 is another one in the commit log" in found
+    assert found is not None and "the commit log has another message at queue offset 29" in found
     lastwrite.fetch([str(first)], str(tmp_path / "archive"), include_active=True)
     report = lastwrite.fetch([str(store)], str(tmp_path / "archive"), include_active=True)
     assert report.exit_status == 1
-    assert "made anew: its message of queue offset 29" in str(report.partitions[0].reason)
+    assert "has another message at queue offset 29" in str(report.partitions[0].reason)
 
 
 def test_recreated_topic_with_fewer_messages_is_refused_and_its_remedy_works(

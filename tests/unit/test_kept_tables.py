@@ -127,7 +127,11 @@ def test_failing_table_stops_no_round(tmp_path: Path) -> None:
     said = told(events)
     assert status == 1 and sorted(said) == ["failed a", "failed b", "round a", "round b"]
     (failed, *_) = [each for each in events if isinstance(each, TableFailed)]
-    assert "would be one" in failed.reason and "{topic}" in failed.reason and failed.tries == 1
+    assert (
+        "have the same destination" in failed.reason
+        and "{topic}" in failed.reason
+        and failed.tries == 1
+    )
     assert not place.exists()
     # Of a table that is another topic's nothing is changed.
     lastwrite.table_to(str(root), "a", to=str(place), format="parquet")
@@ -216,13 +220,13 @@ def test_impossible_table_is_refused_at_the_start(tmp_path: Path) -> None:
             clean(tmp_path, Tables(**given))
         return str(caught.value)
 
-    assert "no option of a table" in said(to="/t", config={"a": {"nothing": "1"}})
+    assert "is not an option of a table" in said(to="/t", config={"a": {"nothing": "1"}})
     assert "buckets is" in said(to="/t", config={"a": {"buckets": "many"}})
     assert "one of: iceberg" in said(to="/t", config={"*": {"as": "hudi"}})
     assert "needs a catalog" in said(to="s3://lake/{topic}")
     assert "needs a schema" in said(to="/t", config={"a": {"value-format": "avro"}})
-    assert "no place" in said()
-    assert "lie somewhere" in said_live()
+    assert "no destination" in said()
+    assert "cannot be kept of topics of a live cluster" in said_live()
 
 
 def said_live() -> str:

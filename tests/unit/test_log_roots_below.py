@@ -35,5 +35,5 @@ def test_path_without_a_log_is_refused_without_naming_one_system(tmp_path: Path)
     with pytest.raises(NotALog, match="no such file or folder"):
         lastwrite.fetch(str(tmp_path / "nothing"), str(tmp_path / "archive"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotALog, match="no log of Kafka, store of RocketMQ or ledger of Pulsar"):
+    with pytest.raises(NotALog, match="no Kafka log, RocketMQ store or Pulsar ledger"):
         lastwrite.fetch(str(tmp_path / "empty"), str(tmp_path / "archive"))

@@ -94,7 +94,7 @@ def test_cleaner_settings_apply_to_archives(archive: Path) -> None:
     status, events = clean(archive, {**OVER, "log.cleaner.enable": "false"})
     assert (status, cleaned(events)) == (0, [])
     assert [event.text for event in events if isinstance(event, DaemonNote)] == [
-        "log.cleaner.enable is false: nothing is cleaned"
+        "log.cleaner.enable is false, so nothing is compacted"
     ]
     tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
     assert len(cleaned(clean(archive, {**OVER, **tuned})[1])) == 2

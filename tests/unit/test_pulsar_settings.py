@@ -51,7 +51,7 @@ def test_topic_setting_takes_precedence_over_the_brokers() -> None:
     ("name", "value", "said"),
     [
         ("topicCompactionRetainNulKey", "true", "did you mean topicCompactionRetainNullKey"),
-        ("zzz", "1", "settings that have an effect"),
+        ("zzz", "1", "use one of the settings"),
         ("topicCompactionRetainNullKey", "yes", "true or false"),
         ("compactionThreshold", "-1", "at least 0"),
         ("compactionThreshold", "10X", "whole number"),

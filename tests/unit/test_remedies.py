@@ -82,10 +82,10 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "fetch takes folders": Case(
+    "fetch reads folders": Case(
         nothing,
         "fetch schema.json --to archive",
-        "give its log root",
+        "give the log root that contains the file",
         nothing,
         "fetch root --to archive",
     ),
@@ -106,7 +106,7 @@ CASES = {
     "a bad value": Case(
         nothing,
         "dump root/t-0 --value-format json --value-schema {schema} --on-bad fail",
-        "--on-bad null gives null",
+        "give --on-bad null",
         nothing,
         "dump root/t-0 --value-format json --value-schema {schema} --on-bad null",
     ),
@@ -114,7 +114,7 @@ CASES = {
         nothing,
         "table root --topic t --to tab --as parquet --value-format json --value-schema {schema} "
         "--on-bad fail --key-format utf8",
-        "--on-bad null gives null",
+        "give --on-bad null",
         nothing,
         "table root --topic t --to tab --as parquet --value-format json --value-schema {schema} "
         "--on-bad null --key-format utf8",

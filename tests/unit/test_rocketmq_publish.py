@@ -135,7 +135,7 @@ def without_index(root: Path) -> None:
     [
         (marked, CorruptLog, "killed while it replaced"),
         (replicating, CorruptLog, "while it copied this queue"),
-        (without_index, LogError, "lack each other|another program deleted"),
+        (without_index, LogError, "would exist|another program deleted"),
     ],
 )
 def test_unfinished_queue_is_left_unchanged_and_the_others_are_published(

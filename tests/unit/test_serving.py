@@ -263,7 +263,7 @@ def test_later_message_of_two_queues_counts(tmp_path: Path) -> None:
 
 
 def test_table_beyond_its_memory_limit_is_refused(store: Path) -> None:
-    with pytest.raises(OutOfMemoryBudget, match="take table()"):
+    with pytest.raises(OutOfMemoryBudget, match="use table()"):
         lastwrite.latest(str(store), topic="prices", limit_bytes=300)
     assert lastwrite.latest(str(store), topic="prices", limit_bytes=1000) == {"a": b"1", "b": b"2"}
 

@@ -88,34 +88,37 @@ def test_name_sets_its_field(names: dict[str, object], field: str, expected: obj
         ({"delete_retention_ms": 1}, "did you mean delete.retention.ms?"),
         ({"log.cleaner.thread": 1}, "did you mean log.cleaner.threads?"),
         ({"xyzzy": 1}, "there is no setting 'xyzzy'"),
-        ({"delete.retention.ms": "soon"}, "delete.retention.ms is a whole number, not 'soon'"),
-        ({"delete.retention.ms": True}, "delete.retention.ms is a whole number, not True"),
+        ({"delete.retention.ms": "soon"}, "delete.retention.ms must be a whole number, not 'soon'"),
+        ({"delete.retention.ms": True}, "delete.retention.ms must be a whole number, not True"),
         ({"delete.retention.ms": 1.5}, "whole number"),
         ({"delete.retention.ms": None}, "whole number"),
-        ({"delete.retention.ms": "1e999999999"}, "is 1e999999999; it has to be at least 0"),
+        ({"delete.retention.ms": "1e999999999"}, "is 1e999999999, but must be at least 0"),
         (
             {"delete.retention.ms": "9223372036854775808"},
-            "delete.retention.ms is 9223372036854775808; it has to be at least 0 and at most "
+            "delete.retention.ms is 9223372036854775808, but must be at least 0 and at most "
             "9223372036854775807",
         ),
         ({"retention.ms": -(2**63) - 1}, "at least -9223372036854775808 and at most"),
-        ({"min.cleanable.dirty.ratio": "1e400"}, "has to be at least 0 and at most 1"),
-        ({"delete.retention.ms": "-1"}, "delete.retention.ms is -1; it has to be at least 0"),
+        ({"min.cleanable.dirty.ratio": "1e400"}, "must be at least 0 and at most 1"),
+        ({"delete.retention.ms": "-1"}, "delete.retention.ms is -1, but must be at least 0"),
         (
             {"min.cleanable.dirty.ratio": "1.1"},
-            "dirty.ratio is 1.1; it has to be at least 0 and at most 1",
+            "dirty.ratio is 1.1, but must be at least 0 and at most 1",
         ),
         ({"min.cleanable.dirty.ratio": "nan"}, "a number"),
-        ({"log.cleaner.min.cleanable.ratio": "x"}, "log.cleaner.min.cleanable.ratio is a number"),
+        (
+            {"log.cleaner.min.cleanable.ratio": "x"},
+            "log.cleaner.min.cleanable.ratio must be a number",
+        ),
         ({"segment.bytes": 13}, "at least 14"),
         ({"segment.bytes": 2**31}, "at most 2147483647"),
         (
             {"cleanup.policy": "compress"},
-            "cleanup.policy is one of compact, delete, not 'compress'",
+            "cleanup.policy must be one of compact, delete, not 'compress'",
         ),
-        ({"cleanup.policy": "compact+"}, "cleanup.policy is one of compact, delete, not ''"),
-        ({"cleanup.policy": 3}, "list with commas"),
-        ({"message.timestamp.type": "now"}, "is one of CreateTime, LogAppendTime"),
+        ({"cleanup.policy": "compact+"}, "cleanup.policy must be one of compact, delete, not ''"),
+        ({"cleanup.policy": 3}, "list separated by commas"),
+        ({"message.timestamp.type": "now"}, "must be one of CreateTime, LogAppendTime"),
         ({"max.compaction.lag.ms": 0}, "at least 1"),
         (
             {"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8},
@@ -124,7 +127,7 @@ def test_name_sets_its_field(names: dict[str, object], field: str, expected: obj
         # A value that another name outdoes is checked all the same.
         (
             {"log.retention.hours": "x", "log.retention.ms": "3"},
-            "log.retention.hours is a whole number",
+            "log.retention.hours must be a whole number",
         ),
     ],
 )

@@ -42,7 +42,7 @@ def test_storage_settings_are_read_beside_other_settings() -> None:
     ("name", "value", "said"),
     [
         ("storage.endpont", "x", "did you mean storage.endpoint?"),
-        ("storage.endpoint", "host:9000", "write https://HOST"),
+        ("storage.endpoint", "host:9000", "give https://HOST"),
         ("storage.endpoint", "https://me:secret@host", "credentials in the environment"),
         ("storage.timeoutMs", "10", "at least 100"),
         ("storage.retries", "-1", "at least 0"),

@@ -99,7 +99,7 @@ def test_older_than_keeps_younger_objects_and_needs_a_unit(
 
 
 def test_address_without_an_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotALog, match="no archive lies there"):
+    with pytest.raises(NotALog, match="the path has no archive"):
         lastwrite.sweep(str(tmp_path))
 
 

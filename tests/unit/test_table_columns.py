@@ -271,7 +271,7 @@ def test_single_type_that_becomes_a_union_is_refused(tmp_path: Path) -> None:
     topic.schema(paid("a.Card", "a.Cash"))
     topic.write(k=by("a.Cash"))
     with pytest.raises(
-        InvalidConfig, match=r"value\.paid was no union of several types and is one"
+        InvalidConfig, match=r"value\.paid was not a union of several types, and now is one"
     ):
         topic.run()
     assert topic.run(anew=True).rows == 1

@@ -67,7 +67,7 @@ def test_commit_on_an_outdated_head_is_refused(format: Format, tmp_path: Path) -
     made = become(table, None, ROWS, 4)
     now = become(table, made, ROWS | {b"a": b"other"}, 5, touched=(1,))
     for head in (None, made):
-        with pytest.raises(LogHeld, match="let one writer keep the table") as caught:
+        with pytest.raises(LogHeld, match="let only one program write the table") as caught:
             become(format(str(tmp_path)), head, {b"x": b"wrong"}, 9)
         assert caught.value.exit_status == 4
     assert table.head() == now
@@ -182,7 +182,7 @@ def test_schema_that_delta_cannot_represent_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path))
     with pytest.raises(InvalidConfig, match="no column named 'a b'"):
         table.file_schema(None, pa.schema([("a b", pa.int32())]))
-    with pytest.raises(InvalidConfig, match="no columns of these types"):
+    with pytest.raises(InvalidConfig, match="cannot have columns of these types"):
         table.file_schema(None, pa.schema([("a", pa.duration("us"))]))
     head = become(table, None, ROWS, 4, schema=SCHEMA.append(pa.field("at", pa.timestamp("us"))))
     assert table.head() == head and Loaded(str(tmp_path)).to_pyarrow_table().num_rows == 4
@@ -214,10 +214,10 @@ def test_damage_is_named(tmp_path: Path) -> None:
     table = ParquetTable(str(tmp_path))
     head = become(table, None, ROWS, 4)
     (tmp_path / head.token).rename(tmp_path / "aside")
-    with pytest.raises(CorruptLog, match="manifest-1-.*restore it from a copy"):
+    with pytest.raises(CorruptLog, match="manifest-1-.*restore the manifest from a copy"):
         table.head()
     (tmp_path / head.token).write_text("{")
-    with pytest.raises(CorruptLog, match="manifest-1-.*not a valid manifest"):
+    with pytest.raises(CorruptLog, match="manifest-1-.*manifest is damaged"):
         table.head()
     (tmp_path / CURRENT).write_text("../../etc/passwd")
     with pytest.raises(CorruptLog, match="not the name of a manifest"):

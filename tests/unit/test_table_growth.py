@@ -80,7 +80,9 @@ def test_growing_table_gets_more_buckets(format: str, tmp_path: Path) -> None:
     delete(log, model, range(1, 1_000, 9))
     made = bring_up()
     assert made.how == "updated" and made.buckets == 16
-    assert notes.said == ["the table has outgrown its 1 buckets: its rows move to 16"]
+    assert notes.said == [
+        "the table has outgrown its 1 buckets; Lastwrite distributes the rows over 16 buckets"
+    ]
     append(log, model, 10, 20, b"later")
     assert bring_up().buckets == 16 and len(notes.said) == 1
 

@@ -182,7 +182,7 @@ def test_table_of_another_program_is_not_replaced(log: GrowingLog, tmp_path: Pat
     to = tmp_path / "mine"
     write_deltalake(str(to), pa.table({"mine": [1, 2]}))
     for options in ({}, {"anew": True}, {"format": "delta", "anew": True}):
-        with pytest.raises(InvalidConfig, match="did not make"):
+        with pytest.raises(InvalidConfig, match="did not create"):
             made(log, to, **options)
     assert DeltaTable(str(to)).to_pyarrow_table().num_rows == 2
 
@@ -221,9 +221,9 @@ def test_path_is_checked_before_the_log_is_read(
     monkeypatch.setattr("lastwrite.tables.update.LastWrites", scanned)
     (tmp_path / "file").write_text("")
     for format in FORMATS:
-        with pytest.raises(InvalidConfig, match="is no folder"):
+        with pytest.raises(InvalidConfig, match="is not a folder"):
             made(log, tmp_path / "file", format=format)
-        with pytest.raises(InvalidConfig, match="is no folder"):
+        with pytest.raises(InvalidConfig, match="is not a folder"):
             made(log, tmp_path / "file" / "table", format=format)
     if os.geteuid():  # root may write everywhere
         closed = tmp_path / "closed"
@@ -347,7 +347,7 @@ def test_iceberg_table_that_is_rolled_back_is_updated(log: GrowingLog, tmp_path:
     ours = made(log, to).head
     iceberg_table(to).delete("_offset = 1")
     log.append([(b"a", b"new", T)])
-    with pytest.raises(UnsupportedFormat, match=f"roll the table back to snapshot {ours}"):
+    with pytest.raises(UnsupportedFormat, match=f"roll the table back to {ours}"):
         made(log, to)
     with iceberg_table(to).manage_snapshots() as change:
         change.rollback_to_snapshot(int(ours))
@@ -418,7 +418,7 @@ def test_delta_table_restored_to_our_version_is_updated(log: GrowingLog, tmp_pat
     ours = made(log, to, format="delta").head
     DeltaTable(str(to)).delete("_offset = 1")
     log.append([(b"a", b"new", T)])
-    with pytest.raises(UnsupportedFormat, match="restore the last version by lastwrite"):
+    with pytest.raises(UnsupportedFormat, match="restore the last version that Lastwrite wrote"):
         made(log, to)
     DeltaTable(str(to)).restore(int(ours))
     assert made(log, to).how == "updated"

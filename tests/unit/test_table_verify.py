@@ -115,7 +115,7 @@ def test_log_without_the_tables_offsets_is_refused(log: GrowingLog, tmp_path: Pa
         CommitConflict, match="the log lacks records .* that the table has, up to offset 23"
     ):
         verify_table(str(tmp_path / "other"), str(tmp_path / "t"))
-    with pytest.raises(NotALog, match="there is no table"):
+    with pytest.raises(NotALog, match="the address has no table"):
         verify_table(str(log.root), str(tmp_path / "nowhere"), format="parquet")
 
 
@@ -134,5 +134,5 @@ def test_iceberg_table_is_found_by_its_path(log: GrowingLog, tmp_path: Path) -> 
             str(tmp_path / f"log-{place}"), str(tmp_path / f"of-{place}"), catalog=given
         )
         assert found.is_proven and found.rows == 1
-    with pytest.raises(NotALog, match="there is no table"):
+    with pytest.raises(NotALog, match="the address has no table"):
         verify_table(str(log.root), str(tmp_path / "nowhere"), catalog=catalog)

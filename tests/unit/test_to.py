@@ -238,7 +238,7 @@ def test_full_disk_during_a_fetch_is_reported(
         assert list(archive.rglob("*.aside")) == [], point
         if status == 1 and archive.exists() and os.listdir(archive):
             told += 1
-            assert f"{archive} holds a part of what was asked for" in error
+            assert f"{archive} holds a part of the fetched topics" in error
             assert run(command) == 0
         shutil.rmtree(archive, ignore_errors=True)
     assert told > 5

@@ -154,7 +154,7 @@ def test_overruled_settings_are_reported() -> None:
     assert told.keys() == {"cleanup.policy", "retention.ms"}
     assert (
         told["cleanup.policy"].remedy
-        == "to override it: --topic-config clicks:cleanup.policy=compact"
+        == "to override it, give --topic-config clicks:cleanup.policy=compact"
     )
     assert "clicks" in told["cleanup.policy"].message and "delete" in told["cleanup.policy"].message
     assert not resolve(
@@ -210,7 +210,7 @@ def test_overrides_file_is_decoded() -> None:
     ("line", "message"),
     [
         ("t:no.such=1", "there is no setting"),
-        ("t:cleanup.policy=compress", "is one of compact, delete"),
+        ("t:cleanup.policy=compress", "must be one of compact, delete"),
         ("t:log.cleanup.policy=compact", "a setting of brokers"),
         ("t:log.dirs=/x", "a setting of brokers"),
         ("t:retention.ms=soon", "a whole number"),

@@ -64,7 +64,7 @@ def test_null_option_gives_a_row_that_a_delete_removes(tmp_path: Path, format: s
     kept = Kept(tmp_path, format, on_bad="null")
     kept.log.append([(BAD, b"2", 6), (b"\xfd", b"3", 6)])
     assert kept.run().rows == 4
-    reason = "key: text that is not UTF-8, at its byte 0"
+    reason = "key: not UTF-8, at byte 0 of the text"
     assert kept.rows("key", "_key", "_error") == [
         ("a", b"a", None),
         ("b", b"b", None),

@@ -187,7 +187,7 @@ def test_copy_contains_unknown_topics_unchanged(disks: tuple[Path, Path], tmp_pa
     for name in ("clicks-0", "orders-1"):
         assert contents(tmp_path / "to" / name) == contents(b / name)
     write_log(a / "clicks-0")
-    with pytest.raises(InvalidConfig, match="clicks-0 is inside"):
+    with pytest.raises(InvalidConfig, match="clicks-0 is in"):
         compact(a, b, to=str(tmp_path / "both"))
 
 
@@ -208,10 +208,10 @@ def test_daemon_skips_unknown_topics_and_names_them(disks: tuple[Path, Path]) ->
     before = contents(a / "gone-0")
     assert lastwrite.clean([str(a), str(b)], once=True, spark=INLINE, tell=events.append) == 0
     notes = [event.text for event in events if isinstance(event, DaemonNote)]
-    assert [note for note in notes if "left alone: gone: " in note and str(a) in note]
+    assert [note for note in notes if "skipped gone: " in note and str(a) in note]
     assert contents(a / "gone-0") == before
     assert {"orders-0", "orders-1"} == {str(e.report.name) for e in events if hasattr(e, "report")}
-    with pytest.raises(InvalidConfig, match="nothing says which"):
+    with pytest.raises(InvalidConfig, match="cannot determine which"):
         lastwrite.clean([str(b)], once=True, spark=INLINE)
     events.clear()
     assert (
@@ -273,8 +273,8 @@ def test_default_that_does_not_apply_is_reported(
     output.close()
     said = capsys.readouterr().out
     assert (
-        "note: cleanup.policy=compact is a default and does not apply to clicks: cleanup.policy is delete"
-        in said
+        "note: cleanup.policy=compact is a default and does not apply to clicks, because "
+        "cleanup.policy is set to delete" in said
     )
 
 

@@ -159,7 +159,7 @@ def test_same_records_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_existing_partition_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 5)
-    with pytest.raises(CommitConflict, match="t-0: the partition exists already"):
+    with pytest.raises(CommitConflict, match="t-0: the partition's folder already exists"):
         TopicWriter(str(tmp_path), T0)
 
 

@@ -14,8 +14,8 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 def words_of(what: str) -> str:
     """A sentence about a gap. ``what`` is a plural noun for the lost records."""
     return (
-        f"{what} were lost before they were fetched: keys that were written or deleted there have "
-        "the value from before"
+        f"{what} were lost before they were fetched; keys that were written or deleted there "
+        "have older values in the archive"
     )
 
 

@@ -37,8 +37,8 @@ FORMER = 64
 LIMIT_BYTES = 64 << 20
 _END = b',"checksum":"'
 _REMEDY = (
-    "restore the manifest from the bucket's versions or a copy of the archive; "
-    "no object was touched"
+    "no object was changed; restore the manifest from the bucket's versions or from a copy of "
+    "the archive"
 )
 
 
@@ -100,8 +100,8 @@ def encode(manifest: Manifest) -> bytes:
     text = msgspec.json.encode(manifest)[:-1]
     if len(text) > LIMIT_BYTES - 64:
         raise LogError(
-            f"the manifest would have {len(text)} bytes, more than {LIMIT_BYTES}",
-            remedy="use larger segments in the archive, or more partitions",
+            f"the manifest would have {len(text)} bytes, but at most {LIMIT_BYTES} are allowed",
+            remedy="use larger segments in the archive, or split the topic into more partitions",
         )
     return text + _END + b'%08x"}' % google_crc32c.value(text)
 
@@ -116,7 +116,7 @@ def decode(data: bytes, address: str) -> Manifest:
     text, end, said = data.rpartition(_END)
     if not end:
         raise CorruptLog(
-            "the manifest is truncated, or not a manifest", len(data), address, _REMEDY
+            "the manifest is truncated, or is not a manifest", len(data), address, _REMEDY
         )
     if said != b'%08x"}' % google_crc32c.value(text):
         raise CorruptLog("the manifest's checksum does not match", len(text), address, _REMEDY)
@@ -124,15 +124,18 @@ def decode(data: bytes, address: str) -> Manifest:
         version = decode_struct(text + b"}", _Version).version
         if version > VERSION:
             raise UnsupportedFormat(
-                f"a manifest of version {version}; this release knows {VERSION}",
+                f"the manifest has version {version}, but this release supports only version "
+                f"{VERSION}",
                 path=address,
-                remedy="upgrade lastwrite",
+                remedy="upgrade Lastwrite",
             )
         manifest = decode_struct(text + b"}", Manifest)
     except msgspec.MsgspecError as error:
-        raise CorruptLog(f"not a manifest: {error}", 0, address, _REMEDY) from error
+        raise CorruptLog(f"the manifest is damaged: {error}", 0, address, _REMEDY) from error
     # Objects with these keys may be deleted, so no key may be outside data/.
     for key in (*manifest.own_keys, *(each.key for each in manifest.unused)):
         if not key.startswith("data/") or any(part in ("", ".", "..") for part in key.split("/")):
-            raise CorruptLog(f"{key!r} is not below data/", 0, address, _REMEDY)
+            raise CorruptLog(
+                f"the manifest contains {key!r}, which is not below data/", 0, address, _REMEDY
+            )
     return manifest

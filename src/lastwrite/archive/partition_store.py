@@ -145,7 +145,11 @@ class PartitionStore:
             return None
         content, place = found
         if len(content) > LIMIT_BYTES:
-            raise CorruptLog(f"a manifest of {len(content)} bytes", LIMIT_BYTES, self.address)
+            raise CorruptLog(
+                f"the manifest has {len(content)} bytes, more than a manifest can have",
+                LIMIT_BYTES,
+                self.address,
+            )
         return VersionedManifest(decode(bytes(content), self.address), place)
 
     def put(self, name: str, content: bytes) -> ObjectInfo:
@@ -178,9 +182,9 @@ class PartitionStore:
             time.sleep(wait)
         else:
             raise RemoteFailed(
-                "the journal of a round could not be written",
+                "could not write the journal of the round",
                 path=f"{self.store.address}/{key}",
-                remedy="run again when the store answers; nothing was changed",
+                remedy="nothing was changed; run the same command again when the store answers",
             )
         begun.renewed_s = time.monotonic()
         if clears:
@@ -208,9 +212,10 @@ class PartitionStore:
             found = None if version else self.store.head(key)
             if version is None and found is None:
                 raise CommitConflict(
-                    "a sweep considered this round dead",
+                    "a sweep removed this round's files, because it considered the round abandoned",
                     path=self.address,
-                    remedy="run again: it starts from the present state; nothing is lost",
+                    remedy="nothing is lost; run the same command again, which starts from the "
+                    "archive's current state",
                 )
             begun.version = version or (found and found.version)
             begun.renewed_s = time.monotonic()
@@ -250,9 +255,9 @@ class PartitionStore:
             return begun
         self.yield_to_other(begun)
         raise LogHeld(
-            f"{rival} has a round in progress there",
+            f"{rival} has a round in progress in this archive",
             path=self.address.removesuffix(f"/{MANIFEST}"),
-            remedy="the next turn fetches what is new",
+            remedy="wait; the next turn fetches the new records",
         )
 
     def journal(self, id: str) -> str:
@@ -348,16 +353,17 @@ class PartitionStore:
                     raise CommitConflict(
                         f"another round has committed since generation {begun.generation} was read",
                         path=self.address,
-                        remedy="run again: it starts from that round; nothing is lost",
+                        remedy="nothing is lost; run the same command again, which starts from "
+                        "that round",
                     )
             if refused is not None:
                 raise refused
             time.sleep(wait)
         else:
             raise RemoteFailed(
-                "it is unknown whether the new manifest was written",
+                "Lastwrite cannot determine whether the new manifest was written",
                 path=self.address,
-                remedy="run lastwrite inspect when the store responds; nothing was deleted",
+                remedy="nothing was deleted; run lastwrite inspect when the store answers",
             )
         if not keeps_journal:
             with contextlib.suppress(LogError):  # the next sweep deletes the journal
@@ -392,7 +398,7 @@ class PartitionStore:
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(made.own_keys - known):
             if not key.startswith(begun.prefix):  # such an object may be deleted at any time
-                raise LogError(f"{key} is not an object of this round", path=self.address)
+                raise LogError(f"{key} does not belong to this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, made.own_keys
             former = (last.nonce, *last.former)[:FORMER]
@@ -470,7 +476,10 @@ class PartitionStore:
         notes = list(self.store.list(self.key(ROUNDS)))
         seen = self.read()
         if seen is None:
-            raise NotALog("without a manifest waste cannot be identified", path=self.address)
+            raise NotALog(
+                "the archive has no manifest, so unused objects cannot be identified",
+                path=self.address,
+            )
         if not dry_run:
             self.store.remove_unfinished(self._prefix, older_than_ms)
         swept = SweepResult()
@@ -525,9 +534,10 @@ class PartitionStore:
         self.store.remove([key])
         if found is None:
             raise RemoteFailed(
-                "an object that was just written is missing",
+                "an object that Lastwrite has just written is missing",
                 path=f"{self.store.address}/{key}",
-                remedy="make sure that nothing else deletes objects there, and run again",
+                remedy="make sure that no other program deletes objects of the archive, and run "
+                "the same command again",
             )
         return found.modified_ms
 
@@ -664,7 +674,9 @@ def read_versioned_manifest(folder: str) -> VersionedManifest:
     if seen is None or time.monotonic() - since_s > _JUST_S:
         seen = place_at(folder).read()
     if seen is None:
-        raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
+        raise NotALog(
+            "the path has no manifest of an archive", path=folder, remedy="check the address"
+        )
     return seen
 
 

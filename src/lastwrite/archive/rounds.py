@@ -174,7 +174,7 @@ class ArchiveRounds:
                 place.abandon(last[1])
             if is_new and place.read() is not None:
                 raise InvalidConfig(
-                    "a partition exists already",
+                    "the archive already has this partition",
                     path=folder,
                     remedy="give --to an archive without this partition",
                 )
@@ -309,7 +309,7 @@ def conflict(folder: str, what: str = "log") -> CommitConflict:
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,
-        remedy="run again: it starts from that round; nothing is lost",
+        remedy="nothing is lost; run the same command again, which starts from that round",
     )
 
 
@@ -336,7 +336,7 @@ def reject_damaged(log: PartitionLog, to: str) -> None:
     problem = next((problem for problem in log.problems if not problem.is_note), None)
     if problem is not None:
         kind = CorruptLog if problem.kind is ProblemKind.DAMAGED else LogError
-        raise kind(f"{problem.kind}, and left out of {to}: {problem}", path=log.folder)
+        raise kind(f"{problem.kind}, so {to} does not have it: {problem}", path=log.folder)
 
 
 def map_concurrently(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:

@@ -48,7 +48,7 @@ class CacheKeeper:
             try:
                 report = self._turn()
             except RemoteFailed as error:
-                self._note(f"tried again later: {error}")
+                self._note(f"the update is tried again later: {error}")
                 self._pauses.after(False)
             else:
                 if is_first or report.how != "unchanged":

@@ -122,17 +122,20 @@ def clean(
     live = [root for root in roots if root.startswith(SCHEME)]
     if live and (len(live) < len(roots) or system not in (None, "pulsar")):
         raise InvalidConfig(
-            "topics of a live cluster and folders", remedy="start a daemon for each"
+            "topics of a live cluster and folders were given together",
+            remedy="start one daemon for the topics and one for the folders",
         )
     if archive is not None and not live:
         raise InvalidConfig(
-            "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
+            "--archive is only for topics of a live cluster",
+            remedy="leave out --archive, or give persistent://TENANT/NAMESPACE/TOPIC",
         )
     if tables is not None:
         if live:
             raise InvalidConfig(
-                "tables are of logs that lie somewhere",
-                remedy="let an archive follow the topics (--source, --to), and keep tables of that",
+                "tables cannot be kept of topics of a live cluster directly",
+                remedy="fetch the topics continuously into an archive (--source, --to), and keep "
+                "the tables of the archive",
             )
         tables.check()
     folders = topics_in(roots) if live else list(dict.fromkeys(map(real_path, roots)))
@@ -165,7 +168,8 @@ def clean(
     source = SettingsSource(found, read, config_file, rules, look_ms)
     if keep_scans and not found.keeps_scans:
         raise InvalidConfig(
-            f"{found.name} allows no other files beside its logs", remedy="leave out --keep-scans"
+            f"brokers of {found.name} allow no other files beside the logs",
+            remedy="leave out --keep-scans",
         )
     if live:
         LiveConfig.from_names(source.current.given)
@@ -212,9 +216,9 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
     for root in roots:
         if not is_address(root) and not os.path.isdir(root):
             raise NotALog(
-                "no such folder",
+                "the path is not an existing folder",
                 path=root,
-                remedy="give a log root: a folder of <topic>-<partition> folders",
+                remedy="give a log root, which is a folder with <topic>-<partition> folders",
             )
     return system_of_all(name, roots)
 
@@ -237,7 +241,7 @@ def _check_roots(
             continue
         if partitions[0] == root != system.root_of(root) and root not in archives:
             raise NotALog(
-                "a partition's folder, not a log root",
+                "the path is a partition's folder, not a log root",
                 path=root,
                 remedy=f"give {os.path.dirname(root)}",
             )
@@ -252,7 +256,7 @@ def _check_roots(
         unknown.append(root)
     if not may_know:
         raise InvalidConfig(
-            "nothing says which of these topics are compacted",
+            "Lastwrite cannot determine which of these topics are compacted",
             path=unknown[0],
             remedy=system.policy_remedy,
         )

@@ -86,7 +86,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         """Whether ``log.cleaner.enable`` allows rounds."""
         enable = self._settings.current.cleaner.enable
         self._events.report_once(
-            "enable", None if enable else "log.cleaner.enable is false: nothing is cleaned"
+            "enable", None if enable else "log.cleaner.enable is false, so nothing is compacted"
         )
         return enable
 

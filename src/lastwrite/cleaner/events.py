@@ -106,7 +106,7 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
-    """Files beside the logs that a round did not change. Reported again only if the files differ."""
+    """Files beside the logs that a round did not change. Reported again only if they change."""
 
     event: ClassVar[str] = figure(lambda self: "untouched")
     time_ms: int

@@ -136,7 +136,7 @@ class ArchiveFollower:
         except RemoteFailed as error:
             if self._pauses.is_stopping:
                 return False
-            self._events.report_once("followed", f"tried again later: {error}")
+            self._events.report_once("followed", f"the fetch is tried again later: {error}")
             self._metrics.failed()
             return False
         if self._pauses.is_stopping:
@@ -154,7 +154,7 @@ class ArchiveFollower:
         for each in logs:
             log = each.log
             if log.gap is not None:
-                self._events.note(f"{log.folder}: gap accepted: {log.gap}")
+                self._events.note(f"{log.folder}: the loss was accepted (--accept-gap): {log.gap}")
             if log.held is None:
                 continue
             held[log.folder] = log.held

@@ -123,10 +123,12 @@ def system_of_follow(follow: Follow, roots: Sequence[str], system: str | None) -
     checked(follow.every_s)
     if system not in (None, found):
         raise InvalidConfig(
-            f"a source of {found}, and not of {system}", remedy="leave out --system"
+            f"the source belongs to {found}, but --system is {system}", remedy="leave out --system"
         )
     if len(roots) != 1:
-        raise InvalidConfig("one archive follows a source", remedy="give --to ARCHIVE")
+        raise InvalidConfig(
+            "the followed topics need exactly one archive", remedy="give --to ARCHIVE"
+        )
     return found
 
 

@@ -28,20 +28,26 @@ class FollowingMetrics:
 
         self._records = gauge(
             "lag_records",
-            "Offsets of the live log beyond the archive's end, when it was asked last.",
+            "Offsets between the archive's end and the live log's end, at the last fetch.",
             _OF_PARTITION,
         )
         self._seconds = gauge(
             "lag_seconds",
-            "Seconds since the archive had all that the live log had; NaN: never yet.",
+            "Seconds since the archive had all records of the live log; NaN means never.",
             _OF_PARTITION,
         )
         self._held = gauge(
-            "held_partitions", "Partitions of which the last turn brought nothing, by why.", ["why"]
+            "held_partitions",
+            "Partitions of which the last turn fetched nothing, by reason.",
+            ["why"],
         )
-        self._why = gauge("held", "1 for each of them.", (*_OF_PARTITION, "why"))
-        self._bytes = counter("brought_bytes", "Bytes of records brought.", _OF_PARTITION)
-        self._turns = counter("turns", "Turns by how they ended.", ["status"])
+        self._why = gauge(
+            "held",
+            "1 for each partition of which the last turn fetched nothing.",
+            (*_OF_PARTITION, "why"),
+        )
+        self._bytes = counter("brought_bytes", "Bytes of fetched records.", _OF_PARTITION)
+        self._turns = counter("turns", "Turns by result.", ["status"])
         self._last: set[tuple[Gauge, tuple[str, ...]]] = set()
         for status in ("done", "failed"):
             self._turns.labels(status)

@@ -143,7 +143,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
                 or outcome.report is None
                 or outcome.report.partitions[0].status not in DONE
             ):
-                self._events.note(f"stopped in the middle of a round of {candidate.name}")
+                self._events.note(f"the daemon stopped during the compaction of {candidate.name}")
                 return
         self._note_outcome(outcome, time.perf_counter() - begin)
 
@@ -204,7 +204,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
                 )
             )
         elif report.status is not Status.SKIPPED:
-            self._fail(candidate, report.status, report.reason or "no reason given")
+            self._fail(candidate, report.status, report.reason or "no reason is known")
 
     def _fail(self, candidate: Candidate, status: Status, reason: str) -> None:
         now_ms = self._now_ms()

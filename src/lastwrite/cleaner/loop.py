@@ -111,8 +111,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 reason = reason or swept.reason or None
         self._metrics.swept(objects, size_bytes)
         if objects:
-            self._events.note(f"{root}: swept {objects:,} objects of {size_bytes:,} bytes")
-        self._events.report_once(f"{root} swept", reason and f"not swept: {reason}")
+            self._events.note(
+                f"{root}: the sweep deleted {objects:,} objects of {size_bytes:,} bytes"
+            )
+        self._events.report_once(f"{root} swept", reason and f"the sweep failed: {reason}")
 
     # ------------------------------------------------------------------ look and pick
 
@@ -164,7 +166,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             broker = self._system.broker_of(root)
             self._events.report_once(
                 root,
-                None if broker is None else f"{broker}; nothing is cleaned there until then",
+                None if broker is None else f"{broker}; nothing is compacted there until then",
             )
             if broker is not None:
                 self._was_held = True
@@ -304,7 +306,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._gather(GIVE_UP_S)
             more = f" and {len(given_up) - 3} more" if len(given_up) > 3 else ""
             self._events.note(
-                f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
+                f"the daemon stopped during the compaction of {', '.join(given_up[:3])}{more}"
             )
         # wait for a running table update; if it does not commit in time, it has no effect
         self._gather(CANCEL_S)
@@ -403,7 +405,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             if self._was_changed(candidate):
                 return
             self._statuses.add(report.status)
-            failed[candidate] = report.reason or candidate.trouble or "no reason given"
+            failed[candidate] = report.reason or candidate.trouble or "no reason is known"
 
     def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
         """Handle a wave that ended without a report, so that the failed partition is unknown."""
@@ -418,7 +420,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             return
         if len(outcome.wave) > 1:
             self._events.note(
-                f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}"
+                f"the compaction of {len(outcome.wave)} partitions failed, so each of them is "
+                f"tried alone: {error}"
             )
             for candidate in outcome.wave:
                 self._alone.add(candidate.folder)
@@ -440,8 +443,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._wait(candidate, str(error))
             return True
         self._events.note(
-            f"{candidate.name} in {candidate.root} changed while it was read, "
-            "and is looked at again later"
+            f"{candidate.root}: {candidate.name} was changed by another program during its "
+            "compaction; it is tried again later"
         )
         self._pause(candidate)
         return True
@@ -450,7 +453,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         """Handle a round that failed because a store is unavailable, without setting it aside."""
         self._statuses.add(Status.FAILED)
         self._metrics.failed()
-        self._events.note(f"{candidate.name}: tried again later: {reason}")
+        self._events.note(f"{candidate.name}: the compaction is tried again later: {reason}")
         self._pause(candidate)
 
     def _pause(self, candidate: Candidate) -> None:
@@ -464,7 +467,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             set_aside(candidate.home, {candidate.name: reason}, now_ms, notes)
             entries = read_quarantine(candidate.home, notes)
         except LogError as error:
-            self._events.note(f"cannot note what is uncleanable: {error}")
+            self._events.note(f"cannot record which partitions are uncleanable: {error}")
             return
         self._metrics.failed()
         if candidate.name in entries:
@@ -485,4 +488,4 @@ def _left_alone(root: str, found: Sequence[Candidate]) -> str | None:
         return None
     topics = sorted(reasons)
     more = f" and {len(topics) - _MOST_TOPICS:,} more" if len(topics) > _MOST_TOPICS else ""
-    return f"{root}: left alone: {', '.join(topics[:_MOST_TOPICS])}{more}: {reasons[topics[0]]}"
+    return f"{root}: skipped {', '.join(topics[:_MOST_TOPICS])}{more}: {reasons[topics[0]]}"

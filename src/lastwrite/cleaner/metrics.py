@@ -33,28 +33,31 @@ class CleanerMetrics:
         def counter(name: str, says: str, labels: Sequence[str] = ()) -> Counter:
             return Counter(f"lastwrite_cleaner_{name}", says, labels, registry=self.registry)
 
-        info = Info("lastwrite_cleaner", "What runs here.", registry=self.registry)
+        info = Info(
+            "lastwrite_cleaner", "The running version of Lastwrite.", registry=self.registry
+        )
         info.info({"version": lastwrite.__version__})
         self._recopy = gauge(
-            "recopy_percent", "100 x bytes written / bytes read, of the last wave of rounds."
+            "recopy_percent", "100 x bytes written / bytes read, in the last wave of rounds."
         )
         self._clean_time = gauge("max_clean_time_seconds", "Duration of the last wave of rounds.")
         self._delay = gauge(
             "max_compaction_delay_seconds",
-            "How long the most overdue partition has waited beyond "
-            "max.compaction.lag.ms, at the last pick.",
+            "Seconds by which the most overdue partition has exceeded max.compaction.lag.ms, "
+            "at the last pick.",
         )
         self._dirty = gauge(
             "max_dirty_percent",
             "100 x the dirty ratio of the dirtiest partition, at the last pick.",
         )
         self._since = gauge(
-            "time_since_last_run_seconds", "Seconds since partitions were last picked; NaN: never."
+            "time_since_last_run_seconds",
+            "Seconds since partitions were last picked; NaN means never.",
         )
         self._since.set_function(self._seconds_since_last_pick)
         self._running = gauge("running_waves", "Waves of rounds in progress.")
         self._partitions = gauge(
-            "partitions", "Partitions at the last look.", ["log_directory", "status"]
+            "partitions", "Partitions by status, at the last check.", ["log_directory", "status"]
         )
         self._uncleanable = gauge(
             "uncleanable_partitions",
@@ -62,7 +65,9 @@ class CleanerMetrics:
             ["log_directory"],
         )
         self._uncleanable_size = gauge(
-            "uncleanable_bytes", "Their cleanable bytes.", ["log_directory"]
+            "uncleanable_bytes",
+            "Cleanable bytes of the partitions that are set aside.",
+            ["log_directory"],
         )
         for root in roots:
             self._uncleanable.labels(root).set(0)
@@ -72,17 +77,19 @@ class CleanerMetrics:
         self._records_read = counter(
             "read_records", "Records in the partitions of finished rounds."
         )
-        self._records_written = counter("written_records", "Records that these rounds left.")
-        self._tombstones = counter("dropped_tombstones", "Deletes dropped past their horizon.")
-        self._keyless = counter("keyless_records", "Records dropped because they have no key.")
+        self._records_written = counter(
+            "written_records", "Records that remained in the partitions of finished rounds."
+        )
+        self._tombstones = counter("dropped_tombstones", "Deletes removed after their horizon.")
+        self._keyless = counter("keyless_records", "Records removed because they have no key.")
         self._deleted = counter("retention_bytes", "Bytes of whole segments deleted by retention.")
         self._deleted_segments = counter(
             "retention_segments", "Whole segments deleted by retention."
         )
-        self._swept = counter("swept_objects", "Objects removed from archives by sweeps.")
-        self._swept_bytes = counter("swept_bytes", "Their bytes.")
+        self._swept = counter("swept_objects", "Objects that sweeps deleted from archives.")
+        self._swept_bytes = counter("swept_bytes", "Bytes of the objects that sweeps deleted.")
         self._requests = counter("store_requests", "Requests to buckets, by kind.", ["kind"])
-        self._rounds = counter("rounds", "Partitions' rounds by how they ended.", ["status"])
+        self._rounds = counter("rounds", "Rounds of partitions by result.", ["status"])
         for status in ("cleaned", "unchanged", "failed"):
             self._rounds.labels(status)
         self._stages = counter("stage_seconds", "Seconds by stage, over all waves.", ["stage"])

@@ -60,5 +60,7 @@ def checked(every_s: float) -> float:
         InvalidConfig: ``every_s`` is not positive and finite.
     """
     if not 0 < every_s < float("inf"):
-        raise InvalidConfig(f"a pause of {every_s} seconds", remedy="give more than 0")
+        raise InvalidConfig(
+            f"the pause is {every_s} seconds", remedy="give a finite number above 0"
+        )
     return every_s

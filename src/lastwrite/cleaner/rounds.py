@@ -43,7 +43,9 @@ def spark_has_died(error: Exception | None) -> LogError:
     """The error that ends a daemon whose Spark session has died."""
     remedy = error.remedy if isinstance(error, LogError) else None
     problem = error.problem if isinstance(error, LogError) else str(error)
-    return LogError(f"Spark has died: {problem}", remedy=remedy or "start again")
+    return LogError(
+        f"the Spark session ended: {problem}", remedy=remedy or "start the daemon again"
+    )
 
 
 class RoundRunner:
@@ -141,7 +143,8 @@ class RoundRunner:
     def _check(self) -> None:
         if self._is_stopped:
             raise LogError(
-                "the work was stopped", remedy="the log is as it was; start again when you like"
+                "the compaction was stopped",
+                remedy="the log was left unchanged; run the same command again to continue",
             )
 
     def stop(self) -> None:

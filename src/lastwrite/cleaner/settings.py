@@ -71,7 +71,7 @@ class SettingsSource:
         try:
             fresh = self._load()
         except LogError as error:
-            return f"the settings stay as they were: {error}"
+            return f"the settings were not changed: {error}"
         before, self.current = self.current, fresh
         changed = sorted(
             name
@@ -79,7 +79,7 @@ class SettingsSource:
             if before.given.get(name) != fresh.given.get(name)
         )
         said = ", ".join(_said(name, fresh.given) for name in changed)
-        return f"new settings for the next round: {said or 'the same'}"
+        return f"settings for the next round: {said or 'the same'}"
 
     def _load(self) -> Settings:
         given = dict(self._read())
@@ -96,5 +96,5 @@ class SettingsSource:
 
 def _said(name: str, names: Mapping[str, object]) -> str:
     if _SECRET.search(name) and name in names:
-        return f"another {name}"
-    return f"{name}={names[name]}" if name in names else f"no {name}"
+        return f"{name} changed"
+    return f"{name}={names[name]}" if name in names else f"{name} removed"

@@ -12,16 +12,16 @@ class TableMetrics:
         def gauge(name: str, says: str) -> Gauge:
             return Gauge(f"lastwrite_table_{name}", says, registry=registry)
 
-        self._tables = gauge("tables", "Tables that are kept.")
+        self._tables = gauge("tables", "Tables that the daemon keeps.")
         self._failing = gauge("failing", "Tables whose last turn failed.")
         self._delay = gauge(
-            "delay_seconds", "Since when the table that waits the longest is behind its topic."
+            "delay_seconds", "Seconds for which the most delayed table has been behind its topic."
         )
         self._turns = Counter(
-            "lastwrite_table_turns", "Turns by what they did.", ["status"], registry=registry
+            "lastwrite_table_turns", "Turns by result.", ["status"], registry=registry
         )
         self._written = Counter(
-            "lastwrite_table_written_bytes", "Bytes of rows written.", registry=registry
+            "lastwrite_table_written_bytes", "Bytes of written rows.", registry=registry
         )
         for status in ("made", "updated", "compared", "unchanged", "failed"):
             self._turns.labels(status)

@@ -87,7 +87,9 @@ class Tables:
             InvalidConfig, EnvironmentUnfit: with these options, no table can be created.
         """
         if self.to is None and not overrides(self.config):
-            raise InvalidConfig("no place for tables", remedy="give to, or config for a topic")
+            raise InvalidConfig(
+                "the tables have no destination", remedy="give to, or config for a topic"
+            )
         for pattern in ("any", *(each.pattern for each in overrides(self.config))):
             options = self.of(pattern)
             if options is None:
@@ -101,14 +103,17 @@ def _option(name: str, value: object) -> tuple[str, object]:
     plain = _WORDS.get(plain, plain)
     if plain not in _OPTIONS:
         words = ", ".join(_OPTIONS)
-        raise InvalidConfig(f"{name} is no option of a table", remedy=f"one of: {words}")
+        raise InvalidConfig(f"{name} is not an option of a table", remedy=f"use one of: {words}")
     try:
         if plain == "buckets":
             return plain, int(str(value))
         if plain in ("headers", "vectors"):
             return plain, {"true": True, "false": False}[str(value).lower()]
     except (ValueError, KeyError):
-        raise InvalidConfig(f"{name} is {value!r}", remedy="a number, true or false") from None
+        raise InvalidConfig(
+            f"{name} is {value!r}, which is not valid",
+            remedy="give a number for buckets, and true or false for headers and vectors",
+        ) from None
     return plain, str(value)
 
 
@@ -161,7 +166,9 @@ class _Stops(NoProgress):
 
     def advance(self, done_bytes: int) -> None:
         if self.is_over:
-            raise LogError("the table's turn was stopped", remedy="it is as it was")
+            raise LogError(
+                "the update of the table was stopped", remedy="the table was left unchanged"
+            )
 
 
 class KeptTables:
@@ -292,9 +299,10 @@ class KeptTables:
         for each in list(self._tables.values()):
             if each is not table and each.options["to"] == to:
                 raise InvalidConfig(
-                    f"the tables of {table.key[1]} and {each.key[1]} would be one",
+                    f"the tables of {table.key[1]} and {each.key[1]} have the same destination",
                     path=to,
-                    remedy=f"put {TOPIC} into the place, or name one for each topic",
+                    remedy=f"put {TOPIC} into the destination, or give each topic a destination of "
+                    "its own",
                 )
 
     def ended(self, turn: TableRun, now_ms: int, is_once: bool) -> Exception | None:

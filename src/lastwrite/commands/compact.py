@@ -253,14 +253,17 @@ def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionRepo
     if not live:
         if archive is not None:
             raise InvalidConfig(
-                "--archive is for topics of a live cluster",
-                remedy="give persistent://… as the path",
+                "--archive is only for topics of a live cluster",
+                remedy="leave out --archive, or give persistent://TENANT/NAMESPACE/TOPIC as the "
+                "path",
             )
         return _run(asked)
     path = live[0]
     if len(asked.paths) > 1:
         raise InvalidConfig(
-            "one topic of a live cluster at a time", path=path, remedy="name it alone"
+            "several paths were given, but one command compacts one topic of a live cluster",
+            path=path,
+            remedy="run one command for each topic",
         )
     reject_elsewhere(asked.options.config, "pulsar", system_named("pulsar").governs_keyless)
     if asked.system not in (None, "pulsar") or asked.topic is not None:
@@ -274,9 +277,9 @@ def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionRepo
         reject_around(asked.options.to, [archive])
     if archive is None and asked.spark is None and local_workers(asked.master) is None:
         raise InvalidConfig(
-            "workers on other machines cannot see a folder of this one",
+            "the archive's folder on this machine is not visible to workers on other machines",
             path=path,
-            remedy="give --archive a folder that all of them have",
+            remedy="give --archive a folder that all workers can reach",
         )
     from lastwrite.pulsar.live import compact_live  # imports network modules
 
@@ -298,7 +301,8 @@ def _run(asked: _CompactRequest) -> CompactionReport:
         raise InvalidConfig(system.no_deletes, remedy="leave out --drop-expired-deletes")
     if options.keep_scans and not system.keeps_scans:
         raise InvalidConfig(
-            f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"
+            f"brokers of {system.name} allow no other files beside the logs",
+            remedy="leave out --keep-scans",
         )
     cleaner = CleanerConfig.from_names(options.config)
     said = replaced_settings(options.config)
@@ -386,9 +390,10 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
     broker = None if options.to is None else system.broker_of(root)
     if broker is not None and not system.copies_beside_a_broker:
         raise LogHeld(
-            f"{broker.problem}, and no copy of it can be made",
+            f"{broker.problem}, so Lastwrite cannot copy the log",
             path=broker.path,
-            remedy="stop it first; or take a snapshot of the file system, and give that",
+            remedy="stop the broker; or take a snapshot of the file system, and give the path of "
+            "the snapshot",
         )
 
 
@@ -411,7 +416,7 @@ def _account(context: Context, folders: Sequence[str], report: CompactionReport)
     try:
         report.untouched = context.system.untouched(folders, options.to)
     except LogError as error:
-        context.progress.note(f"the files beside the logs are not named: {error}")
+        context.progress.note(f"the report does not list the files beside the logs: {error}")
 
 
 def _state(folder: str) -> tuple[int, int] | None:
@@ -440,8 +445,8 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
         if not places:
             break
         context.progress.note(
-            f"{len(places)} of {len(folders)} partitions: another writer changed the log first; "
-            f"attempt {attempt} of {ATTEMPTS} starts from the changed log"
+            f"{len(places)} of {len(folders)} partitions were changed by another program during "
+            f"the command; attempt {attempt} of {ATTEMPTS} reads them again"
         )
         again = [folders[place] for place in places]
         before.update((folder, _state(folder)) for folder in again if folder in before)
@@ -515,9 +520,9 @@ def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
     archive = next((each for each in archives if each is not None), None)
     if archive is not None and os.path.isfile(os.path.join(to, META_PROPERTIES)):
         raise InvalidConfig(
-            "a broker's log root, and the copy of an archive is an archive",
+            "the destination is a broker's log root, but a copy of an archive is an archive",
             path=to,
-            remedy=f"to give it back: lastwrite restore {archive} --to {to}",
+            remedy=f"to restore the archive as logs, run lastwrite restore {archive} --to {to}",
         )
 
 
@@ -533,14 +538,14 @@ def _reject_one_place_for_two(system: System, folders: Sequence[str]) -> None:
         other = seen.setdefault(system.name_of(folder), folder)
         if other != folder:
             raise InvalidConfig(
-                f"{system.name_of(folder)} lies in {system.root_of(other)} and in {system.root_of(folder)}: "
-                "their copies would be one",
-                remedy="copy one root at a time, each to a folder of its own",
+                f"{system.name_of(folder)} is in {system.root_of(other)} and in "
+                f"{system.root_of(folder)}, so both copies would be in one folder",
+                remedy="copy one root at a time, each with another --to",
             )
     if system.name == "rocketmq" and len({system.root_of(folder) for folder in folders}) > 1:
         raise InvalidConfig(
-            "copies of several stores",
-            remedy="copy one store at a time, each to a folder of its own",
+            "several stores were given, so their copies would be in one folder",
+            remedy="copy one store at a time, each with another --to",
         )
 
 

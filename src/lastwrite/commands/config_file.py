@@ -49,4 +49,4 @@ def known_and_passed_over(
         return known, None
     said = [*sorted(slips), *sorted(others)]
     more = f" and {len(said) - _MOST:,} more" if len(said) > _MOST else ""
-    return known, (f"{path}: unknown settings are ignored: {', '.join(said[:_MOST])}{more}")
+    return known, (f"{path}: Lastwrite ignores unknown settings: {', '.join(said[:_MOST])}{more}")

@@ -87,7 +87,9 @@ def dump(
     if wanted.is_raw:
         made = _same
     elif decode or batches or index:
-        raise InvalidConfig("formats are for records, and decode is for Kafka's own topics")
+        raise InvalidConfig(
+            "key and value formats cannot be combined with --decode, --batches or --index"
+        )
     else:
         require_arrow()
         from lastwrite.rows.messages import MessageDecoder  # imported only if needed
@@ -96,7 +98,7 @@ def dump(
     address.use(store_settings(config))
     others = {name: value for name, value in (config or {}).items() if not is_of_stores(name)}
     if last is not None and last < 1:
-        raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
+        raise InvalidConfig(f"--last is {last}", remedy="give a number of 1 or more")
     found, path = system_of(str(path), system), str(path)
     missed = None  # lookups in RocketMQ stores report this themselves
     if limit is None or limit > 0:
@@ -105,7 +107,7 @@ def dump(
         _refuse(
             "Pulsar",
             path,
-            "start takes a message id",
+            "to start at a message, give its id as start",
             offset=offset,
             commit_log_offset=commit_log_offset,
             unique_key=unique_key,
@@ -132,7 +134,7 @@ def dump(
         found_rows = dump_topics(path, asked, limit, say or _nobody)
         return made(_saying_none(found_rows, missed, say or _nobody))
     if start is not None:
-        raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
+        raise InvalidConfig("start is only for Pulsar", path=path, remedy="give offset instead")
     if found == ROCKETMQ:
         from lastwrite.rocketmq.look.dump import (  # imported only if needed
             StoreDumpRequest,
@@ -189,13 +191,13 @@ def _refuse(system: str, path: str, remedy: str | None = None, **given: object) 
     """
     for name, value in given.items():
         if value is not None:
-            raise InvalidConfig(f"{name} is not for {system}", path=path, remedy=remedy)
+            raise InvalidConfig(f"{name} is not an option for {system}", path=path, remedy=remedy)
 
 
 _MISSED = {
     "key": "no record has this key",
     "message_id": "no message has this id",
-    "time_ms": "no record is of this time or later",
+    "time_ms": "no record has this time or a later one",
     "offset": "no record has this offset or a later one",
 }
 

@@ -125,7 +125,7 @@ def fetch(
             reject_server(source, is_fetched=True)
     if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
         raise InvalidConfig(
-            "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
+            "only log directories of Kafka can keep scan results", remedy="leave out --keep-scans"
         )
     if is_live and not any(source.startswith(SCHEME) for source in sources):
         live = FollowRequest(
@@ -144,15 +144,18 @@ def fetch(
         return fetch_once(live)
     if accepts_gap and sets_aside:
         raise InvalidConfig(
-            "accepts_gap and sets_aside say two things of one gap", remedy="give one of them"
+            "--accept-gap (accepts_gap) and --set-aside (sets_aside) exclude each other",
+            remedy="give only one of them",
         )
     if sets_aside and (is_live or _whose(sources[0]) != KAFKA):
-        raise InvalidConfig("sets_aside is for topics of Kafka", remedy="leave it out")
+        raise InvalidConfig(
+            "--set-aside (sets_aside) is only for topics of Kafka", remedy="leave out --set-aside"
+        )
     urls = [source for source in sources if source.startswith(SCHEME)]
     is_old = not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None
     goes_straight = len(urls) == len(sources) and not recover and not is_old
     if rate is not None and not goes_straight:
-        raise InvalidConfig("a rate is for a live cluster", remedy="leave it out")
+        raise InvalidConfig("--rate is only for a live cluster", remedy="leave out --rate")
     whose = None if urls else _whose(sources[0])
     if whose is not None:
         reject_inside(to, sources)
@@ -161,7 +164,9 @@ def fetch(
         stated = dict(config or {})
         if whose == ROCKETMQ:
             if keep_scans:
-                raise InvalidConfig("keep_scans is for Kafka", remedy="leave it out")
+                raise InvalidConfig(
+                    "--keep-scans (keep_scans) is only for Kafka", remedy="leave out --keep-scans"
+                )
             from lastwrite.rocketmq.jobs.fetch import fetch_queues  # imported only if needed
 
             return fetch_queues(logs, to, stated, include_active, memory, progress, accepts_gap)
@@ -178,14 +183,18 @@ def fetch(
         return from_logs.fetch_logs(kafka, logs, to, stated, wanted, memory, progress)
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:
-            raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")
+            raise InvalidConfig(
+                "several topics were given, but one command fetches one topic of Pulsar",
+                remedy="run one command for each topic",
+            )
         topic = next(iter(topic), None)
     folders = [source for source in sources if source not in urls]
     reject_inside(to, folders)
     if urls and (topic is not None or metadata is not None or cursor is not None):
         raise InvalidConfig(
-            "a live cluster knows its topics",
-            remedy="leave out topic, metadata and cursor",
+            "--topic, --metadata and --cursor are for folders, but the source is a topic of a "
+            "live cluster",
+            remedy="leave out --topic, --metadata and --cursor",
         )
     if not urls and _are_topics(folders):
         return _into_archive(folders, to, topic, partition, progress, accepts_gap)
@@ -196,16 +205,20 @@ def fetch(
         where = real_path(to)
         return fetch_topics(urls, config or {}, where, reading, progress, accepts_gap)
     if accepts_gap:
-        raise InvalidConfig("a gap is accepted by an archive", remedy="leave it out")
+        raise InvalidConfig(
+            "--accept-gap (accepts_gap) is only for a fetch into an archive",
+            remedy="leave out --accept-gap",
+        )
     if is_address(to) or PULSAR in systems_at(to):
         raise InvalidConfig(
-            "such sources of Pulsar go to topic folders first",
+            "these sources of Pulsar cannot be fetched into an archive directly",
             path=to,
-            remedy="lastwrite fetch … --to FOLDER, then lastwrite fetch FOLDER --to " + to,
+            remedy="first run lastwrite fetch … --to FOLDER, then lastwrite fetch FOLDER --to "
+            + to,
         )
     for folder in folders:
         _reject_nothing_at(folder)
-    with naming_what_stays(to, progress, "what was asked for"):
+    with naming_what_stays(to, progress, "the fetched topics"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
@@ -218,14 +231,18 @@ def _reject_nothing_at(folder: str) -> None:
         NotALog: with the path to give instead.
     """
     if os.path.exists(folder) and not os.path.isdir(folder):
-        raise NotALog("a file, and fetch takes folders", path=folder, remedy="give its log root")
+        raise NotALog(
+            "the path is a file, but fetch reads folders",
+            path=folder,
+            remedy="give the log root that contains the file",
+        )
     if not os.path.isdir(folder):
         raise NotALog("no such file or folder", path=folder, remedy="check the path")
     if below := log_roots_below(folder):
         raise NotALog(
-            "no log of Kafka, store of RocketMQ or ledger of Pulsar in this folder",
+            "this folder has no Kafka log, RocketMQ store or Pulsar ledger",
             path=folder,
-            remedy=f"give the log root of Kafka below it: {' or '.join(below)}",
+            remedy=f"give the Kafka log root below this folder: {' or '.join(below)}",
         )
 
 
@@ -264,9 +281,10 @@ def _into_archive(
 
     if not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None:
         raise InvalidConfig(
-            "topic folders of the older form lie there",
+            "the destination has topic folders of an earlier format",
             path=to,
-            remedy="give --to a folder of its own; later the older ones may go",
+            remedy="give --to another folder; when the fetch has succeeded, the earlier topic "
+            "folders are no longer needed",
         )
     found = [folder for path in sources for folder in find_topics(path, topic, partition)]
     return archiving.fetch(found, to, progress, accepts_gap)

@@ -63,8 +63,11 @@ def _scheme_of(sources: Sequence[str]) -> _Scheme:
         return _SCHEMES[found.pop()]
     strange = next((each for each in sources if not each.startswith(tuple(_SCHEMES))), None)
     raise InvalidConfig(
-        "sources of several systems" if strange is None else f"{strange} is not a live cluster",
-        remedy=f"one of: {', '.join(f'{scheme}…' for scheme in _SCHEMES)}",
+        "the sources belong to several systems"
+        if strange is None
+        else f"{strange} is not the address of a live cluster",
+        remedy="give sources that begin with one of: "
+        f"{', '.join(f'{scheme}…' for scheme in _SCHEMES)}",
     )
 
 
@@ -108,10 +111,12 @@ def fetch_once(wanted: FollowRequest) -> LogsFetched:
 
 def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:
     if wanted.sets_aside and scheme.system != KAFKA:
-        raise InvalidConfig("--set-aside is for a live Kafka cluster", remedy="leave it out")
+        raise InvalidConfig(
+            "--set-aside is only for a live Kafka cluster", remedy="leave out --set-aside"
+        )
     if wanted.accepts_gap and wanted.sets_aside:
         raise InvalidConfig(
-            "--accept-gap and --set-aside exclude each other", remedy="give one of them"
+            "--accept-gap and --set-aside exclude each other", remedy="give only one of them"
         )
 
 
@@ -129,4 +134,7 @@ def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
     with contextlib.suppress(InvalidConfig):
         if (bytes_a_second := parse_bytes(rate)) > 0:
             return replace(limits, reading=(Throttle("", bytes_a_second),))
-    raise InvalidConfig(f"a rate of {rate!r}", remedy="give bytes per second, such as 50m")
+    raise InvalidConfig(
+        f"the rate {rate!r} is not a number of bytes",
+        remedy="give --rate in bytes per second, such as 50m",
+    )

@@ -49,12 +49,19 @@ def groups(
     found = _OffsetsAndEnds()
     if any(each.startswith(SCHEME) for each in paths):
         if len(paths) > 1:
-            raise InvalidConfig("one live cluster at a time", remedy="run once for each")
+            raise InvalidConfig(
+                "several sources were given, but one command reads one live cluster",
+                remedy="run one command for each cluster",
+            )
         found.ask(paths[0], config or {})
     else:
         use(store_settings(config))
         if system_of_all(None, paths).name != KAFKA:
-            raise InvalidConfig("only groups of Kafka can be shown", path=paths[0])
+            raise InvalidConfig(
+                "Lastwrite can show only consumer groups of Kafka",
+                path=paths[0],
+                remedy="give a log root of Kafka, or kafka://HOST:PORT",
+            )
         for each in paths:
             found.look(each)
     return GroupsReport(

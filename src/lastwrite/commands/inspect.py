@@ -71,7 +71,8 @@ def inspect(
     whose = {system_of(each, system) for each in paths}
     if len(paths) > 1 and whose != {KAFKA}:
         raise InvalidConfig(
-            "several paths, not all of them log roots of Kafka", remedy="look at one at a time"
+            "several paths were given, and not all are Kafka log roots",
+            remedy="inspect one path at a time",
         )
     path = paths[0]
     sources = SettingSources(overrides=overrides(topic_config), metadata=metadata)
@@ -83,7 +84,7 @@ def inspect(
     if whose == {ROCKETMQ}:
         from lastwrite.rocketmq.look.inspect import inspect_store  # imported only if needed
 
-        no_topics_of_kafka("a store of RocketMQ", sources)
+        no_topics_of_kafka("a RocketMQ store", sources)
         return inspect_store(path, topic, partition, config, now_ms, include_active, progress)
     from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # imported only if needed
 

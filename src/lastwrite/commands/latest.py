@@ -133,8 +133,8 @@ def latest(
         spark: with a session, the result is a DataFrame of any size, like ``read`` with
             ``view="compacted"``. It reads the files when it is evaluated, so they must not have
             changed by then. Needs pyarrow and pandas.
-        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
-            topic was compacted earlier, so that offsets between two segments may be missing.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
+            the topic was compacted earlier, so that offsets between two segments may be missing.
         decoding: formats and schemas of values, and of keys of a DataFrame; see
             ``DecodingConfig``.
 
@@ -214,9 +214,14 @@ def latest(
 
 def _reject_for_dictionaries(wanted: DecodingConfig) -> None:
     if wanted.key_format != "raw":
-        raise InvalidConfig("keys of a dictionary stay as they are", remedy="give value_format")
+        raise InvalidConfig(
+            "keys of a dictionary cannot be decoded", remedy="give only value_format"
+        )
     if wanted.on_bad == ASIDE:
-        raise InvalidConfig("on_bad=aside is for columns", remedy="take table(), or a DataFrame")
+        raise InvalidConfig(
+            "on_bad=aside is only for table() and DataFrames",
+            remedy="use table() or a DataFrame, or another on_bad",
+        )
 
 
 def _key_of_pulsar(key: bytes) -> str:
@@ -259,8 +264,8 @@ def _held(
         held += len(key) + len(value) + _ENTRY_BYTES
         if held > limit_bytes:
             raise OutOfMemoryBudget(
-                f"the table takes more than {limit_bytes} bytes",
-                remedy="raise limit_bytes, or take table(), which holds only an index",
+                f"the latest values need more than {limit_bytes} bytes",
+                remedy="raise limit_bytes, or use table(), which keeps only an index in memory",
             )
         last[key_of(key)] = value
     return last

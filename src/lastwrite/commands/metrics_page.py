@@ -38,7 +38,7 @@ def serve_metrics(
         return
     server = MetricsServer(registry, host, port)
     stack.callback(server.close)
-    tell(f"metrics on http://{host}:{server.port}/metrics")
+    tell(f"metrics: http://{host}:{server.port}/metrics")
 
 
 class MetricsServer:
@@ -68,8 +68,8 @@ class MetricsServer:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise InvalidConfig(
-                f"no metrics on {host}:{port}: {error}",
-                remedy="give --metrics-port a port that is free",
+                f"cannot serve metrics on {host}:{port}: {error}",
+                remedy="give a free port with --metrics-port",
             ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]

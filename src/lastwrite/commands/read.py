@@ -110,8 +110,8 @@ def read(
         key: only messages with this key; RocketMQ: one of their keys. ``limit`` counts these.
         isolation_level: Kafka: ``read_uncommitted`` or ``read_committed``, which skips aborted
             records and stops at the last stable offset. None means ``read_uncommitted``.
-        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
-            topic was compacted earlier, so that offsets between two segments may be missing.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
+            the topic was compacted earlier, so that offsets between two segments may be missing.
         spark: with a session, the result is a DataFrame of all partitions, or of ``queue``, from
             ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the files when it
             is evaluated, so they must not have changed by then. Needs pyarrow and pandas.
@@ -137,7 +137,11 @@ def read(
     if spark is not None:
         others = limit, time_ms, start, key
         if any(each is not None for each in others) or one_pull or read_compacted:
-            raise InvalidConfig("a DataFrame begins at an offset", remedy="filter it instead")
+            raise InvalidConfig(
+                "a DataFrame does not support limit, time_ms, start, key, one_pull and "
+                "read_compacted",
+                remedy="leave out these arguments, and filter the DataFrame",
+            )
         from lastwrite.commands.rows import rows_frame
 
         return rows_frame(
@@ -155,22 +159,22 @@ def read(
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:
             raise InvalidConfig(
-                "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
-                remedy="offset or time_ms says where to begin",
+                "one_pull is only for RocketMQ; start and read_compacted are only for Pulsar",
+                remedy="leave them out, and give the start as offset or time_ms",
             )
         of_kafka = read_partition(
             path, topic, queue, offset, time_ms, isolation_level, most, config
         )
         return _decoded(_with_key(of_kafka, found, key, limit), wanted)
     if time_ms is not None or isolation_level is not None:
-        raise InvalidConfig("time_ms and isolation_level are for Kafka", path=path)
+        raise InvalidConfig("time_ms and isolation_level are only for Kafka", path=path)
     if found == PULSAR:
         if offset is not None or one_pull:
-            raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="give start")
+            raise InvalidConfig("offset and one_pull are only for RocketMQ", remedy="give start")
         of_pulsar = read_topic(path, topic, queue, start or EARLIEST_NAME, most, read_compacted)
         return _decoded(_with_key(of_pulsar, found, key, limit), wanted)
     if start is not None or read_compacted:
-        raise InvalidConfig("start and read_compacted are for Pulsar", remedy="give offset")
+        raise InvalidConfig("start and read_compacted are only for Pulsar", remedy="give offset")
     of_queue = read_queue(path, topic, queue, offset or 0, most, one_pull)
     return _decoded(_with_key(of_queue, found, key, limit), wanted)
 

@@ -70,7 +70,10 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-_TRUSTED = "; or, if it was not restarted since the topic was made, go on with --trust-broker"
+_TRUSTED = (
+    "; or, if the broker was not restarted since the topic was created, continue with "
+    "--trust-broker"
+)
 _SIZE_SETTINGS = {
     "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
     "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
@@ -156,25 +159,25 @@ def restore(  # each parameter is an option of the command line
 
         if to is None or name_server is not None:
             raise InvalidConfig(
-                "it is not said from where or to where",
+                "the source or the destination of the restore is missing",
                 path=str(path),
-                remedy="give --to LOGROOT with an archive of Kafka's topics, or --from HOST:PORT "
-                "with a store of RocketMQ",
+                remedy="to restore an archive of Kafka, give --to LOGROOT; to restore a RocketMQ "
+                "queue from a broker, give --from HOST:PORT and the path of a store",
             )
         use(store_settings(config))
         is_live = to.startswith(SCHEME)
         if not is_live and (rate is not None or replication_factor != -1):
             raise InvalidConfig(
-                "a rate and a replication factor are for a running cluster of Kafka",
+                "--rate and --replication-factor are only for a running Kafka cluster",
                 path=to,
                 remedy="leave them out, or give --to kafka://HOST:PORT",
             )
         if groups and not is_live:
             raise InvalidConfig(
-                "groups are set in a running cluster",
+                "consumer group offsets can be restored only into a running cluster",
                 path=to,
-                remedy="restore the records into the log root first; then start the broker, and "
-                "give --groups with --to kafka://HOST:PORT",
+                remedy="first restore the records into the log root without --groups; then start "
+                "the broker, and run restore with --groups and --to kafka://HOST:PORT",
             )
         wanted = RestoreRequest(
             topic=topic,
@@ -195,14 +198,16 @@ def restore(  # each parameter is an option of the command line
     topics = [topic] if isinstance(topic, str) else list(topic or ())
     if len(topics) != 1 or len(numbers or ()) > 1:
         raise InvalidConfig(
-            "of RocketMQ one topic at a time, whole or one of its queues",
-            remedy="name it by --topic",
+            "one command restores one topic of RocketMQ, or one queue of it",
+            remedy="name one topic with --topic, and at most one queue",
         )
     (topic,), partition = topics, numbers[0] if numbers else None
     root = find_place(str(path)).root
     if root is None:
         raise NotALog(
-            "not inside a store", path=str(path), remedy="give the broker's storePathRootDir"
+            "the path is not inside a RocketMQ store",
+            path=str(path),
+            remedy="give the broker's storePathRootDir",
         )
     root = links.home_of(root)
     settings: dict[str, object] = {
@@ -260,7 +265,7 @@ def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> I
         if restored:
             done = ", ".join(str(queue.name) for queue in restored)
             progress.note(
-                f"restored and not compacted yet: {done}; run the same command again to continue"
+                f"{done} restored, but not compacted yet; run the same command again to continue"
             )
         raise
 
@@ -314,9 +319,9 @@ def _choose(
     brokers = sorted({queue.broker for queue in readable})
     if broker is None and len(brokers) > 1:
         raise InvalidConfig(
-            f"{topic} lies on {len(brokers)} brokers",
+            f"{topic} is on {len(brokers)} brokers, and no broker was chosen",
             path=name_server,
-            remedy=f"name the one that these queues belong to with --broker: {', '.join(brokers)}",
+            remedy=f"choose the broker of this store's queues with --broker: {', '.join(brokers)}",
         )
     chosen = [
         queue
@@ -325,9 +330,9 @@ def _choose(
     ]
     if not chosen:
         raise InvalidConfig(
-            f"no such queue of {topic} on a live broker",
+            f"no live broker has this queue of {topic}",
             path=name_server,
-            remedy=f"it has: {', '.join(brokers)}",
+            remedy=f"choose one of the topic's brokers: {', '.join(brokers)}",
         )
     return chosen
 
@@ -383,7 +388,8 @@ class _Rebuild:
         if first is None:
             self._refuse_undispatched()
             notes.append(
-                "the store has nothing of this queue: a broker on it would accept messages and not serve them"
+                "the store had no message of this queue; do not start a broker on the store, "
+                "because the broker would accept messages of the queue and not serve them"
             )
         writer = QueueWriter(publish.staging_folder(self.root, self.name), *self.sizes)
         pulled = kept = 0
@@ -435,7 +441,8 @@ class _Rebuild:
     def _refuse_undispatched(self) -> None:
         if read_queue(self.root, StoreFolder.CONSUME_QUEUE, self.name).files:
             raise InvalidConfig(
-                f"the store has messages of {self.name}, but no compaction log of them",
+                f"the store has messages of {self.name}, but no compaction log of the queue",
                 path=self.root,
-                remedy="run lastwrite dispatch on it first, which determines where the pull ends",
+                remedy="run lastwrite dispatch on the store first, which builds the compaction "
+                "log; restore needs its first offset",
             )

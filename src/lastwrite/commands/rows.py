@@ -62,7 +62,10 @@ def rows_frame(
     path, topic, partition = where
     of_last = is_compacted(view)
     if of_last and (partition is not None or offset is not None):
-        raise InvalidConfig("the last writes are of a whole topic", remedy="filter them instead")
+        raise InvalidConfig(
+            "the view compacted always covers a whole topic",
+            remedy="leave out the partition and the offset, and filter the DataFrame",
+        )
     is_committed = isolation_of(isolation_level) is Isolation.COMMITTED or rows.name != KAFKA
     logs = rows.logs_of(path, topic, partition, is_compacted=of_last, config=config)
     warn_of(logs, set())
@@ -111,7 +114,8 @@ def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
         settle()
     except CommitConflict as error:
         remedy = (
-            "a cleaner or a broker replaced it since the query was planned: run the query again"
+            "a compaction or a broker replaced the segment after the query was planned; run "
+            "the query again"
         )
         raise CommitConflict(error.problem, error.at, error.path, remedy) from error
 
@@ -125,8 +129,9 @@ def one_topic(names: Iterable[str]) -> str:
     topics = sorted(set(names))
     if len(topics) != 1:
         raise InvalidConfig(
-            f"{len(topics)} topics have no schema in common: {', '.join(topics[:20])}",
-            remedy="name one of them, or give a schema to read keys or values by",
+            f"the path has {len(topics)} topics, but one schema can be used for only one topic: "
+            f"{', '.join(topics[:20])}",
+            remedy="name one topic, or give a schema with which keys or values are read",
         )
     return topics[0]
 
@@ -138,7 +143,7 @@ def is_compacted(view: str) -> bool:
         InvalidConfig: ``view`` is not in ``VIEWS``.
     """
     if view not in VIEWS:
-        raise InvalidConfig(f"view is {view!r}", remedy=" or ".join(VIEWS))
+        raise InvalidConfig(f"{view!r} is not a view", remedy=" or ".join(VIEWS))
     return view == "compacted"
 
 
@@ -168,6 +173,6 @@ def reject_without_arrow() -> None:
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:
             raise EnvironmentUnfit(
-                f"a DataFrame needs {package}",
+                f"a DataFrame needs the package {package}",
                 remedy="pip install 'lastwrite[frames]', or leave out spark=",
             )

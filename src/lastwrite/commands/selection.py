@@ -53,7 +53,7 @@ def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
     for each in topic_config or ():
         if isinstance(each, str) or len(each) != 3:
             raise InvalidConfig(
-                f"topic_config has {each!r}",
+                f"topic_config contains {each!r}, which is not a setting of a topic",
                 remedy="give {'orders': {'cleanup.policy': 'compact'}}, or triples such as "
                 "('orders', 'cleanup.policy', 'compact')",
             )

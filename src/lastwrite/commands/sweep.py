@@ -48,7 +48,7 @@ def sweep(
     address.use(store_settings(config))
     found = partitions_at(str(path))
     if not found:
-        raise NotALog("no archive lies there", path=str(path), remedy="check the address")
+        raise NotALog("the path has no archive", path=str(path), remedy="check the address")
     swept = sweep_partitions(found, older_than_ms, everything=everything, dry_run=dry_run)
     return SweepReport(dry_run=dry_run, partitions=swept)
 

@@ -29,14 +29,16 @@ def system_of(path: str, name: str | None = None) -> str:
     _reject_address(path)
     if name is not None:
         if name not in SYSTEMS:
-            raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
+            raise InvalidConfig(
+                f"unknown system {name!r}", remedy=f"give one of: {', '.join(SYSTEMS)}"
+            )
         return name
     archived = systems_at(path)
     if len(archived) > 1:
         raise InvalidConfig(
-            f"an archive of several systems: {', '.join(archived)}",
+            f"the archive has partitions of several systems: {', '.join(archived)}",
             path=path,
-            remedy="name one by --system, or give the folder of one below it",
+            remedy="choose a system with --system, or give a folder of one system below this path",
         )
     if archived:
         return archived[0]
@@ -60,7 +62,7 @@ def _reject_address(path: str) -> None:
         return
     topic = TopicName.parse(path).full
     raise InvalidConfig(
-        "a topic of a live cluster, and this command reads files",
+        "this is the address of a live topic, but this command reads files",
         path=path,
         remedy=f"fetch it first: lastwrite fetch {topic} --to ARCHIVE --config "
         "metadataStoreUrl=zk:HOST:PORT, then give ARCHIVE as the path; only compact, plan and "
@@ -89,10 +91,10 @@ def reject_server(path: str, *, is_fetched: bool = False) -> None:
         topic = "persistent://TENANT/NAMESPACE/TOPIC"
         sources.append(f"{topic} (Pulsar, with --config metadataStoreUrl=zk:HOST:PORT)")
     if is_fetched:
-        problem = "no folder is there; it looks like the address of a live cluster"
+        problem = "there is no such folder; the path looks like the address of a live cluster"
         remedy = f"give {' or '.join(sources)}"
     else:
-        problem = "the address of a live cluster, and this command reads files"
+        problem = "this is the address of a live cluster, but this command reads files"
         source = sources[0] if len(sources) == 1 else "SOURCE"
         remedy = f"fetch it first: lastwrite fetch {source} --to ARCHIVE, then give ARCHIVE"
         remedy += "" if source in sources else f"; SOURCE is {' or '.join(sources)}"
@@ -116,8 +118,9 @@ def system_of_all(name: str | None, paths: Sequence[str]) -> System:
     """
     systems = {path: system_of(path, name) for path in paths}
     if len(set(systems.values())) > 1:
-        said = ", ".join(f"{path} is of {system}" for path, system in systems.items())
+        said = ", ".join(f"{path} belongs to {system}" for path, system in systems.items())
         raise InvalidConfig(
-            f"paths of several systems: {said}", remedy="name those of one system at a time"
+            f"the paths belong to several systems: {said}",
+            remedy="give paths of one system at a time",
         )
     return system_named(systems[paths[0]])

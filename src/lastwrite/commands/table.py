@@ -69,8 +69,8 @@ def table(
         topic: the name of the topic; not needed if there is only one.
         memory: memory limit, in bytes or as ``512m``. A larger index uses scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
-        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
-            topic was compacted earlier, so that offsets between two segments may be missing.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
+            the topic was compacted earlier, so that offsets between two segments may be missing.
         decoding: formats and schemas of values, and of keys in columns; see ``DecodingConfig``.
 
     Raises:
@@ -155,15 +155,15 @@ def whole_topic(
     topics = sorted({log.name.topic for log in logs})
     if len(topics) > 1 or (not topics and topic is None):
         raise InvalidConfig(
-            f"{len(topics)} topics are there",
+            f"the path has {len(topics)} topics, and none was chosen",
             path=path,
-            remedy=f"name one: {', '.join(topics[:20])}",
+            remedy=f"name one topic: {', '.join(topics[:20])}",
         )
     if logs and len(logs) < system.count_partitions(logs[0]):
         raise InvalidConfig(
-            "a table is of a whole topic",
+            "a table needs all partitions of a topic, but the path has only some",
             path=path,
-            remedy="give the root, store or archive, and the topic's name",
+            remedy="give the log root, store or archive, and the topic's name",
         )
     return logs
 
@@ -348,7 +348,9 @@ class KeyedTable(Mapping[bytes, Any]):
             InvalidConfig: the table was not created by ``table``.
         """
         if self._listed is None:
-            raise InvalidConfig("this table has no place to look at again")
+            raise InvalidConfig(
+                "this table was not created by table(), so it cannot follow the log"
+            )
         rows = self._usual_rows
         while True:
             moved: CommitConflict | None = None

@@ -88,8 +88,8 @@ def table_to(
         anew: write the whole table again, in any state.
         memory: memory limit, in bytes or as ``512m``. More data is in scratch files.
         system: ``kafka``, ``rocketmq`` or ``pulsar``. None means: detect it from the files.
-        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that the
-            topic was compacted earlier, so that offsets between two segments may be missing.
+        config: settings ``storage.*`` of a bucket. Kafka: ``cleanup.policy=compact`` states that
+            the topic was compacted earlier, so that offsets between two segments may be missing.
         now_ms: the current time, which decides what is old enough to delete. None means the clock.
         progress: receives stages and bytes done. An exception from it ends the run and leaves the
             table unchanged.
@@ -108,7 +108,7 @@ def table_to(
     """
     path = str(path)
     if buckets is not None and (buckets < 1 or buckets & (buckets - 1)):
-        raise InvalidConfig(f"buckets is {buckets}", remedy="a power of two")
+        raise InvalidConfig(f"the number of buckets is {buckets}", remedy="give a power of two")
     address.use(store_settings(config))
     source = rows_of(system_of(path, system))
     given = {name: value for name, value in decoding.items() if value is not None}
@@ -121,7 +121,9 @@ def table_to(
         logs = whole_topic(source, path, topic, config)
         if not logs:
             raise NotALog(
-                f"there is no topic {topic}", path=path, remedy="lastwrite inspect lists the topics"
+                f"the path has no topic {topic}",
+                path=path,
+                remedy="run lastwrite inspect, which lists the topics",
             )
         return logs
 
@@ -190,24 +192,30 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
         require_arrow()
         return
     if format not in FORMATS:
-        raise InvalidConfig(f"format is {format!r}", remedy=f"one of: {', '.join(FORMATS)}")
+        raise InvalidConfig(
+            f"unknown table format {format!r}", remedy=f"give one of: {', '.join(FORMATS)}"
+        )
     for each in ("pyarrow", FORMATS[format][2]):
         if find_spec(each) is None:
             raise EnvironmentUnfit(
-                f"a table of {format} needs {each}", remedy="pip install 'lastwrite[tables]'"
+                f"a table of format {format} needs the package {each}",
+                remedy="pip install 'lastwrite[tables]'",
             )
     if catalog is not None and format != "iceberg":
         raise InvalidConfig(
-            f"catalogs are of Iceberg, and the table is of {format}", remedy="leave --catalog out"
+            f"--catalog is only for Iceberg tables, but the table's format is {format}",
+            remedy="leave out --catalog",
         )
     if catalog is None and format == "iceberg" and is_address(to):
         raise InvalidConfig(
             "an Iceberg table in a bucket needs a catalog",
             path=to,
-            remedy="give --catalog, such as sqlite:////var/lib/catalog.db",
+            remedy="give a catalog with --catalog, for example sqlite:////var/lib/catalog.db",
         )
     if vectors and format == "parquet":
-        raise InvalidConfig("Parquet has no deletion vectors", remedy="leave --vectors out")
+        raise InvalidConfig(
+            "tables of format parquet do not support deletion vectors", remedy="leave out --vectors"
+        )
 
 
 def format_at(

@@ -55,12 +55,14 @@ def verify_table(
     table = format_at(to, format, topic or "", catalog)
     head = table.head()
     if head is None:
-        raise NotALog("there is no table", path=to, remedy="make it with lastwrite table --to")
+        raise NotALog(
+            "the address has no table", path=to, remedy="create the table with lastwrite table --to"
+        )
     if head.state is None:
         raise InvalidConfig(
-            "lastwrite did not make the table that is there, and it has no rows",
+            "the table was not created by Lastwrite, and has no rows",
             path=to,
-            remedy="make it with lastwrite table --to",
+            remedy="create the table with lastwrite table --to",
         )
     state, found = head.state, head
     source = rows_of(system_of(path, state.system))

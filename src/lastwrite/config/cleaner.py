@@ -19,7 +19,7 @@ def _rate(name: str, value: object) -> float:
     except ValueError:
         rate = math.nan
     if not rate >= 1:
-        raise InvalidConfig(f"{name} is a number of at least 1, not {value!r}")
+        raise InvalidConfig(f"{name} must be a number of at least 1, not {value!r}")
     return rate if rate < 2.0**63 else math.inf
 
 
@@ -43,9 +43,11 @@ class CleanerConfig(SettingsTable):
     # bytes per second that all rounds together read and write; default: no limit
     rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
     # bytes per second that all rounds together read; default: no limit
-    reading_rate: float = setting(math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
+    reading_rate: float = setting(
+        math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
     # bytes per second that all rounds together write; default: no limit
-    writing_rate: float = setting(math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate)
+    writing_rate: float = setting(
+        math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate)
     # pause between two retention checks of partitions that are not compacted
     retention_check_interval_ms: int = setting(
         300_000, "log.retention.check.interval.ms", 1)
@@ -79,7 +81,7 @@ _IN_PLACE_OF = dict.fromkeys(
         "log.cleaner.io.buffer.size",
         "log.cleaner.io.buffer.load.factor",
     ),
-    "--memory, which sizes every buffer",
+    "--memory, which determines the size of every buffer",
 )
 
 

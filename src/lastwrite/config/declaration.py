@@ -91,15 +91,15 @@ class SettingsTable:
     def unknown(cls, name: str) -> InvalidConfig:
         if name.startswith(HELD):
             return InvalidConfig(
-                f"{name} is a setting for topics of Kafka only", remedy="leave it out"
+                f"{name} is only for topics of Kafka", remedy="leave out the setting"
             )
         nearest = difflib.get_close_matches(name, list(cls.similar()), 1, 0.6)
         remedy = (
             f"did you mean {nearest[0]}?"
             if nearest
-            else f"settings that have an effect: {', '.join(cls.field_of())}"
+            else f"use one of the settings {', '.join(cls.field_of())}"
         )
-        return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
+        return InvalidConfig(f"there is no setting {name!r}", remedy=remedy)
 
     @classmethod
     def parse(cls, name: str, value: object) -> Any:
@@ -201,7 +201,7 @@ def parse_list(name: str, value: object) -> tuple[str, ...]:
     elif isinstance(value, Sequence | frozenset | set):
         items = [str(item) for item in value]
     else:
-        raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
+        raise InvalidConfig(f"{name} must be a list separated by commas, not {value!r}")
     return tuple(dict.fromkeys(item.strip().lower() for item in items))
 
 
@@ -214,21 +214,23 @@ def parse_number(
     except InvalidOperation:
         number = Decimal("nan")
     if isinstance(value, bool) or not number.is_finite():
-        raise InvalidConfig(f"{name} is {'a whole number' if whole else 'a number'}, not {value!r}")
+        raise InvalidConfig(
+            f"{name} must be {'a whole number' if whole else 'a number'}, not {value!r}"
+        )
     # Checked before the conversion, so that a huge exponent does not become a huge integer.
     if not LONG_MIN <= number <= LONG_MAX:
         raise InvalidConfig(
-            f"{name} is {str(value).strip()}; it has to be at least {low} and at most {high}"
+            f"{name} is {str(value).strip()}, but must be at least {low} and at most {high}"
         )
     if whole and number != number.to_integral_value():
-        raise InvalidConfig(f"{name} is a whole number, not {value!r}")
+        raise InvalidConfig(f"{name} must be a whole number, not {value!r}")
     return int(number) if whole else float(number)
 
 
 def parse_flag(name: str, value: object) -> bool:
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise InvalidConfig(f"{name} is true or false, not {value!r}")
+        raise InvalidConfig(f"{name} must be true or false, not {value!r}")
     return text == "true"
 
 
@@ -243,10 +245,12 @@ def check(known: Declaration, value: Any, name: str) -> None:
     if known.choices:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in known.choices:
-                raise InvalidConfig(f"{name} is one of {', '.join(known.choices)}, not {item!r}")
+                raise InvalidConfig(
+                    f"{name} must be one of {', '.join(known.choices)}, not {item!r}"
+                )
     elif not isinstance(value, (str, tuple)) and not known.low <= value <= known.high:
         low = "" if known.low == LONG_MIN else f" at least {known.low}"
         high = "" if known.high == LONG_MAX else f" at most {known.high}"
         raise InvalidConfig(
-            f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}"
+            f"{name} is {value}, but must be{' and'.join(part for part in (low, high) if part)}"
         )

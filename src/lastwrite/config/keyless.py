@@ -29,7 +29,9 @@ def may_drop(config: Mapping[str, object] | None, drop_keyless: bool) -> dict[st
         InvalidConfig: both the option and the setting are given.
     """
     if drop_keyless and RATIO in (config or {}):
-        raise InvalidConfig(f"{OPTION} and {RATIO} exclude each other", remedy="give one of them")
+        raise InvalidConfig(
+            f"{OPTION} and {RATIO} exclude each other", remedy="give only one of them"
+        )
     return {**(config or {}), **({RATIO: 1.0} if drop_keyless else {})}
 
 
@@ -42,8 +44,8 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
     """
     if system != "kafka" and RATIO in config:
         raise InvalidConfig(
-            f"{OPTION} ({RATIO}) is for Kafka's topics",
-            remedy=f"here {governs} decides whether such records are dropped",
+            f"{OPTION} ({RATIO}) is only for topics of Kafka",
+            remedy=f"leave it out; {governs} decides whether records without a key are dropped",
         )
 
 
@@ -54,9 +56,9 @@ def is_refused(keyless: int, data: int, most: float) -> bool:
 
 def refusal(keyless: int, data: int, first: int, most: float) -> str:
     """The message that explains why the partition is skipped, and what the user can do."""
-    share = "" if not most else f", more than {RATIO} = {most:g} allows"
+    share = "" if not most else f", and {RATIO} = {most:g} allows fewer"
     return (
-        f"{keyless:,} of {data:,} records in range have no key, the first at offset {first}{share}: "
-        "compaction would drop them, so the partition is skipped — "
-        f"add {OPTION} if they may be lost; otherwise do not compact this topic"
+        f"{keyless:,} of {data:,} records in range have no key, the first at offset "
+        f"{first}{share}. Compaction would drop them, so the partition was skipped — add "
+        f"{OPTION} if they may be lost; otherwise do not compact this topic"
     )

@@ -16,11 +16,15 @@ _PREFIX = "storage."
 def _endpoint(name: str, value: object) -> str:
     text = str(value).strip().rstrip("/")
     if text and not text.startswith(("http://", "https://")):
-        raise InvalidConfig(f"{name} is {text!r}", remedy="write https://HOST or http://HOST:PORT")
+        raise InvalidConfig(
+            f"{name} is {text!r}, which is not a URL",
+            remedy="give https://HOST or http://HOST:PORT",
+        )
     if "@" in text:
         raise InvalidConfig(
-            f"{name} contains a name or a password",
-            remedy="give credentials in the environment, as the provider's own tools take them",
+            f"{name} contains a user name or password",
+            remedy="remove them, and give the credentials in the environment, as for the "
+            "provider's own tools",
         )
     return text
 
@@ -31,8 +35,8 @@ def _key_files(name: str, value: object) -> str:
         key_id, _, file = each.partition(":")
         if not key_id or not file:
             raise InvalidConfig(
-                f"{name} has a part that is not ID:FILE",
-                remedy="write ID:FILE[,ID:FILE…], each the file of a private key",
+                f"{name} has an item that is not ID:FILE",
+                remedy="give ID:FILE[,ID:FILE…], where each FILE has a private key",
             )
     return text
 

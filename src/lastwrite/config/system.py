@@ -92,11 +92,12 @@ def no_topics_of_kafka(system: str, sources: SettingSources) -> None:
     """
     if sources.overrides:
         raise InvalidConfig(
-            f"--topic-config is for topics of Kafka, and this is {system}",
-            remedy="give --config NAME=VALUE, with --topic NAME if it is for one topic alone",
+            f"--topic-config is only for topics of Kafka, but the path is {system}",
+            remedy="give --config NAME=VALUE, and --topic NAME if the setting is for one topic "
+            "only",
         )
     if sources.metadata is not None:
         raise InvalidConfig(
-            f"--metadata is for log roots of Kafka, and this is {system}",
-            remedy="leave it out: it needs none",
+            f"--metadata is only for log roots of Kafka, but the path is {system}",
+            remedy="leave out --metadata",
         )

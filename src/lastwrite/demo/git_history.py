@@ -109,9 +109,10 @@ class GitHistory:
             entries += 1
         if entries != len(tree):
             raise LogError(
-                f"the tree of {self.head.decode()} names a path twice",
+                f"the tree of {self.head.decode()} contains a path twice",
                 path=self.repository,
-                remedy="a broken tree: see `git fsck`, or name another repository with --repo",
+                remedy="check the repository with `git fsck`, or name another repository with "
+                "--repo",
             )
         return tree
 
@@ -145,15 +146,22 @@ def open_history(folder: str) -> GitHistory:
     """
     if not os.path.isdir(folder):
         raise NotALog(
-            "there is no such folder", path=folder, remedy="name a git repository with --repo"
+            "the path is not an existing folder",
+            path=folder,
+            remedy="name a git repository with --repo",
         )
     inside = _answer(folder, "rev-parse", "--is-inside-work-tree")
     if inside is None:
         complaint = _complaint(folder, "rev-parse", "--git-dir")
-        remedy = "run this in a git clone, or name one with --repo"
+        remedy = "run the demo in a git clone, or name a repository with --repo"
         if "dubious ownership" in complaint:
-            remedy = f"if you trust it: git config --global --add safe.directory {os.path.abspath(folder)}"
-        raise NotALog(f"git finds no repository here: {complaint}", path=folder, remedy=remedy)
+            remedy = (
+                "if you trust the repository, run git config --global --add safe.directory "
+                f"{os.path.abspath(folder)}"
+            )
+        raise NotALog(
+            f"git finds no repository in this folder: {complaint}", path=folder, remedy=remedy
+        )
     where = "--show-toplevel" if inside == b"true" else "--absolute-git-dir"
     repository = os.fsdecode(
         _answer(folder, "rev-parse", where) or os.fsencode(os.path.abspath(folder))
@@ -164,9 +172,10 @@ def open_history(folder: str) -> GitHistory:
             errors="replace"
         )
         raise NotALog(
-            f"the repository has no history yet: {branch} names no commit",
+            f"the repository has no commit on {branch}",
             path=repository,
-            remedy="commit something, check out a branch that has commits, or name another repository with --repo",
+            remedy="commit a file, check out a branch that has commits, or name another "
+            "repository with --repo",
         )
     commits: list[bytes] = []
     committed_ms: list[int] = []
@@ -216,9 +225,11 @@ class _Git:
         if status != 0:
             said = b"".join(self._complaints).decode(errors="replace").strip()
             raise LogError(
-                f"git {self._what} ended with status {status}: {said or 'no reason was given'}",
+                f"git {self._what} failed with exit status {status}: "
+                f"{said or 'no reason was given'}",
                 path=self._folder,
-                remedy="see `git fsck` there, or name another repository with --repo",
+                remedy="check the repository with `git fsck`, or name another repository with "
+                "--repo",
             )
 
     def _write(self, feed: Iterable[bytes]) -> None:
@@ -262,7 +273,7 @@ def _start(folder: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     git = shutil.which("git")
     if git is None:
         raise EnvironmentUnfit(
-            "there is no git on the PATH, and the demo reads a git history",
+            "the demo needs git, and git is not on the PATH",
             remedy="install git (Debian: apt-get install git; macOS: xcode-select --install)",
         )
     environment = {

@@ -75,7 +75,7 @@ def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTo
     held = list(islice(changes, _SIZED_CHANGES))
     if not held:
         raise NotALog(
-            f"no commit of the history ({len(history.commits)}) has a file",
+            f"none of the {len(history.commits)} commits has a file",
             path=history.repository,
             remedy="commit a file, or name another repository with --repo",
         )

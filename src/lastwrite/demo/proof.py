@@ -68,7 +68,7 @@ def prove(table: ReplayedTable, expected: Mapping[bytes, bytes]) -> None:
     """
     if table.repeated:
         raise VerificationFailed(
-            f"{len(table.repeated)} keys occur more than once: {_some(table.repeated)}"
+            f"{len(table.repeated)} keys occur more than once in the table: {_some(table.repeated)}"
         )
     if table.live == expected:
         return

@@ -195,7 +195,10 @@ def _reject_all_but_cleaned(compaction: CompactionReport) -> None:
     for partition in compaction.partitions:
         if partition.status not in (Status.CLEANED, Status.UNCHANGED):
             reasons = [partition.reason or "", *map(str, partition.problems)]
-            raise LogError(f"the topic is {partition.status}: {'; '.join(filter(None, reasons))}")
+            raise LogError(
+                f"the compaction left the topic {partition.status}: "
+                f"{'; '.join(filter(None, reasons))}"
+            )
 
 
 def _reject_all_but_verified(verified: VerifyReport) -> None:

@@ -97,16 +97,14 @@ class TopicWriter:
         self.log_bytes = 0
         if os.path.exists(self.folder):
             raise CommitConflict(
-                "the partition exists already",
+                "the partition's folder already exists",
                 path=self.folder,
-                remedy="name a folder that does not contain it",
+                remedy="give a folder that does not contain the partition",
             )
         files.make_folder(self.folder)
-        if (
-            topic_id is None
-            # A broker picks a random topic id. This one is derived from the name, so that the files are
-            # reproducible.
-        ):
+        if topic_id is None:
+            # A broker picks a random topic id. This one is derived from the name, so that the files
+            # are reproducible.
             topic_id = topic_id_text(uuid.uuid5(uuid.NAMESPACE_OID, name.topic).bytes)
         files.write(
             os.path.join(self.folder, PARTITION_METADATA), encode_partition_metadata(topic_id)
@@ -176,7 +174,7 @@ class TopicWriter:
             self._file = self._begin(self.end_offset)
 
     def close(self) -> None:
-        """Write the files that a broker's clean shutdown leaves in the partition and its log root."""
+        """Write the files that a broker writes to partition and log root at a clean shutdown."""
         self.flush_batch()
         if self._size:
             self._close_segment()
@@ -205,7 +203,7 @@ class TopicWriter:
         try:
             return open(path, "xb", buffering=_BUFFER_BYTES)
         except OSError as error:
-            raise files.to_log_error(error, path, "make the segment") from error
+            raise files.to_log_error(error, path, "create the segment") from error
 
     def _close_segment(self) -> None:
         base_offset = self._bases[-1]

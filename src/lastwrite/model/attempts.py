@@ -49,4 +49,4 @@ def attempts_in_words(count: int) -> str:
     """The end of a message about work that needed ``count`` attempts. Empty for one attempt."""
     if count < 2:
         return ""
-    return f"; attempt {count} of {ATTEMPTS}, after another writer changed it first"
+    return f"; attempt {count} of {ATTEMPTS}, because another program changed it first"

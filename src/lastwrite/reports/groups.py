@@ -47,14 +47,14 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
     def words(self) -> str:
         """A sentence about the unread positions."""
         if self.offset is None:
-            whose = "the groups in it" if self.group is None else f"group {self.group}"
-            return f"{self.source}: the positions of {whose} were not read: {self.reason}"
+            whose = "the groups in this partition" if self.group is None else f"group {self.group}"
+            return f"{self.source}: the offsets of {whose} were not read: {self.reason}"
         whose = "a group" if self.group is None else f"group {self.group}"
         where = "" if self.topic is None else f" in {self.topic}-{self.partition}"
         return (
-            f"{self.source}: the record at offset {self.offset}, a position of {whose}{where}, "
-            f"cannot be read: {self.reason}. All other positions were read; the group's next "
-            "commit replaces the record"
+            f"{self.source}: the record at offset {self.offset}, an offset commit of "
+            f"{whose}{where}, cannot be read: {self.reason}. All other offsets were read; the "
+            "group's next commit replaces this record"
         )
 
 

@@ -22,7 +22,11 @@ class BlockingGroup(FrozenDocument, frozen=True, kw_only=True):
 
     def words(self) -> str:
         """The end of a sentence, such as "held for group billing, 12 behind"."""
-        where = "whose position is not known" if self.behind is None else f"{self.behind:,} behind"
+        where = (
+            "whose committed offset is unknown"
+            if self.behind is None
+            else f"{self.behind:,} behind"
+        )
         where += "" if self.reason is None else f" ({self.reason})"
         until = "" if self.until_ms is None else f", at most until time {self.until_ms}"
         return f"held for group {self.group}, {where}{until}"

@@ -59,13 +59,13 @@ class OverriddenSetting(FrozenDocument, frozen=True):
     source: str
     message: ClassVar[str] = figure(lambda self: self.message_for(self.topic))
     remedy: ClassVar[str] = figure(
-        lambda self: f"to override it: --topic-config {self.topic}:{self.name}={self.stated}"
+        lambda self: f"to override it, give --topic-config {self.topic}:{self.name}={self.stated}"
     )
 
     def message_for(self, topics: str) -> str:
         by = _BY.get(self.source, f"by {self.source}")
         default = f"{self.name}={self.stated} is a default and does not apply to {topics}"
-        return f"{default}: {self.name} is {self.value} there, {by}"
+        return f"{default}, because {self.name} is set to {self.value} {by}"
 
 
 def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:

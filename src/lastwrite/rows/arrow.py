@@ -62,7 +62,8 @@ def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tupl
     unknown = [name for name in columns if name not in _TYPES]
     if unknown or not columns or len(set(columns)) < len(columns):
         raise InvalidConfig(
-            f"columns {', '.join(columns) or 'none'}", remedy=f"some of: {', '.join(COLUMNS)}"
+            f"the columns are {', '.join(columns) or 'none'}, but some are unknown or repeated",
+            remedy=f"choose from: {', '.join(COLUMNS)}",
         )
     return tuple(columns)
 

@@ -81,7 +81,7 @@ class ColumnDecoder:
         self.shape = narrowed(shape, wanted.paths, which) if wanted.paths else shape
         if schema is not None and wanted.format not in ("confluent", schema.kind):
             raise InvalidConfig(
-                f"{which}_format is {wanted.format}, and its schema of {schema.kind}"
+                f"{which}_format is {wanted.format}, but the schema is of the format {schema.kind}"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -151,7 +151,8 @@ class ColumnDecoder:
         if writer.kind != schema.kind:
             assert frame is not None
             raise InvalidConfig(
-                f"schema {frame.schema} is of {writer.kind}, the one to read by of {schema.kind}"
+                f"schema {frame.schema} is of the format {writer.kind}, but the reader's schema "
+                f"is {schema.kind}"
             )
         if writer.kind == AVRO:
             return AvroProgram(_parsed(writer), _parsed(schema), self.shape)
@@ -164,9 +165,12 @@ class ColumnDecoder:
         if frame is not None:
             written = ProtobufFile(writer.descriptors).message_at(list(frame.indexes))
             if written is None:
-                return f"message {list(frame.indexes)}, which its schema does not have"
+                return (
+                    f"the value has message index {list(frame.indexes)}, which its schema does "
+                    "not have"
+                )
             if written.full_name != message.full_name:
-                return f"a message {written.full_name}, not {message.full_name}"
+                return f"the value is a message {written.full_name}, not {message.full_name}"
         return ProtobufProgram(message, self.shape)
 
     def _framed(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:
@@ -193,7 +197,7 @@ class ColumnDecoder:
         lengths, which, frames = frames_of(heads, head_starts, head_stops, has_indexes)
         framed = np.flatnonzero(lengths)
         bad = {
-            int(row): "no magic byte and schema id"
+            int(row): "the value does not begin with a magic byte and schema id"
             for row in np.flatnonzero(present & (lengths == 0))
         }
         begins = np.where(by_header, starts, starts + lengths)
@@ -246,5 +250,5 @@ def _texts(values: pa.Array) -> DecodedColumn:
                 texts.append(None if value is None else value.decode("utf-8"))
             except UnicodeDecodeError as error:
                 texts.append(None)
-                bad[row] = f"text that is not UTF-8, at its byte {error.start}"
+                bad[row] = f"not UTF-8, at byte {error.start} of the text"
         return DecodedColumn(pa.array(texts, pa.string()), bad)

@@ -39,10 +39,11 @@ DELETED = "deleted"
 _PLACE = ("topic", "partition", "offset")
 _ASIDE = ("key", "value", "topic", "partition", "offset", "timestamp")
 REMEDY = (
-    "on_bad=null gives null and the reason, on_bad=aside puts such records into a folder; raw "
-    "gives the bytes"
+    "to read bad values as null, with the reason, give on_bad=null; to write such records to a "
+    "folder, give on_bad=aside; to read bytes, use the format raw"
 )
-REMEDY_OF_VALUES = "on_bad=null gives null; raw gives the bytes"  # where ``aside`` is no option
+# for readers without ``on_bad=aside``
+REMEDY_OF_VALUES = "to read bad values as null, give on_bad=null; to read bytes, use the format raw"
 
 
 class DecodedRows:

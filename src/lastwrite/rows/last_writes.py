@@ -41,7 +41,7 @@ from lastwrite.storage.objects.address import is_address
 
 _CHUNK_SHARE = 16  # 1/16 of the memory is for the threads' decompressed chunks
 _USUAL = ("key", "value")
-_ANEW = "rebuild the table"
+_ANEW = "create the table again"
 _Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
 _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
@@ -296,11 +296,15 @@ class LastWrites:
         _, segment, reader, *_ = self._segments[place.segment]
         found = reader.record(segment, place.position, place.order, has_headers=has_headers)
         if found is None or found[1] is None:
-            raise CommitConflict("the record is not where it was", place.position, segment.path)
+            raise CommitConflict(
+                "the record is no longer at its position", place.position, segment.path
+            )
         if found[0] == key:
             return found[1], found[2]
         if found[0] is None or self._lanes_of(found[0]) != self._lanes_of(key):
-            raise CommitConflict("another record is there now", place.position, segment.path)
+            raise CommitConflict(
+                "another record is at the position of this record", place.position, segment.path
+            )
         return None  # both keys have the same fingerprint
 
     def _place_of(self, key: bytes) -> RecordPointer | None:
@@ -449,16 +453,24 @@ class LastWrites:
         for was in self.logs:
             log = found.get(was.name.partition)
             if log is None:
-                raise CommitConflict("the partition is gone", path=was.folder, remedy=_ANEW)
+                raise CommitConflict(
+                    "the topic no longer has this partition", path=was.folder, remedy=_ANEW
+                )
             end = self.ends[was.name.partition]
             known = self._identities.get(was.name.partition)
             other = None if known is None else self.system.difference(log, end, known)
             if other is not None:
-                problem = f"the topic was made anew: {other}"
+                problem = f"the topic was deleted and created again: {other}"
             elif self.system.end_of(log, True) < end:
-                problem = f"the log ends before offset {end}, which was read: it was made anew"
+                problem = (
+                    f"the log ends before offset {end}, which was read: the topic was deleted "
+                    "and created again, or the log was truncated"
+                )
             elif self.system.lost_after(log, end):
-                problem = f"the log begins at {log.log_start}, and was read up to {end}"
+                problem = (
+                    f"the log begins at offset {log.log_start}, but was read only up to {end}, "
+                    "so changes are missing"
+                )
             else:
                 continue
             raise CommitConflict(problem, path=log.folder, remedy=self.system.before_anew + _ANEW)

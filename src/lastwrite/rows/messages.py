@@ -29,8 +29,8 @@ class MessageDecoder:
     def __init__(self, config: DecodingConfig) -> None:
         if config.on_bad == ASIDE:
             raise InvalidConfig(
-                "on_bad=aside is for tables and DataFrames",
-                remedy="use on_bad=null, which reports the reason",
+                "on_bad=aside is only for tables and DataFrames",
+                remedy="give on_bad=null, which returns the reason",
             )
         self._config = config
         self._decoders: dict[tuple[str, str], Any] = {}

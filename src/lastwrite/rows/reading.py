@@ -163,7 +163,7 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
     is_whole = first <= unit.piece.lowest_offset and unit.piece.end_offset <= end
     if missing and is_whole and unit.least_ms is None:  # otherwise a filter excludes records
         raise CommitConflict(
-            f"{missing} records are not where they were", unit.piece.start, unit.piece.path
+            f"{missing} records are no longer at their positions", unit.piece.start, unit.piece.path
         )
 
 
@@ -319,9 +319,10 @@ class SegmentRecordReader:
         while len(buffer) < left:
             if wanted > max(self._limit, _GUESS_OF_BUCKET):
                 words = (
-                    f"a batch of {wanted} bytes is larger than the {self._limit} that memory allows"
+                    f"a batch of {wanted} bytes is larger than the {self._limit} bytes that the "
+                    "memory allows"
                 )
-                raise OutOfMemoryBudget(words, 0, remedy="raise memory")
+                raise OutOfMemoryBudget(words, 0, remedy="raise --memory")
             whole = np.empty(min(wanted, left), dtype=np.uint8)
             whole[: len(buffer)] = buffer
             file.read_into(whole[len(buffer) :], position + len(buffer))

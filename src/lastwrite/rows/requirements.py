@@ -15,6 +15,6 @@ def require_arrow() -> None:
     """
     if find_spec("pyarrow") is None:
         raise EnvironmentUnfit(
-            "Arrow columns and decoded values need pyarrow",
+            "Arrow columns and decoded values need the package pyarrow",
             remedy="pip install 'lastwrite[frames]'",
         )

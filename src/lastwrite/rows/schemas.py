@@ -65,9 +65,9 @@ def read_schema(path: str) -> Schema:
     kind = _OF_FILES.get(Path(path).suffix)
     if kind is None:
         raise InvalidConfig(
-            "the file's name does not show the kind of its schema",
+            "the file's suffix does not show the format of the schema",
             path=path,
-            remedy=f"rename it so that it ends with one of: {', '.join(_OF_FILES)}",
+            remedy=f"rename the file so that it ends with one of: {', '.join(_OF_FILES)}",
         )
     try:
         if Path(path).stat().st_size > _LARGEST:
@@ -77,7 +77,7 @@ def read_schema(path: str) -> Schema:
             return Schema(kind, "", descriptors=content)
         text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         raise InvalidConfig(f"cannot read the schema: {reason}", path=path) from error
     if kind == PROTOBUF:
         return Schema(kind, text, descriptors=_compiled(str(Path(path).parent), Path(path).name))
@@ -94,7 +94,7 @@ def _compiled(folder: str, name: str) -> bytes:
     tools = find_spec("grpc_tools")
     if tools is None or not tools.submodule_search_locations:
         raise EnvironmentUnfit(
-            "a .proto needs Protobuf's compiler", remedy=f"{REMEDY}, or give a .desc"
+            "a .proto file needs Protobuf's compiler", remedy=f"{REMEDY}, or give a .desc file"
         )
     bundled = str(Path(tools.submodule_search_locations[0], "_proto"))
     with tempfile.TemporaryDirectory() as scratch:
@@ -105,11 +105,12 @@ def _compiled(folder: str, name: str) -> bytes:
         try:
             told = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EnvironmentUnfit(f"Protobuf's compiler does not run: {error}") from error
+            raise EnvironmentUnfit(f"cannot run Protobuf's compiler: {error}") from error
         if told.returncode or not made.is_file():
             said = told.stderr.decode("utf-8", "replace").strip().splitlines()
             raise InvalidConfig(
-                f"the schema does not compile: {'; '.join(said[:3])}", path=str(Path(folder, name))
+                f"the schema cannot be compiled: {'; '.join(said[:3])}",
+                path=str(Path(folder, name)),
             )
         return made.read_bytes()
 
@@ -129,12 +130,15 @@ class SchemaSource:
         self._is_remote = place.startswith(("http://", "https://"))
         if not self._is_remote and not Path(place).is_dir():
             raise InvalidConfig(
-                "there is no folder of schemas", path=place, remedy="give a folder or a URL"
+                "schema_registry is not an existing folder",
+                path=place,
+                remedy="give an existing folder or a URL",
             )
         if "@" in urlsplit(place).netloc and self._is_remote:
             raise InvalidConfig(
                 "schema_registry contains a user name or a password",
-                remedy=f"give them in the environment, as {_USER}=user:password",
+                remedy="remove them from the URL, and set the environment variable "
+                f"{_USER}=user:password",
             )
         self._known: dict[str, Schema] = {}
 
@@ -172,16 +176,19 @@ class SchemaSource:
             if "/" not in name and path.is_file():
                 return read_schema(str(path))
         raise InvalidConfig(
-            f"{what} is not there",
+            f"the folder has no file for {what}",
             path=self.place,
-            remedy=f"put it there as {name} with one of: {', '.join(_OF_FILES)}",
+            remedy=f"add the schema to this folder as {name} with one of the suffixes "
+            f"{', '.join(_OF_FILES)}",
         )
 
     def _asked(self, answer: dict[str, Any]) -> Schema:
         kind = str(answer.get("schemaType") or "AVRO").lower()
         text = answer.get("schema")
         if kind not in _OF_FILES.values() or not isinstance(text, str):
-            raise InvalidConfig(f"a schema of type {kind} is not supported", path=self.place)
+            raise InvalidConfig(
+                f"Lastwrite does not support schemas of type {kind}", path=self.place
+            )
         inner = self._references(answer)
         if kind == PROTOBUF:
             return Schema(kind, text, descriptors=self._compiled({**inner, _OWN: text}))
@@ -208,7 +215,7 @@ class SchemaSource:
                 path = Path(folder, name)
                 if ".." in path.parts or not path.is_relative_to(folder):
                     raise InvalidConfig(
-                        f"the schema refers to {name}, which is no valid name", path=self.place
+                        f"the schema refers to {name}, which is not a valid name", path=self.place
                     )
             _lay_out(Path(folder), texts)
             try:
@@ -229,18 +236,24 @@ class SchemaSource:
                 found = json.loads(answer.read(_LARGEST))
         except urllib.error.HTTPError as error:
             if error.code == 404:
-                raise InvalidConfig(f"{what} is not there", path=self.place) from error
+                raise InvalidConfig(
+                    f"the registry does not have {what}", path=self.place
+                ) from error
             raise RemoteFailed(
-                f"the registry refuses to return {what}: {error.code} {error.reason}",
+                f"the registry refused to return {what}: {error.code} {error.reason}",
                 path=self.place,
-                remedy=f"check {_USER}" if error.code in (401, 403) else "run again later",
+                remedy=f"check the environment variable {_USER}"
+                if error.code in (401, 403)
+                else "run again later",
             ) from error
         except (OSError, ValueError) as error:
             raise RemoteFailed(
-                f"the registry does not answer: {error}",
+                f"no answer from the registry: {error}",
                 path=self.place,
                 remedy="run again later",
             ) from error
         if not isinstance(found, dict):
-            raise RemoteFailed("the registry's answer has not Confluent's form", path=self.place)
+            raise RemoteFailed(
+                "the answer does not have the format of Confluent's registry", path=self.place
+            )
         return found

@@ -46,18 +46,20 @@ def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) 
                 raise refused
         time.sleep(wait_s)
     raise RemoteFailed(
-        "it is not known whether the new head of the table was written",
+        "Lastwrite cannot determine whether the new version of the table was written",
         path=f"{store.address}/{key}",
-        remedy="run again when the store answers: the run continues from the head that is there",
+        remedy="run the same command again when the store answers; it continues from the table's "
+        "current version",
     )
 
 
 def lost(path: str, seen: str) -> TableConflict:
     """The error for a write that lost to another program's."""
     return TableConflict(
-        f"another program has written the table since {seen} was read",
+        f"another program changed the table during the command, after {seen} was read",
         path=path,
-        remedy="nothing was changed: let one writer keep the table, and run again",
+        remedy="nothing was changed; let only one program write the table, and run the same "
+        "command again",
     )
 
 

@@ -70,7 +70,7 @@ _OLD_FEATURES = {"appendOnly", "invariants"}  # implied for a writer of version 
 _WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
 _ODD_NAMES = set(" ,;{}()\n\t=")  # characters that Delta forbids in column names
 _LONGEST_TEXT = 64  # most characters of a text bound in statistics
-_RESTORE = "restore _delta_log from a copy, or make a table in another folder with --to"
+_RESTORE = "restore _delta_log from a copy, or create a table in another folder with --to"
 
 
 class DeltaTable:
@@ -132,11 +132,11 @@ class DeltaTable:
         rows = sum(file.rows - file.deleted for file in found)
         if state is not None and rows != state.rows and not anew:
             raise UnsupportedFormat(
-                f"the table has {rows} rows, and lastwrite wrote {state.rows}: another program "
+                f"the table has {rows} rows, but Lastwrite wrote {state.rows}: another program "
                 "changed rows, or restored files without the table's properties",
                 path=self.address,
-                remedy=f"restore the last version by lastwrite, or {ANEW}; let no other program "
-                "write the table",
+                remedy=f"restore the last version that Lastwrite wrote, or {ANEW}; let no other "
+                "program write the table",
             )
         return head
 
@@ -144,8 +144,8 @@ class DeltaTable:
         path = self._place.path(unquote(action["path"]))
         if action["num_records"] is None and not anew:
             raise UnsupportedFormat(
-                "the table's log does not have the file's number of rows: another program wrote "
-                "it without statistics",
+                "the table's log lacks the file's row count, because another program wrote the "
+                "file without statistics",
                 path=path,
                 remedy=ANEW,
             )
@@ -188,7 +188,7 @@ class DeltaTable:
             self._last = token, last
         if path not in last:
             raise CorruptLog(
-                "the table's log has no entry that added the file",
+                "the table's log has no entry that adds this file",
                 path=path,
                 remedy=_RESTORE,
             )
@@ -479,18 +479,20 @@ def _schema_text(schema: pa.Schema, address: str) -> str:
         odd = sorted(_ODD_NAMES & set(field.name))
         if odd or field.name == BUCKET:
             raise InvalidConfig(
-                f"a Delta table has no column named {field.name!r}",
+                f"a Delta table cannot have a column named {field.name!r}",
                 path=address,
-                remedy="rename it in the reader's schema, or make an Iceberg table (--as iceberg)",
+                remedy="rename the column in the reader's schema, or create an Iceberg table with "
+                "--as iceberg",
             )
     plain = [pa.field(f.name, f.type, f.nullable) for f in schema]
     try:
         return str(deltalake.Schema.from_arrow(pa.schema([*plain, (BUCKET, pa.int32())])).to_json())
     except Exception as error:
         raise InvalidConfig(
-            f"a Delta table has no columns of these types: {error}",
+            f"a Delta table cannot have columns of these types: {error}",
             path=address,
-            remedy="change the reader's schema, or make an Iceberg table (--as iceberg)",
+            remedy="change the types in the reader's schema, or create an Iceberg table with --as "
+            "iceberg",
         ) from error
 
 
@@ -541,11 +543,11 @@ def _read(address: str) -> Iterator[None]:
         raise UnsupportedFormat(
             f"deltalake cannot read the table: {error}",
             path=address,
-            remedy="pip install -U deltalake, or make a table in another folder with --to",
+            remedy="pip install -U deltalake, or create a table in another folder with --to",
         ) from error
     except exceptions.DeltaError as error:
         raise CorruptLog(
-            f"the table's log cannot be read: {error}",
+            f"the table's log is damaged: {error}",
             path=address,
             remedy=_RESTORE,
         ) from error
@@ -553,7 +555,7 @@ def _read(address: str) -> Iterator[None]:
         raise RemoteFailed(
             f"the table's log cannot be read: {error}",
             path=address,
-            remedy="check the store and the permission to read it, and run again",
+            remedy="check the store and the permission to read it, and run the same command again",
         ) from error
 
 
@@ -584,13 +586,14 @@ def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     if odd or (protocol.min_writer_version > 2 and not protocol.writer_features):
         wanted = ", ".join(sorted(odd)) or f"writers of version {protocol.min_writer_version}"
         raise UnsupportedFormat(
-            f"another program upgraded the table: it requires {wanted}, which is not supported",
+            f"another program upgraded the table: it requires {wanted}, which Lastwrite does "
+            "not support",
             path=address,
-            remedy="make a table in another folder with --to",
+            remedy="create a table in another folder with --to",
         )
     if loaded.metadata().configuration.get("delta.appendOnly") == "true":
         raise UnsupportedFormat(
-            "the table may only be appended to (delta.appendOnly)",
+            "the table's property delta.appendOnly is true, but Lastwrite also removes rows",
             path=address,
-            remedy="unset that property: a later write of a key replaces the earlier one",
+            remedy="unset delta.appendOnly, or create a table in another folder with --to",
         )

@@ -64,8 +64,8 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
         id_ = uuid.UUID(bytes=base64.b85decode(name.encode().translate(_FROM_Z85)))
     except ValueError as error:
         raise UnsupportedFormat(
-            f"deletion vectors of kind {descriptor['storageType']!r}, {text[:40]!r}, "
-            "are not supported",
+            "Lastwrite does not support deletion vectors of storage type "
+            f"{descriptor['storageType']!r}, {text[:40]!r}",
             path=address,
             remedy=ANEW,
         ) from error

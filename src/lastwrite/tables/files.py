@@ -175,5 +175,5 @@ def _whole(path: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, CommitConflict):  # the file differs from the file in the head
-        return "it is missing, or another file has its name"
+        return "the file is missing, or another file has its name"
     return str(error)

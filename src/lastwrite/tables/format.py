@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 PROPERTY: Final = "lastwrite.state"  # the property of a commit that contains the state
-ANEW: Final = "rebuild the table (--anew)"
+ANEW: Final = "rebuild the table with --anew"
 _VERSION = 1
 
 
 def not_ours(where: str) -> InvalidConfig:
     """The error if another program created the table at ``where``."""
     return InvalidConfig(
-        "lastwrite did not make the table that is there, or another program has replaced it; "
-        "nothing was changed",
+        "Lastwrite did not create this table, or another program has replaced it; nothing was "
+        "changed",
         path=where,
-        remedy="give another place with --to",
+        remedy="give another address with --to",
     )
 
 
@@ -113,9 +113,9 @@ class TableState:
             return cls(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnsupportedFormat(
-                "another version of lastwrite wrote the table's state",
+                "another version of Lastwrite wrote the table's state",
                 path=where,
-                remedy=f"use that version, or {ANEW}",
+                remedy=f"use that version of Lastwrite, or {ANEW}",
             ) from error
 
     @classmethod

@@ -52,7 +52,7 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
             _grown_type(has.key_type, wanted.key_type, f"{where}.key"),
             _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
         )
-    raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)
+    raise InvalidConfig(f"{where} had the type {has}, and now has the type {wanted}", remedy=ANEW)
 
 
 # ---------------------------------------------------------------------- aliases
@@ -131,19 +131,21 @@ def check_unions(
             # ``was`` is None: an earlier version of lastwrite stored no branch names
             is_union = was is None and pa.types.is_struct(column) and "member0" in _names(column)
             if not is_union:
-                raise _mixed(path, f"{path} was no union of several types and is one", where)
+                raise _mixed(
+                    path, f"{path} was not a union of several types, and now is one", where
+                )
             continue
         for n, (name, names) in enumerate(zip(before, branches, strict=False)):
             if name not in names:
                 raise _mixed(
                     path,
-                    f"{path}: branch member{n} of the union was {name} and is {names[0]}",
+                    f"{path}: branch member{n} of the union was {name}, and now is {names[0]}",
                     where,
                 )
     new_paths = {_old_path(path, renamed) for path in rows.unions}
     for path in (was or {}).keys() - new_paths:
         if _type_at(rows.schema, path) is not None:
-            raise _mixed(path, f"{path} was a union of several types and is none", where)
+            raise _mixed(path, f"{path} was a union of several types, and now is not", where)
 
 
 def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[str, list[str]]:
@@ -157,7 +159,7 @@ def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[st
 
 def _mixed(path: str, problem: str, where: str) -> InvalidConfig:
     return InvalidConfig(
-        f"{problem}: its column would get values of both; nothing was changed",
+        f"{problem}. The column would contain values of both; nothing was changed",
         path=where,
         remedy=f"add new branches at the end of the union in the reader's schema, or {ANEW}",
     )

@@ -184,9 +184,9 @@ class IcebergFormat:
             raise
         except Exception as error:
             raise RemoteFailed(
-                f"the table cannot be loaded: {error}",
+                f"the catalog cannot load the table: {error}",
                 path=self.address,
-                remedy="check the catalog, and run again",
+                remedy="check the catalog, and run the same command again",
             ) from error
 
     def _lying_here(self) -> Identifier:
@@ -243,13 +243,16 @@ class IcebergFormat:
             if text is not None:
                 return TableState.from_json(text, self.address)
             if summary is None or summary.operation is not Operation.REPLACE:
-                before = "" if at.parent_snapshot_id is None else f" {at.parent_snapshot_id}"
+                before = (
+                    "the last snapshot of Lastwrite"
+                    if at.parent_snapshot_id is None
+                    else f"snapshot {at.parent_snapshot_id}"
+                )
                 raise UnsupportedFormat(
-                    f"snapshot {at.snapshot_id} of another program changed the table's rows; "
+                    f"another program changed the table's rows with snapshot {at.snapshot_id}; "
                     "nothing was changed",
                     path=self.address,
-                    remedy=f"roll the table back to snapshot{before or 's of lastwrite'}, or "
-                    f"{ANEW}",
+                    remedy=f"roll the table back to {before}, or {ANEW}",
                 )
             parent = at.parent_snapshot_id
             at = None if parent is None else table.metadata.snapshot_by_id(parent)
@@ -290,18 +293,18 @@ class IcebergFormat:
                 raise not_ours(self.address)
             if self._topic and state.topic != self._topic:
                 raise InvalidConfig(
-                    f"a table of topic {state.topic} is there; nothing was changed",
+                    f"the folder has a table of topic {state.topic}; nothing was changed",
                     path=self.address,
-                    remedy="give a folder for each topic with --to",
+                    remedy="give each topic another folder with --to",
                 )
             # Not checked for a name in a catalog: the catalog chose the location, and its URI in
             # the properties may be another address of the same catalog.
             if not self._is_named and properties.get(CATALOG) != self._catalog_name:
                 raise InvalidConfig(
-                    f"a table is there that this catalog does not contain; its own catalog is "
+                    "the address has a table that is in another catalog, "
                     f"{properties.get(CATALOG) or 'another'}; nothing was changed",
                     path=self.address,
-                    remedy="give its catalog with --catalog, or another place with --to",
+                    remedy="give the table's catalog with --catalog, or another address with --to",
                 )
 
     @property
@@ -319,24 +322,27 @@ class IcebergFormat:
         there = path_of(table.location()).rstrip("/")
         if not self._is_named and real_path(there) != real_path(self.address):
             raise InvalidConfig(
-                f"the catalog's table {'.'.join(table.name())} is at {there}; nothing was changed",
+                f"the catalog has the table {'.'.join(table.name())} at {there}; nothing was "
+                "changed",
                 path=self.address,
-                remedy=f"give --to {there}; an Iceberg table that was moved or copied does not "
-                "work: make it again in an empty folder",
+                remedy=f"give --to {there}. If the Iceberg table was moved or copied, create it "
+                "again in an empty folder",
             )
         names = self._catalog().list_tables(NAMESPACE) if self._uri is None else ()
         if len(names) > 1:
             several = ", ".join(sorted(name[-1] for name in names))
             raise InvalidConfig(
-                f"the folder contains tables of several topics: {several}; nothing was changed",
+                f"the folder has tables of several topics: {several}; nothing was changed",
                 path=self.address,
-                remedy="make each of them in an empty folder of its own",
+                remedy="create each table in an empty folder of its own",
             )
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
         if self._deletes.token != head.token:
             raise TableConflict(
-                "the table has another head now", path=self.address, remedy="run again"
+                "another program changed the table during the command",
+                path=self.address,
+                remedy="run the same command again",
             )
         return positions_of(self._deletes.in_bucket.get(bucket, ()), self.address)
 
@@ -381,9 +387,10 @@ class IcebergFormat:
 
     def _unusable(self, error: Exception) -> RemoteFailed:
         return RemoteFailed(
-            f"the catalog cannot be used: {error}",
+            f"the catalog returned an error: {error}",
             path=self.address,
-            remedy="check the catalog and the permission to write there, and run again",
+            remedy="check the catalog and the permission to write there, and run the same command "
+            "again",
         )
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
@@ -442,9 +449,9 @@ class IcebergFormat:
 
     def _moved(self) -> TableConflict:
         return TableConflict(
-            "the table has another head now",
+            "another program changed the table during the command",
             path=self.address,
-            remedy="run again when no other program writes the table",
+            remedy="let only one program write the table, and run the same command again",
         )
 
     def _prepared(
@@ -524,15 +531,15 @@ class IcebergFormat:
             raise
         except NotImplementedError as error:
             raise UnsupportedFormat(
-                f"this catalog cannot keep the table: {error}",
+                f"the catalog does not support this table: {error}",
                 path=self.address,
-                remedy="leave --vectors out, or take another catalog",
+                remedy="leave out --vectors, or use another catalog",
             ) from error
         except Exception as error:
             raise RemoteFailed(
-                f"it is not known whether the table was committed: {error}",
+                f"Lastwrite cannot determine whether the table was committed: {error}",
                 path=self.address,
-                remedy="run again: the run continues from the head that is there",
+                remedy="run the same command again; it continues from the table's current version",
             ) from error
         files.faults.reach("committed the table", self.address)
         if self._uri is None:  # readers without a catalog find the metadata by this hint

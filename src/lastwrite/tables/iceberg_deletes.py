@@ -127,7 +127,9 @@ def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Arra
     for file in some:
         if file.content is not DataFileContent.POSITION_DELETES:
             raise UnsupportedFormat(
-                "another program deleted rows by equality", path=where, remedy=ANEW
+                "another program wrote equality deletes, which Lastwrite does not support",
+                path=where,
+                remedy=ANEW,
             )
         path = path_of(file.file_path)
         if is_vector(file):
@@ -138,5 +140,7 @@ def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Arra
             for name, some_ in _read_deletes(StoreIO(), file).items():
                 found.setdefault(path_of(name), []).append(np.asarray(some_, np.int64))
         except (OSError, pa.ArrowException, ValueError) as error:
-            raise CorruptLog(f"deletes cannot be read: {error}", path=path, remedy=ANEW) from error
+            raise CorruptLog(
+                f"the delete file cannot be read: {error}", path=path, remedy=ANEW
+            ) from error
     return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}

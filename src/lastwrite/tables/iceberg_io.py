@@ -69,7 +69,9 @@ class _Object(InputFile, OutputFile):
     def _written(self, content: bytes) -> None:
         if not was_put(self._store, self._key, content, None):
             raise CommitConflict(
-                "the object is there already", path=self.location, remedy="run again"
+                "another program created the object during the command",
+                path=self.location,
+                remedy="run the same command again",
             )
 
 

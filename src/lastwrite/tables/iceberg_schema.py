@@ -52,8 +52,10 @@ def _check_names(schema: pa.Schema) -> None:
     for path in _paths(schema, ""):
         if path in seen:
             raise InvalidConfig(
-                f"Iceberg names two columns {path}: one has a dot in its name; nothing was changed",
-                remedy="rename it in the reader's schema, or make a Delta table (--as delta)",
+                f"two columns have the Iceberg name {path}, because one has a dot in its name; "
+                "nothing was changed",
+                remedy="rename one of them in the reader's schema, or create a Delta table with "
+                "--as delta",
             )
         seen.add(path)
 

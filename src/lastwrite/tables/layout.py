@@ -29,7 +29,8 @@ _OF_FORMAT = {
 }
 # files of a run that crashed before its first commit, and hidden files
 _HARMLESS = re.compile(
-    rf"{CATALOG_FILE}(?:-\w+)?$|_lastwrite-probe-|metadata/version-hint\.text$|(?:.*/)?\.[^/]*$|lost\+found/"
+    rf"{CATALOG_FILE}(?:-\w+)?$|_lastwrite-probe-|metadata/version-hint\.text$|"
+    r"(?:.*/)?\.[^/]*$|lost\+found/"
 )
 
 
@@ -67,16 +68,17 @@ def format_there(address: str, format: str | None) -> str:
     if len(there) > 1:
         folders = " or ".join(_OF_FORMAT[each] for each in there)
         raise InvalidConfig(
-            f"tables of several formats are there ({', '.join(there)}); nothing was changed",
+            f"the address has tables of several formats ({', '.join(there)}); nothing was changed",
             path=address,
-            remedy=f"make the table again in an empty folder, or move what you do not use "
-            f"({folders}) elsewhere",
+            remedy=f"create the table in an empty folder; or move {folders} out of this folder, "
+            "whichever you do not use",
         )
     if there and format not in (None, *there):
         raise InvalidConfig(
-            f"a table of {there[0]} is there, and {format} is asked for; nothing was changed",
+            f"the address has a table of format {there[0]}, but {format} was requested; nothing "
+            "was changed",
             path=address,
-            remedy=f"give --as {there[0]}, or another place with --to",
+            remedy=f"give --as {there[0]}, or another address with --to",
         )
     return there[0] if there else format or "iceberg"
 
@@ -92,7 +94,7 @@ def check_free(address: str) -> None:
         name = place.name(found.key)
         if not _HARMLESS.match(name) and not OURS.match(name):
             raise InvalidConfig(
-                f"the folder contains other files, such as {name}; nothing was changed",
+                f"the folder has other files, such as {name}; nothing was changed",
                 path=address,
                 remedy="give an empty or a new folder with --to",
             )
@@ -102,10 +104,10 @@ def check_free(address: str) -> None:
             there = formats_at(above)
         if there:
             raise InvalidConfig(
-                f"the place is inside the {there[0]} table {above}, whose maintenance removes "
-                "files that it does not name; nothing was changed",
+                f"the address is inside the {there[0]} table {above}, whose maintenance removes "
+                "files that it does not list; nothing was changed",
                 path=address,
-                remedy="give a place outside of it with --to",
+                remedy="give an address outside that table with --to",
             )
 
 
@@ -118,7 +120,7 @@ def _check_folder(path: str) -> None:
     while not os.path.lexists(at):
         at = os.path.dirname(at)
     if not os.path.isdir(at):
-        problem = f"{at} is no folder; the log was not read"
+        problem = f"{at} is not a folder; the log was not read"
         raise InvalidConfig(problem, path=path, remedy="give a folder with --to")
 
 
@@ -140,9 +142,10 @@ def check_writable(path: str) -> None:
         at = os.path.dirname(at)
     if not os.access(at, os.W_OK | os.X_OK):
         raise InvalidConfig(
-            f"{at} cannot be written; the log was not read",
+            f"{at} is not writable; the log was not read",
             path=path,
-            remedy="let the user who runs lastwrite write there, or give another folder with --to",
+            remedy="give the user who runs lastwrite the permission to write there, or give "
+            "another folder with --to",
         )
 
 

@@ -79,9 +79,9 @@ class ParquetTable:
         made = self._manifest(name)
         if made is None:
             raise CorruptLog(
-                "the manifest of the table is missing",
+                "the table's manifest is missing",
                 path=self._place.path(name),
-                remedy=f"restore it from a copy, or {ANEW}",
+                remedy=f"restore the manifest from a copy, or {ANEW}",
             )
         return self._head(name, made)
 
@@ -193,7 +193,7 @@ class ParquetTable:
                 f"{name[:80]!r} is not the name of a manifest",
                 0,
                 self._place.path(CURRENT),
-                f"write the name of the last manifest there, or {ANEW}",
+                f"write the name of the last manifest into this file, or {ANEW}",
             )
         return name, found[1]
 
@@ -206,16 +206,16 @@ class ParquetTable:
             made = decode_struct(found[0], _Manifest)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
-                f"not a valid manifest: {error}",
+                f"the table's manifest is damaged: {error}",
                 0,
                 where,
-                f"restore it from a copy, or {ANEW}",
+                f"restore the manifest from a copy, or {ANEW}",
             ) from error
         if made.version != _VERSION:
             raise UnsupportedFormat(
-                f"the manifest has version {made.version}",
+                f"the manifest has version {made.version}, which this release does not support",
                 path=where,
-                remedy="a later version of lastwrite wrote it: use that version",
+                remedy="use the later release of Lastwrite that wrote the manifest",
             )
         return made
 

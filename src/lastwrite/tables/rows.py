@@ -18,8 +18,8 @@ from lastwrite.tables.columns import KEY, NAMES, RAW_KEY, identity_of
 IS_DELETE = "_is_delete"  # column of changes; tables do not have it
 _READ = ("key", "value", "partition", "offset", "timestamp")
 _NO_COLUMN = (
-    "--anew (anew=True) rebuilds the table with a column _key, which has the bytes of keys; "
-    "on_bad=aside puts such records into a folder"
+    "rebuild the table with --anew (anew=True), which adds a column _key with the keys as "
+    "bytes; or give on_bad=aside, which writes such records to a folder"
 )
 
 

@@ -52,6 +52,10 @@ from lastwrite.tables.rebucket import buckets_after, rebucket
 from lastwrite.tables.rows import IS_DELETE, Rows
 from lastwrite.tables.written import fitted, write_bucket
 
+_OTHER_LOG = (
+    "give another --to, which keeps this table; or rebuild the table with --anew, which removes "
+    "rows that the log no longer has"
+)
 FIXED = ("key_format", "value_format", "headers")  # settings that change only with --anew
 MANY = 0.2  # share of changed or deleted rows at which a bucket is rewritten
 MANY_FILES = 8  # number of files at which a bucket is rewritten
@@ -131,8 +135,8 @@ def _brought_up(task: _Task) -> TableRound:
         if not format.can_rename:
             path, old = next(iter(renamed.items()))
             raise InvalidConfig(
-                f"the reader's schema renames the column {old} to {path} by an alias, which a "
-                f"table of {format.name} cannot; nothing was changed",
+                f"the reader's schema renames the column {old} to {path} by an alias, but "
+                f"tables of format {format.name} do not support renames; nothing was changed",
                 path=format.address,
                 remedy=f"keep the column's name, or {ANEW}",
             )
@@ -211,7 +215,10 @@ def _moved(task: _Task, buckets: int) -> _Task:
     """Distribute the table's rows over more buckets. Returns the task for the new head."""
     assert task.base is not None and task.base.state is not None
     was = task.base.state.buckets
-    task.progress.note(f"the table has outgrown its {was} buckets: its rows move to {buckets}")
+    task.progress.note(
+        f"the table has outgrown its {was} buckets; Lastwrite distributes the rows over "
+        f"{buckets} buckets"
+    )
     head = rebucket(task.format, task.base, buckets, task.wish.memory_bytes, task.progress)
     return task._replace(head=head, base=head)
 
@@ -533,9 +540,9 @@ def _check_topic(
     topics = {log.name.topic for log in logs}
     if state.system != system.name or (topics and topics != {state.topic}):
         raise InvalidConfig(
-            f"the table is of {state.system}'s topic {state.topic}; nothing was changed",
+            f"the table has rows of {state.system}'s topic {state.topic}; nothing was changed",
             path=format.address,
-            remedy="give another place with --to",
+            remedy="give another address with --to",
         )
 
 
@@ -549,7 +556,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
     state, where = head.state, format.address
     if state is None:
         raise InvalidConfig(
-            "lastwrite did not make the table that is there, and it has no rows",
+            "the table was not created by Lastwrite, and has no rows",
             path=where,
             remedy=ANEW,
         )
@@ -559,8 +566,8 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
     for name, value in wanted.items():
         if has.get(name) != value:
             raise InvalidConfig(
-                f"{option_of(name, str(has.get(name)))} was used to make the table, and "
-                f"{option_of(name, value)} is asked for; nothing was changed",
+                f"the table was created with {option_of(name, str(has.get(name)))}, but "
+                f"{option_of(name, value)} was requested; nothing was changed",
                 path=where,
                 remedy=f"give {option_of(name, str(has.get(name)))}, or {ANEW}",
             )
@@ -588,21 +595,22 @@ def _reject_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
     for partition, offset in state.offsets.items():
         log = found.get(partition)
         if log is None:
-            problem = f"partition {partition} is gone, of which the table has rows"
-            raise CommitConflict(problem, path=state.topic, remedy=ANEW)
+            problem = f"the topic no longer has partition {partition}, but the table has rows of it"
+            raise CommitConflict(problem, path=state.topic, remedy=_OTHER_LOG)
         known = state.identity.get(partition)
         other = None if known is None else system.difference(log, offset, known)
         if other is not None:
-            problem = f"the topic was made anew: {other}"
+            problem = f"the topic was deleted and created again: {other}"
         elif (end := system.end_of(log, True)) < offset:
             problem = (
-                f"the log ends at {end}, and the table has it up to {offset}: it was made anew"
+                f"the log ends at offset {end}, but the table has records up to {offset}: the "
+                "topic was deleted and created again, or the log was truncated"
             )
         elif system.lost_after(log, offset):
             problem = (
-                f"the log begins at offset {log.log_start}, and the table has it up to {offset}: "
-                "deletes may be missing"
+                f"the log begins at offset {log.log_start}, but the table has records only up "
+                f"to {offset}: deletes may be missing"
             )
         else:
             continue
-        raise CommitConflict(problem, path=log.folder, remedy=system.before_anew + ANEW)
+        raise CommitConflict(problem, path=log.folder, remedy=system.before_anew + _OTHER_LOG)

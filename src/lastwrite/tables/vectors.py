@@ -34,7 +34,7 @@ from lastwrite.tables.files import place_of
 
 MAGIC: Final = (1681511377).to_bytes(4, "little")
 AROUND: Final = 8  # bytes of the length and the CRC, which the stored length does not include
-_REMEDY = "rebuild the table (--anew), or restore the file from a copy"
+_REMEDY = "restore the file from a copy, or rebuild the table with --anew"
 
 
 def encode(positions: Int64Array) -> bytes:
@@ -54,13 +54,15 @@ def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
     """
     counted = vector[4:-4]
     if int.from_bytes(vector[:4], "big") != len(counted) or counted[:4] != MAGIC:
-        raise CorruptLog("there is no deletion vector at this position", at, where, _REMEDY)
+        raise CorruptLog("no deletion vector begins at this position", at, where, _REMEDY)
     if int.from_bytes(vector[-4:], "big") != zlib.crc32(counted):
-        raise CorruptLog("a deletion vector has a wrong CRC", at, where, _REMEDY)
+        raise CorruptLog("the deletion vector has a wrong CRC", at, where, _REMEDY)
     try:
         bitmap = BitMap64.deserialize(counted[4:])
     except (ValueError, IndexError) as error:
-        raise CorruptLog(f"the bitmap of a deletion vector: {error}", at, where, _REMEDY) from error
+        raise CorruptLog(
+            f"the bitmap of the deletion vector is damaged: {error}", at, where, _REMEDY
+        ) from error
     return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
 
 
@@ -75,11 +77,11 @@ def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
     try:
         store.read_into(key, target, at)
     except CommitConflict as error:
-        raise CorruptLog("the file of a deletion vector is missing", at, path, _REMEDY) from error
+        raise CorruptLog("the file of the deletion vector is missing", at, path, _REMEDY) from error
     positions = decode(target.tobytes(), path, at)
     if len(positions) != count:
         raise CorruptLog(
-            f"a deletion vector has {len(positions)} rows, but the table's metadata has {count}",
+            f"the deletion vector has {len(positions)} rows, but the table's metadata has {count}",
             at,
             path,
             _REMEDY,

@@ -141,10 +141,11 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
         log = found.get(partition)
         if log is None or system.end_of(log, True) < offset or system.lost_after(log, offset):
             raise CommitConflict(
-                f"the log lacks records of partition {partition} that the table has, up to offset "
-                f"{offset}",
+                f"the log lacks records of partition {partition} that the table has, up to "
+                f"offset {offset}",
                 path=state.topic if log is None else log.folder,
-                remedy="name the log that the table was made from, or rebuild the table (--anew)",
+                remedy="give the log from which the table was created, or rebuild the table with "
+                "--anew",
             )
 
 
