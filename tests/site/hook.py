@@ -28,13 +28,16 @@ def on_config(config: Any) -> Any:
 
 
 def _section_of(name: str, nav: list[Any]) -> list[Any]:
-    """The section whose first page is in the folder of ``name``; otherwise the top of ``nav``."""
+    """The section whose first page is in the folder of ``name``, or a new one for the folder."""
     folder, _, _ = name.rpartition("/")
+    if not folder:
+        return nav
     for section in nav:
         pages = next(iter(section.values())) if isinstance(section, dict) else None
-        if isinstance(pages, list) and folder and f"{folder}/" in str(pages[0]):
+        if isinstance(pages, list) and f"{folder}/" in str(pages[0]):
             return pages
-    return nav
+    nav.append({folder.capitalize(): []})
+    return nav[-1][folder.capitalize()]
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -53,6 +56,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         parts += [_LINK.sub(replaced, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join(parts) + _LINK.sub(replaced, markdown[end:])
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Name the twin of a page in its head, for programs that read the page."""
+    twin = os.path.basename(page.file.src_uri)
+    link = f'<link rel="alternate" type="text/markdown" href="{twin}">'
+    return output.replace("</head>", f"{link}</head>", 1)
 
 
 def on_post_build(config: Any) -> None:
