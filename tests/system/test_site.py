@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -71,6 +74,19 @@ def test_links_of_the_site_lead_to_pages_and_anchors(pages: dict[Path, PageParse
             if not target.is_file() or is_missing:
                 broken.append(f"{path.name}: {link}")
     assert not broken
+
+
+def test_pages_have_the_same_structure_as_in_the_repository(site: Path) -> None:
+    """GitHub and MkDocs read lists and tables by different rules."""
+    tags = ("ul", "ol", "li", "table", "tr", "pre", "h2", "h3", "blockquote", "img")
+    github = MarkdownIt("gfm-like", {"linkify": False})
+    for path in DOCS.rglob("*.md"):
+        name = path.relative_to(DOCS).as_posix().replace("README.md", "index.md")
+        page = (site / name).with_suffix(".html").read_text("utf-8")
+        article = page[page.index("<article") : page.index("</article>")]
+        found = Counter(re.findall(r"<(\w+)", article))
+        expected = Counter(re.findall(r"<(\w+)", github.render(path.read_text("utf-8"))))
+        assert {tag: found[tag] for tag in tags} == {tag: expected[tag] for tag in tags}, name
 
 
 def test_pages_load_nothing_from_other_servers(pages: dict[Path, PageParser]) -> None:
