@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 _FENCE = re.compile(r"^ *```.*?^ *```", re.S | re.M)
+_INNER_ITEM = re.compile(r"^ {2,3}([-*] )", re.M)
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?![a-z]+:|#|/)([^)\s]+)\)")
 
 
@@ -41,7 +42,9 @@ def _section_of(name: str, nav: list[Any]) -> list[Any]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Replace links that leave ``docs`` by their text and path, outside code blocks."""
+    """Adapt a page outside its code blocks: links that leave ``docs`` become text and path, and
+    lists in lists are indented by four spaces, as MkDocs needs them.
+    """
     folder = os.path.dirname(page.file.src_uri)
 
     def replaced(link: re.Match[str]) -> str:
@@ -51,11 +54,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         text = link[2] if target in link[2] else f"{link[2]} (`{target}`)"
         return text if link[2].strip("`") != os.path.basename(target) else f"`{target}`"
 
+    def adapted(text: str) -> str:
+        return _LINK.sub(replaced, _INNER_ITEM.sub(r"    \1", text))
+
     parts, end = [], 0
     for fence in _FENCE.finditer(markdown):
-        parts += [_LINK.sub(replaced, markdown[end : fence.start()]), fence[0]]
+        parts += [adapted(markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join(parts) + _LINK.sub(replaced, markdown[end:])
+    return "".join(parts) + adapted(markdown[end:])
 
 
 def on_post_page(output: str, page: Any, config: Any) -> str:
