@@ -219,7 +219,7 @@ class Model:
             begun = place.begin(place.read() if known is None else known)
         except RemoteFailed:
             return None
-        before = [] if begun.seen is None else [*begun.seen.manifest.objects]
+        before = [] if begun.replaced is None else [*begun.replaced.manifest.objects]
         kept = before if adds else [each for each in before if self.chance(0.4)]
         try:
             made = [self._object(place, begun, n) for n in range(self.draw.randint(1, 2))]

@@ -23,7 +23,7 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.partition_store import VersionedManifest, place_at
+from lastwrite.archive.partition_store import VersionedManifest, partition_store_at
 from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.rounds import RoundRunner
@@ -32,7 +32,7 @@ from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
-from lastwrite.storage.objects.address import asked
+from lastwrite.storage.objects.address import sent_requests
 from tests.support.objects import BUCKET, S3, FaultProxy
 
 COMPACT = {"cleanup.policy": "compact", "log.cleaner.backoff.ms": 50}
@@ -84,7 +84,7 @@ class Archive:
         return f"{self.address}/kafka/{topic}/0"
 
     def seen(self, topic: str) -> VersionedManifest:
-        found = place_at(self.partition(topic)).read()
+        found = partition_store_at(self.partition(topic)).read()
         assert found is not None
         return found
 
@@ -126,9 +126,11 @@ def test_pass_cleans_due_partitions_and_the_next_only_checks(archive: Archive) -
     seen = [archive.manifest(topic).generation for topic in ("a", "b")]
     assert seen == [2, 2]
     assert not archive.objects("a", "rounds")
-    before = asked()
+    before = sent_requests()
     assert (archive.clean(), archive.rounds, archive.notes) == (0, [], "")
-    assert (asked() - before).puts <= 4  # a sweep asks what time it is, where something is unused
+    assert (
+        sent_requests() - before
+    ).puts <= 4  # a sweep asks what time it is, where something is unused
     archive.fetch("a", records=300)
     assert archive.clean() == 0
     assert archive.rounds == ["a-0"]
@@ -211,7 +213,7 @@ def begun_elsewhere(archive: Archive, topic: str, writer: str = "elsewhere:1") -
     """A journal of another writer's round."""
     folder = archive.partition(topic)
     with patch("lastwrite.archive.partition_store._writer", lambda: f"lastwrite 1 {writer}"):
-        begun = place_at(folder).begin(archive.seen(topic))
+        begun = partition_store_at(folder).begin(archive.seen(topic))
     return archive.files / "kafka" / topic / "0" / "rounds" / f"{begun.id}.json"
 
 
@@ -398,7 +400,7 @@ def test_single_pass_reports_a_store_that_does_not_answer(
     with pytest.raises(RemoteFailed, match="503"):
         bucket.clean(config=through)
     looked: list[object] = []
-    look = Cleaner._look
+    look = Cleaner._scan_root
 
     def unanswered(cleaner: Cleaner, *rest: Any) -> Any:
         proxy.spoil({"do": "503"})
@@ -406,7 +408,7 @@ def test_single_pass_reports_a_store_that_does_not_answer(
         return look(cleaner, *rest)
 
     proxy.spoil()
-    with patch.object(Cleaner, "_look", unanswered):
+    with patch.object(Cleaner, "_scan_root", unanswered):
         assert (bucket.clean(config=through), bucket.rounds) == (1, [])
     assert looked and "503" in bucket.notes
     proxy.spoil({"method": "GET", "path": r"\.log$", "do": "503"})

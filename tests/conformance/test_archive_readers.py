@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 import lastwrite
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.commands.table import KeyedTable
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
@@ -58,7 +58,7 @@ class Archive:
         stores = {name: value for name, value in self.config.items() if name[:8] == "storage."}
         swept = lastwrite.sweep(self.address, config=stores)
         assert [each.reason for each in swept.partitions] == [""]
-        seen = place_at(f"{self.address}/kafka/t/0").read()
+        seen = partition_store_at(f"{self.address}/kafka/t/0").read()
         assert seen is not None and seen.manifest.unused == ()
 
 
@@ -146,7 +146,7 @@ def test_reader_that_always_loses_names_the_generation(archive: Archive) -> None
 
 def test_missing_object_of_the_current_manifest_is_damage(archive: Archive) -> None:
     folder = f"{archive.address}/kafka/t/0"
-    place = place_at(folder)
+    place = partition_store_at(folder)
     seen = place.read()
     assert seen is not None
     logs = [each.key for each in seen.manifest.objects if each.key.endswith(".log")]

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite import cli
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.engine.system import CommitPlan
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -595,7 +595,7 @@ def test_cluster_metadata_is_copied_with_an_archive(tmp_path: Path) -> None:
     first = Archive(tmp_path / "first")
     brought(root, first.to)
     said = {"groups": [["g", 7, 0, "here"]], "brought_ms": 5, "last_batch": [10, 20, 10, 1]}
-    place = place_at(str(first.folder))
+    place = partition_store_at(str(first.folder))
 
     def say(**fields: Any) -> None:
         seen = place.read()

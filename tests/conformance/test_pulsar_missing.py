@@ -20,7 +20,7 @@ from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.fetched import FetchedLedger, FetchMethod, FetchReport
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.store.known import read_known
+from lastwrite.pulsar.store.known import read_facts
 from lastwrite.pulsar.store.mirror import mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
 from lastwrite.spark.inline import INLINE
@@ -329,7 +329,7 @@ def test_known_length_of_an_open_ledger_survives_a_smaller_fetch(
     report = fetch([CORPUS / "offloaded"], tmp_path / "a", "odd", said("odd", "managed-ledger"))
     assert report.exit_status == 3
     check_damaged(folder, "54:0 to 54:1")
-    known = read_known(str(folder))
+    known = read_facts(str(folder))
     assert known is not None and known.entries[54] == 2
 
 

@@ -16,7 +16,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects import promises
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
-from lastwrite.storage.objects.promises import FOLDER, PromiseResult, are_kept, ask
+from lastwrite.storage.objects.promises import FOLDER, PromiseResult, are_kept, probe_store
 from lastwrite.storage.objects.store import ObjectInfo, Version
 from tests.support.objects import BUCKET, S3, MemoryStore, s3proxy_server
 
@@ -33,7 +33,7 @@ _number = iter(range(1000))
 def asked(store: MemoryStore, prefix: str = "") -> dict[str, PromiseResult]:
     store.address = f"memory {next(_number)}"  # what is known of another is not this one's
     store.now_ms += now_ms()
-    return {finding.promise: finding for finding in ask(store, prefix, now_ms)}
+    return {finding.promise: finding for finding in probe_store(store, prefix, now_ms)}
 
 
 def test_store_that_keeps_all_promises_is_left_unchanged() -> None:
@@ -41,16 +41,16 @@ def test_store_that_keeps_all_promises_is_left_unchanged() -> None:
     store.create("mine", b"1")
     found = asked(store, "some/prefix")
     assert list(found) == PROMISES
-    assert all(finding.is_kept for finding in found.values())
+    assert all(finding.is_met for finding in found.values())
     assert [each.key for each in store.list("")] == ["mine"]
 
 
 def test_store_is_tested_once_per_process() -> None:
     store = MemoryStore()
     store.address = "memory asked twice"
-    first = ask(store, "", now_ms)
+    first = probe_store(store, "", now_ms)
     puts = store.requests.puts
-    assert ask(store, "", now_ms) is first
+    assert probe_store(store, "", now_ms) is first
     assert store.requests.puts == puts
 
 
@@ -61,7 +61,7 @@ class CreatesAgain(MemoryStore):
 
 
 class ReplacesAnything(MemoryStore):
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         there = self.get(key)
         return self._put(key, content, None if there is None else there[1].version)
 
@@ -73,20 +73,20 @@ class LetsTwoWin(MemoryStore):
         super().__init__()
         self._last: tuple[Version, Version] | None = None
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        made = super().replace(key, content, seen)
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        made = super().replace(key, content, version)
         if made is not None:
-            self._last = seen, made
-        elif content.endswith(b" 7") and self._last is not None and self._last[0] == seen:
+            self._last = version, made
+        elif content.endswith(b" 7") and self._last is not None and self._last[0] == version:
             return Version("another")
-        elif content.endswith(b" 6") and self._last is not None and self._last[0] == seen:
+        elif content.endswith(b" 6") and self._last is not None and self._last[0] == version:
             return Version("another")
         return made
 
 
 class SaysYesAndDoesNothing(MemoryStore):
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        return seen
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        return version
 
 
 class ListsLate(MemoryStore):
@@ -123,7 +123,7 @@ class ReadsFromTheStart(MemoryStore):
 )
 def test_broken_promise_is_named(store: type[MemoryStore], promise: str) -> None:
     found = asked(store())
-    assert promise in [name for name, finding in found.items() if finding.is_kept is False]
+    assert promise in [name for name, finding in found.items() if finding.is_met is False]
     assert found[promise].remedy
     assert not are_kept(tuple(found.values()))
 
@@ -133,7 +133,7 @@ def test_wrong_clock_is_reported(apart_ms: int, way: str) -> None:
     store = MemoryStore()
     store.now_ms = apart_ms
     found = asked(store)
-    assert found["clock"].is_kept is None
+    assert found["clock"].is_met is None
     assert f"3600 s {way}" in found["clock"].found or f"3599 s {way}" in found["clock"].found
     assert are_kept(tuple(found.values()))
 
@@ -146,14 +146,14 @@ class Forbidden(MemoryStore):
 def test_forbidden_write_is_reported_and_tested_again() -> None:
     store = Forbidden()
     store.address = "memory forbidden"
-    (finding,) = ask(store, "", now_ms)
-    assert finding.promise == "store" and finding.is_kept is False
+    (finding,) = probe_store(store, "", now_ms)
+    assert finding.promise == "store" and finding.is_met is False
     assert "s3:PutObject is forbidden" in finding.found and finding.remedy == "allow"
-    assert ask(store, "", now_ms) is not ask(store, "", now_ms)
+    assert probe_store(store, "", now_ms) is not probe_store(store, "", now_ms)
 
 
 def test_folder_keeps_its_promises(tmp_path: Path) -> None:
-    found = ask(FolderStore(str(tmp_path)), "", now_ms)
+    found = probe_store(FolderStore(str(tmp_path)), "", now_ms)
     assert [finding.promise for finding in found] == PROMISES
     assert are_kept(found)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -162,10 +162,10 @@ def test_folder_keeps_its_promises(tmp_path: Path) -> None:
 @pytest.mark.broker
 def test_real_server_keeps_its_promises(s3: S3) -> None:
     store = BucketStore(f"s3://{BUCKET}", s3.settings)
-    found = ask(store, "below", now_ms)
+    found = probe_store(store, "below", now_ms)
     assert [finding.promise for finding in found] == [*PROMISES, "unfinished uploads"]
     assert are_kept(found)
-    assert found[-1].is_kept is None
+    assert found[-1].is_met is None
     assert list(store.list(f"below/{FOLDER}")) == []
 
 

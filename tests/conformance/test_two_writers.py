@@ -18,7 +18,13 @@ import lastwrite
 from lastwrite import cli
 from lastwrite.archive.following import FollowRequest
 from lastwrite.archive.layout import partitions_at
-from lastwrite.archive.partition_store import ABANDONED_MS, DATA, ROUNDS, PartitionStore, place_at
+from lastwrite.archive.partition_store import (
+    ABANDONED_MS,
+    DATA,
+    ROUNDS,
+    PartitionStore,
+    partition_store_at,
+)
 from lastwrite.cleaner.events import Events, FollowerFetched
 from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following_metrics import FollowingMetrics
@@ -75,7 +81,7 @@ def fetched(source: str, system: str, to: str, config: dict[str, str]) -> Any:
 
 
 def no_journals(folder: str) -> bool:
-    place = place_at(folder)
+    place = partition_store_at(folder)
     return not list(place.store.list(place.key(ROUNDS)))
 
 
@@ -103,7 +109,7 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
     to, config = archive
     fetched(source_of(system, tmp_path / "source"), system, to, config)
     (folder,) = partitions_at(to)
-    place = place_at(folder)
+    place = partition_store_at(folder)
     seen = place.read()
     assert seen is not None
     dead = place.begin(seen)
@@ -134,7 +140,7 @@ class Rival:
     def before(self, *given: Any, **named: Any) -> Any:
         if self.commits == self._times:
             return self._commit(*given, **named)
-        place = place_at(self._folder)
+        place = partition_store_at(self._folder)
         seen = place.read()
         assert seen is not None
         self._commit(place, place.begin(seen, grace_ms=ABANDONED_MS), seen.manifest)
@@ -194,7 +200,7 @@ def test_second_attempt_is_reported_in_text(
     with commits:
         assert cli.run(fetch) == 0
     assert words in " ".join(capfd.readouterr().out.split())
-    place = place_at(folder)
+    place = partition_store_at(folder)
     place.begin(place.read())
     age(Path(folder) / "rounds")
     commits, _ = losing(folder, 1)

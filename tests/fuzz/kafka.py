@@ -25,7 +25,7 @@ import lastwrite
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.engine.rules.verdict import Verdict, judge
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.kafka.cluster.commits import commit_of, place_of
+from lastwrite.kafka.cluster.commits import commit_of, decode_group_partition
 from lastwrite.kafka.cluster.internal_topics import (
     GROUPS_TOPIC,
     RECORD_TYPES,
@@ -560,7 +560,7 @@ def _tiers() -> list[Target]:
             opened = SegmentChunks(manifest, cipher_of(manifest, "m", keys))
             assert opened.stored_bytes >= 0
             for number in range(min(4, -(-opened.size_bytes // PLAIN_LIMIT))):
-                begin, end = opened.place(number)
+                begin, end = opened.byte_range(number)
                 if 0 <= begin <= end <= len(log):
                     opened.opened(number, log[begin:end])
 
@@ -597,7 +597,7 @@ def _other_json(rng: random.Random, content: bytes) -> bytes:
 
 def _position(data: bytes) -> None:
     is_commit(data)
-    for read in (place_of, commit_of):
+    for read in (decode_group_partition, commit_of):
         with suppress(CorruptLog):
             read(data)
 

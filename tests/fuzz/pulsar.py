@@ -74,9 +74,9 @@ from lastwrite.pulsar.format.sequence_file import walk_sequence_file
 from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.network import commands
 from lastwrite.pulsar.store.exported_metadata import read_exported
-from lastwrite.pulsar.store.known import TopicFacts, read_known
+from lastwrite.pulsar.store.known import TopicFacts, read_facts
 from lastwrite.pulsar.store.manifest import checksum_of, read_manifest
-from lastwrite.pulsar.store.survey import LedgerSurvey, kept_survey
+from lastwrite.pulsar.store.survey import LedgerSurvey, stored_survey
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.fuzz.mutate import harm
@@ -464,7 +464,7 @@ def _folders() -> list[Target]:
     ).encode()
 
     def survey_file(folder: Path) -> None:
-        kept_survey(str(folder / "x"), 100, 5)
+        stored_survey(str(folder / "x"), 100, 5)
 
     return [
         files(
@@ -485,7 +485,7 @@ def _folders() -> list[Target]:
         ),
         files(
             "pulsar known",
-            lambda folder: read_known(str(folder)),
+            lambda folder: read_facts(str(folder)),
             FETCHED,
             [known],
             ["pulsar.store.known:read_known"],

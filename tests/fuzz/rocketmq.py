@@ -440,7 +440,7 @@ def check_dispatch(data: bytes, rng: random.Random) -> str:
     assert at == -1 or at + 91 <= len(data)
     table = np.zeros(100, kernels.MESSAGE)
     count = kernels.split(buffer, 0, len(data), table, False)[0]
-    dispatch.count_sound(table, count, base)
+    dispatch.count_dispatchable(table, count, base)
     queues = dispatch.QueueNumbers()
     rows, row_queues = (
         np.zeros((max(count, 1), dispatch.ROW_WORDS), np.int64),

@@ -212,7 +212,7 @@ def _checked(data: bytes, _: Any, rng: random.Random) -> str:
 
 
 def _said(data: bytes, session: Session, rng: random.Random) -> str:
-    """What becomes of a conversation, as ``Server._converse`` holds it."""
+    """What becomes of a conversation, as ``Server._serve_client`` holds it."""
     at, server = 0, _served().server
     while len(data) - at >= 4 and not session.is_over:
         size = int.from_bytes(data[at : at + 4], "big")

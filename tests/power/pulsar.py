@@ -260,7 +260,7 @@ class MirrorScene:
         with mirroring(str(disk), _NAME) as mirror:
             mirror.fetch(10, _metadata(), enumerate(self._raw10))
             mirror.fetch(11, _metadata(), enumerate(self._raw11[: self._open]))
-            mirror.keep_metadata(_list((10, len(self._raw10), True), (11, self._open, False)))
+            mirror.write_metadata(_list((10, len(self._raw10), True), (11, self._open, False)))
             self._bring_compacted(mirror, 77)
 
     def _bring_compacted(self, mirror: Any, ledger: int) -> None:
@@ -276,7 +276,7 @@ class MirrorScene:
             for ledger, entries in ((10, self._raw10), (11, self._raw11), (12, self._raw12)):
                 if mirror.find(ledger, len(entries)) is None:
                     mirror.fetch(ledger, _metadata(), enumerate(entries))
-            mirror.keep_metadata(
+            mirror.write_metadata(
                 _list((10, len(self._raw10), True), (11, 24, True), (12, 1, False))
             )
             self._bring_compacted(mirror, 78)

@@ -81,7 +81,9 @@ def test_partition_has_at_most_one_reader_and_finally_exactly_one(
             del clients[number]
         elif client is not None and move == "vanish":
             del clients[number]
-        promised = [part for each in group.members.values() for part in each.told | each.leaving]
+        promised = [
+            part for each in group.members.values() for part in each.assigned | each.leaving
+        ]
         assert len(promised) == len(set(promised))
     for _ in range(12):  # more than a session, so that who vanished is out
         now_s += 5.0

@@ -175,7 +175,7 @@ class Reader:
                 data = files.read(found.segment, found.position, found.size)
                 break
             except CommitConflict:
-                self._partition.again()
+                self._partition.reread()
         else:
             raise AssertionError("it changed four times")
         for _, each in iter_whole(data):
@@ -206,7 +206,7 @@ def iter_whole(data: bytes) -> Iterator[tuple[int, object]]:
 
 def settled(partition: ServedPartition) -> None:
     """Until what is there was seen."""
-    while partition.look() or not partition.is_unchanged():
+    while partition.refresh() or not partition.is_unchanged():
         pass
 
 
@@ -260,7 +260,7 @@ def test_reader_at_any_moment_has_the_four_guarantees(
         elif what < 0.28:
             readers.append(Reader(partition, draw.choice((1, 200, 1000, 1 << 20))))
         elif what < 0.45:
-            partition.look()
+            partition.refresh()
         else:
             draw.choice(readers).step(served.files)
     settled(partition)

@@ -27,8 +27,8 @@ from lastwrite.pulsar.format.missing import (
     EntryRange,
     between,
     decode_ranges,
+    describe_ids,
     encode_ranges,
-    in_words,
     missing_in,
     ranges_of,
 )
@@ -136,7 +136,7 @@ def names_of(lost: set[Place]) -> list[str]:
     found = []
     for ledger in sorted({ledger for ledger, _ in lost}):
         entries = sorted(entry for each, entry in lost if each == ledger)
-        found.append(in_words(ledger, ranges_of(entries)))
+        found.append(describe_ids(ledger, ranges_of(entries)))
     return found
 
 

@@ -87,7 +87,7 @@ def test_first_source_that_has_the_setting_wins(data: st.DataObject) -> None:
         else getattr(KafkaTopicConfig(), field_name)
     )
     assert getattr(found.config, field_name) == expected
-    assert [word.source for word in found.words[field_name]] == [*heard, "default"]
+    assert [word.source for word in found.candidates[field_name]] == [*heard, "default"]
     others = [name for name in FIELDS if name != field_name]
     assert all(getattr(found.config, name) == getattr(KafkaTopicConfig(), name) for name in others)
 

@@ -74,8 +74,8 @@ class MemoryStore:
     def create(self, key: str, content: bytes) -> Version | None:
         return self._put(key, content, None)
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        return self._put(key, content, seen)
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        return self._put(key, content, version)
 
     def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
         check_key(key, self.address)

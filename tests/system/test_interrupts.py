@@ -21,7 +21,7 @@ import pytest
 
 import lastwrite
 from lastwrite import cli
-from lastwrite.cli import interrupts_kept
+from lastwrite.cli import deferred_interrupts
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.folders import single
 from tests.support.pulsar.topics import put_ledger, topic_folder
@@ -106,7 +106,7 @@ def test_interrupt_during_a_c_callback_counts() -> None:
     def callback() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         callback()
         time.sleep(60)
 
@@ -123,7 +123,7 @@ def test_interrupt_during_an_import_counts(tmp_path: Path, monkeypatch: pytest.M
         "    pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         importlib.import_module("drops_exceptions")
         time.sleep(60)
 
@@ -139,7 +139,7 @@ def test_interrupt_during_logging_leaves_no_lock() -> None:
         "lock.release()\n"
     )
     code = compile(text, logging.__file__, "exec")
-    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupts():
         exec(code, {"lock": lock, "os": os, "signal": signal})
         time.sleep(60)
     taken: list[bool] = []

@@ -263,7 +263,7 @@ def test_throttling_broker_is_waited_for(
     with Raw(broker.address) as raw:
         answer = raw.ask(about, 1, entries=(entry,), validate_only=False)
     assert [each.error_code for each in answer.entries] == [0]
-    muted, mute, send = list[float](), KafkaConnection._mute, KafkaConnection._send
+    muted, mute, send = list[float](), KafkaConnection._wait_out_throttle, KafkaConnection._send
 
     def muting(self: KafkaConnection, throttle_ms: float) -> None:
         muted.extend([throttle_ms] if throttle_ms > 0 else [])
@@ -273,7 +273,7 @@ def test_throttling_broker_is_waited_for(
         assert time.monotonic() >= self._muted_until
         send(self, request)
 
-    monkeypatch.setattr(KafkaConnection, "_mute", muting)
+    monkeypatch.setattr(KafkaConnection, "_wait_out_throttle", muting)
     monkeypatch.setattr(KafkaConnection, "_send", sending)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 90_000)
     assert one(broker, tmp_path, "quota", config={"client.id": "greedy"}).end_offset == 8

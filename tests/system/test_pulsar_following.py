@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.cleaner.events import Event, FetchHeldBack, RoundEnded
 from lastwrite.cleaner.following import Follow
 from lastwrite.commands.sweep import sweep
@@ -73,7 +73,7 @@ def test_only_new_entries_are_sent_to_a_bucket(pulsar: Broker, driver: Driver, s
     driver.unload(url)
     driver.send(url, messages(20, 10))
     assert fetched(url, to, config) == [FetchMethod.WRITTEN] * 2
-    place = place_at(address_in(to, TopicName.parse(url)))
+    place = partition_store_at(address_in(to, TopicName.parse(url)))
     before = place.read()
     assert fetched(url, to, config) == [FetchMethod.PRESENT] * 2
     assert place.read() == before  # nothing was new, and nothing was written
@@ -106,7 +106,7 @@ def test_interrupted_fetch_leaves_the_old_archive_or_the_new(
     driver.send(url, messages(4, 4))
     driver.compact(url)
     name = TopicName.parse(url)
-    place = place_at(address_in(to, name))
+    place = partition_store_at(address_in(to, name))
     before = place.read()
     assert before is not None
     point, generations = 0, {before.manifest.generation}

@@ -199,7 +199,7 @@ def test_subscription_may_be_at_the_start_of_a_newer_ledger(
     with CursorHold(cluster, topic) as hold:  # loads it again
         here = state(cluster, topic)
         again = commit(cluster, topic, hold, here)
-        mark_delete = hold.again().last_message().mark_delete
+        mark_delete = hold.renew().last_message().mark_delete
     assert again.tries == 1
     assert again.horizon == mark_delete
     if again.horizon != first.horizon:
@@ -253,9 +253,9 @@ def test_ledger_of_a_refused_horizon_is_kept_while_served(
             NOW_MS,
         )
         cluster.store.note(topic, refused.id)
-        hold.again().acknowledge(Position(horizon.ledger, 0), refused.id)
+        hold.renew().acknowledge(Position(horizon.ledger, 0), refused.id)
         deadline = time.monotonic() + 120
-        while (told := cluster.told(topic)) is None or told.served != refused.id:
+        while (told := cluster.fetch_topic_state(topic)) is None or told.served != refused.id:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert told.ledger == good.ledger

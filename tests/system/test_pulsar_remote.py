@@ -117,7 +117,7 @@ def test_open_ledger_is_read_and_stays_open(
     assert end.entry == 8 and -1 <= end.confirmed < 8
     with (
         find_owner([pulsar.address], name.full, timeout=10) as owner,
-        owner.look(name.full) as looking,
+        owner.temporary_subscription(name.full) as looking,
     ):
         assert looking.last_message().position == Position(number, 8)
     entries = [payload for _, payload in bookies.read(ledger, 0, 8)]
@@ -243,10 +243,10 @@ def test_notes_are_stored_and_removed(store: MetadataStore) -> None:
     store.note(name, 12)
     store.note(name, 7)
     assert store.noted(name) == [7, 12]
-    store.forget(name, 7)
-    store.forget(name, 7)
+    store.delete_note(name, 7)
+    store.delete_note(name, 7)
     assert store.noted(name) == [12]
-    store.forget(name, 12)
+    store.delete_note(name, 12)
     assert store.noted(name) == []
 
 
@@ -298,7 +298,7 @@ def test_own_compacted_ledger_is_served(
 def test_missing_topics_and_brokers_are_reported(pulsar: Broker, driver: Driver) -> None:
     with find_owner([pulsar.address], topic("nowhere").full, timeout=10) as owner:
         with pytest.raises(NotALog, match="does not exist"):
-            owner.look(topic("nowhere").full)
+            owner.temporary_subscription(topic("nowhere").full)
         with pytest.raises(NotALog, match="does not exist"):
             owner.subscribe(topic("nowhere").full)
     with pytest.raises(RemoteFailed, match="invalid frame length"):

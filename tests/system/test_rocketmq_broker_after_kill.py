@@ -162,7 +162,7 @@ def _change(root: str, name: TopicPartition) -> QueueChange:
         gone.append(file)
         if kept:
             pairs.append(_write_pair(publish.staging_folder(root, name), file, kept))
-    return QueueChange(name=name, gone=gone, pairs=pairs, position=rows[-1][2].queue_offset)
+    return QueueChange(name=name, removed=gone, pairs=pairs, position=rows[-1][2].queue_offset)
 
 
 def _write_pair(folder: str, file: str, kept: list) -> Pair:  # type: ignore[type-arg]

@@ -34,7 +34,7 @@ COMMANDS = {
 def store(tmp_path: Path) -> Path:
     """A store with a queue that the cleaner has set aside."""
     root = stored(tmp_path / "store", some(60))
-    quarantine.set_aside(str(root), {QUEUE: "it was damaged"}, 0, RocketmqSystem().notes)
+    quarantine.record_failures(str(root), {QUEUE: "it was damaged"}, 0, RocketmqSystem().notes)
     return root
 
 

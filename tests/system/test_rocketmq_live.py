@@ -278,7 +278,7 @@ def test_lost_tombstones_are_reported(
     def expired() -> bool:
         client.send(filler, OutgoingMessage("f", os.urandom(500_000)))
         with RocketmqConnection(broker.address) as connection:
-            connection.ask(_DELETE_EXPIRED, {})
+            connection.request(_DELETE_EXPIRED, {})
         return client.bounds(queue)[0] >= end
 
     wait_until(expired)

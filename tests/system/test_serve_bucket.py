@@ -16,7 +16,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.server.catalog import Catalog, ServedSource
 from lastwrite.server.files import Files
-from lastwrite.storage.objects.address import asked, use
+from lastwrite.storage.objects.address import sent_requests, use
 from tests.support.kafka.logs import write_segment
 from tests.support.objects import S3, s3_server
 
@@ -51,7 +51,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 def test_first_byte_needs_few_requests(bucket: S3, offset: int) -> None:
     """Whatever the archive's size: from the start of the server to the first bytes of a fetch."""
     use(bucket.settings)
-    before = asked()
+    before = sent_requests()
     path = f"s3://{BUCKET}/kafka"
     files = Files(64 << 20)
     catalog = Catalog(
@@ -59,14 +59,14 @@ def test_first_byte_needs_few_requests(bucket: S3, offset: int) -> None:
     )
     topic = catalog.topic(TOPIC)
     assert topic is not None
-    log = topic.partitions[0].fresh()
+    log = topic.partitions[0].current()
     assert log.offset_at(-1, is_committed=False).offset == SEGMENTS * EACH
     found = log.stretch(offset, BLOCK, False, True)
     assert found is not None
     data = files.read(found.segment, found.position, min(found.size, 1024))
     files.close()
     catalog.close()
-    spent = asked() - before
+    spent = sent_requests() - before
     assert int.from_bytes(data[:8], "big") <= offset < int.from_bytes(data[:8], "big") + 10
     assert spent.gets + spent.lists <= MOST, spent
     assert spent.bytes_read <= 8 * BLOCK, spent

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CommitConflict, InvalidConfig
 from lastwrite.kafka.format.partitioner import murmur2, partition_of
@@ -80,8 +80,8 @@ def test_commit_leaves_only_objects_that_the_manifest_names(tmp_path: Path, code
     assert log.end_offset == 510
     if codec is Codec.ZSTD:
         assert lastwrite.verify(str(tmp_path)).partitions[0].reason is None
-    names = {each.key for each in place_at(folder).store.list("")}
-    seen = place_at(folder).read()
+    names = {each.key for each in partition_store_at(folder).store.list("")}
+    seen = partition_store_at(folder).read()
     assert seen is not None
     kept = {each.key for each in seen.manifest.objects}
     assert names == kept | {"manifest.json"}

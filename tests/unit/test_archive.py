@@ -165,8 +165,8 @@ def test_manifest_remembers_the_last_64_nonces() -> None:
     nonces = [archive.run().manifest.nonce for _ in range(FORMER + 3)]
     now = archive.run().manifest
     assert list(now.former) == nonces[: -FORMER - 1 : -1]
-    assert not now.has_made(nonces[2])
-    assert all(now.has_made(each) for each in [*nonces[3:], now.nonce])
+    assert not now.has_committed(nonces[2])
+    assert all(now.has_committed(each) for each in [*nonces[3:], now.nonce])
 
 
 def test_first_of_two_commits_wins_and_the_other_leaves_no_objects() -> None:
@@ -250,7 +250,7 @@ def test_commit_with_an_unknown_outcome_deletes_nothing() -> None:
 
 
 class Refusing(MemoryStore):
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         raise RemoteFailed("s3:PutObject is forbidden (403)")
 
 

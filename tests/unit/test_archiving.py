@@ -36,7 +36,7 @@ def test_journal_of_a_long_round_is_renewed(
     folder = report.partitions[0].folder
     begun = archiving.KafkaRounds()
     begun.output_folder(begun.read(folder), None)
-    where = partition_store.place_at(folder)
+    where = partition_store.partition_store_at(folder)
     (journal,) = where.store.list(where.key(partition_store.ROUNDS))
     first = journal.version
     for _ in range(1000):
@@ -60,8 +60,8 @@ def test_round_caches_only_a_few_manifests_of_a_large_archive(
     begun.output_folder(first, None)
     logs = [begun.read(folder) for folder in folders[1:]]
     assert [log.folder for log in logs] == folders[1:]
-    assert len(begun._seen) <= 5
-    assert begun._rounds[folders[0]][1].seen is begun.seen(folders[0])
+    assert len(begun._manifests) <= 5
+    assert begun._rounds[folders[0]][1].replaced is begun.manifest_of(folders[0])
 
 
 class _CompactsBefore(NoProgress):

@@ -6,7 +6,7 @@ import pytest
 
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
-from lastwrite.storage.choice import Topics, choose, is_asked, is_named
+from lastwrite.storage.choice import Topics, choose, is_named, is_selected
 
 THERE = [
     (TopicPartition(topic, partition), f"/logs/{topic}-{partition}")
@@ -74,5 +74,5 @@ def test_pattern_selects_a_topic_but_does_not_name_it() -> None:
         (["o*", "orders"], True, True),
         ("x", False, False),
     ):
-        assert is_asked(topic, ("orders",)) is asked
+        assert is_selected(topic, ("orders",)) is asked
         assert is_named(topic, ("orders",)) is named

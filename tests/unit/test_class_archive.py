@@ -83,7 +83,7 @@ def test_failed_java_leaves_no_archive_and_is_not_retried(
 
 def test_interrupted_run_leaves_the_writing_to_the_next(tmp_path: Path, jars: Path) -> None:
     java = make_java(tmp_path / "jdk")
-    class_archive(java, jars, ()).give_up()
+    class_archive(java, jars, ()).discard()
     assert class_archive(java, jars, ()).is_written
 
 

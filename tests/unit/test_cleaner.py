@@ -22,7 +22,7 @@ from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
 from lastwrite.spark.inline import INLINE
-from lastwrite.storage.quarantine import FILE, read_quarantine, set_aside
+from lastwrite.storage.quarantine import FILE, read_quarantine, record_failures
 from tests.support.files import contents
 
 COMPACT = {"cleanup.policy": "compact", "log.cleaner.backoff.ms": 50}
@@ -136,7 +136,7 @@ def test_damaged_partition_is_quarantined_and_the_others_are_cleaned(
 
 def test_successful_retry_ends_the_quarantine(tmp_path: Path) -> None:
     write(tmp_path, name("a"))
-    set_aside(
+    record_failures(
         str(tmp_path), {name("a"): "it was torn"}, time.time_ns() // 1_000_000 - 60_001, NOTES
     )
     assert rounds(clean(tmp_path)[1]) == ["a-0"]

@@ -72,4 +72,4 @@ def test_wrong_settings_at_the_start_raise(tmp_path: Path) -> None:
 def test_client_settings_are_not_passed_to_rounds() -> None:
     given = {"client.id": "x", "retention.ms": "5"}
     source = SettingsSource(KAFKA, lambda: given, None, rules_of)
-    assert source.current.names == {"retention.ms": "5"} and source.current.given == given
+    assert source.current.names == {"retention.ms": "5"} and source.current.configured == given

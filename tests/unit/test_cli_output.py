@@ -29,8 +29,8 @@ from lastwrite.errors import InvalidConfig
     ],
 )
 def test_sizes_are_formatted(size: float, said: str) -> None:
-    assert output.in_words(size) == said
-    assert output.in_words(None) == "?"
+    assert output.format_size(size) == said
+    assert output.format_size(None) == "?"
 
 
 @pytest.mark.parametrize(

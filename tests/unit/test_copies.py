@@ -9,11 +9,11 @@ from lastwrite.server.copy_store import CopyStore
 
 
 def made(copies: CopyStore, *what: object, size: int = 100) -> str:
-    place = copies.place(*what)
-    inside = Path(copies.aside(place)) / "kafka" / "orders"
+    place = copies.path_of(*what)
+    inside = Path(copies.temporary_path(place)) / "kafka" / "orders"
     inside.mkdir(parents=True)
     (inside / "log").write_bytes(bytes(size))
-    copies.keep(place)
+    copies.install(place)
     copies.used(place)
     return place
 
@@ -21,8 +21,8 @@ def made(copies: CopyStore, *what: object, size: int = 100) -> str:
 def test_same_arguments_give_the_same_place(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 1000)
     place = made(copies, "orders", 0, None)
-    assert CopyStore(str(tmp_path / "copies"), 1000).place("orders", 0, None) == place
-    assert copies.place("orders", 0, 7) != place
+    assert CopyStore(str(tmp_path / "copies"), 1000).path_of("orders", 0, None) == place
+    assert copies.path_of("orders", 0, 7) != place
     assert os.path.isdir(place)
 
 
@@ -44,7 +44,7 @@ def test_copy_larger_than_the_limit_is_the_only_one(tmp_path: Path) -> None:
 
 def test_unfinished_copy_is_deleted_at_the_next_start(tmp_path: Path) -> None:
     copies = CopyStore(str(tmp_path / "copies"), 250)
-    aside = Path(copies.aside(copies.place(1)))
+    aside = Path(copies.temporary_path(copies.path_of(1)))
     aside.mkdir()
     (aside / "half").write_bytes(b"x")
     CopyStore(str(tmp_path / "copies"), 250)

@@ -29,7 +29,7 @@ from lastwrite.reports.explanation import (
     Rule,
 )
 from lastwrite.spark.inline import INLINE
-from lastwrite.storage.quarantine import set_aside
+from lastwrite.storage.quarantine import record_failures
 from tests.support.kafka.logs import NAME, bases, read_segments, write_checkpoint
 from tests.support.kafka.model import ModelBatch, ModelRecord
 from tests.support.kafka.strategies import START_MS, Phase, append, shifted
@@ -342,7 +342,7 @@ def test_explain_names_the_process_that_has_the_lock(log: Log) -> None:
 
 def test_explain_names_a_quarantine_and_its_retry_time(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
-    set_aside(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW, NOTES)
+    record_failures(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW, NOTES)
     reason = log.reason(Rule.SET_ASIDE)
     assert reason.at_ms == NOW + 60_000 and reason.message.endswith("the disk burns")
     lastwrite.release(str(log.root))

@@ -19,7 +19,7 @@ from lastwrite.pulsar.store.exported_metadata import read_exported
 from lastwrite.pulsar.store.manifest import MANIFEST, checksum_of, read_manifest
 from lastwrite.rocketmq.format.sides import lower_consumer_offsets
 from lastwrite.rocketmq.network.route import decode_route
-from lastwrite.rocketmq.store.reading import read_commit_log, read_whole
+from lastwrite.rocketmq.store.reading import read_commit_log, read_file
 from lastwrite.storage.chunked import SegmentChunks, decode_manifest
 from lastwrite.storage.quarantine import FILE, read_quarantine
 from tests.support.rocketmq.stores import shop
@@ -123,7 +123,7 @@ def test_small_index_file_needs_little_memory_for_a_large_size(tmp_path: Path) -
     limit = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + (512 << 20), limit[1]))
     try:
-        assert len(read_whole(file, 1 << 30)) == 1 << 14
+        assert len(read_file(file, 1 << 30)) == 1 << 14
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limit)
 

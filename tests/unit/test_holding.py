@@ -239,7 +239,7 @@ def test_transaction_commits_positions_with_its_marker() -> None:
     )
     found = OffsetCommits()
     found.take(each for _, each in iter_batches(log))
-    assert {place: each.offset for place, each in found.known.items()} == {one: 10, two: 50}
+    assert {place: each.offset for place, each in found.offsets.items()} == {one: 10, two: 50}
 
 
 def test_positions_of_all_versions_are_decoded() -> None:

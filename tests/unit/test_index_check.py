@@ -177,7 +177,7 @@ def first_lie(
     end: int = 99,
     first_open: int | None = 33,
 ) -> BadIndexEntry | None:
-    return TransactionIndexCheck(TRANSACTIONS, first_open).first_lie(entries, base, end)
+    return TransactionIndexCheck(TRANSACTIONS, first_open).first_bad_entry(entries, base, end)
 
 
 def test_correct_transaction_index_passes() -> None:
@@ -188,7 +188,7 @@ def test_correct_transaction_index_passes() -> None:
     assert first_lie([(7, 12, 25, 3), (8, 20, 30, 31)]) is None  # a reader searches on
     assert first_lie(RIGHT[:1], 0, 30) is None and first_lie(RIGHT[1:], 30) is None
     assert first_lie([], 0, 25) is None and first_lie([], 31) is None
-    assert TransactionIndexCheck(TRANSACTIONS[:0], None).first_lie([], 0, 99) is None
+    assert TransactionIndexCheck(TRANSACTIONS[:0], None).first_bad_entry([], 0, 99) is None
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_entries_below_the_log_start_are_ignored() -> None:
     def contradiction(
         entries: list[tuple[int, int, int, int]], log_start: int
     ) -> BadIndexEntry | None:
-        return TransactionIndexCheck(TRANSACTIONS, None, log_start).first_lie(entries, 0, 99)
+        return TransactionIndexCheck(TRANSACTIONS, None, log_start).first_bad_entry(entries, 0, 99)
 
     assert contradiction(RIGHT[1:], 19) is not None and contradiction(RIGHT[1:], 20) is None
     assert (

@@ -131,8 +131,8 @@ def test_program_that_is_not_java_is_skipped(tmp_path: Path) -> None:
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o755)
-    assert java.ask_java(str(program), "PATH") is None
-    assert java.ask_java(str(tmp_path / "missing"), "PATH") is None
+    assert java.query_java(str(program), "PATH") is None
+    assert java.query_java(str(tmp_path / "missing"), "PATH") is None
 
 
 def test_settings_of_the_user_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

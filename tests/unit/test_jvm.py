@@ -91,9 +91,9 @@ def test_death_of_the_jvm_is_explained(limit: str | None, monkeypatch: pytest.Mo
     monkeypatch.setattr(jvm, "memory_kill_since", lambda before: limit)
     monkeypatch.setattr(jvm, "_SECONDS_TO_DIE", 0.2)
     with subprocess.Popen(["sleep", "60"]) as one._process:
-        assert one.death() is None
+        assert one.find_death() is None
         one._process.kill()
-        death = one.death()
+        death = one.find_death()
     assert death is not None and death.for_memory == (limit is not None)
     killed = "Spark's JVM was killed by signal 9"
     assert death.problem == (
@@ -104,5 +104,5 @@ def test_death_of_the_jvm_is_explained(limit: str | None, monkeypatch: pytest.Mo
         ("exit 3", "with status 3"),
     ):
         with subprocess.Popen(["sh", "-c", command]) as one._process:
-            death = one.death()
+            death = one.find_death()
         assert death is not None and said in death.problem

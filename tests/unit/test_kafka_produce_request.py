@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.network.messages import APIS, made
+from lastwrite.kafka.network.messages import APIS, build_message
 from lastwrite.kafka.network.produce import (
     ProduceBatch,
     ProduceResult,
@@ -49,7 +49,7 @@ def test_produce_request_contains_its_arguments(version: int, append: ProduceBat
 
 def answer(version: int, name: str, error: int, offset: int, words: list[str]) -> bytes:
     module = message("response", version)
-    part = made(
+    part = build_message(
         module,
         "PartitionProduceResponse",
         index=3,
@@ -60,13 +60,15 @@ def answer(version: int, name: str, error: int, offset: int, words: list[str]) -
         record_errors=()
         if version < 8
         else tuple(
-            made(module, "BatchIndexAndErrorMessage", batch_index=n, batch_index_error_message=word)
+            build_message(
+                module, "BatchIndexAndErrorMessage", batch_index=n, batch_index_error_message=word
+            )
             for n, word in enumerate(words[1:])
         ),
         error_message=words[0] if words else None,
     )
-    topic = made(module, "TopicProduceResponse", name=name, partition_responses=(part,))
-    whole = made(
+    topic = build_message(module, "TopicProduceResponse", name=name, partition_responses=(part,))
+    whole = build_message(
         module,
         "ProduceResponse",
         responses=(topic,),

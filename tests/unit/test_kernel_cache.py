@@ -39,14 +39,14 @@ def test_unwritable_folders_are_skipped(tmp_path: Path) -> None:
 
 def test_compilation_is_reported_once(tmp_path: Path) -> None:
     told = (
-        "from lastwrite.encoding.kernel_cache import tell_of_compiling\n"
+        "from lastwrite.encoding.kernel_cache import report_if_compiling\n"
         "def say(text): print(text)\n"
-        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
-        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+        "report_if_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+        "report_if_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
         "from lastwrite.encoding.checksum import crc32\n"
         "import numpy as np\n"
         "crc32(np.zeros(8, np.uint8), 0, 8)\n"
-        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+        "report_if_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
     )
     command = [sys.executable, "-c", told]
     cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -17,7 +17,7 @@ import lastwrite
 from lastwrite.cleaner.events import Event, PartitionQuarantined, RoundEnded
 from lastwrite.cli.clean import event_line
 from lastwrite.cli.plan import keyless_line
-from lastwrite.config.keyless import is_refused
+from lastwrite.config.keyless import is_over_limit
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import ControlType, encode_batch
@@ -164,7 +164,9 @@ def test_keyless_counts_equal_the_model(
     data = sum(map(len, drawn))
     assert told.keyless_records == len(missing)
     assert told.first_keyless_offset == (missing[0] if missing else None)
-    assert told.is_keyless == (len(missing) > most * data) == is_refused(len(missing), data, most)
+    assert (
+        told.is_keyless == (len(missing) > most * data) == is_over_limit(len(missing), data, most)
+    )
     if told.is_keyless:
         assert contents(folder) == before
     else:

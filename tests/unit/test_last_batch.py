@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lastwrite.kafka.store.last_batch import behind, last_of
+from lastwrite.kafka.store.last_batch import batches_from, last_of
 from lastwrite.model.columns import BATCH, IS_OLD, NO_HORIZON, BatchTable
 
 DATA = np.arange(100, dtype=np.uint8)
@@ -25,9 +25,9 @@ BEFORE = last_of(DATA, table((0, 5, 5), (5, 10, 5)))
 
 
 def test_same_batch_is_skipped() -> None:
-    left, is_another = behind(BEFORE, 10, DATA, table((5, 10, 5), (10, 12, 2), at=10), False)
+    left, is_another = batches_from(BEFORE, 10, DATA, table((5, 10, 5), (10, 12, 2), at=10), False)
     assert left["base_offset"].tolist() == [10] and not is_another
-    left, is_another = behind(BEFORE, 10, DATA, table((10, 12, 2), at=20), False)
+    left, is_another = batches_from(BEFORE, 10, DATA, table((10, 12, 2), at=20), False)
     assert len(left) == 1 and not is_another  # a cleaner took it
 
 
@@ -45,20 +45,20 @@ def test_same_batch_is_skipped() -> None:
 def test_other_batch_is_recognised(
     row: tuple[int, int, int], compacts: bool, is_another: bool
 ) -> None:
-    assert behind(BEFORE, 10, DATA, table(row, at=50), compacts)[1] is is_another
+    assert batches_from(BEFORE, 10, DATA, table(row, at=50), compacts)[1] is is_another
 
 
 def test_delete_horizon_marks_a_cleaned_batch() -> None:
     found = table((5, 10, 5), at=50)
     found["horizon"] = 7
-    assert not behind(BEFORE, 10, DATA, found, True)[1]
-    assert behind(BEFORE, 10, DATA, found, False)[1]
+    assert not batches_from(BEFORE, 10, DATA, found, True)[1]
+    assert batches_from(BEFORE, 10, DATA, found, False)[1]
 
 
 def test_older_formats_are_not_compared() -> None:
     found = table((5, 10, 5), at=50)
     found["flags"] = IS_OLD
     assert last_of(DATA, found) is None
-    assert not behind(BEFORE, 10, DATA, found, False)[1]
-    left, is_another = behind(None, 10, DATA, table((5, 10, 5), (10, 12, 2)), False)
+    assert not batches_from(BEFORE, 10, DATA, found, False)[1]
+    left, is_another = batches_from(None, 10, DATA, table((5, 10, 5), (10, 12, 2)), False)
     assert len(left) == 1 and not is_another

@@ -82,7 +82,7 @@ def attempt(root: Path, *partitions: int) -> str:
 
 def test_root_locked_by_a_broker_is_refused(tmp_path: Path) -> None:
     with other_process(_AS_A_BROKER, tmp_path) as broker:
-        assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [C])
+        assert lock.is_locked(str(tmp_path)) and lock.is_locked(str(tmp_path), [C])
         with (
             pytest.raises(LogHeld, match="stop the broker first") as raised,
             lock.hold(str(tmp_path), [A]),
@@ -91,7 +91,7 @@ def test_root_locked_by_a_broker_is_refused(tmp_path: Path) -> None:
         assert raised.value.path == str(tmp_path / ".lock")
         assert f"the log root is locked by a broker (process {broker.pid})" in str(raised.value)
         with pytest.raises(LogHeld):
-            lock.reject_if_held(str(tmp_path))
+            lock.reject_if_locked(str(tmp_path))
         with pytest.raises(LogHeld), lock.root_turn(str(tmp_path)):
             pass
         with lock.try_lock(str(tmp_path), [A, B]) as got:
@@ -102,11 +102,11 @@ def test_root_locked_by_a_broker_is_refused(tmp_path: Path) -> None:
 
 def test_another_process_locks_only_its_partitions(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path) as run:
-        assert lock.is_held(str(tmp_path), [A]) and not lock.is_held(str(tmp_path), [B, C])
-        assert lock.is_held(str(tmp_path)), "some of it is"
+        assert lock.is_locked(str(tmp_path), [A]) and not lock.is_locked(str(tmp_path), [B, C])
+        assert lock.is_locked(str(tmp_path)), "some of it is"
         assert lock.broker_of(str(tmp_path)) is None
         with pytest.raises(LogHeld, match=rf"a-0 is locked by another run \(process {run.pid}\)"):
-            lock.reject_if_held(str(tmp_path), [B, A])
+            lock.reject_if_locked(str(tmp_path), [B, A])
         with lock.hold(str(tmp_path), [B, C]):
             assert attempt(tmp_path, 0).count(f"process {run.pid}") == 1
             assert f"process {os.getpid()}" in attempt(tmp_path, 1)
@@ -118,13 +118,13 @@ def test_lock_of_several_partitions_is_all_or_nothing(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path):
         with pytest.raises(LogHeld), lock.hold(str(tmp_path), [A, B, C]):
             pass
-        assert not lock.is_held(str(tmp_path), [B, C])
+        assert not lock.is_locked(str(tmp_path), [B, C])
         assert attempt(tmp_path, 1) == "got it"
 
 
 def test_killed_process_releases_its_locks(tmp_path: Path) -> None:
     with other_process(_AS_A_RUN, tmp_path) as run:
-        assert lock.is_held(str(tmp_path), [A])
+        assert lock.is_locked(str(tmp_path), [A])
         os.kill(run.pid, signal.SIGKILL)
         run.wait()
         with lock.hold(str(tmp_path), [A]):
@@ -141,16 +141,16 @@ def test_lock_on_one_partition_prevents_a_broker_start(tmp_path: Path) -> None:
 
 
 def test_check_of_an_unlocked_root_creates_no_file(tmp_path: Path) -> None:
-    lock.reject_if_held(str(tmp_path))
+    lock.reject_if_locked(str(tmp_path))
     assert not (tmp_path / ".lock").exists(), "looking makes no file"
     (tmp_path / ".lock").touch()
-    assert not lock.is_held(str(tmp_path)) and not lock.is_held(str(tmp_path), [A])
+    assert not lock.is_locked(str(tmp_path)) and not lock.is_locked(str(tmp_path), [A])
 
 
 def test_own_lock_excludes_other_processes_and_the_same_process(tmp_path: Path) -> None:
     with lock.hold(str(tmp_path), [A]):
         assert lock.holds(str(tmp_path), A) and not lock.holds(str(tmp_path), B)
-        assert lock.is_held(str(tmp_path)) and lock.is_held(str(tmp_path), [A])
+        assert lock.is_locked(str(tmp_path)) and lock.is_locked(str(tmp_path), [A])
         with (
             pytest.raises(LogHeld, match="in this process"),
             lock.hold(str(tmp_path / "." / ""), [B, A]),
@@ -162,7 +162,7 @@ def test_own_lock_excludes_other_processes_and_the_same_process(tmp_path: Path) 
         # have.
         assert "another run" in attempt(tmp_path, 0)
         assert attempt(tmp_path, 1) == "got it"
-    assert not lock.is_held(str(tmp_path))
+    assert not lock.is_locked(str(tmp_path))
     assert attempt(tmp_path, 0, 1) == "got it"
 
 
@@ -191,7 +191,7 @@ def test_root_turn_waits_but_locks_no_partition(tmp_path: Path) -> None:
         other = threading.Thread(target=second)
         other.start()
         assert attempt(tmp_path, 0) == "got it"
-        assert not lock.is_held(str(tmp_path))
+        assert not lock.is_locked(str(tmp_path))
         time.sleep(0.05)
         order.append("first")
     other.join()

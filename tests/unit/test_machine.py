@@ -150,9 +150,9 @@ def test_children_have_a_higher_kill_score_than_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_PROC", tmp_path)
-    machine.go_first_for_memory()  # not on this system
+    machine.raise_oom_score()  # not on this system
     (tmp_path / "self").mkdir()
     for now, then in (("0\n", "250"), ("-500\n", "-250"), ("900\n", "1000")):
         (tmp_path / "self/oom_score_adj").write_text(now)
-        machine.go_first_for_memory()
+        machine.raise_oom_score()
         assert (tmp_path / "self/oom_score_adj").read_text() == then

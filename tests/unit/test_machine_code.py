@@ -12,7 +12,7 @@ import pytest
 
 from lastwrite.encoding import machine_code
 from lastwrite.encoding.kernel import Kernel, njit
-from lastwrite.encoding.kernel_cache import keep_code, kept_code, may_keep_code
+from lastwrite.encoding.kernel_cache import load_code, may_keep_code, store_code
 from lastwrite.encoding.machine_code import CodeOf
 from lastwrite.model.columns import BATCH
 
@@ -77,8 +77,10 @@ def arguments() -> tuple[Any, ...]:
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """What is kept, in place of files beside this one."""
     files: dict[str, bytes] = {}
-    monkeypatch.setattr(machine_code, "kept_code", lambda _, name: files.get(name, b""))
-    monkeypatch.setattr(machine_code, "keep_code", lambda _, name, code: files.update({name: code}))
+    monkeypatch.setattr(machine_code, "load_code", lambda _, name: files.get(name, b""))
+    monkeypatch.setattr(
+        machine_code, "store_code", lambda _, name, code: files.update({name: code})
+    )
     return files
 
 
@@ -145,14 +147,14 @@ def test_unsupported_call_falls_back_to_numba(kept: dict[str, bytes]) -> None:
 
 
 def test_code_is_stored_beside_the_source(tmp_path: Path) -> None:
-    keep_code("lastwrite.encoding.checksum", "a-test", b"machine code")
+    store_code("lastwrite.encoding.checksum", "a-test", b"machine code")
     file = Path(machine_code.__file__).parent / "__pycache__/checksum.a-test.code"
     try:
-        assert file.read_bytes() == kept_code("lastwrite.encoding.checksum", "a-test")
+        assert file.read_bytes() == load_code("lastwrite.encoding.checksum", "a-test")
     finally:
         file.unlink()
-    assert kept_code("lastwrite.encoding.checksum", "a-test") == b""
-    keep_code("lastwrite.not_there.at_all", "a-test", b"nowhere to keep it")
+    assert load_code("lastwrite.encoding.checksum", "a-test") == b""
+    store_code("lastwrite.not_there.at_all", "a-test", b"nowhere to keep it")
 
 
 def test_calls_with_usual_and_other_arguments_agree(

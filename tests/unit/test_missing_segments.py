@@ -175,7 +175,7 @@ def test_server_refuses_only_the_missing_offsets(
     (found,) = source.found(["t"])
     partition = ServedPartition(found[0], found[2], Files(1 << 20), told.append, config)
     for offset in (0, 15, 30, 49):
-        stretch = partition.again().stretch(offset, 1 << 20, False, True)
+        stretch = partition.reread().stretch(offset, 1 << 20, False, True)
         assert stretch is not None and stretch.segment.base_offset == offset // 10 * 10
     if policy is None or config:
         after = partition.log().stretch(25, 1 << 20, False, True)

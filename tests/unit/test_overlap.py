@@ -13,9 +13,9 @@ from lastwrite.storage.parallel_sync import (
     DiskWork,
     Steps,
     overlapped,
+    run_parallel,
     run_steps_serially,
     side_by_side,
-    together,
 )
 
 
@@ -62,12 +62,12 @@ def failing(error: Exception) -> DiskWork:
 
 def test_syncs_run_concurrently() -> None:
     everybody = threading.Barrier(16, timeout=60)
-    assert together([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
+    assert run_parallel([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
 
 
 def test_each_sync_has_its_own_error() -> None:
     errors = [OSError(n) if n % 3 == 0 else None for n in range(50)]
-    assert together([failing(error) if error else lambda: None for error in errors]) == errors
+    assert run_parallel([failing(error) if error else lambda: None for error in errors]) == errors
 
 
 def test_failing_work_does_not_stop_the_steps_of_the_others() -> None:

@@ -161,7 +161,7 @@ def test_unit_of_a_dead_task_is_repeated(scratch: Path, monkeypatch: pytest.Monk
     def around(serve: Callable[[int], None], number: int) -> None:
         if number == 0:  # takes one, dies, and is begun again
             tasks = Tasks(str(next(scratch.glob("*/meeting"))), number)
-            until(lambda: tasks.take(tasks.look() or []) is not None)
+            until(lambda: tasks.take(tasks.list_tasks() or []) is not None)
             tasks.close()
             died.append(number)
             monkeypatch.setattr(persistent_job, "is_repeated", lambda: True)
@@ -203,15 +203,15 @@ def test_notification_to_the_wrong_task_is_forwarded() -> None:
     one, two = Tasks(meeting.folder, 0), Tasks(meeting.folder, 1)
     meeting.submit("1", b"")
     two.wait(0)
-    seen = two.look()  # before the second is there
+    seen = two.list_tasks()  # before the second is there
     meeting.submit("2", b"")
     one.wait(0)  # hears of the second, and takes the first
-    assert one.take(one.look() or []) == "1.0"
+    assert one.take(one.list_tasks() or []) == "1.0"
     assert seen is not None and two.take(seen) is None
     begin = time.monotonic()
     two.wait(30)
     assert time.monotonic() - begin < 10
-    assert two.take(two.look() or []) == "2.1"
+    assert two.take(two.list_tasks() or []) == "2.1"
     one.close()
     two.close()
     meeting.end(0)

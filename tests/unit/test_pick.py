@@ -75,7 +75,7 @@ def test_retention_comes_after_rounds() -> None:
 
 
 def test_damaged_partition_is_tried_last() -> None:
-    damaged = replace(candidate("a", due=False), trouble="bytes contradict")
+    damaged = replace(candidate("a", due=False), problem="bytes contradict")
     assert names(in_order([damaged, candidate("b", 0.1)], (), {}, NOW_MS, False)) == "b a"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastwrite.kafka.rules.producers import ProducerStates, active, kept_batches
+from lastwrite.kafka.rules.producers import ProducerStates, active, required_batches
 from lastwrite.model.log import AbortedTransaction, ProducerState
 
 DAY_MS = 86_400_000
@@ -89,9 +89,9 @@ def test_idle_producer_expires_unless_its_transaction_is_open() -> None:
 
 def test_last_batch_and_last_marker_of_each_producer_are_kept() -> None:
     data, marker = ProducerState(9, 2, 4, 0), ProducerState(5, 3, -1, 0)
-    offsets, markers = kept_batches(
+    offsets, markers = required_batches(
         (data, marker, ProducerState(1, 0, 700, 0), ProducerState(2, 1, -1, 0))
     )
     assert (offsets.tolist(), markers.tolist()) == ([4, 700], [[2, 1], [5, 3]])
-    offsets, markers = kept_batches(())
+    offsets, markers = required_batches(())
     assert (offsets.shape, markers.shape, markers.dtype.name) == ((0,), (0, 2), "int64")

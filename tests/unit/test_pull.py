@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.rocketmq.rules.pull import FileOffsets, PullResult, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import FileOffsets, PullResult, PullStatus, answer, count_pulled
 
 R = FileOffsets
 
@@ -71,11 +71,13 @@ def test_client_code_depends_on_the_requested_offset(
 
 
 def test_number_of_messages_in_a_response_is_limited() -> None:
-    assert taken([]) == 0
-    assert taken([300_000, 1]) == 1  # the first always goes
-    assert taken([100] * 50) == 32
-    assert taken([100] * 50, max_messages=7) == 7
-    assert taken([100] * 50, on_disk=True) == 8
-    assert taken([60_000, 6_000], on_disk=True) == 1
-    assert taken([200_000, 62_144, 1]) == 2
-    assert taken([60, 40, 1], max_bytes=5) == 2  # a client cannot ask for less than 100 bytes
+    assert count_pulled([]) == 0
+    assert count_pulled([300_000, 1]) == 1  # the first always goes
+    assert count_pulled([100] * 50) == 32
+    assert count_pulled([100] * 50, max_messages=7) == 7
+    assert count_pulled([100] * 50, on_disk=True) == 8
+    assert count_pulled([60_000, 6_000], on_disk=True) == 1
+    assert count_pulled([200_000, 62_144, 1]) == 2
+    assert (
+        count_pulled([60, 40, 1], max_bytes=5) == 2
+    )  # a client cannot ask for less than 100 bytes

@@ -175,7 +175,7 @@ def test_entries_are_assigned_to_the_bookies_of_their_ensemble(
     expected = [(entry, tried.bookies_of(entry)) for entry in range(first, first + count)]
     found = [
         (entry, turn[entry % len(turn)])
-        for begin, behind, turn in tried.turns(first, first + count)
+        for begin, behind, turn in tried.by_ensemble(first, first + count)
         for entry in range(begin, behind)
     ]
     assert found == expected
@@ -389,7 +389,7 @@ def test_entry_that_no_bookie_has_intact_is_skipped(contradiction: str, lost: se
     ):
         with pytest.raises(CorruptLog):
             list(bookies.read(ledger(one, two), 0, 40))
-        found = dict(bookies.read_whole(ledger(one, two), 0, 40))
+        found = dict(bookies.read_intact(ledger(one, two), 0, 40))
     assert found == {entry: data for entry, data in enumerate(EXPECTED) if entry not in lost}
 
 
@@ -409,7 +409,7 @@ def test_entry_on_an_unavailable_bookie_is_not_a_gap(contradiction: str, damage:
         for quorum in (one, two), (two, one), (one, "127.0.0.1:1"):
             found: list[int] = []
             with pytest.raises(RemoteFailed, match="entry 7 of ledger 7 cannot be read"):
-                found.extend(entry for entry, _ in bookies.read_whole(ledger(*quorum), 0, 40))
+                found.extend(entry for entry, _ in bookies.read_intact(ledger(*quorum), 0, 40))
             assert found == list(range(7))
 
 
@@ -421,7 +421,7 @@ def test_damaged_entry_keeps_the_connection_open() -> None:
         return (LIES["a changed byte"] if entry == 3 else honest)(operation, ledger, entry)
 
     with bookie(damaged) as one, Bookies(lambda address: address, timeout=1.0) as bookies:
-        assert len(list(bookies.read_whole(ledger(one), 0, 40))) == 40
+        assert len(list(bookies.read_intact(ledger(one), 0, 40))) == 40
     assert (
         len(talks) == 2
     )  # the one that is read ahead from, and one that asks for entry 3 once more
@@ -430,4 +430,4 @@ def test_damaged_entry_keeps_the_connection_open() -> None:
 def test_metadata_without_bookies_is_refused() -> None:
     with Bookies(lambda address: address, timeout=1.0) as bookies:
         with pytest.raises(CorruptLog, match="write quorum"):
-            list(bookies.read_whole(ledger(), 0, 3))
+            list(bookies.read_intact(ledger(), 0, 3))

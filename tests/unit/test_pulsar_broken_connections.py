@@ -79,7 +79,7 @@ def test_stop_ends_the_retries_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise PulsarConnectionBroken("the connection broke")
 
     asked, name = threading.Event(), TopicName.parse("persistent://public/default/t")
-    monkeypatch.setattr(fetch, "looking_at", contextmanager(look))
+    monkeypatch.setattr(fetch, "temporary_subscription", contextmanager(look))
     monkeypatch.setattr(PulsarFollowResult, "_names", lambda self, cluster: [name])
     config = {"metadataStoreUrl": "zk:localhost:1", "default.api.timeout.ms": "3600000"}
     follow = PulsarFollowResult(

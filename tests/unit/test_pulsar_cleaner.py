@@ -17,7 +17,7 @@ import lastwrite
 from lastwrite.cleaner.events import DaemonNote, Event, PartitionQuarantined, RoundEnded
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cli.clean import event_line
-from lastwrite.cli.output import in_words
+from lastwrite.cli.output import format_size
 from lastwrite.cli.plan import _backlog_lines
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
@@ -196,7 +196,8 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
     whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
     [report] = whole.partitions
     assert list(_backlog_lines(whole))[1].endswith(
-        f"{in_words(sum(sizes))} in 2 segments are entirely below the horizon; {in_words(sizes[0])} in 1 segment "
+        f"{format_size(sum(sizes))} in 2 segments are entirely below the horizon; "
+        f"{format_size(sizes[0])} in 1 segment "
         "could be deleted; held by retention: ledger 12: the ledger was closed 30000 ms ago, and "
         "the retention time is 60000 ms"
     )

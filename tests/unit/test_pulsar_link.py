@@ -46,7 +46,7 @@ from lastwrite.pulsar.network.identity import PulsarCredentials
 from lastwrite.pulsar.network.link import Link
 from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.pulsar.network.rocksdb import decode_value
-from lastwrite.pulsar.network.start_tls import BookieResponse, Header, ask_for_tls
+from lastwrite.pulsar.network.start_tls import BookieResponse, Header, request_tls
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.network.zookeeper import digest_of_user, parse_store_url
 from lastwrite.pulsar.rules.live_settings import Login, TlsFiles
@@ -290,7 +290,7 @@ def test_tls_connection_never_falls_back_to_plain_text() -> None:
     with pytest.raises(RemoteFailed, match="does not accept TLS"):
         _named(plain, in_tls, "t")
     with pytest.raises(RemoteFailed, match="an address without TLS"):
-        topic_in_memory("http://a:1", TopicName.parse("t"), PulsarCredentials(wants_tls=True))
+        topic_in_memory("http://a:1", TopicName.parse("t"), PulsarCredentials(requires_tls=True))
 
 
 def test_bookie_without_tls_is_reported() -> None:
@@ -307,7 +307,7 @@ def test_bookie_without_tls_is_reported() -> None:
         (babble, "the answer is not a bookie's"),
     ):
         with listening(answer) as address, pytest.raises(RemoteFailed, match=said):
-            Link(address, "bookie", 5, tls_context(TlsFiles()), ask_for_tls).open("asking")
+            Link(address, "bookie", 5, tls_context(TlsFiles()), request_tls).open("asking")
 
 
 def test_server_without_tls_is_reported() -> None:

@@ -25,7 +25,7 @@ from lastwrite.pulsar.look import reader
 from lastwrite.pulsar.look.chunks import MOST_GROUPS, ChunkGroups
 from lastwrite.pulsar.look.read import TopicReading
 from lastwrite.pulsar.store.reading import LedgerMoved
-from lastwrite.pulsar.store.view import look
+from lastwrite.pulsar.store.view import read_view
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.folders import START_MS, batch, single, write_compacted, write_ledger
 from tests.support.pulsar.topics import topic_folder
@@ -283,7 +283,7 @@ def test_reader_retries_if_the_compacted_ledger_vanishes(
     newer = iter(((14, Position(10, 2)), (15, Position(12, 0)), (16, Position(12, 0))))
 
     def and_then_a_newer_one(*given: Any) -> Any:
-        seen = look(*given)
+        seen = read_view(*given)
         for ledger, horizon in newer:
             write_compacted(
                 folder, ledger, [(Position(10, 1), single("a", f"of {ledger}"))], horizon
@@ -291,7 +291,7 @@ def test_reader_retries_if_the_compacted_ledger_vanishes(
             break
         return seen
 
-    monkeypatch.setattr(reader, "look", and_then_a_newer_one)
+    monkeypatch.setattr(reader, "read_view", and_then_a_newer_one)
     reading = reading_of(folder, read_compacted=True)
     assert [value_of(row) for row in reading] == [b"of 16"]
     assert reading.horizons[-1] == "12:0"
@@ -320,7 +320,7 @@ def test_reader_gives_up_on_a_folder_that_keeps_changing(
     def never(*given: Any) -> Any:
         raise LedgerMoved
 
-    monkeypatch.setattr(reader, "look", never)
+    monkeypatch.setattr(reader, "read_view", never)
     with pytest.raises(CorruptLog, match="replaced faster"):
         list(reading_of(folder, read_compacted=True))
 

@@ -130,7 +130,7 @@ def test_manifest_follows_the_cluster(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.fetch(10, metadata(), enumerate(RAW))
         mirror.fetch(77, COMPACTED, enumerate(records))
-        mirror.keep_metadata(info.encode())
+        mirror.write_metadata(info.encode())
         mirror.is_compacted(77, Position(10, 2))
         found = mirror.manifest
         assert found is not None

@@ -44,7 +44,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def ask(address: str, timeout: float = 5.0) -> Command:
     with RocketmqConnection(address, timeout) as connection:
-        return connection.ask(105, {"topic": "t"}, doing="requesting the route of t")
+        return connection.request(105, {"topic": "t"}, doing="requesting the route of t")
 
 
 def test_silence_ends_with_the_timeout() -> None:

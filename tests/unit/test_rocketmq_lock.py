@@ -70,10 +70,10 @@ def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
 def test_store_served_by_a_broker_is_refused_to_writers(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
-            lock.reject_if_held(str(root), names)  # to read
+            lock.reject_if_locked(str(root), names)  # to read
         with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(root), [T0]):
             pass
-        with pytest.raises(LogHeld), lock.turn(str(root)):
+        with pytest.raises(LogHeld), lock.exclusive(str(root)):
             pass
         with lock.try_lock(str(root), [T0, T1]) as got:
             assert not got
@@ -146,7 +146,7 @@ def test_round_blocks_a_broker_but_not_rounds_on_other_queues(root: Path) -> Non
             [sys.executable, "-c", _BROKER, str(root)], capture_output=True, text=True, check=False
         )
         assert refused.returncode == 1 and "BlockingIOError" in refused.stderr
-        with lock.hold(str(root), [T1]), lock.turn(str(root)):
+        with lock.hold(str(root), [T1]), lock.exclusive(str(root)):
             assert lock.broker_of(str(root)) is None
         with (
             pytest.raises(LogHeld, match=rf"t-0 is locked by another run \(process {run.pid}\)"),
@@ -154,8 +154,8 @@ def test_round_blocks_a_broker_but_not_rounds_on_other_queues(root: Path) -> Non
         ):
             pass
         with pytest.raises(LogHeld):
-            lock.reject_if_held(str(root))
-        lock.reject_if_held(str(root), [T1])
+            lock.reject_if_locked(str(root))
+        lock.reject_if_locked(str(root), [T1])
         assert lock.broker_of(str(root)) is None
     with other_process(_BROKER, root):
         pass
@@ -166,10 +166,10 @@ def test_two_rounds_of_one_process_take_turns(root: Path) -> None:
     inside, order = threading.Event(), []
 
     def other() -> None:
-        with lock.hold(str(root), [T1]), lock.turn(str(root)):
+        with lock.hold(str(root), [T1]), lock.exclusive(str(root)):
             order.append("other")
 
-    with lock.hold(str(root), [T0]), lock.turn(str(root)):
+    with lock.hold(str(root), [T0]), lock.exclusive(str(root)):
         thread = threading.Thread(target=other)
         thread.start()
         inside.wait(0.1)
@@ -183,7 +183,7 @@ def test_starting_broker_is_recognised_by_its_open_file(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locking, "_OPEN_S", 0.1)
-    with lock.hold(str(root), [T0]), lock.turn(str(root)):
+    with lock.hold(str(root), [T0]), lock.exclusive(str(root)):
         with lock.unopened(str(root)):
             pass
         with other_process(_OPENED, root):
@@ -210,7 +210,7 @@ def test_other_round_with_the_file_open_is_not_a_broker(root: Path) -> None:
     with (
         other_process(_RUN, root),
         lock.hold(str(root), [T1]),
-        lock.turn(str(root)),
+        lock.exclusive(str(root)),
         lock.unopened(str(root)),
     ):
         pass
@@ -231,7 +231,7 @@ def test_unclean_store_is_refused_without_the_option(root: Path) -> None:
 
 
 def test_lock_file_is_created_only_for_a_round(tmp_path: Path) -> None:
-    lock.reject_if_held(str(tmp_path))
+    lock.reject_if_locked(str(tmp_path))
     assert not os.listdir(tmp_path)
     with lock.hold(str(tmp_path), [T0]):
         assert os.listdir(tmp_path) == ["lock"]

@@ -169,7 +169,7 @@ def test_inconsistent_change_is_refused_before_the_store_changes(root: Path) -> 
     old = without_staged(root)
 
     def change(*pairs: Pair, gone: tuple[str, ...] = ()) -> QueueChange:
-        return QueueChange(name=T0, gone=gone, pairs=pairs)
+        return QueueChange(name=T0, removed=gone, pairs=pairs)
 
     wrong = {
         "already exists and is not replaced": lambda: change(made(root, 0, [1])),

@@ -249,7 +249,7 @@ def believed(root: Path, base: int) -> object:
     scans = [
         FileCachedScan(found.path, found.bits, found.identity, piece) for piece in found.pieces
     ]
-    return found.pieces if all(scan.is_true(log_path) for scan in scans) else None
+    return found.pieces if all(scan.is_valid(log_path) for scan in scans) else None
 
 
 def test_changed_or_truncated_scan_file_is_ignored(tmp_path: Path) -> None:

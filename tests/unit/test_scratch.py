@@ -148,7 +148,7 @@ def test_single_task_leaves_no_scratch_files(
 
     monkeypatch.setattr(folder_exchange, "_weight_of", lambda plan: 1)
     plans: list[Any] = [None]
-    assert not list(folder_exchange._take_whole(work, share, 1, plans))
+    assert not list(folder_exchange._collect_one_stage(work, share, 1, plans))
     assert seen == [["memory", "disk"]]
     assert not list(disk.iterdir())
     assert not list(home.iterdir())

@@ -48,7 +48,7 @@ def test_concurrent_requests_share_one_listing(tmp_path: Path) -> None:
         partition.go_on.set()
         found = {id(each.result(20)) for each in asked}
     assert len(found) == partition.listings == 1
-    assert partition.again() is not partition.again()
+    assert partition.reread() is not partition.reread()
 
 
 def _served(folder: Path, told: list[str], *numbers: int) -> Catalog:
@@ -57,7 +57,7 @@ def _served(folder: Path, told: list[str], *numbers: int) -> Catalog:
             CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", folder / f"t-{number}"
         )
     source = ServedSource(str(folder), system_named("kafka"))
-    return Catalog([source], (), Files(1 << 20), tell=told.append)
+    return Catalog([source], (), Files(1 << 20), notify=told.append)
 
 
 def _partitions(catalog: Catalog, id: bytes) -> list[list[int]]:
@@ -150,11 +150,11 @@ def test_many_gaps_are_logged_once_while_they_last(tmp_path: Path) -> None:
         TopicPartition("t", 0), str(tmp_path / "t-0"), Files(1), told.append
     )
     for _ in range(3):
-        partition.again()
+        partition.reread()
     assert len(told) == len(set(told)) == 119
     write_segment(tmp_path / "t-0", 1, [batch(1)])
-    partition.again()
+    partition.reread()
     for path in (tmp_path / "t-0").glob("00000000000000000001.*"):
         path.unlink()
-    partition.again()
+    partition.reread()
     assert len(told) == 120 and told[-1] in told[:-1]

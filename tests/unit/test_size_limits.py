@@ -13,7 +13,7 @@ import pytest
 from kio.serial import entity_writer
 
 from lastwrite.errors import CorruptLog
-from lastwrite.kafka.network.messages import decode, made, schema
+from lastwrite.kafka.network.messages import build_message, decode, schema
 from lastwrite.kafka.network.size_limits import _struct_of, checked
 from lastwrite.server.messages import APIS, ClientRequest, _kind, decode_body
 from tests.fuzz.serving import struct_bytes
@@ -28,10 +28,10 @@ def encoded(message: object) -> bytes:
 def wanted_topics(version: int) -> object:
     module = schema("metadata", version)
     topics = [
-        made(module, "MetadataRequestTopic", name=name, topic_id=uuid.uuid4())
+        build_message(module, "MetadataRequestTopic", name=name, topic_id=uuid.uuid4())
         for name in ("orders", "payments")
     ]
-    return made(
+    return build_message(
         module,
         "MetadataRequest",
         topics=tuple(topics),

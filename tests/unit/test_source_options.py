@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from lastwrite.decoding.options import COMMAND_NAMES, SPARK_NAMES, DecodingConfig, in_words_of
+from lastwrite.decoding.options import COMMAND_NAMES, SPARK_NAMES, DecodingConfig, with_option_names
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation
 from lastwrite.model.log import TopicPartition
@@ -113,7 +113,7 @@ def test_paths_option_is_a_json_list(paths: str) -> None:
 def test_error_names_options_in_the_callers_spelling(names: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidConfig) as told:
         DecodingConfig.of({"value_format": "avro"})
-    error = in_words_of(told.value, names)
+    error = with_option_names(told.value, names)
     assert f"{error.problem}: {error.remedy}" == said
 
 

@@ -14,10 +14,10 @@ import pytest
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import FailedUnit, SegmentOutput
-from lastwrite.spark.executors import wanted_executors
+from lastwrite.spark.executors import requested_executors
 from lastwrite.spark.launcher.jvm import JvmDeath
 from lastwrite.spark.persistent_job import PersistentJob
-from lastwrite.spark.runner import SparkRunner, seen_from_here
+from lastwrite.spark.runner import SparkRunner, explain_worker_errors
 from lastwrite.spark.spark_errors import last_trace_line, spark_error
 from lastwrite.storage.files import to_log_error
 
@@ -140,7 +140,7 @@ def test_memory_is_named_only_if_the_system_reports_a_kill() -> None:
 def test_expected_number_of_executors_follows_the_settings(
     settings: dict[str, str], wanted: int
 ) -> None:
-    assert wanted_executors(settings.get) == wanted
+    assert requested_executors(settings.get) == wanted
 
 
 def answers(error: Exception) -> list[SegmentOutput | FailedUnit[int]]:
@@ -164,7 +164,7 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
         (to_log_error(made, str(new), "create a new segment"), tmp_path),
     ]:
         for answer in answers(error):
-            seen = str(seen_from_here(answer).error)
+            seen = str(explain_worker_errors(answer).error)
             assert seen.startswith(
                 f"{path}: the workers cannot see this path — nothing was swapped; "
             )
@@ -175,7 +175,7 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
         CommitConflict("another program deleted the segment during the command", path=str(log)),
     ):
         for answer in answers(error):
-            assert seen_from_here(answer).error is error
+            assert explain_worker_errors(answer).error is error
 
 
 def test_refused_write_of_a_worker_is_explained() -> None:
@@ -183,7 +183,7 @@ def test_refused_write_of_a_worker_is_explained() -> None:
     for answer in answers(refused):
         assert (
             "/x/new: a worker could not create a new segment: the file system is read-only"
-            in str(seen_from_here(answer).error)
+            in str(explain_worker_errors(answer).error)
         )
 
 

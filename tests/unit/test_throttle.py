@@ -34,7 +34,7 @@ pacer = pacer_of(Throttle(sys.argv[1], 0.0))
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(50):
-    pacer.spend(10_000)
+    pacer.throttle(10_000)
 """
 
 
@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def spend(path: str, bytes_: int, times: int, rate: float) -> None:
     pacer = pacer_of(Throttle(path, rate))
     for _ in range(times):
-        pacer.spend(bytes_)
+        pacer.throttle(bytes_)
 
 
 def test_rate_holds_across_processes(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_new_rate_applies_to_sleeping_callers(tmp_path: Path, clock: Clock) -> N
     pacer = pacer_of(make_throttle(str(tmp_path), 10, 1))
     begin = clock.now
     clock.at[begin + 0.2] = lambda: pacer.set_rate(math.inf)
-    pacer.spend(10_000)
+    pacer.throttle(10_000)
     assert 0.2 <= clock.now - begin < 0.5
     assert pacer.bytes_per_second == math.inf
 
@@ -126,10 +126,10 @@ def test_stop_ends_sleep_and_work(tmp_path: Path, clock: Clock) -> None:
     begin = clock.now
     clock.at[begin + 0.2] = pacer.stop
     with pytest.raises(LogError, match="stopped"):
-        pacer.spend(10_000)
+        pacer.throttle(10_000)
     assert clock.now - begin < 0.5
     with pytest.raises(LogError, match="stopped"):
-        pacer.spend(0)
+        pacer.throttle(0)
 
 
 def test_each_worker_has_its_share_without_a_shared_file(clock: Clock) -> None:
@@ -146,7 +146,7 @@ def test_idle_time_is_not_accumulated(tmp_path: Path, clock: Clock) -> None:
     pacer = pacer_of(make_throttle(str(tmp_path), 100_000, 1))
     clock.sleep(0.8)
     begin = clock.now
-    pacer.spend(60_000)
+    pacer.throttle(60_000)
     # Of the 0.6 s that it takes, 0.3 s may have been saved.
     assert 0.28 <= clock.now - begin <= 0.6
 
@@ -202,7 +202,7 @@ def test_engine_respects_both_rates(tmp_path: Path, slow: str, clock: Clock) -> 
 
 def test_unlimited_rate_never_waits(tmp_path: Path) -> None:
     spender(())(1 << 50)
-    pacer_of(make_throttle(str(tmp_path), math.inf, 1)).spend(1 << 50)
+    pacer_of(make_throttle(str(tmp_path), math.inf, 1)).throttle(1 << 50)
 
 
 def test_throttle_settings_are_parsed_or_refused() -> None:

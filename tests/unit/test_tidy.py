@@ -25,14 +25,14 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 LIMITS = {  #                                   src  elsewhere
     "functions of more than 8 parameters":       (0,   4),
     "functions of more than 60 lines of code":   (0,  26),
-    "lines of more than 100 columns":          (308, 231),
+    "lines of more than 100 columns":            (8, 231),
     "switch-offs of the formatter":             (47,   3),
     "modules without a docstring":               (0,   0),
     "references to files that do not exist":     (0,   0),
     "references to spec/":                       (0,   0),
     "circles of imports":                        (0,   0),
     "class names that exist twice":              (0,   0),
-    "definitions named in everyday words":     (106,   0),
+    "definitions named in everyday words":       (4,   0),
 }
 # fmt: on
 

@@ -101,8 +101,8 @@ def test_pieces_together_equal_the_complete_log(history: list[Step], cuts: list[
         for row, state in zip(table, states, strict=True)
         if state & SPENT
     }
-    assert known | {marker.offset for some in merged.spent for marker in some} == spent
-    for (table, _), some in zip(pieces, merged.spent, strict=True):
+    assert known | {marker.offset for some in merged.used_markers for marker in some} == spent
+    for (table, _), some in zip(pieces, merged.used_markers, strict=True):
         assert all(int(table[marker.ordinal]["base_offset"]) == marker.offset for marker in some)
 
 

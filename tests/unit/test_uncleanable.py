@@ -15,7 +15,7 @@ from lastwrite.errors import CorruptLog, NotALog
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
-from lastwrite.storage.quarantine import FILE, pause_ms, read_quarantine, release, set_aside
+from lastwrite.storage.quarantine import FILE, pause_ms, read_quarantine, record_failures, release
 
 A, B = TopicPartition("a-b", 0), TopicPartition("c", 7)
 NOW_MS = 1_700_000_000_000
@@ -45,10 +45,10 @@ def test_quarantine_is_stored_and_released(tmp_path: Path) -> None:
     for name in (A, B):
         (tmp_path / str(name)).mkdir()
     assert read_quarantine(str(tmp_path), NOTES) == {} and release(str(tmp_path), [A], NOTES) == {}
-    set_aside(str(tmp_path), {}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {}, NOW_MS, NOTES)
     assert not (tmp_path / FILE).exists()
-    set_aside(str(tmp_path), {A: "a torn batch — “ß”", B: "no memory"}, NOW_MS, NOTES)
-    set_aside(str(tmp_path), {A: "still torn"}, NOW_MS + 70_000, NOTES)
+    record_failures(str(tmp_path), {A: "a torn batch — “ß”", B: "no memory"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "still torn"}, NOW_MS + 70_000, NOTES)
     found = read_quarantine(str(tmp_path), NOTES)
     assert (found[A].reason, found[A].since_ms, found[A].tries) == ("still torn", NOW_MS, 2)
     assert found[A].next_try_ms == NOW_MS + 70_000 + 2 * MINUTE_MS
@@ -63,9 +63,9 @@ def test_quarantine_is_stored_and_released(tmp_path: Path) -> None:
 def test_deleted_partitions_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / str(A)).mkdir()
     (tmp_path / str(B)).mkdir()
-    set_aside(str(tmp_path), {A: "x", B: "y"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "x", B: "y"}, NOW_MS, NOTES)
     (tmp_path / str(B)).rmdir()
-    set_aside(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
     assert list(read_quarantine(str(tmp_path), NOTES)) == [A]
 
 
@@ -77,14 +77,14 @@ def test_damaged_quarantine_file_is_named_and_overwritten(tmp_path: Path, conten
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     with pytest.raises(CorruptLog, match="delete it"):
         read_quarantine(str(tmp_path), NOTES)
-    set_aside(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
     assert list(read_quarantine(str(tmp_path), NOTES)) == [A]
 
 
 def test_inspect_and_plan_show_the_quarantine_and_compact_clears_it(tmp_path: Path) -> None:
     for name in (A, B):
         write(tmp_path, name)
-    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
     expected = {
         "reason": "a torn batch",
         "since_ms": NOW_MS,
@@ -116,6 +116,6 @@ def test_release_clears_the_quarantine(tmp_path: Path) -> None:
     with pytest.raises(NotALog):
         lastwrite.release(str(tmp_path / "nothing"))
     assert lastwrite.release(str(tmp_path)) == {}
-    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
+    record_failures(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
     assert list(lastwrite.release(str(folder))) == [A]
     assert read_quarantine(str(tmp_path), NOTES) == {}

@@ -11,7 +11,7 @@ import pytest
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.spark.memory import LEAST_SHARE_BYTES, MIB, plan_executor_memory
-from lastwrite.spark.worker_check import findings, look
+from lastwrite.spark.worker_check import find_problems, findings
 from lastwrite.storage.objects import address
 
 HERE = {"lastwrite": "0.1.0", "numpy": "2.3.1", "numba": "0.62.0", "obstore": "0.12.1"}
@@ -65,7 +65,7 @@ def test_worker_checks_paths_with_the_drivers_settings(
 ) -> None:
     monkeypatch.setattr(address, "_settings", StoreSettings())
     settings = StoreSettings(endpoint="http://127.0.0.1:9", allows_http=True)
-    found = look([str(tmp_path), f"{tmp_path}/none"], pickle.dumps(settings))
+    found = find_problems([str(tmp_path), f"{tmp_path}/none"], pickle.dumps(settings))
     assert {path: problem for path, (problem, _) in found.items()} == {
         f"{tmp_path}/none": "not seen"
     }
@@ -79,7 +79,7 @@ def test_worker_checks_private_key_files(tmp_path: Path, monkeypatch: pytest.Mon
     settings = StoreSettings(
         encryption_keys=(("one", f"{keys}/one.pem"), ("two", f"{tmp_path}/two.pem"))
     )
-    ((path, (problem, remedy)),) = look([], pickle.dumps(settings)).items()
+    ((path, (problem, remedy)),) = find_problems([], pickle.dumps(settings)).items()
     assert path == f"{tmp_path}/two.pem" and "No such file" in problem
     assert "on every machine that reads" in str(remedy)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 
 
-def words_of(what: str) -> str:
+def gap_sentence(what: str) -> str:
     """A sentence about a gap. ``what`` is a plural noun for the lost records."""
     return (
         f"{what} were lost before they were fetched; keys that were written or deleted there "
@@ -19,9 +19,9 @@ def words_of(what: str) -> str:
     )
 
 
-def gap_at(path: str, words: str) -> Problem:
+def gap_at(path: str, text: str) -> Problem:
     """The note about a gap of the partition at ``path``."""
-    return Problem(ProblemKind.GAP, words, path)
+    return Problem(ProblemKind.GAP, text, path)
 
 
 class RecordsLost(UserWarning):

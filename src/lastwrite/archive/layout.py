@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
-from lastwrite.archive.partition_store import MANIFEST, is_partition, place_at
+from lastwrite.archive.partition_store import MANIFEST, is_partition, partition_store_at
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
@@ -75,7 +75,7 @@ def manifests_at(path: str, system: str) -> list[tuple[str, ObjectInfo]]:
     manifests: dict[str, ObjectInfo] = {}
 
     def is_there(folder: str) -> bool:
-        place = place_at(folder)
+        place = partition_store_at(folder)
         found = place.store.head(place.key(MANIFEST))
         if found is not None:
             manifests[folder] = found

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     unused: tuple[Unused, ...] = ()
     log: msgspec.Raw = msgspec.Raw(b"null")
 
-    def has_made(self, nonce: str) -> bool:
+    def has_committed(self, nonce: str) -> bool:
         """Whether the commit with this nonce succeeded, as this generation or an earlier one."""
         return nonce == self.nonce or nonce in self.former
 

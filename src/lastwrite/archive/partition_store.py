@@ -91,7 +91,7 @@ class WriteTransaction:
     """A write transaction in progress (a round). Its objects' keys begin with ``data/<id>-``."""
 
     id: str
-    seen: VersionedManifest | None  # the manifest to replace; None for a new partition
+    replaced: VersionedManifest | None  # the manifest to replace; None for a new partition
     version: Version | None = None  # version of the journal
     renewed_s: float = 0.0
     cleared: frozenset[str] = frozenset()  # keys of unused objects that were deleted
@@ -99,7 +99,7 @@ class WriteTransaction:
     @property
     def generation(self) -> int:
         """The generation of the manifest that was read. 0 for a new partition."""
-        return 0 if self.seen is None else self.seen.manifest.generation
+        return 0 if self.replaced is None else self.replaced.manifest.generation
 
     @property
     def prefix(self) -> str:
@@ -161,7 +161,7 @@ class PartitionStore:
     # ------------------------------------------------------------------ a round
 
     def begin(
-        self, seen: VersionedManifest | None, grace_ms: int | None = None, *, clears: bool = True
+        self, current: VersionedManifest | None, grace_ms: int | None = None, *, clears: bool = True
     ) -> WriteTransaction:
         """Start a round: choose its id and write its journal, before any of its objects exists.
 
@@ -169,15 +169,15 @@ class PartitionStore:
         pinned them. None means ``storage.keepReplacedMs``. Without ``clears``, the caller calls
         ``clear_unused`` for several rounds together.
         """
-        begun = WriteTransaction(uuid.uuid4().hex, seen)
-        _running.add(begun.id)
-        key = self.journal(begun.id)
+        transaction = WriteTransaction(uuid.uuid4().hex, current)
+        _running.add(transaction.id)
+        key = self.journal(transaction.id)
         for wait in _waits():
-            begun.version = self.store.create(key, _journal_of(begun))
-            found = None if begun.version else self.store.head(key)
+            transaction.version = self.store.create(key, _journal_of(transaction))
+            found = None if transaction.version else self.store.head(key)
             if found is not None:  # the name is unique, so an existing object is this journal
-                begun.version = found.version
-            if begun.version is not None:
+                transaction.version = found.version
+            if transaction.version is not None:
                 break
             time.sleep(wait)
         else:
@@ -186,10 +186,10 @@ class PartitionStore:
                 path=f"{self.store.address}/{key}",
                 remedy="nothing was changed; run the same command again when the store answers",
             )
-        begun.renewed_s = time.monotonic()
+        transaction.renewed_s = time.monotonic()
         if clears:
-            clear_unused([(self, begun)], grace_ms)
-        return begun
+            clear_unused([(self, transaction)], grace_ms)
+        return transaction
 
     def note_round(self, id: str) -> None:
         """Write the journal of a round that another process commits. The journal may exist already.
@@ -198,17 +198,20 @@ class PartitionStore:
         """
         self.store.create(self.journal(id), _journal_of(WriteTransaction(id, None)))
 
-    def renew(self, begun: WriteTransaction) -> None:
+    def renew(self, transaction: WriteTransaction) -> None:
         """Renew the round's journal if ``RENEW_MS`` have passed since the last renewal.
 
         Raises:
             CommitConflict: a sweep considered the round dead, so it can no longer commit.
         """
-        if begun.version is None or time.monotonic() - begun.renewed_s < RENEW_MS / 1000:
+        if (
+            transaction.version is None
+            or time.monotonic() - transaction.renewed_s < RENEW_MS / 1000
+        ):
             return
-        key = self.journal(begun.id)
+        key = self.journal(transaction.id)
         with contextlib.suppress(RemoteFailed):  # a journal stays valid for a day
-            version = self.store.replace(key, _journal_of(begun), begun.version)
+            version = self.store.replace(key, _journal_of(transaction), transaction.version)
             found = None if version else self.store.head(key)
             if version is None and found is None:
                 raise CommitConflict(
@@ -217,17 +220,17 @@ class PartitionStore:
                     remedy="nothing is lost; run the same command again, which starts from the "
                     "archive's current state",
                 )
-            begun.version = version or (found and found.version)
-            begun.renewed_s = time.monotonic()
+            transaction.version = version or (found and found.version)
+            transaction.renewed_s = time.monotonic()
 
-    def newer_writer(self, begun: WriteTransaction) -> str | None:
+    def newer_writer(self, transaction: WriteTransaction) -> str | None:
         """The writer of an earlier round that is in progress. None if there is none.
 
         Its journal must be younger than ``BUSY_MS``. The check only avoids work that would be lost:
         it is not a lock.
         """
         notes = {each.key: each for each in self.store.list(self.key(ROUNDS)) if _round_of(each)}
-        own = notes.pop(self.journal(begun.id), None)
+        own = notes.pop(self.journal(transaction.id), None)
         if own is None:
             return None  # the commit reports that the journal is gone
         since_ms = own.modified_ms - BUSY_MS
@@ -238,22 +241,22 @@ class PartitionStore:
                     return journal.writer
         return None
 
-    def yield_to_other(self, begun: WriteTransaction) -> None:
+    def yield_to_other(self, transaction: WriteTransaction) -> None:
         """Delete the journal of a round that has written nothing else."""
-        _running.discard(begun.id)
-        self.store.remove([self.journal(begun.id)])
+        _running.discard(transaction.id)
+        self.store.remove([self.journal(transaction.id)])
 
-    def begin_after_others(self, seen: VersionedManifest) -> WriteTransaction:
+    def begin_after_others(self, current: VersionedManifest) -> WriteTransaction:
         """``begin``, unless another round is in progress.
 
         Raises:
             LogHeld: another round is in progress.
         """
-        begun = self.begin(seen)
-        rival = self.newer_writer(begun)
+        transaction = self.begin(current)
+        rival = self.newer_writer(transaction)
         if rival is None:
-            return begun
-        self.yield_to_other(begun)
+            return transaction
+        self.yield_to_other(transaction)
         raise LogHeld(
             f"{rival} has a round in progress in this archive",
             path=self.address.removesuffix(f"/{MANIFEST}"),
@@ -272,9 +275,9 @@ class PartitionStore:
             if (_since_ms(each, seen) or now_ms) <= now_ms - grace_ms
         ]
 
-    def _needless(self, seen: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
+    def _needless(self, current: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
         """The unused objects that no reader of an old manifest needs."""
-        old = self.expired(seen, now_ms, grace_ms)
+        old = self.expired(current, now_ms, grace_ms)
         return _unpinned(old, self.pins(), now_ms) if old else []
 
     def pins(self) -> list[ObjectInfo]:
@@ -282,12 +285,12 @@ class PartitionStore:
         return list(self.store.list(self.key(f"{ROUNDS}{_PIN}")))
 
     @contextlib.contextmanager
-    def pin(self, seen: VersionedManifest) -> Iterator[Callable[[], None]]:
+    def pin(self, current: VersionedManifest) -> Iterator[Callable[[], None]]:
         """Prevent the deletion of a manifest's objects in this context.
 
         Yields a function that has to be called at least once per ``RENEW_MS``.
         """
-        key = self.key(f"{ROUNDS}{_PIN}{seen.manifest.generation}-{uuid.uuid4().hex}.json")
+        key = self.key(f"{ROUNDS}{_PIN}{current.manifest.generation}-{uuid.uuid4().hex}.json")
         self.store.create(key, b"{}")
 
         def renew() -> None:
@@ -303,34 +306,35 @@ class PartitionStore:
             self.store.remove([key])
 
     def commit(
-        self, begun: WriteTransaction, made: Manifest, *, keeps_journal: bool = False
+        self, transaction: WriteTransaction, manifest: Manifest, *, keeps_journal: bool = False
     ) -> VersionedManifest:
-        """Replace the manifest that the round has read by the new manifest ``made``.
+        """Replace the manifest that the round has read by the new manifest ``manifest``.
 
-        Sets the generation, the nonces and the unused objects of ``made``. With ``keeps_journal``,
-        the caller deletes the journal later.
+        Sets the generation, the nonces and the unused objects of ``manifest``. With
+        ``keeps_journal``, the caller deletes the journal later.
 
-        After any error but ``CommitConflict`` it is unknown whether ``made`` was committed. The
+        After any error but ``CommitConflict`` it is unknown whether ``manifest`` was committed. The
         caller must then delete neither old nor new objects. A sweep decides later.
 
         Returns:
-            The current manifest: ``made``, or the manifest of a later round that is based on it.
+            The current manifest: ``manifest``, or the manifest of a later round that is based on
+            it.
 
         Raises:
             CommitConflict: another round has committed first. This round's objects are deleted.
             RemoteFailed: the store does not confirm the write, or refuses it.
         """
         try:
-            return self._commit(begun, made, keeps_journal)
+            return self._commit(transaction, manifest, keeps_journal)
         finally:
-            _running.discard(begun.id)
+            _running.discard(transaction.id)
 
     def _commit(
-        self, begun: WriteTransaction, made: Manifest, keeps_journal: bool
+        self, transaction: WriteTransaction, manifest: Manifest, keeps_journal: bool
     ) -> VersionedManifest:
-        made = self._successor(begun, made)
-        content, key = encode(made), self.key(MANIFEST)
-        last = None if begun.seen is None else begun.seen.found.version
+        manifest = self._successor(transaction, manifest)
+        content, key = encode(manifest), self.key(MANIFEST)
+        last = None if transaction.replaced is None else transaction.replaced.found.version
         for wait in _waits():
             refused, now = None, None
             try:
@@ -341,17 +345,18 @@ class PartitionStore:
             except RemoteFailed as error:
                 won, refused = None, error
             if won is not None:
-                now = VersionedManifest(made, ObjectInfo(key, len(content), won, 0))
+                now = VersionedManifest(manifest, ObjectInfo(key, len(content), won, 0))
                 break
             # the response may have been lost after a successful write
             with contextlib.suppress(RemoteFailed):
                 now = self.read()
-                if now is not None and now.manifest.has_made(made.nonce):
+                if now is not None and now.manifest.has_committed(manifest.nonce):
                     break
                 if (None if now is None else now.found.version) != last:
-                    self.abandon(begun)
+                    self.abandon(transaction)
                     raise CommitConflict(
-                        f"another round has committed since generation {begun.generation} was read",
+                        "another round has committed since generation "
+                        f"{transaction.generation} was read",
                         path=self.address,
                         remedy="nothing is lost; run the same command again, which starts from "
                         "that round",
@@ -367,59 +372,59 @@ class PartitionStore:
             )
         if not keeps_journal:
             with contextlib.suppress(LogError):  # the next sweep deletes the journal
-                self.store.remove([self.journal(begun.id)])
+                self.store.remove([self.journal(transaction.id)])
         assert now is not None
         return now
 
-    def abandon(self, begun: WriteTransaction) -> None:
+    def abandon(self, transaction: WriteTransaction) -> None:
         """Delete the objects of a round that failed to commit, or will not commit.
 
         A sweep deletes the objects that cannot be deleted now. Never call this after a commit whose
         result is unknown.
         """
-        _running.discard(begun.id)
+        _running.discard(transaction.id)
         with contextlib.suppress(LogError):
-            self.store.remove(each.key for each in self.store.list(self.key(begun.prefix)))
-            self.store.remove([self.journal(begun.id)])
+            self.store.remove(each.key for each in self.store.list(self.key(transaction.prefix)))
+            self.store.remove([self.journal(transaction.id)])
 
     @contextlib.contextmanager
-    def abort_on_error(self, begun: WriteTransaction) -> Iterator[None]:
+    def abort_on_error(self, transaction: WriteTransaction) -> Iterator[None]:
         """Delete the round's objects if the context fails. The context must not commit."""
         try:
             yield
         except BaseException:
-            self.abandon(begun)
+            self.abandon(transaction)
             raise
 
-    def _successor(self, begun: WriteTransaction, made: Manifest) -> Manifest:
+    def _successor(self, transaction: WriteTransaction, manifest: Manifest) -> Manifest:
         unused: tuple[Unused, ...] = ()
         former: tuple[str, ...] = ()
-        seen = begun.seen
+        seen = transaction.replaced
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
-        for key in sorted(made.own_keys - known):
-            if not key.startswith(begun.prefix):  # such an object may be deleted at any time
+        for key in sorted(manifest.own_keys - known):
+            if not key.startswith(transaction.prefix):  # such an object may be deleted at any time
                 raise LogError(f"{key} does not belong to this round", path=self.address)
         if seen is not None:
-            last, named = seen.manifest, made.own_keys
+            last, named = seen.manifest, manifest.own_keys
             former = (last.nonce, *last.former)[:FORMER]
             stay = (
                 structs.replace(each, since_ms=_since_ms(each, seen))
                 for each in last.unused
-                if each.key not in begun.cleared
+                if each.key not in transaction.cleared
             )
-            gone = sorted(last.own_keys - named)
+            removed = sorted(last.own_keys - named)
             sizes = {each.key: each.bytes for each in last.objects}
             new = (
                 Unused(key=key, bytes=sizes[key], since_ms=0, generation=last.generation + 1)
-                for key in gone
+                for key in removed
             )
             unused = (*stay, *new)
         return structs.replace(
-            made,
-            generation=begun.generation + 1,
+            manifest,
+            generation=transaction.generation + 1,
             nonce=uuid.uuid4().hex,
             former=former,
-            round=begun.id,
+            round=transaction.id,
             written_ms=_now_ms(),
             writer=_writer(),
             unused=unused,
@@ -474,8 +479,8 @@ class PartitionStore:
         # the manifest shows the result.
         data = list(self.store.list(self.key(DATA))) if everything else []
         notes = list(self.store.list(self.key(ROUNDS)))
-        seen = self.read()
-        if seen is None:
+        current = self.read()
+        if current is None:
             raise NotALog(
                 "the archive has no manifest, so unused objects cannot be identified",
                 path=self.address,
@@ -483,7 +488,7 @@ class PartitionStore:
         if not dry_run:
             self.store.remove_unfinished(self._prefix, older_than_ms)
         swept = SweepResult()
-        if not (notes or seen.manifest.unused or data):
+        if not (notes or current.manifest.unused or data):
             return swept
         now_ms = _now_ms() if dry_run else self._store_ms()
         old = [each for each in notes if _is_old(each, now_ms, older_than_ms)]
@@ -491,28 +496,28 @@ class PartitionStore:
         running = {_round_of(each) for each in notes} - {"", *ended}
         loose = [
             each
-            for each in self._unnamed(data, seen)
+            for each in self._unnamed(data, current)
             if _is_old(each, now_ms, older_than_ms) and self._writer_of(each) not in running
         ]
-        cleared.update((each.key, each) for each in self._needless(seen, now_ms, grace_ms))
+        cleared.update((each.key, each) for each in self._needless(current, now_ms, grace_ms))
         if not dry_run:
             self.store.remove([self.key(key) for key in sorted(cleared)])
-        awake = {id for id, each in ended.items() if self._may_win(each.key, seen)}
+        awake = {id for id, each in ended.items() if self._may_win(each.key, current)}
         awake |= {self._writer_of(each) for each in loose} - {*ended}
         if running:
             swept.is_waiting = bool(awake)
         elif (awake or cleared) and not dry_run:
-            fence = WriteTransaction(uuid.uuid4().hex, seen, cleared=frozenset(cleared))
-            seen = self.commit(fence, seen.manifest)
+            fence = WriteTransaction(uuid.uuid4().hex, current, cleared=frozenset(cleared))
+            current = self.commit(fence, current.manifest)
             awake = set()
         elif dry_run:
             awake = set()
         waste = {each.key: each for each in loose if self._writer_of(each) not in awake}
         for id in sorted({*ended} - awake):
-            found = self._unnamed(self.store.list(self.key(f"{DATA}{id}-")), seen)
+            found = self._unnamed(self.store.list(self.key(f"{DATA}{id}-")), current)
             waste.update((each.key, each) for each in found)
-        waste = {each.key: each for each in self._unnamed(waste.values(), seen)}
-        gone = [
+        waste = {each.key: each for each in self._unnamed(waste.values(), current)}
+        removed = [
             each.key
             for each in old
             if _round_of(each) not in awake
@@ -523,7 +528,7 @@ class PartitionStore:
         swept.bytes = sum(each.size_bytes for each in waste.values())
         if not dry_run:
             self.store.remove(waste)
-            self.store.remove(gone)
+            self.store.remove(removed)
         return swept
 
     def _store_ms(self) -> int:
@@ -541,16 +546,16 @@ class PartitionStore:
             )
         return found.modified_ms
 
-    def _may_win(self, key: str, seen: VersionedManifest) -> bool:
+    def _may_win(self, key: str, current: VersionedManifest) -> bool:
         """Whether a journal's round may still commit: it read this manifest, or is unknown."""
         journal = self._read_journal(key)
-        return journal is None or journal.seen in ("", _token(seen))
+        return journal is None or journal.seen in ("", _token(current))
 
     def _unnamed(
-        self, found: Iterable[ObjectInfo], seen: VersionedManifest
+        self, found: Iterable[ObjectInfo], current: VersionedManifest
     ) -> Iterator[ObjectInfo]:
         """The objects that are neither in the manifest nor in its list of unused objects."""
-        kept = seen.manifest.own_keys | {each.key for each in seen.manifest.unused}
+        kept = current.manifest.own_keys | {each.key for each in current.manifest.unused}
         return (each for each in found if each.key.removeprefix(self._prefix) not in kept)
 
     def _writer_of(self, found: ObjectInfo) -> str:
@@ -575,8 +580,8 @@ def clear_unused(
     """
     by_store: dict[str, list[tuple[PartitionStore, WriteTransaction, VersionedManifest]]] = {}
     for place, round in begun:
-        if round.seen is not None and round.seen.manifest.unused:
-            by_store.setdefault(place.store.address, []).append((place, round, round.seen))
+        if round.replaced is not None and round.replaced.manifest.unused:
+            by_store.setdefault(place.store.address, []).append((place, round, round.replaced))
     for rounds in by_store.values():
         place, round, _ = rounds[0]
         # The time is read before the pins are listed. A reader that pins later has read its
@@ -630,7 +635,7 @@ def _unpinned(unused: list[Unused], pins: Sequence[ObjectInfo], now_ms: int) -> 
     return [each for each in unused if pinned is None or each.generation <= pinned]
 
 
-def place_at(folder: str, stores: StoreSettings | None = None) -> PartitionStore:
+def partition_store_at(folder: str, stores: StoreSettings | None = None) -> PartitionStore:
     """The partition at the address ``folder``. ``stores`` is as for ``store_at``."""
     return PartitionStore(*store_at(folder, stores))
 
@@ -650,15 +655,15 @@ def is_partition(folder: str) -> bool:
     """
     _just_read.pop(folder, None)
     try:
-        seen = place_at(folder).read()
+        current = partition_store_at(folder).read()
     except (CorruptLog, UnsupportedFormat):  # reading the partition reports the error
         return True
     now_s = time.monotonic()
     if len(_just_read) >= _JUST_READ and now_s - next(iter(_just_read.values()))[0] > _JUST_S:
         _just_read.clear()
-    if seen and seen.found.size_bytes <= _JUST_BYTES and len(_just_read) < _JUST_READ:
-        _just_read[folder] = now_s, seen
-    return seen is not None
+    if current and current.found.size_bytes <= _JUST_BYTES and len(_just_read) < _JUST_READ:
+        _just_read[folder] = now_s, current
+    return current is not None
 
 
 def read_versioned_manifest(folder: str) -> VersionedManifest:
@@ -672,7 +677,7 @@ def read_versioned_manifest(folder: str) -> VersionedManifest:
     """
     since_s, seen = _just_read.pop(folder, (0.0, None))
     if seen is None or time.monotonic() - since_s > _JUST_S:
-        seen = place_at(folder).read()
+        seen = partition_store_at(folder).read()
     if seen is None:
         raise NotALog(
             "the path has no manifest of an archive", path=folder, remedy="check the address"
@@ -714,24 +719,24 @@ def _has_died(journal: Journal) -> bool:
     return False
 
 
-def _token(seen: VersionedManifest) -> str:
-    version = seen.found.version
+def _token(current: VersionedManifest) -> str:
+    version = current.found.version
     return f"{version.etag} {version.generation or ''}"
 
 
-def _since_ms(unused: Unused, seen: VersionedManifest) -> int:
+def _since_ms(unused: Unused, current: VersionedManifest) -> int:
     """The time since which an object is unused, by the store's clock. 0 if unknown.
 
     For objects that ``seen`` replaced, it is the time when ``seen`` was written.
     """
-    return unused.since_ms or seen.found.modified_ms
+    return unused.since_ms or current.found.modified_ms
 
 
-def _journal_of(begun: WriteTransaction) -> bytes:
+def _journal_of(transaction: WriteTransaction) -> bytes:
     journal = Journal(
-        round=begun.id,
-        generation=begun.generation,
-        seen="none" if begun.seen is None else _token(begun.seen),
+        round=transaction.id,
+        generation=transaction.generation,
+        seen="none" if transaction.replaced is None else _token(transaction.replaced),
         writer=_writer(),
         written_ms=_now_ms(),
     )

@@ -21,7 +21,7 @@ from lastwrite.archive.partition_store import (
     VersionedManifest,
     WriteTransaction,
     clear_unused,
-    place_at,
+    partition_store_at,
     read_versioned_manifest,
 )
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, RemoteFailed
@@ -58,16 +58,16 @@ class _ReadAhead:
     """Reads manifests in advance and in parallel, to hide the latency of requests."""
 
     def __init__(self, folders: Sequence[str]) -> None:
-        self._left = iter(folders if len(folders) > 1 else ())
-        self._coming: dict[str, Future[VersionedManifest]] = {}
+        self._remaining = iter(folders if len(folders) > 1 else ())
+        self._pending: dict[str, Future[VersionedManifest]] = {}
         self._pool: ThreadPoolExecutor | None = None
 
     def read(self, folder: str) -> VersionedManifest:
         """The manifest of a partition. Only the first call uses a manifest that was read ahead."""
-        for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
+        for expected in islice(self._remaining, 2 * _AT_ONCE - len(self._pending)):
             self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
-            self._coming[expected] = self._pool.submit(read_versioned_manifest, expected)
-        coming = self._coming.pop(folder, None)
+            self._pending[expected] = self._pool.submit(read_versioned_manifest, expected)
+        coming = self._pending.pop(folder, None)
         return read_versioned_manifest(folder) if coming is None else coming.result()
 
 
@@ -78,7 +78,7 @@ class ArchiveRounds:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, VersionedManifest] = {}
+        self._manifests: dict[str, VersionedManifest] = {}
         self._ahead = _ReadAhead(())
         self._worked_on: set[str] = set()  # partitions that ``now`` was called for
         self._rounds: dict[
@@ -86,34 +86,34 @@ class ArchiveRounds:
         ] = {}  # rounds that may still commit
         # store and key of each committed round's journal
         self._journals: list[tuple[ObjectStore, str]] = []
-        self._turn = Lock()
+        self._lock = Lock()
         self._renewing: Thread | None = None
 
     def expect(self, folders: Sequence[str]) -> None:
         """Set the partitions that will be read, in order, so that some are read in advance."""
         self._ahead = _ReadAhead(folders)
 
-    def seen(self, folder: str) -> VersionedManifest:
+    def manifest_of(self, folder: str) -> VersionedManifest:
         """The manifest as last read."""
-        if folder not in self._seen:
-            if len(self._seen) >= _MOST_SEEN:
-                self._forget()
-            self._seen[folder] = self._ahead.read(folder)
-        return self._seen[folder]
+        if folder not in self._manifests:
+            if len(self._manifests) >= _MOST_SEEN:
+                self._drop_oldest()
+            self._manifests[folder] = self._ahead.read(folder)
+        return self._manifests[folder]
 
-    def _forget(self) -> None:
+    def _drop_oldest(self) -> None:
         """Drop the oldest half of the manifests, except the manifests of rounds in progress."""
-        for folder in list(islice(self._seen, _MOST_SEEN // 2)):
+        for folder in list(islice(self._manifests, _MOST_SEEN // 2)):
             if folder not in self._rounds:
-                del self._seen[folder]
+                del self._manifests[folder]
                 self._worked_on.discard(folder)
 
     def now(self, folder: str) -> VersionedManifest:
         """The current manifest. The first call may return the manifest read for the settings."""
         if folder in self._worked_on:
-            self._seen.pop(folder, None)
+            self._manifests.pop(folder, None)
         self._worked_on.add(folder)
-        return self.seen(folder)
+        return self.manifest_of(folder)
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         """The address of the log's partition in the archive ``to``."""
@@ -151,7 +151,11 @@ class ArchiveRounds:
         new = [(folder, each) for folder, (_, each) in self._rounds.items()]
         with contextlib.suppress(LogError):  # a later round deletes them
             clear_unused(
-                [(place_at(folder), each) for folder, each in new if each.id not in before]
+                [
+                    (partition_store_at(folder), each)
+                    for folder, each in new
+                    if each.id not in before
+                ]
             )
 
     def begin(self, folder: str, of: object, *, is_new: bool = False, clears: bool = True) -> str:
@@ -169,7 +173,7 @@ class ArchiveRounds:
         """
         last = self._rounds.get(folder)
         if last is None or last[0] != of:
-            place = place_at(folder)
+            place = partition_store_at(folder)
             if last is not None:
                 place.abandon(last[1])
             if is_new and place.read() is not None:
@@ -178,8 +182,8 @@ class ArchiveRounds:
                     path=folder,
                     remedy="give --to an archive without this partition",
                 )
-            begun = place.begin(None if is_new else self.seen(folder), clears=clears)
-            last = self._rounds[folder] = of, begun
+            transaction = place.begin(None if is_new else self.manifest_of(folder), clears=clears)
+            last = self._rounds[folder] = of, transaction
             self._keep_renewing()
         return f"{folder}/{last[1].prefix}"
 
@@ -213,7 +217,7 @@ class ArchiveRounds:
                 free.add(name)
                 return
             begun = self._rounds[folder][1]
-            place = place_at(folder)
+            place = partition_store_at(folder)
             if place.newer_writer(begun) is None:
                 free.add(name)
             else:
@@ -221,9 +225,9 @@ class ArchiveRounds:
                 place.yield_to_other(begun)
 
         def let_go(folder: str) -> None:
-            begun = self.take(folder)
-            if begun is not None:
-                place_at(folder).abandon(begun)
+            transaction = self.take(folder)
+            if transaction is not None:
+                partition_store_at(folder).abandon(transaction)
 
         try:
             with self._clearing():
@@ -237,7 +241,7 @@ class ArchiveRounds:
 
     def _keep_renewing(self) -> None:
         """Start the thread that renews the journals of long rounds, if it is not running."""
-        with self._turn:
+        with self._lock:
             if self._renewing is None or not self._renewing.is_alive():
                 self._renewing = Thread(target=self._renew, name="journals", daemon=True)
                 self._renewing.start()
@@ -247,12 +251,16 @@ class ArchiveRounds:
             time.sleep(RENEW_EVERY_S)
             for folder, (_, begun) in list(self._rounds.items()):
                 with contextlib.suppress(LogError):  # the commit reports the error
-                    place_at(folder).renew(begun)
+                    partition_store_at(folder).renew(begun)
 
     def base(self, folder: str) -> VersionedManifest:
         """The manifest that the partition's round read, which its next commit replaces."""
         last = self._rounds.get(folder)
-        return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
+        return (
+            self.manifest_of(folder)
+            if last is None or last[1].replaced is None
+            else last[1].replaced
+        )
 
     def is_open(self, folder: str) -> bool:
         """Whether the partition has a round that did not try to commit."""
@@ -266,16 +274,17 @@ class ArchiveRounds:
         last = self._rounds.pop(folder, None)
         return None if last is None else last[1]
 
-    def commit(self, folder: str, made: Manifest) -> None:
-        """Commit the new manifest ``made``. The journal stays until ``remove_journals`` is called.
+    def commit(self, folder: str, manifest: Manifest) -> None:
+        """Commit the new manifest ``manifest``. The journal stays until ``remove_journals`` is
+        called.
 
         Raises:
             CommitConflict, RemoteFailed: as ``PartitionStore.commit``.
         """
-        seen, place = self.base(folder), place_at(folder)
-        begun = self.take(folder) or place.begin(seen)
-        self._seen[folder] = place.commit(begun, made, keeps_journal=True)
-        self._journals.append((place.store, place.journal(begun.id)))
+        seen, place = self.base(folder), partition_store_at(folder)
+        transaction = self.take(folder) or place.begin(seen)
+        self._manifests[folder] = place.commit(transaction, manifest, keeps_journal=True)
+        self._journals.append((place.store, place.journal(transaction.id)))
 
     def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
         """Commit the wave, then delete its journals together. Returns an error or None for each."""
@@ -300,7 +309,7 @@ class ArchiveRounds:
         """
         last = self._rounds.get(folder)
         if last is not None:
-            place = place_at(folder)
+            place = partition_store_at(folder)
             place.store.remove([place.key(key) for key in keys if key.startswith(last[1].prefix)])
 
 

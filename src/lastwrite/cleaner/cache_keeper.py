@@ -27,10 +27,10 @@ class CacheKeeper:
         self,
         turn: Callable[[], TableRound],
         every_s: float,
-        told: Callable[[TableRound], None],
+        on_round: Callable[[TableRound], None],
         note: Callable[[str], None],
     ) -> None:
-        self._turn, self._told, self._note = turn, told, note
+        self._turn, self._told, self._note = turn, on_round, note
         self._pauses = Pauses(every_s)
 
     def request_stop(self) -> None:

@@ -15,10 +15,10 @@ from lastwrite.cleaner.follow import ArchiveFollower
 from lastwrite.cleaner.following import (
     Follow,
     Stoppable,
+    follow_request,
     now_ms,
     run_both,
     system_of_follow,
-    wanted_of,
 )
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner, topics_in
@@ -151,9 +151,11 @@ def clean(
         # In RocketMQ, the overrides only select the topics to fetch. Every fetched topic is
         # compacted.
         told = replace(sources, overrides=()) if system == ROCKETMQ else sources
-        found, archives = system_named(system or "").told(told), folders
+        found, archives = system_named(system or "").with_sources(told), folders
     else:
-        found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
+        found = (system_named("pulsar") if live else _system_of(folders, system)).with_sources(
+            sources
+        )
         archives = (
             [] if live else [each for each in folders if is_address(each) or systems_at(each)]
         )
@@ -172,7 +174,7 @@ def clean(
             remedy="leave out --keep-scans",
         )
     if live:
-        LiveConfig.from_names(source.current.given)
+        LiveConfig.from_names(source.current.configured)
     elif follow is None:  # a follower fetches the topics' settings later
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
@@ -188,12 +190,14 @@ def clean(
             kept = None
             if tables is not None:
                 in_page = TableMetrics(metrics.registry)
-                kept = KeptTables(tables, lambda: source.current.given, in_page, events.tell)
+                kept = KeptTables(tables, lambda: source.current.configured, in_page, events.emit)
             cleaner = Cleaner(found, folders, means, threads, archives, kept)
         if follow is None:
             started(cleaner)
             return cleaner.run(once)
-        wanted = wanted_of(follow, folders[0], lambda: source.current.given, sources, events, once)
+        wanted = follow_request(
+            follow, folders[0], lambda: source.current.configured, sources, events, once
+        )
         follower = ArchiveFollower(
             open_followed(wanted),
             follow.every_s,
@@ -245,7 +249,7 @@ def _check_roots(
                 path=root,
                 remedy=f"give {os.path.dirname(root)}",
             )
-        system.refuse_read_only(system.root_of(partitions[0]))
+        system.reject_read_only(system.root_of(partitions[0]))
         reject_foreign(partitions)
         try:
             may_know = may_know or any(

@@ -140,27 +140,27 @@ class Events:
     A lasting condition is reported only once. ``now_ms`` is the clock for notes.
     """
 
-    def __init__(self, tell: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
+        self._emit = notify
         self._now_ms = now_ms
-        self._said: dict[str, str] = {}
-        self._turn = RLock()
+        self._last_texts: dict[str, str] = {}
+        self._lock = RLock()
 
-    def tell(self, event: Event) -> None:
-        with self._turn:
-            self._tell(event)
+    def emit(self, event: Event) -> None:
+        with self._lock:
+            self._emit(event)
 
     def note(self, text: str) -> None:
-        self.tell(DaemonNote(time_ms=self._now_ms(), text=text))
+        self.emit(DaemonNote(time_ms=self._now_ms(), text=text))
 
     def report_once(self, about: str, text: str | None) -> None:
         """Report ``text``, unless it equals the last report on the subject ``about``.
 
         None clears the subject.
         """
-        with self._turn:
+        with self._lock:
             if text is None:
-                self._said.pop(about, None)
-            elif self._said.get(about) != text:
-                self._said[about] = text
+                self._last_texts.pop(about, None)
+            elif self._last_texts.get(about) != text:
+                self._last_texts[about] = text
                 self.note(text)

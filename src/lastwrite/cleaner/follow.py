@@ -54,11 +54,11 @@ class ArchiveFollower:
         self._metrics = metrics
         self._events = events
         self._now_ms = now_ms
-        self._turned, self._failed = turned, failed
+        self._on_turn, self._failed = turned, failed
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         # by partition address: why the last turn could not fetch the partition
-        self._held: dict[str, HoldReason] = {}
+        self._held_reasons: dict[str, HoldReason] = {}
 
     def request_stop(self) -> None:
         """Request a stop. May be called in a signal handler."""
@@ -115,7 +115,7 @@ class ArchiveFollower:
         failure: Exception | None = None
         try:
             while not self._pauses.is_stopping:
-                self._pauses.after(self._turn())
+                self._pauses.after(self._run_turn())
         except Exception as error:
             failure = None if self._pauses.is_stopping else error
         with contextlib.suppress(LogError, OSError):
@@ -124,7 +124,7 @@ class ArchiveFollower:
         if failure is not None:
             self._failed()
 
-    def _turn(self) -> bool:
+    def _run_turn(self) -> bool:
         """Run one turn. Return whether the cluster answered.
 
         Raises:
@@ -144,12 +144,12 @@ class ArchiveFollower:
         self._events.report_once("followed", None)
         self._note(logs, time.monotonic() - begin)
         is_silent = bool(logs) and all(each.log.held in _SILENT for each in logs)
-        self._turned()
+        self._on_turn()
         return not is_silent
 
     def _note(self, logs: Sequence[FollowedLog], seconds: float) -> None:
         now_ms = self._now_ms()
-        self._metrics.turned(logs)
+        self._metrics.record_turn(logs)
         held: dict[str, HoldReason] = {}
         for each in logs:
             log = each.log
@@ -158,13 +158,13 @@ class ArchiveFollower:
             if log.held is None:
                 continue
             held[log.folder] = log.held
-            if self._held.get(log.folder) is not log.held:
-                self._events.tell(FetchHeldBack(time_ms=now_ms, log=each))
-        self._held = held
+            if self._held_reasons.get(log.folder) is not log.held:
+                self._events.emit(FetchHeldBack(time_ms=now_ms, log=each))
+        self._held_reasons = held
         size = sum(each.log.size_bytes for each in logs)
         came = sum(1 for each in logs if each.log.size_bytes)
         if came:
-            self._events.tell(
+            self._events.emit(
                 FollowerFetched(
                     time_ms=now_ms,
                     partitions=came,

@@ -103,7 +103,7 @@ def follow(
         accepts_gap=accepts_gap,
     )
     told = SettingSources(overrides=overrides(topic_config))
-    wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
+    wanted = follow_request(what, real_path(to), lambda: config or {}, told, events, False)
     with ExitStack() as stack:
         metrics = FollowingMetrics(registry, now_ms)
         serve_metrics(stack, registry, metrics_host, metrics_port, events.note)
@@ -132,11 +132,11 @@ def system_of_follow(follow: Follow, roots: Sequence[str], system: str | None) -
     return found
 
 
-def wanted_of(
+def follow_request(
     follow: Follow,
     to: str,
     config: Callable[[], Mapping[str, object]],
-    told: SettingSources,
+    sources: SettingSources,
     events: Events,
     is_once: bool,
 ) -> FollowRequest:
@@ -147,7 +147,7 @@ def wanted_of(
         topic=follow.topic,
         partition=follow.partition,
         config=config,
-        overrides=told.overrides,
+        overrides=sources.overrides,
         limits=limits_of(follow.memory, follow.rate),
         sets_aside=follow.sets_aside,
         accepts_gap=follow.accepts_gap,

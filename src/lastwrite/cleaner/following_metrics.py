@@ -41,7 +41,7 @@ class FollowingMetrics:
             "Partitions of which the last turn fetched nothing, by reason.",
             ["why"],
         )
-        self._why = gauge(
+        self._reasons = gauge(
             "held",
             "1 for each partition of which the last turn fetched nothing.",
             (*_OF_PARTITION, "why"),
@@ -54,7 +54,7 @@ class FollowingMetrics:
         for why in HoldReason:
             self._held.labels(str(why)).set(0)
 
-    def turned(self, logs: Sequence[FollowedLog]) -> None:
+    def record_turn(self, logs: Sequence[FollowedLog]) -> None:
         """Record the result of a turn. Metrics of partitions that no longer exist are removed."""
         self._turns.labels("done").inc()
         tally: Tally[HoldReason] = Tally()
@@ -71,8 +71,8 @@ class FollowingMetrics:
                 self._bytes.labels(*labels).inc(log.size_bytes)
             if log.held is not None:
                 tally[log.held] += 1
-                self._why.labels(*labels, str(log.held)).set(1)
-                now.add((self._why, (*labels, str(log.held))))
+                self._reasons.labels(*labels, str(log.held)).set(1)
+                now.add((self._reasons, (*labels, str(log.held))))
         for family, gone in self._last - now:
             family.remove(*gone)
         self._last = now

@@ -60,7 +60,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
         self._staged: dict[str, Quarantined] = {}
 
     def _cycle(self, once: bool) -> bool:
-        for candidate in self._look() if self._is_enabled() else ():
+        for candidate in self._find_due() if self._is_enabled() else ():
             if self._is_stopping:
                 break
             self._round(candidate)
@@ -68,9 +68,9 @@ class LiveCleaner(Daemon[_RoundOutcome]):
 
     # ------------------------------------------------------------------ look
 
-    def _look(self) -> list[Candidate]:
+    def _find_due(self) -> list[Candidate]:
         """The topics that are due, those with the most uncompacted bytes first."""
-        names, now_ms = self._settings.current.given, self._now_ms()
+        names, now_ms = self._settings.current.configured, self._now_ms()
         found: list[Candidate] = []
         for url in self._topics:
             if self._is_stopping:
@@ -103,7 +103,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
                         is_due=waits(size, threshold or 0) is None,
                     )
                 )
-        self._metrics.looked(found, self._staged, (), now_ms)
+        self._metrics.record_look(found, self._staged, (), now_ms)
         due = [
             each
             for each in found
@@ -122,7 +122,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
     def _round(self, candidate: Candidate) -> None:
         """Run one round in a thread, so that this thread can receive a stop."""
         self._rounds.start()
-        names = self._settings.current.given
+        names = self._settings.current.configured
         begin = time.perf_counter()
         self._metrics.picked(self._now_ms(), 1)
         thread = threading.Thread(
@@ -192,7 +192,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
         if report.status in DONE:
             self._staged.pop(candidate.folder, None)
             self._metrics.round_ended(candidate, report)
-            self._events.tell(
+            self._events.emit(
                 RoundEnded(
                     time_ms=self._now_ms(),
                     thread=1,
@@ -219,7 +219,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
         self._staged[candidate.folder] = entry
         self._statuses.add(status)
         self._metrics.failed()
-        self._events.tell(
+        self._events.emit(
             PartitionQuarantined(
                 time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry
             )

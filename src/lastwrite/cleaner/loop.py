@@ -32,7 +32,7 @@ from lastwrite.engine.system import System
 from lastwrite.errors import CorruptLog, LogError, LogHeld, RemoteFailed
 from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
-from lastwrite.storage.quarantine import read_quarantine, release, set_aside
+from lastwrite.storage.quarantine import read_quarantine, record_failures, release
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
 _SWEEP_EVERY_S = 86_400.0  # daily, because sweeping an archive costs two requests per partition
@@ -122,7 +122,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         """Start a wave in each free thread, as long as partitions need work."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
-        if not self._is_enabled() or (free <= 0 and not self._tables.is_wanted):
+        if not self._is_enabled() or (free <= 0 and not self._tables.has_tables):
             return
         now_ms = self._now_ms()
         with_retention = now_ms >= self._retention_at_ms
@@ -130,14 +130,14 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         candidates: list[Candidate] = []
         staged: dict[str, Quarantined] = {}
         for root in self._roots:
-            found, entries = self._look(root, now_ms, busy)
+            found, entries = self._scan_root(root, now_ms, busy)
             candidates += found
             staged.update(entries)
-        self._metrics.looked(candidates, staged, busy, now_ms)
+        self._metrics.record_look(candidates, staged, busy, now_ms)
         topics = {
             (each.root, each.name.topic) for _, wave in self._running.values() for each in wave
         }
-        self._tables.looked(candidates, self._watch.state_of, topics, now_ms)
+        self._tables.check_tables(candidates, self._watch.state_of, topics, now_ms)
         self._tables.start(topics, self._outcomes.put)
         if free <= 0:
             return
@@ -145,7 +145,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         order = [
             candidate
             for candidate in order
-            if self._is_new(candidate, once) and not self._tables.goes_first(candidate)
+            if self._is_new(candidate, once) and not self._tables.must_precede(candidate)
         ]
         if with_retention:
             self._retention_at_ms = now_ms + settings.cleaner.retention_check_interval_ms
@@ -153,9 +153,9 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             if free <= 0:
                 break
             free -= self._start(wave, now_ms)
-        self._metrics.asked(self._rounds.asked())
+        self._metrics.record_requests(self._rounds.sent_requests())
 
-    def _look(
+    def _scan_root(
         self, root: str, now_ms: int, busy: set[str]
     ) -> tuple[list[Candidate], dict[str, Quarantined]]:
         """The partitions of a root, and the set-aside partitions by folder.
@@ -172,13 +172,13 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._was_held = True
                 return [], {}
             names = self._settings.current.names
-            self._system.refuse_unclean(root, names)
-            found = self._watch.look(root, names, now_ms, busy)
+            self._system.reject_unclean(root, names)
+            found = self._watch.scan(root, names, now_ms, busy)
         except LogError as error:
             self._note_unanswered(error)
             self._events.report_once(root, str(error))
             return [], {}
-        self._events.report_once(f"{root} alone", _left_alone(root, found))
+        self._events.report_once(f"{root} alone", _unmanaged_note(root, found))
         staged: dict[str, Quarantined] = {}
         by_home = sorted(found, key=lambda candidate: candidate.home)
         for home, inside in groupby(by_home, key=lambda candidate: candidate.home):
@@ -250,7 +250,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         )
         self._running[number] = (thread, tuple(mine))
         for candidate in mine:
-            self._tables.round_began((candidate.root, candidate.name.topic))
+            self._tables.start_round((candidate.root, candidate.name.topic))
         self._metrics.picked(now_ms, len(self._running))
         thread.start()
         return True
@@ -259,14 +259,14 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         self,
         number: int,
         wave: tuple[Candidate, ...],
-        held: contextlib.ExitStack,
+        stack: contextlib.ExitStack,
         names: dict[str, object],
         now_ms: int,
     ) -> None:
         """Run one wave. Called in the thread of the wave."""
         report: CompactionReport | None = None
         failure: Exception | None = None
-        with held:
+        with stack:
             try:
                 report = self._rounds.run([candidate.folder for candidate in wave], names, now_ms)
             except Exception as error:
@@ -355,7 +355,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             files = tuple(inside)
             paths = frozenset(each.path for each in files)
             if paths - self._untouched.get(folder, frozenset()):
-                self._events.tell(FilesUntouched(time_ms=now_ms, folder=folder, untouched=files))
+                self._events.emit(FilesUntouched(time_ms=now_ms, folder=folder, untouched=files))
             self._untouched[folder] = paths
 
     def _note_report(
@@ -371,7 +371,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             if problem.kind is ProblemKind.GAP:
                 self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
-        is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
+        is_wrong = bool(report.status in _FAILED or wrong or candidate.problem)
         # set aside, because each round would read the range before the partition is skipped
         if report.is_keyless:
             failed[candidate] = report.reason or ""
@@ -383,7 +383,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._alone.discard(candidate.folder)
             if candidate.is_due or report.segments_deleted:
                 self._metrics.round_ended(candidate, report)
-                self._events.tell(
+                self._events.emit(
                     RoundEnded(
                         time_ms=now_ms,
                         thread=outcome.thread,
@@ -405,7 +405,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             if self._was_changed(candidate):
                 return
             self._statuses.add(report.status)
-            failed[candidate] = report.reason or candidate.trouble or "no reason is known"
+            failed[candidate] = report.reason or candidate.problem or "no reason is known"
 
     def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
         """Handle a wave that ended without a report, so that the failed partition is unknown."""
@@ -464,7 +464,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     def _set_aside(self, candidate: Candidate, reason: str, now_ms: int) -> None:
         notes = self._system.notes
         try:
-            set_aside(candidate.home, {candidate.name: reason}, now_ms, notes)
+            record_failures(candidate.home, {candidate.name: reason}, now_ms, notes)
             entries = read_quarantine(candidate.home, notes)
         except LogError as error:
             self._events.note(f"cannot record which partitions are uncleanable: {error}")
@@ -472,17 +472,19 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         self._metrics.failed()
         if candidate.name in entries:
             entry = entries[candidate.name]
-            self._events.tell(
+            self._events.emit(
                 PartitionQuarantined(
                     time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry
                 )
             )
 
 
-def _left_alone(root: str, found: Sequence[Candidate]) -> str | None:
+def _unmanaged_note(root: str, found: Sequence[Candidate]) -> str | None:
     """A note on the skipped topics, with the reason of the first one. None if there are none."""
     reasons = {
-        candidate.name.topic: candidate.alone for candidate in found if candidate.alone is not None
+        candidate.name.topic: candidate.unmanaged_reason
+        for candidate in found
+        if candidate.unmanaged_reason is not None
     }
     if not reasons:
         return None

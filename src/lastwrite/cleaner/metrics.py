@@ -24,7 +24,7 @@ class CleanerMetrics:
         self.registry = CollectorRegistry()
         self._now_ms = now_ms
         self._last_pick_ms: int | None = None
-        self._asked = Requests()
+        self._last_requests = Requests()
         self._uncleanable_bytes: dict[str, int] = {}
 
         def gauge(name: str, says: str, labels: Sequence[str] = ()) -> Gauge:
@@ -100,7 +100,7 @@ class CleanerMetrics:
         last = self._last_pick_ms
         return float("nan") if last is None else max(self._now_ms() - last, 0) / 1000
 
-    def looked(
+    def record_look(
         self,
         candidates: Sequence[Candidate],
         staged: Mapping[str, Quarantined],
@@ -155,9 +155,9 @@ class CleanerMetrics:
         self._swept.inc(objects)
         self._swept_bytes.inc(size_bytes)
 
-    def asked(self, requests: Requests) -> None:
+    def record_requests(self, requests: Requests) -> None:
         """Record ``requests``, the total number of object-store requests so far."""
-        new, self._asked = requests - self._asked, requests
+        new, self._last_requests = requests - self._last_requests, requests
         for kind in ("gets", "puts", "lists", "deletes"):
             self._requests.labels(kind).inc(getattr(new, kind))
 
@@ -166,7 +166,7 @@ class CleanerMetrics:
 
 
 def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
-    if candidate.folder in staged or candidate.trouble is not None:
+    if candidate.folder in staged or candidate.problem is not None:
         return "uncleanable"
     if candidate.is_due:
         return "due"

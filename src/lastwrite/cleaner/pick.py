@@ -41,12 +41,12 @@ class Candidate:
     overdue_ms: int = 0
     expired_bytes: int = 0  # bytes of the segments that retention deletes
     expired_segments: int = 0
-    trouble: str | None = None  # why the partition cannot be cleaned
-    alone: str | None = None  # why the partition is never cleaned
+    problem: str | None = None  # why the partition cannot be cleaned
+    unmanaged_reason: str | None = None  # why the partition is never cleaned
 
     @property
     def needs_work(self) -> bool:
-        return self.is_due or self.expired_segments > 0 or self.trouble is not None
+        return self.is_due or self.expired_segments > 0 or self.problem is not None
 
 
 def in_order(

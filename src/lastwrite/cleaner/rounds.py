@@ -18,7 +18,7 @@ from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.spark.worker_check import check_workers
-from lastwrite.storage.objects.address import asked
+from lastwrite.storage.objects.address import sent_requests
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import Throttles
@@ -76,7 +76,9 @@ class RoundRunner:
         self._limits = Limits()
         self._scratch_bytes = 0
         self._progress = progress
-        self._asked: set[str] = set()  # roots that were checked to be readable by cluster workers
+        self._checked_roots: set[str] = (
+            set()
+        )  # roots that were checked to be readable by cluster workers
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()
@@ -97,11 +99,11 @@ class RoundRunner:
             self._limits = plan.limits()
             self._scratch_bytes = plan.scratch_bytes
         new = {self._system.root_of(each): each for each in reversed(folders)}
-        for root in self._asked & new.keys():
+        for root in self._checked_roots & new.keys():
             del new[root]
         if new:
             check_workers(self._runner, [*new.values()], self._progress)
-            self._asked |= new.keys()
+            self._checked_roots |= new.keys()
 
     def set_rates(self, rates: Rates) -> None:
         """Set the total rates of all workers. On a cluster, they apply from the next round on."""
@@ -136,9 +138,13 @@ class RoundRunner:
         finally:
             exchange.close()
 
-    def asked(self) -> Requests:
+    def sent_requests(self) -> Requests:
         """The total number of object-store requests of this process and the workers."""
-        return asked() if self._runner is None else asked() + self._runner.asked()
+        return (
+            sent_requests()
+            if self._runner is None
+            else sent_requests() + self._runner.sent_requests()
+        )
 
     def _check(self) -> None:
         if self._is_stopped:

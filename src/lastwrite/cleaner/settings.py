@@ -26,7 +26,7 @@ class Settings:
     ``given`` also has the settings of the connection to a cluster or store.
     """
 
-    given: Mapping[str, object]
+    configured: Mapping[str, object]
     names: Mapping[str, object]
     cleaner: CleanerConfig
 
@@ -56,7 +56,7 @@ class SettingsSource:
         self._rules = rules
         self._read = read
         self._path = path
-        self._seen = self._identity()
+        self._last_identity = self._identity()
         self.current = self._load()
 
     def refresh(self) -> str | None:
@@ -65,9 +65,9 @@ class SettingsSource:
         Returns a note on the change, or None if the file is the same.
         """
         seen = self._identity()
-        if seen == self._seen:
+        if seen == self._last_identity:
             return None
-        self._seen = seen
+        self._last_identity = seen
         try:
             fresh = self._load()
         except LogError as error:
@@ -75,11 +75,11 @@ class SettingsSource:
         before, self.current = self.current, fresh
         changed = sorted(
             name
-            for name in before.given.keys() | fresh.given.keys()
-            if before.given.get(name) != fresh.given.get(name)
+            for name in before.configured.keys() | fresh.configured.keys()
+            if before.configured.get(name) != fresh.configured.get(name)
         )
-        said = ", ".join(_said(name, fresh.given) for name in changed)
-        return f"settings for the next round: {said or 'the same'}"
+        text = ", ".join(_describe_setting(name, fresh.configured) for name in changed)
+        return f"settings for the next round: {text or 'the same'}"
 
     def _load(self) -> Settings:
         given = dict(self._read())
@@ -94,7 +94,7 @@ class SettingsSource:
         return None if self._path is None else state_of(self._path)
 
 
-def _said(name: str, names: Mapping[str, object]) -> str:
+def _describe_setting(name: str, names: Mapping[str, object]) -> str:
     if _SECRET.search(name) and name in names:
         return f"{name} changed"
     return f"{name}={names[name]}" if name in names else f"{name} removed"

@@ -17,20 +17,20 @@ class TableMetrics:
         self._delay = gauge(
             "delay_seconds", "Seconds for which the most delayed table has been behind its topic."
         )
-        self._turns = Counter(
+        self._rounds = Counter(
             "lastwrite_table_turns", "Turns by result.", ["status"], registry=registry
         )
         self._written = Counter(
             "lastwrite_table_written_bytes", "Bytes of written rows.", registry=registry
         )
         for status in ("made", "updated", "compared", "unchanged", "failed"):
-            self._turns.labels(status)
+            self._rounds.labels(status)
 
-    def looked(self, tables: int, failing: int, delay_ms: int) -> None:
+    def record_check(self, tables: int, failing: int, delay_ms: int) -> None:
         self._tables.set(tables)
         self._failing.set(failing)
         self._delay.set(delay_ms / 1000)
 
-    def turned(self, status: str, written_bytes: int) -> None:
-        self._turns.labels(status).inc()
+    def record_round(self, status: str, written_bytes: int) -> None:
+        self._rounds.labels(status).inc()
         self._written.inc(written_bytes)

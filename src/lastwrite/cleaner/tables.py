@@ -121,24 +121,24 @@ def _option(name: str, value: object) -> tuple[str, object]:
 class _Table:
     """A topic's table.
 
-    ``seen`` is the state of the topic's partitions when the daemon last read them. ``level`` is
+    ``version`` is the state of the topic's partitions when the daemon last read them. ``level`` is
     their state at the start of the last successful update. ``was_first`` means that an update has
     ended after the start of the last round.
     """
 
     key: _Key
     options: Mapping[str, Any]
-    seen: object = None
+    version: object = None
     level: object = None
     was_first: bool = False
     tries: int = 0
     not_before_s: float = 0.0
-    turned_s: float = 0.0
+    round_s: float = 0.0
     behind_since_ms: int | None = None
 
     @property
     def is_behind(self) -> bool:
-        return self.seen != self.level
+        return self.version != self.level
 
     def is_due(self) -> bool:
         return self.is_behind and time.monotonic() >= self.not_before_s
@@ -149,7 +149,7 @@ class TableRun:
     """The result of a table update: a report or an error."""
 
     table: _Table
-    began_with: object
+    version: object
     report: TableRound | None
     error: Exception | None
     seconds: float
@@ -186,16 +186,16 @@ class KeptTables:
         tables: Tables | None = None,
         config: Callable[[], Mapping[str, object]] = dict,
         metrics: TableMetrics | None = None,
-        tell: Callable[[Event], None] = lambda event: None,
+        notify: Callable[[Event], None] = lambda event: None,
     ) -> None:
-        self._wanted, self._config, self._metrics, self._tell = tables, config, metrics, tell
+        self._requests, self._config, self._metrics, self._notify = tables, config, metrics, notify
         self._tables: dict[_Key, _Table] = {}
         self._running: _Table | None = None
         self._stops = _Stops()
 
     @property
-    def is_wanted(self) -> bool:
-        return self._wanted is not None
+    def has_tables(self) -> bool:
+        return self._requests is not None
 
     @property
     def is_running(self) -> bool:
@@ -208,7 +208,7 @@ class KeptTables:
 
     # ------------------------------------------------------------------ looks
 
-    def looked(
+    def check_tables(
         self,
         found: Sequence[Candidate],
         state_of: Callable[[str, str], object],
@@ -216,22 +216,22 @@ class KeptTables:
         now_ms: int,
     ) -> None:
         """Record the state of the partitions ``found``. Topics in ``busy`` were not read."""
-        if self._wanted is None:
+        if self._requests is None:
             return
         by_topic: dict[_Key, list[Candidate]] = {}
         for each in found:
             by_topic.setdefault((each.root, each.name.topic), []).append(each)
         for key, some in by_topic.items():
             is_compacted = any(each.compacts for each in some)
-            if key in busy or not is_compacted or any(each.alone for each in some):
+            if key in busy or not is_compacted or any(each.unmanaged_reason for each in some):
                 continue
             if key not in self._tables:
-                options = self._wanted.of(key[1])
+                options = self._requests.of(key[1])
                 if options is None:
                     continue
                 self._tables[key] = _Table(key, options)
             table = self._tables[key]
-            table.seen = sorted(
+            table.version = sorted(
                 ((each.folder, state_of(each.root, each.folder)) for each in some),
                 key=lambda pair: pair[0],
             )
@@ -241,20 +241,20 @@ class KeptTables:
                 table.behind_since_ms = now_ms
         if self._metrics is not None:
             since = [each.behind_since_ms for each in self._tables.values()]
-            self._metrics.looked(
+            self._metrics.record_check(
                 len(since),
                 sum(each.tries > 0 for each in self._tables.values()),
                 max((now_ms - each for each in since if each is not None), default=0),
             )
 
-    def goes_first(self, candidate: Candidate) -> bool:
+    def must_precede(self, candidate: Candidate) -> bool:
         """Whether a round on the candidate must wait for the update of its topic's table."""
         table = self._tables.get((candidate.root, candidate.name.topic))
         if table is None:
             return False
         return table is self._running or (not table.was_first and table.is_due())
 
-    def round_began(self, key: _Key) -> None:
+    def start_round(self, key: _Key) -> None:
         if key in self._tables:
             self._tables[key].was_first = False
 
@@ -268,19 +268,19 @@ class KeptTables:
         due = [each for each in self._tables.values() if each.is_due() and each.key not in busy]
         if self.is_running or not due:
             return
-        table = self._running = min(due, key=lambda each: each.turned_s)
-        began_with = table.seen
+        table = self._running = min(due, key=lambda each: each.round_s)
+        began_with = table.version
         thread = threading.Thread(
-            target=lambda: ended(self._turn(table, began_with)), name="table", daemon=True
+            target=lambda: ended(self._run_round(table, began_with)), name="table", daemon=True
         )
         thread.start()
 
-    def _turn(self, table: _Table, began_with: object) -> TableRun:
+    def _run_round(self, table: _Table, began_with: object) -> TableRun:
         report: TableRound | None = None
         failure: Exception | None = None
         begin = time.monotonic()
         try:
-            self._refuse_shared(table)
+            self._reject_shared(table)
             root, topic = table.key
             report = table_to(
                 root, topic, config=self._config(), progress=self._stops, **table.options
@@ -289,7 +289,7 @@ class KeptTables:
             failure = error
         return TableRun(table, began_with, report, failure, time.monotonic() - begin)
 
-    def _refuse_shared(self, table: _Table) -> None:
+    def _reject_shared(self, table: _Table) -> None:
         """Reject two tables with the same path.
 
         Raises:
@@ -309,14 +309,14 @@ class KeptTables:
         """Record the result of an update. Return the error if it counts as a failure, or None."""
         table, error = turn.table, turn.error
         self._running = None
-        table.was_first, table.turned_s = True, time.monotonic()
+        table.was_first, table.round_s = True, time.monotonic()
         if turn.report is not None:
-            table.level, table.tries, table.not_before_s = turn.began_with, 0, 0.0
+            table.level, table.tries, table.not_before_s = turn.version, 0, 0.0
             if not table.is_behind:
                 table.behind_since_ms = None
             self._count(turn.report.how, turn.report.bytes_written)
             if turn.report.how != "unchanged":
-                self._tell(
+                self._notify(
                     TableUpdated(
                         time_ms=now_ms, root=table.key[0], report=turn.report, seconds=turn.seconds
                     )
@@ -328,7 +328,7 @@ class KeptTables:
         table.tries += 1
         table.not_before_s = float("inf") if is_once else time.monotonic() + pause_s
         self._count("failed", 0)
-        self._tell(
+        self._notify(
             TableFailed(
                 time_ms=now_ms,
                 root=table.key[0],
@@ -343,7 +343,7 @@ class KeptTables:
 
     def _count(self, how: str, size_bytes: int) -> None:
         if self._metrics is not None:
-            self._metrics.turned(how, size_bytes)
+            self._metrics.record_round(how, size_bytes)
 
     def stop(self) -> None:
         """End the running update. The table is then unchanged or completely updated."""

@@ -19,7 +19,7 @@ class _WatchedFolder:
 
     state: Hashable | None
     log: PartitionLog | None
-    trouble: str | None
+    problem: str | None
 
     def is_current(self, state: Hashable | None) -> bool:
         if self.state is None or self.state != state:
@@ -32,9 +32,9 @@ class Watch:
 
     def __init__(self, system: System) -> None:
         self._system = system
-        self._known: dict[str, dict[str, _WatchedFolder]] = {}
+        self._folders: dict[str, dict[str, _WatchedFolder]] = {}
 
-    def look(
+    def scan(
         self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
     ) -> list[Candidate]:
         """The current state of every partition of ``root``, except the folders in ``busy``.
@@ -43,7 +43,7 @@ class Watch:
             LogError: the root cannot be listed.
             RemoteFailed: its store does not answer.
         """
-        before = self._known.get(root, {})
+        before = self._folders.get(root, {})
         known: dict[str, _WatchedFolder] = {}
         found = []
         for seen in self._system.scan_root(root):
@@ -56,12 +56,12 @@ class Watch:
                 last = self._read(seen)
             known[seen.folder] = last
             found.append(self._candidate(root, seen, last, config, now_ms))
-        self._known[root] = known
+        self._folders[root] = known
         return found
 
     def state_of(self, root: str, folder: str) -> object:
         """The state of the partition when it was last read. Equal states mean no change."""
-        known = self._known.get(root, {}).get(folder)
+        known = self._folders.get(root, {}).get(folder)
         return None if known is None else (known.state, known.log)
 
     def has_changed(self, root: str, folder: str) -> bool:
@@ -72,7 +72,7 @@ class Watch:
         Raises:
             RemoteFailed: its store does not answer.
         """
-        known = self._known.get(root, {}).get(folder)
+        known = self._folders.get(root, {}).get(folder)
         if known is None:
             return True
         try:
@@ -80,35 +80,42 @@ class Watch:
         except RemoteFailed:
             raise
         except LogError as error:
-            is_other = known.trouble != str(error)
-        if is_other:  # ``look`` does not detect a change of a closed segment
-            del self._known[root][folder]
+            is_other = known.problem != str(error)
+        if is_other:  # ``scan`` does not detect a change of a closed segment
+            del self._folders[root][folder]
         return is_other
 
     def _candidate(
         self,
         root: str,
-        seen: PartitionSnapshot,
+        snapshot: PartitionSnapshot,
         known: _WatchedFolder,
         config: Mapping[str, object],
         now_ms: int,
     ) -> Candidate:
-        log, trouble = known.log, known.trouble
+        log, trouble = known.log, known.problem
         bare = Candidate(
-            root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder)
+            root=root,
+            folder=snapshot.folder,
+            name=snapshot.name,
+            home=self._system.root_of(snapshot.folder),
         )
         try:
-            alone = self._system.why_unmanaged(seen.folder, config)
+            alone = self._system.why_unmanaged(snapshot.folder, config)
         except RemoteFailed:
             raise
         except LogError as error:  # the archive's manifest is damaged
             alone, trouble = None, trouble or str(error)
         if alone is not None:
-            return replace(bare, alone=str(alone))
-        if trouble is not None and not seen.rests:
+            return replace(bare, unmanaged_reason=str(alone))
+        if trouble is not None and not snapshot.rests:
             return bare  # another process may be writing to the partition
-        bare = replace(bare, compacts=trouble is not None, trouble=trouble)
-        if log is None or not log.segments or not self._system.is_policy_known(seen.folder, config):
+        bare = replace(bare, compacts=trouble is not None, problem=trouble)
+        if (
+            log is None
+            or not log.segments
+            or not self._system.is_policy_known(snapshot.folder, config)
+        ):
             return bare
         try:
             decision = self._system.decide(log, config, now_ms, False)
@@ -116,7 +123,7 @@ class Watch:
         except RemoteFailed:
             raise
         except LogError as error:
-            return replace(bare, compacts=True, trouble=trouble or str(error))
+            return replace(bare, compacts=True, problem=trouble or str(error))
         found = replace(
             bare,
             size_bytes=log.size_bytes,
@@ -134,14 +141,14 @@ class Watch:
             expired_segments=len(retention.segments),
         )
 
-    def _read(self, seen: PartitionSnapshot) -> _WatchedFolder:
+    def _read(self, snapshot: PartitionSnapshot) -> _WatchedFolder:
         try:
-            log = self._system.read(seen.folder)
+            log = self._system.read(snapshot.folder)
         except NotALog:
-            return _WatchedFolder(seen.state, None, None)
+            return _WatchedFolder(snapshot.state, None, None)
         except RemoteFailed:
             raise
         except LogError as error:
-            return _WatchedFolder(seen.state, None, str(error))
+            return _WatchedFolder(snapshot.state, None, str(error))
         wrong = [problem for problem in log.problems if not problem.is_note]
-        return _WatchedFolder(seen.state, log, str(wrong[0]) if wrong else None)
+        return _WatchedFolder(snapshot.state, log, str(wrong[0]) if wrong else None)

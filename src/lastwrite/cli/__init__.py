@@ -77,7 +77,7 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     logging.disable(logging.CRITICAL)  # only libraries log; Lastwrite reports problems as errors
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
-        with interrupts_kept():
+        with deferred_interrupts():
             from lastwrite.cli.app import build_app
 
             status = build_app(output, *arguments[:1])(
@@ -93,7 +93,7 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def interrupts_kept() -> Iterator[None]:
+def deferred_interrupts() -> Iterator[None]:
     """Make Ctrl-C end the code in this context, wherever the signal arrives.
 
     In some code the interrupt would be lost, or would leave a lock acquired. If it arrives there,
@@ -111,7 +111,7 @@ def interrupts_kept() -> Iterator[None]:
     dropped_before = sys.unraisablehook
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
-        if _is_no_place(frame):
+        if _is_unsafe_frame(frame):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         else:
             raise KeyboardInterrupt
@@ -134,7 +134,7 @@ def interrupts_kept() -> Iterator[None]:
         sys.unraisablehook = dropped_before
 
 
-def _is_no_place(frame: FrameType | None) -> bool:
+def _is_unsafe_frame(frame: FrameType | None) -> bool:
     """Whether ``frame`` is inside an import, a logger lookup, or LLVM."""
     while frame is not None:
         if any(place in frame.f_code.co_filename for place in _WHERE_NONE_MAY_COME):

@@ -132,7 +132,7 @@ class _Command(_Plainly, TyperCommand):
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
-def _say_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         import lastwrite
 
@@ -144,7 +144,7 @@ def _program(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and stop.", is_eager=True, callback=_say_version
+            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
         ),
     ] = False,
 ) -> None:

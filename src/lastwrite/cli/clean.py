@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, in_stages, in_time, in_words, local_moment, moment
+from lastwrite.cli.output import Output, format_size, in_stages, in_time, local_moment, moment
 from lastwrite.cli.plan import keyless_line
 from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.attempts import attempts_in_words
+from lastwrite.model.attempts import describe_attempts
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 
@@ -257,7 +257,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
     """
     output.lines = True
 
-    def tell(event: Event) -> None:
+    def print_event(event: Event) -> None:
         if output.as_json:
             output.text([json_.dumps(event.to_dict())])
         elif hasattr(event, "text"):
@@ -265,7 +265,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
         elif _LINES[event.event](event):
             output.text([event_line(event)])
 
-    return tell
+    return print_event
 
 
 def stops_by_signals(what: Stoppable) -> None:
@@ -279,7 +279,7 @@ def event_line(event: Event) -> str:
     return f"{moment(event.time_ms)} {_LINES[event.event](event)}"
 
 
-def _set_aside(event: PartitionQuarantined) -> str:
+def _quarantined_line(event: PartitionQuarantined) -> str:
     entry = event.entry
     return (
         f"{event.name}: set aside as uncleanable after try {entry.tries:,}, next try at "
@@ -293,7 +293,7 @@ def _round(event: RoundEnded) -> str:
     if report.bytes_read:
         said.append(
             f"{_range(report)}, "
-            f"read {in_words(report.bytes_read)}, wrote {in_words(report.bytes_written)} "
+            f"read {format_size(report.bytes_read)}, wrote {format_size(report.bytes_written)} "
             f"in {_seconds(event)}"
         )
         records = (
@@ -302,13 +302,13 @@ def _round(event: RoundEnded) -> str:
             else ""
         )
         said.append(
-            f"{in_words(report.bytes_before)} → {in_words(report.bytes_after)}{records} "
+            f"{format_size(report.bytes_before)} → {format_size(report.bytes_after)}{records} "
             f"({event.saved():.1f} % saved)"
         )
     if report.segments_deleted:
         said.append(
             f"retention deleted {report.segments_deleted:,} segments of "
-            f"{in_words(report.bytes_deleted)}, "
+            f"{format_size(report.bytes_deleted)}, "
             f"the log starts at {report.log_start_after}"
         )
     if event.keyless:
@@ -316,16 +316,16 @@ def _round(event: RoundEnded) -> str:
     return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could be removed'}"
 
 
-def _brought(event: FollowerFetched) -> str:
+def _fetched_line(event: FollowerFetched) -> str:
     held = f", {event.held:,} held back" if event.held else ""
     behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
     return (
-        f"fetched {in_words(event.bytes)} of {event.partitions:,} partitions in "
-        f"{in_time(event.seconds)}{behind}{held}{attempts_in_words(event.attempts)}"
+        f"fetched {format_size(event.bytes)} of {event.partitions:,} partitions in "
+        f"{in_time(event.seconds)}{behind}{held}{describe_attempts(event.attempts)}"
     )
 
 
-def _held(event: FetchHeldBack) -> str:
+def _held_back_line(event: FetchHeldBack) -> str:
     log = event.log.log
     name = log.topic if log.partition < 0 else f"{log.topic}-{log.partition}"
     return f"{name}: held back ({log.held}): {log.reason}"
@@ -335,8 +335,8 @@ def _table(event: TableUpdated) -> str:
     report = event.report
     return (
         f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, {report.rows:,} rows "
-        f"(+{report.added:,} -{report.removed:,}), {in_words(report.bytes_written)} written: "
-        f"{report.path}{attempts_in_words(report.attempts)}"
+        f"(+{report.added:,} -{report.removed:,}), {format_size(report.bytes_written)} written: "
+        f"{report.path}{describe_attempts(report.attempts)}"
     )
 
 
@@ -349,10 +349,10 @@ def _table_failed(event: TableFailed) -> str:
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
     "untouched": lambda event: " ".join(untouched_lines(event.untouched)),
-    "uncleanable": _set_aside,
+    "uncleanable": _quarantined_line,
     "round": _round,
-    "brought": _brought,
-    "held": _held,
+    "brought": _fetched_line,
+    "held": _held_back_line,
     "table": _table,
     "table_failed": _table_failed,
 }

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.output import Output, counted, format_size, moment
 from lastwrite.rocketmq.reports import CutReport, CutStatus
 
 EXAMPLES = """
@@ -71,18 +71,20 @@ def cut(
     if output.as_json:
         output.document(report)
     else:
-        output.text(_words(report, store))
+        output.text(_result_lines(report, store))
     return report.exit_status
 
 
-def _words(report: CutReport, store: str) -> Iterator[str]:
+def _result_lines(report: CutReport, store: str) -> Iterator[str]:
     did = {
         CutStatus.PLANNED: "would remove",
         CutStatus.CUT: "removed",
         CutStatus.UNDONE: "restored",
     }[report.status]
     place = f"physical offset {report.at} ({report.file}, byte {report.position})"
-    yield f"{did} {counted(report.records)} whole records, {in_words(report.bytes)}, from {place}"
+    yield (
+        f"{did} {counted(report.records)} whole records, {format_size(report.bytes)}, from {place}"
+    )
     for one in report.queues:
         yield f"  {one.topic}-{one.queue}: queue offsets {one.first} to {one.last}"
     for one in report.compaction:

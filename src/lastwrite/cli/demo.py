@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.cli.output import Output, counted, format_size, in_time
 
 if TYPE_CHECKING:
     from lastwrite.demo.question import DemoAnswer
@@ -83,7 +83,7 @@ def demo(
                 ("records", before.records, after.records, counted),
                 ("  of them deletes", before.tombstones, after.tombstones, counted),
                 ("keys", before.keys, after.keys, counted),
-                ("bytes", before.bytes, after.bytes, in_words),
+                ("bytes", before.bytes, after.bytes, format_size),
                 ("segments", before.segments, after.segments, counted),
             )
         ],
@@ -122,7 +122,7 @@ def _opening(report: DemoReport) -> Iterator[str]:
         return
     shallow = " (a shallow clone: the oldest commit counts as a whole)" if report.is_shallow else ""
     head = report.head[:_SHORT_ID]
-    size = in_words(report.segment_bytes)
+    size = format_size(report.segment_bytes)
     yield f"{report.repository}: {report.commits:,} commits up to {head}{shallow}"
     yield f"as the topic git-history in segments of {size}. The last segment is empty,"
     yield "because the active segment is not compacted."

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.cli.output import Output, counted, format_size, in_time
 from lastwrite.cli.problems import problem_lines, untouched_lines
 from lastwrite.rocketmq.reports import DispatchReport
 
@@ -101,7 +101,7 @@ def _show(output: Output, report: DispatchReport) -> None:
 
 def _summary(report: DispatchReport) -> Iterator[str]:
     read = (
-        f"{in_words(report.bytes_read)} of the commit log"
+        f"{format_size(report.bytes_read)} of the commit log"
         if report.bytes_read
         else "nothing new in the commit log"
     )
@@ -115,4 +115,4 @@ def _summary(report: DispatchReport) -> Iterator[str]:
         if count:
             yield f"skipped: {counted(count)} {what}"
     yield from untouched_lines(report.untouched)
-    yield f"wrote files of {in_words(report.bytes_written)}, in {in_time(report.seconds)}"
+    yield f"wrote files of {format_size(report.bytes_written)}, in {in_time(report.seconds)}"

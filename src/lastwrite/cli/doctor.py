@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, in_words
+from lastwrite.cli.output import Output, format_size
 from lastwrite.reports.document import Document, FrozenDocument
 
 _GIB = 1 << 30
@@ -158,7 +158,7 @@ def doctor(
     settings = options.settings(output, config, config_file)
     findings = list(examine(memory))
     if store is not None:
-        findings += _ask(store, settings)
+        findings += _check_store(store, settings)
     if start and all(finding.verdict is not Outcome.MISSING for finding in findings):
         findings.append(_trial(master, memory))
     healthy = all(finding.verdict is not Outcome.MISSING for finding in findings)
@@ -188,7 +188,7 @@ def examine(memory: str | None = None) -> Iterator[Check]:
     yield _safely("git", _git)
 
 
-def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
+def _check_store(address: str, config: Mapping[str, object]) -> Iterator[Check]:
     """Check the guarantees that an archive needs of the store at ``address``.
 
     Raises:
@@ -197,7 +197,7 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
     from lastwrite.config.stores import store_settings
     from lastwrite.errors import LogError
     from lastwrite.storage.objects.address import is_address, store_at, use
-    from lastwrite.storage.objects.promises import ask
+    from lastwrite.storage.objects.promises import probe_store
 
     use(store_settings(config))
     if not is_address(address) and not os.path.isdir(address):
@@ -210,14 +210,14 @@ def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
         return
     try:
         store, prefix = store_at(address)
-        found = ask(store, prefix, lambda: time.time_ns() // 1_000_000)
+        found = probe_store(store, prefix, lambda: time.time_ns() // 1_000_000)
     except LogError as error:
         yield Check("store", Outcome.MISSING, f"{address}: {error.problem}", error.remedy)
         return
     outcomes = {True: Outcome.OK, False: Outcome.MISSING, None: Outcome.WARNING}
     for finding in found:
         name = finding.promise if finding.promise == "store" else f"store: {finding.promise}"
-        yield Check(name, outcomes[finding.is_kept], finding.found, finding.remedy)
+        yield Check(name, outcomes[finding.is_met], finding.found, finding.remedy)
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
@@ -368,12 +368,12 @@ def _memory(setting: str | None) -> Check:
     from lastwrite.storage.machine import available_bytes, core_count, memory_bytes
 
     total, available = memory_bytes(), available_bytes()
-    found = f"{in_words(total)}, {in_words(available)} of it free"
+    found = f"{format_size(total)}, {format_size(available)} of it free"
     try:
         used = plan_memory(setting, core_count()).total_bytes
     except InvalidConfig as error:
         return Check("memory", Outcome.MISSING, f"{found}; {error.problem}", error.remedy)
-    found += f"; {in_words(used)} will be used"
+    found += f"; {format_size(used)} will be used"
     if used > available:
         return Check("memory", Outcome.WARNING, found, "give a lower --memory, or free some memory")
     return Check("memory", Outcome.OK, found)
@@ -404,7 +404,7 @@ def _temp(folder: str) -> Check:
             "set TMPDIR or SPARK_LOCAL_DIRS to a folder that can be written to",
         )
     found = (
-        f"{folder}, {in_words(free)} free, programs "
+        f"{folder}, {format_size(free)} free, programs "
         f"{'can' if runs_programs(folder) else 'cannot'} run in it"
     )
     if free < _LEAST_FREE_BYTES:

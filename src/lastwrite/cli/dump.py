@@ -12,7 +12,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.line_format import line_format
-from lastwrite.cli.output import Output, in_words, moment
+from lastwrite.cli.output import Output, format_size, moment
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
@@ -217,7 +217,7 @@ def dump(
         if output.as_json:
             output.document(report)
         else:
-            size = f"{report.parts:,} files, {in_words(report.bytes)}"
+            size = f"{report.parts:,} files, {format_size(report.bytes)}"
             done = f"{report.messages:,} messages in {size}, in {report.to}"
             output.text([done, *map(str, report.problems)])
         return report.exit_status
@@ -282,58 +282,58 @@ def _message(row: dict[str, Any]) -> str:
     """A RocketMQ message."""
     properties = dict(row["properties"])
     key = properties.pop("KEYS", None)
-    said = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}"
+    text = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}"
     if row["batch_index"] is not None:
-        said += f" [{row['batch_index']}]"
-    said += f"  {moment(row['store_timestamp'])}  "
+        text += f" [{row['batch_index']}]"
+    text += f"  {moment(row['store_timestamp'])}  "
     shown = "no key" if key is None else json_.dumps(key, ensure_ascii=False)
-    said += f"{_meant(row, 'key', shown)} = {_meant(row, 'value', _shown(row['body']))}"
+    text += f"{_meant(row, 'key', shown)} = {_meant(row, 'value', _shown(row['body']))}"
     if properties:
-        said += f"  {_fields(properties)}"
-    said += f"  at {row['physical_offset']}, {row['size']:,} bytes"
+        text += f"  {_fields(properties)}"
+    text += f"  at {row['physical_offset']}, {row['size']:,} bytes"
     if row["compression"] != "none":
-        said += f", {row['compression']}"
+        text += f", {row['compression']}"
     if row["transaction"] is not None:
-        said += f", transaction {row['transaction']}"
-    said += f", from {row['born_host']}"
+        text += f", transaction {row['transaction']}"
+    text += f", from {row['born_host']}"
     if row["found_by"].endswith("(no index)"):
-        said += f", found in the {row['found_by']}"
-    return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+        text += f", found in the {row['found_by']}"
+    return text if row["problem"] is None else f"{text}  DAMAGED: {row['problem']}"
 
 
 def pulsar_message(row: dict[str, Any]) -> str:
     """A message of Pulsar."""
     topic = "" if row["topic"] is None else row["topic"].removeprefix("persistent://") + " "
-    said = f"{topic}{row['message_id']}  {moment(row['publish_time'])}  "
+    text = f"{topic}{row['message_id']}  {moment(row['publish_time'])}  "
     if row["marker"] is not None:
-        return f"{said}marker: {row['marker']}"
+        return f"{text}marker: {row['marker']}"
     if row["compacted_out"]:
-        return f"{said}compacted out"
+        return f"{text}compacted out"
     key = "no key" if row["key"] is None else json_.dumps(row["key"], ensure_ascii=False)
     value = _shown(row["value"] if row["encryption"] is None else row["stored_value"])
-    said += f"{_meant(row, 'key', key)} = {_meant(row, 'value', value)}"
+    text += f"{_meant(row, 'key', key)} = {_meant(row, 'value', value)}"
     if row["encryption"] is not None:
-        said += f" encrypted {_encryption(row['encryption'])}"
+        text += f" encrypted {_encryption(row['encryption'])}"
     if row["properties"]:
-        said += f"  {_fields(row['properties'])}"
-    said += f"  {row['producer']} #{row['sequence_id']}"
+        text += f"  {_fields(row['properties'])}"
+    text += f"  {row['producer']} #{row['sequence_id']}"
     if row["event_time"]:
-        said += f", event {moment(row['event_time'])}"
+        text += f", event {moment(row['event_time'])}"
     if row["compression"] != "NONE":
-        said += f", {row['compression']}"
+        text += f", {row['compression']}"
     if row["transaction"] is not None:
-        said += ", transactional"
+        text += ", transactional"
     if row["chunk"] is not None:
-        said += f", part {row['chunk']['id'] + 1} of {row['chunk']['count']}"
-    return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+        text += f", part {row['chunk']['id'] + 1} of {row['chunk']['count']}"
+    return text if row["problem"] is None else f"{text}  DAMAGED: {row['problem']}"
 
 
 def _encryption(found: dict[str, Any]) -> str:
     """The recipients with their wrapped data keys, the algorithm, and the IV of the cipher."""
     keys = (f"{_fields(each['name'])} (key {each['value']})" for each in found["wrapped_keys"])
-    said = f"for {', '.join(keys)}"
-    said += "" if found["algorithm"] is None else f" by {found['algorithm']}"
-    return said if found["param"] is None else f"{said} with IV {found['param']}"
+    text = f"for {', '.join(keys)}"
+    text += "" if found["algorithm"] is None else f" by {found['algorithm']}"
+    return text if found["param"] is None else f"{text} with IV {found['param']}"
 
 
 def _fields_of(row: dict[str, Any]) -> str:
@@ -349,23 +349,23 @@ def _fields_of(row: dict[str, Any]) -> str:
 
 
 def _record(row: dict[str, Any]) -> str:
-    said = f"@{row['offset']}  {moment(row['timestamp'])}  "
+    text = f"@{row['offset']}  {moment(row['timestamp'])}  "
     if row["control"] is not None:
-        said += f"control: {row['control']}"
+        text += f"control: {row['control']}"
     else:
         meaning = row.get("decoded")
         if meaning is not None and "type" in meaning:
-            said += _meaning(meaning, row)
+            text += _meaning(meaning, row)
         else:  # keys and values that are text are already shown as text
-            said += f"{_meant(row, 'key', _shown(row['key']))} = "
-            said += _meant(row, "value", _shown(row["value"]))
+            text += f"{_meant(row, 'key', _shown(row['key']))} = "
+            text += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
-        said += (
+        text += (
             "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
         )
     if row["producer_id"] >= 0:
-        said += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
-    return said + ("  transactional" if row["transactional"] and row["control"] is None else "")
+        text += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
+    return text + ("  transactional" if row["transactional"] and row["control"] is None else "")
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
@@ -387,8 +387,8 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
     )
     if decoded["value_version"] is not None:
         value = f"v{decoded['value_version']} {value}"
-    said = f"{name} {value}" if row["key"] is None else f"{name} {key} = {value}"
-    return said if decoded["problem"] is None else f"{said}  ({decoded['problem']})"
+    text = f"{name} {value}" if row["key"] is None else f"{name} {key} = {value}"
+    return text if decoded["problem"] is None else f"{text}  ({decoded['problem']})"
 
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
@@ -417,24 +417,24 @@ def _fields(value: Any) -> str:
 
 
 def _batch(row: dict[str, Any]) -> str:
-    said = (
+    text = (
         f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, "
         f"{row['bytes']:,} bytes, "
         f"{row['compression']}, magic {row['magic']}, up to {moment(row['max_timestamp'])}, "
         f"epoch {row['leader_epoch']}, segment {row['segment']} byte {row['position']}"
     )
     if row["producer_id"] >= 0:
-        said += f", producer {row['producer_id']}/{row['producer_epoch']}"
-        said += f" #{row['base_sequence']}–{row['last_sequence']}"
+        text += f", producer {row['producer_id']}/{row['producer_epoch']}"
+        text += f" #{row['base_sequence']}–{row['last_sequence']}"
     if row["delete_horizon"] is not None:
         horizon_ms = row["delete_horizon"]
-        said += (
+        text += (
             f", delete horizon {moment(horizon_ms)}"
             if horizon_ms >= 0
             else f", bad delete horizon {horizon_ms}, treated as none"
         )
     return (
-        said
+        text
         + (", transactional" if row["transactional"] else "")
         + (", control" if row["control"] else "")
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_local_time, in_words, local_moment, moment
+from lastwrite.cli.output import Output, counted, format_size, in_local_time, local_moment, moment
 from lastwrite.cli.problems import problem_lines
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Rule, Waiting
 
@@ -79,14 +79,14 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
     if places is not None and found.cleanable_bytes is not None:
         yield (
             f"  dirty from {places.first_dirty}, cleanable up to {places.first_uncleanable}, end "
-            f"{places.end}: {in_words(found.cleanable_bytes)} cleanable, "
-            f"{in_words(found.clean_bytes)} clean"
+            f"{places.end}: {format_size(found.cleanable_bytes)} cleanable, "
+            f"{format_size(found.clean_bytes)} clean"
         )
     for reason in found.reasons:
         yield f"  {reason.rule}: {reason.message}"
         yield f"    ends {reason.change}{_when(reason.at_ms)}"
     if found.waiting is not None and found.records is None:
-        yield from _waiting(found.waiting, _may_be_asked_for(found))
+        yield from _waiting(found.waiting, _can_be_requested(found))
     for each in found.held_for:
         yield f"  deletes are {each.words()}"
     if found.records is not None:
@@ -99,7 +99,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
             yield from _record(record)
 
 
-def _may_be_asked_for(found: PartitionExplanation) -> bool:
+def _can_be_requested(found: PartitionExplanation) -> bool:
     """Whether no compaction is due only because too little data is dirty."""
     rules = {reason.rule for reason in found.reasons}
     is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}

@@ -9,11 +9,11 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.clean import event_printer, stops_by_signals
-from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.output import Output, counted, format_size
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import RestoredLog
-from lastwrite.model.attempts import attempts_in_words
+from lastwrite.model.attempts import describe_attempts
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 from lastwrite.reports.fetching import FetchedLog
 
@@ -189,7 +189,7 @@ def fetch(
     elif isinstance(report, FetchReport):
         _show(output, report)
     else:
-        show_logs(output, report.partitions, _what)
+        show_logs(output, report.partitions, _describe_log)
         for unread in report.unread_positions:
             output.say(f"lastwrite: {unread.message}")
     return report.exit_status
@@ -205,7 +205,7 @@ def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str])
                 "" if each.first_offset is None else str(each.first_offset),
                 "" if each.end_offset is None else str(each.end_offset),
                 counted(each.segments),
-                in_words(each.size_bytes),
+                format_size(each.size_bytes),
                 what(each),
             )
             for each in logs
@@ -213,15 +213,15 @@ def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str])
     )
 
 
-def _what(log: FetchedLog) -> str:
+def _describe_log(log: FetchedLog) -> str:
     if log.reason is not None:
         part = "fetched in part" if log.end_offset is not None else "not fetched"
         return f"{'damaged' if log.is_damaged else part}: {log.reason}"
     if log.aside is not None:
         return f"added; archived records that the log does not have were set aside: {log.aside}"
-    stay = f"; {in_words(log.foreign_bytes)} remain in the tier" if log.foreign_bytes else ""
+    stay = f"; {format_size(log.foreign_bytes)} remain in the tier" if log.foreign_bytes else ""
     stay += "" if log.gap is None else f"; accepted: {log.gap}"
-    stay += attempts_in_words(log.attempts)
+    stay += describe_attempts(log.attempts)
     if log.is_new:
         return f"new{stay}"
     return f"{'added' if log.segments else 'nothing new'}{stay}"
@@ -236,7 +236,7 @@ def _show(output: Output, report: FetchReport) -> None:
         if topic.horizon is not None:
             output.text([f"{topic.topic}: compacted up to {topic.horizon}"])
         if topic.attempts > 1:
-            output.text([f"{topic.topic}{attempts_in_words(topic.attempts)}"])
+            output.text([f"{topic.topic}{describe_attempts(topic.attempts)}"])
     output.text(
         problem_lines(
             [*report.problems, *(problem for topic in report.topics for problem in topic.problems)]
@@ -250,7 +250,7 @@ def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
             topic.topic,
             str(each.ledger),
             counted(each.entries),
-            in_words(each.size_bytes),
+            format_size(each.size_bytes),
             f"{each.how}{', compacted' if each.is_compacted else ''}"
             f"{', open' if each.is_open else ''}"
             + (

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_local_time, in_words, shares
-from lastwrite.cli.problems import problem_lines, set_aside_lines
+from lastwrite.cli.output import Output, counted, format_size, in_local_time, shares
+from lastwrite.cli.problems import problem_lines, quarantine_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
@@ -86,7 +86,7 @@ def inspect(
 
 def _show_topics(output: Output, report: PulsarReport, segments: bool) -> None:
     output.text(problem_lines(show_topics(output, report, segments)))
-    output.text(set_aside_lines(report.partitions))
+    output.text(quarantine_lines(report.partitions))
 
 
 def _show_store(output: Output, report: StoreReport, segments: bool) -> None:
@@ -103,7 +103,7 @@ def _show_logs(output: Output, report: InspectReport, segments: bool) -> None:
     for file in report.files:
         output.text(_file(file))
     output.text(problem_lines(_problems(report)))
-    output.text(set_aside_lines(report.partitions))
+    output.text(quarantine_lines(report.partitions))
     output.text(outvoted_lines(report.notes))
 
 
@@ -134,8 +134,8 @@ def _partitions(output: Output, report: InspectReport) -> None:
                 counted(p.contents.records),
                 "" if p.keys is None else counted(p.keys),
                 counted(p.contents.tombstones),
-                in_words(p.bytes),
-                in_words(p.dirty_bytes),
+                format_size(p.bytes),
+                format_size(p.dirty_bytes),
                 "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
                 "?" if p.is_unread else f"{p.log_start}–{p.end_offset}",
                 shares(p.contents.codecs),
@@ -150,7 +150,7 @@ def _partitions(output: Output, report: InspectReport) -> None:
                 "",
                 f"{totals.partitions:,} partitions, {totals.segments:,} segments, "
                 f"{totals.contents.records:,} records, "
-                f"{in_words(totals.bytes)}, {in_words(totals.dirty_bytes)} of it dirty",
+                f"{format_size(totals.bytes)}, {format_size(totals.dirty_bytes)} of it dirty",
             ]
         )
 
@@ -176,7 +176,7 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
             f"{counted(partition.expired_producers)} expired",
             *_transactions(partition),
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
-            f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
+            f"{partition.first_uncleanable_offset}: {format_size(partition.cleanable_bytes)}",
             *_settings(partition),
             "  due          "
             + ("yes" if partition.is_due else in_local_time(f"no: {partition.reason}")),
@@ -227,7 +227,7 @@ def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:
     contents = segment.contents
     return (
         f"{segment.base_offset}{' active' if segment.is_active else ''}",
-        in_words(segment.bytes),
+        format_size(segment.bytes),
         counted(contents.batches),
         counted(contents.records),
         counted(contents.tombstones),
@@ -239,7 +239,7 @@ def _segment_row(segment: SegmentInspection) -> tuple[object, ...]:
 
 
 def _file(file: FileInspection) -> Iterator[str]:
-    yield f"{file.file}: {file.kind}, {in_words(file.bytes)}"
+    yield f"{file.file}: {file.kind}, {format_size(file.bytes)}"
     if file.entries is not None:
         yield f"  entries      {file.entries:,}"
     if file.segment is not None:

@@ -386,10 +386,10 @@ def settings(
     """
     found: dict[str, object] = {}
     if config_file is not None:
-        from lastwrite.commands.config_file import known_and_passed_over
+        from lastwrite.commands.config_file import split_known_settings
         from lastwrite.config.properties import decode_properties
 
-        known, note = known_and_passed_over(decode_properties(_text_of(config_file)), config_file)
+        known, note = split_known_settings(decode_properties(_text_of(config_file)), config_file)
         found.update(known)
         if note is not None:
             output.say(f"lastwrite: {note}")

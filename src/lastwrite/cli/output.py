@@ -235,7 +235,7 @@ class LineProgress:
             self._end_stage()
             self._name, self._total, self._done = name, total_bytes, 0
             self._began = self._spoke = time.monotonic()
-            self._write(f"{name}: {in_words(total_bytes)}" if total_bytes else name)
+            self._write(f"{name}: {format_size(total_bytes)}" if total_bytes else name)
 
     def advance(self, done_bytes: int) -> None:
         with self._lock:
@@ -246,10 +246,10 @@ class LineProgress:
                 share = f"{self._done / self._total:.0%} of " if self._total else ""
                 seconds = now - self._began
                 pace = f"for {in_time(seconds)}"
-                if _tells_time_left(self._done, self._total):
+                if _can_estimate(self._done, self._total):
                     left = max(self._total - self._done, 0) * seconds / self._done
-                    pace = f"{in_words(self._done / seconds)}/s, {in_time(left)} left"
-                self._write(f"{self._name}: {share}{in_words(self._total)}, {pace}")
+                    pace = f"{format_size(self._done / seconds)}/s, {in_time(left)} left"
+                self._write(f"{self._name}: {share}{format_size(self._total)}, {pace}")
             if self._total and self._done >= self._total:  # the stage has ended
                 self._end_stage()
 
@@ -274,7 +274,7 @@ class LineProgress:
             pass  # the stream is closed
 
 
-def _tells_time_left(done_bytes: float, total_bytes: float) -> bool:
+def _can_estimate(done_bytes: float, total_bytes: float) -> bool:
     """Whether the remaining time can be estimated. At first, startup dominates the elapsed time."""
     return done_bytes >= max(_TELLING_BYTES, total_bytes / 100)
 
@@ -298,7 +298,7 @@ class TerminalProgress:
 
         class TimeLeftColumn(TimeRemainingColumn):
             def render(self, task: Task) -> Text:
-                told = _tells_time_left(task.completed, task.total or 0)
+                told = _can_estimate(task.completed, task.total or 0)
                 return super().render(task) if told else Text("-:--:--", "progress.remaining")
 
         console = Console(stderr=True)
@@ -340,7 +340,7 @@ class TerminalProgress:
             self._task = None
 
 
-def in_words(size_bytes: float | None) -> str:
+def format_size(size_bytes: float | None) -> str:
     """Format a size: 512 B, 1.5 MB, 21 GB."""
     if size_bytes is None:
         return "?"
@@ -432,9 +432,9 @@ class FailureReport(Document):
 def report_failure(output: Output, error: BaseException) -> int:
     """Report an error in one line, and return the exit status."""
     if isinstance(error, InvalidConfig | BadValue):
-        from lastwrite.decoding.options import COMMAND_NAMES, in_words_of
+        from lastwrite.decoding.options import COMMAND_NAMES, with_option_names
 
-        error = in_words_of(error, COMMAND_NAMES)
+        error = with_option_names(error, COMMAND_NAMES)
     failure = _failure(error)
     text = str(error) if isinstance(error, LogError) else failure.message
     if not text.startswith("Usage:"):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_local_time, in_stages, in_time, in_words
-from lastwrite.cli.problems import problem_lines, set_aside_lines, untouched_lines
+from lastwrite.cli.output import Output, counted, format_size, in_local_time, in_stages, in_time
+from lastwrite.cli.problems import problem_lines, quarantine_lines, untouched_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -104,10 +104,10 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
                 _change(counted(p.records_before), counted(p.records_after))
                 if p.records_before is not None
                 else "",
-                _change(in_words(p.bytes_before), in_words(p.bytes_after)),
+                _change(format_size(p.bytes_before), format_size(p.bytes_after)),
                 counted(p.tombstones_dropped) if p.tombstones_dropped else "",
                 f"{p.dirty_ratio:.2f}",
-                in_local_time(_why(p)),
+                in_local_time(_reason(p)),
             )
             for p in report.partitions
         ],
@@ -116,7 +116,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     output.text(_request_lines(report))
     output.text(_remedy_lines(report))
     output.text(_keyless_lines(report))
-    output.text(_held_lines(report))
+    output.text(_blocking_group_lines(report))
     output.text(_published_lines(report))
     output.text(_expired_lines(report))
     output.text(_backlog_lines(report))
@@ -125,12 +125,12 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
             [problem for partition in report.partitions for problem in partition.problems]
         )
     )
-    output.text(set_aside_lines(report.partitions))
+    output.text(quarantine_lines(report.partitions))
     output.text(outvoted_lines(report.notes))
     output.text(untouched_lines(report.untouched, is_copy=report.is_copy))
 
 
-def _why(partition: PartitionReport) -> str:
+def _reason(partition: PartitionReport) -> str:
     """The reason for the status, without the remedy and details that follow below the table."""
     reason = (partition.reason or "").removesuffix(f"; {partition.remedy}")
     is_below = partition.status is Status.DAMAGED and partition.problems
@@ -145,7 +145,7 @@ def _request_lines(report: CompactionReport) -> Iterator[str]:
         yield (
             f"  {asks} the store {counted(asked.gets)} GET, {counted(asked.puts)} PUT, "
             f"{counted(asked.lists)} LIST, {counted(asked.deletes)} DELETE; "
-            f"{in_words(asked.bytes_read)} read, {in_words(asked.bytes_written)} written"
+            f"{format_size(asked.bytes_read)} read, {format_size(asked.bytes_written)} written"
         )
 
 
@@ -195,7 +195,7 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
     )
 
 
-def _held_lines(report: CompactionReport) -> Iterator[str]:
+def _blocking_group_lines(report: CompactionReport) -> Iterator[str]:
     """The consumer groups that block the removal of expired deletes."""
     held = [(each.name, group) for each in report.partitions for group in each.held_for]
     if held:
@@ -225,11 +225,11 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
     for partition in report.partitions:
         name = partition.name
         for gone in partition.retention[:_MOST_EXPIRED]:
-            place = f"segment {gone.base_offset} of {in_words(gone.size_bytes)}"
+            place = f"segment {gone.base_offset} of {format_size(gone.size_bytes)}"
             yield f"{name}: {place} {goes} by {gone.rule}: {in_local_time(gone.reason)}"
         more = partition.retention[_MOST_EXPIRED:]
         if more:
-            size = in_words(sum(gone.size_bytes for gone in more))
+            size = format_size(sum(gone.size_bytes for gone in more))
             verb = "would be deleted" if report.dry_run else "were deleted"
             yield f"{name}: {len(more):,} later segments of {size} {verb} too; see --json"
         if partition.retention and partition.log_start_before != partition.log_start_after:
@@ -250,12 +250,12 @@ def _backlog_lines(report: CompactionReport) -> Iterator[str]:
         yield ""
     for name, found in told:
         line = (
-            f"{name}: {in_words(found.bytes)} in {_segments(found.segments)} are entirely below "
+            f"{name}: {format_size(found.bytes)} in {_segments(found.segments)} are entirely below "
             "the horizon"
         )
         if found.segments_free:
             segments = _segments(found.segments_free)
-            line += f"; {in_words(found.bytes_free)} in {segments} could be deleted"
+            line += f"; {format_size(found.bytes_free)} in {segments} could be deleted"
         if found.segments_free is None:
             line += "; how much could be deleted is unknown without "
             line += "retentionTimeInMinutes or retentionSizeInMB"
@@ -284,20 +284,20 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         if totals[str(status)]
     ]
     would = "would free" if report.dry_run else "freed"
-    told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
+    text = f"{would} {format_size(freed)} of {format_size(totals['bytes_before'])}"
     if any(
         partition.backlog is not None for partition in report.partitions
     ):  # the log is not deleted, because other consumers may read it
         would = "would leave" if report.dry_run else "left"
-        after, before = in_words(totals["bytes_after"]), in_words(totals["bytes_before"])
-        told = f"{would} {after} of {before} to read"
+        after, before = format_size(totals["bytes_after"]), format_size(totals["bytes_before"])
+        text = f"{would} {after} of {before} to read"
     yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
     yield (
-        f"{told}, writing {in_words(totals['bytes_written'])}, "
+        f"{text}, writing {format_size(totals['bytes_written'])}, "
         f"{totals['segments_untouched']:,} segments unchanged, in {in_time(report.seconds)}"
     )
     if totals["segments_deleted"]:
-        size = in_words(totals["bytes_deleted"])
+        size = format_size(totals["bytes_deleted"])
         expired = f"{totals['segments_deleted']:,} expired segments of {size}"
         yield f"{expired} {'would be deleted' if report.dry_run else 'were deleted'}"
     if report.stage_seconds:

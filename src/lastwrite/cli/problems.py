@@ -15,7 +15,7 @@ _MOST_NAMES = 12
 
 
 class HasQuarantine(Protocol):
-    """The part of a partition's report that ``set_aside_lines`` needs."""
+    """The part of a partition's report that ``quarantine_lines`` needs."""
 
     @property
     def topic(self) -> str: ...
@@ -44,7 +44,7 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
         )
 
 
-def set_aside_lines(
+def quarantine_lines(
     partitions: Sequence[HasQuarantine],
 ) -> Iterator[str]:
     """One line for each partition that the cleaner has set aside."""

@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.fetch import show_logs
-from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.output import Output, counted, format_size
 from lastwrite.cli.plan import show_compaction
 from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
@@ -189,7 +189,7 @@ def restore(
     elif isinstance(done, LogsRestored):
         _show_logs(output, done)
     elif isinstance(done, LogsGiven):
-        _show_given(output, done)
+        _show_live_restore(output, done)
     else:
         _show_queues(output, done)
     return done.exit_status
@@ -212,7 +212,7 @@ def _offset_or_time(text: str) -> int | datetime:
 
 
 def _show_logs(output: Output, done: LogsRestored) -> None:
-    show_logs(output, done.partitions, _what)
+    show_logs(output, done.partitions, _describe_log)
     output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")
@@ -222,13 +222,13 @@ def _show_logs(output: Output, done: LogsRestored) -> None:
         )
 
 
-def _what(log: RestoredLog) -> str:
+def _describe_log(log: RestoredLog) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
     return "restored" if log.is_written else "was there" if log.end_offset else "empty"
 
 
-def _show_given(output: Output, done: LogsGiven) -> None:
+def _show_live_restore(output: Output, done: LogsGiven) -> None:
     output.table(
         "partition | >at offset | >to | >records | >bytes | groups | what",
         [
@@ -237,9 +237,9 @@ def _show_given(output: Output, done: LogsGiven) -> None:
                 "" if each.first_offset is None else str(each.first_offset),
                 "" if each.end_offset is None else str(each.end_offset),
                 counted(each.records),
-                in_words(each.size_bytes),
+                format_size(each.size_bytes),
                 f"{sum(group.is_set for group in each.groups)} of {len(each.groups)}",
-                _what_given(each),
+                _describe_produced(each),
             )
             for each in done.partitions
         ],
@@ -254,7 +254,7 @@ def _show_given(output: Output, done: LogsGiven) -> None:
         output.say(f"lastwrite: {note}")
 
 
-def _what_given(log: LogGiven) -> str:
+def _describe_produced(log: LogGiven) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
     if log.is_groups_alone:

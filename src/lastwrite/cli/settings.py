@@ -71,8 +71,8 @@ def _topic(found: TopicSettings, every: bool) -> Iterator[str]:
 
 
 def _source(setting: Setting) -> str:
-    said = ", ".join(f"{word.source}:{word.name}={word.value}" for word in setting.said)
-    return f"source={setting.source}  synonyms={{{said}}}"
+    text = ", ".join(f"{word.source}:{word.name}={word.value}" for word in setting.said)
+    return f"source={setting.source}  synonyms={{{text}}}"
 
 
 def outvoted_lines(notes: Sequence[OverriddenSetting]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, in_words, moment, shares
+from lastwrite.cli.output import Output, counted, format_size, moment, shares
 from lastwrite.model.log import Problem
 from lastwrite.rocketmq.look.inspection import (
     FileOfLog,
@@ -60,7 +60,7 @@ def _head(report: StoreReport) -> Iterator[str]:
         folders = "" if len(log.folders) == 1 else f" in {len(log.folders)} folders"
         end = "" if log.end is None else f" to {log.end}"
         yield (
-            f"  commit log   {len(log.files):,} files of {in_words(log.file_size)}{folders}, "
+            f"  commit log   {len(log.files):,} files of {format_size(log.file_size)}{folders}, "
             f"addresses {log.start}{end}"
         )
         yield from _contents(log.contents)
@@ -71,7 +71,7 @@ def _contents(found: Messages) -> Iterator[str]:
     if not found.records:
         return
     yield (
-        f"  records      {found.records:,}, {in_words(found.bytes)}: "
+        f"  records      {found.records:,}, {format_size(found.bytes)}: "
         f"{shares(found.formats) or 'none'}; "
         f"{shares(found.codecs) or 'none'}; written by {_brokers(found)}"
     )
@@ -98,7 +98,7 @@ def _queues(output: Output, queues: list[QueueInspection]) -> None:
                 f"{queue.topic}-{queue.partition}",
                 "damaged" if queue.is_damaged else "whole",
                 counted(queue.contents.records),
-                in_words(queue.contents.bytes),
+                format_size(queue.contents.bytes),
                 counted(queue.contents.tombstones),
                 _range(queue.contents.first_offset, queue.contents.last_offset),
                 *_units(queue),
@@ -133,8 +133,8 @@ def _compactions(output: Output, queues: list[QueueInspection]) -> None:
                 counted(found.contents.records),
                 counted(found.keys),
                 counted(found.contents.tombstones),
-                in_words(found.contents.bytes),
-                in_words(found.dirty_bytes),
+                format_size(found.contents.bytes),
+                format_size(found.dirty_bytes),
                 _range(found.contents.first_offset, found.contents.last_offset),
                 "none" if found.position is None else found.position,
             )
@@ -151,7 +151,7 @@ def _details(queue: QueueInspection) -> Iterator[str]:
     for index in (queue.consume_queue, queue.batch_consume_queue, queue.extension):
         if index is not None:
             yield (
-                f"  {index.kind}: {len(index.files):,} files of {in_words(index.file_size)}, "
+                f"  {index.kind}: {len(index.files):,} files of {format_size(index.file_size)}, "
                 f"{index.units:,} units, "
                 f"{index.fillers:,} fillers, {index.expired:,} refer to expired records"
             )
@@ -176,7 +176,7 @@ def _files(output: Output, title: str, files: list[FileOfLog]) -> None:
             (
                 file.file,
                 file.start,
-                in_words(file.bytes),
+                format_size(file.bytes),
                 counted(file.entries),
                 file.end_position,
                 file.ending,
@@ -192,7 +192,7 @@ def _index_files(output: Output, files: list[FileOfLog]) -> None:
         [
             (
                 file.file,
-                in_words(file.bytes),
+                format_size(file.bytes),
                 counted(file.entries),
                 counted(file.details.get("slots")),
                 _range(
@@ -210,21 +210,21 @@ def _index_files(output: Output, files: list[FileOfLog]) -> None:
 
 
 def _file(file: FileOfLog) -> Iterator[str]:
-    said = f"{file.file}: {file.kind}, {in_words(file.bytes)}"
+    text = f"{file.file}: {file.kind}, {format_size(file.bytes)}"
     if file.entries is not None:
-        said += f", {file.entries:,} {'entry' if file.entries == 1 else 'entries'}"
+        text += f", {file.entries:,} {'entry' if file.entries == 1 else 'entries'}"
     if file.first_offset is not None:
-        said += f", offsets {_range(file.first_offset, file.last_offset)}"
+        text += f", offsets {_range(file.first_offset, file.last_offset)}"
     if file.ending is not None:
-        said += f", ends at {file.end_position} ({file.ending})"
-    yield said
+        text += f", ends at {file.end_position} ({file.ending})"
+    yield text
     if file.details:
-        parts = [f"{name} {_told(name, value)}" for name, value in file.details.items()]
+        parts = [f"{name} {_format_value(name, value)}" for name, value in file.details.items()]
         for first in range(0, len(parts), 4):
             yield "  " + "  ".join(parts[first : first + 4])
 
 
-def _told(name: str, value: object) -> object:
+def _format_value(name: str, value: object) -> object:
     if isinstance(value, dict):
         return shares(value) or "none"
     return (

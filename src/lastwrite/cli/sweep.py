@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, in_words
+from lastwrite.cli.output import Output, format_size
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.attempts import attempts_in_words
+from lastwrite.model.attempts import describe_attempts
 from lastwrite.reports.sweeping import SweptPartition
 
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -78,7 +78,7 @@ def sweep(
     else:
         lines = [_line(each) for each in report.partitions]
         verb = "would free" if dry_run else "freed"
-        lines.append(f"{verb} {in_words(report.bytes)} in {report.objects} objects")
+        lines.append(f"{verb} {format_size(report.bytes)} in {report.objects} objects")
         output.text(lines)
     if any(each.is_damaged for each in report.partitions):
         return 3
@@ -90,9 +90,9 @@ def _line(swept: SweptPartition) -> str:
         return f"{swept.address}: not swept: {swept.reason}"
     waits = "; the rest waits for a running round" if swept.is_waiting else ""
     words = (
-        f"{swept.objects} objects, {in_words(swept.bytes)}, of {swept.rounds} interrupted rounds"
+        f"{swept.objects} objects, {format_size(swept.bytes)}, of {swept.rounds} interrupted rounds"
     )
-    return f"{swept.address}: {words}{waits}{attempts_in_words(swept.attempts)}"
+    return f"{swept.address}: {words}{waits}{describe_attempts(swept.attempts)}"
 
 
 def _duration_ms(text: str) -> int:

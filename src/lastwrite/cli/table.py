@@ -10,10 +10,10 @@ from msgspec import structs
 
 from lastwrite.cli import options
 from lastwrite.cli.clean import stops_by_signals
-from lastwrite.cli.output import Output, in_words
+from lastwrite.cli.output import Output, format_size
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig, VerificationFailed
-from lastwrite.model.attempts import attempts_in_words
+from lastwrite.model.attempts import describe_attempts
 from lastwrite.reports.table_proof import TableProof
 from lastwrite.reports.table_round import TableRound
 
@@ -184,7 +184,7 @@ def table(
 
     named: set[str] = set()
 
-    def told(report: TableRound) -> None:
+    def print_round(report: TableRound) -> None:
         new = [each for each in report.notes if str(each) not in named]
         named.update(map(str, new))
         report = structs.replace(report, notes=new)
@@ -196,13 +196,13 @@ def table(
     if not follow:
         if every is not None:
             raise InvalidConfig("--every needs --follow", remedy="add --follow, or remove --every")
-        told(turn())
+        print_round(turn())
         return 0
     from lastwrite.cleaner.cache_keeper import CacheKeeper
     from lastwrite.cleaner.pauses import EVERY_S  # imported only if needed
 
     output.lines = True
-    keeper = CacheKeeper(turn, EVERY_S if every is None else every, told, output.say)
+    keeper = CacheKeeper(turn, EVERY_S if every is None else every, print_round, output.say)
     stops_by_signals(keeper)
     keeper.run()
     return 0
@@ -213,8 +213,8 @@ def _lines(report: TableRound) -> list[str]:
     lines = [
         f"{report.path}: {report.how}, {report.rows} rows of {report.topic} up to {offsets}",
         f"+{report.added} -{report.removed} rows, {report.files} files, "
-        f"{in_words(report.bytes_written)} written, head {report.head}"
-        f"{attempts_in_words(report.attempts)}",
+        f"{format_size(report.bytes_written)} written, head {report.head}"
+        f"{describe_attempts(report.attempts)}",
     ]
     if report.first_odd_time is not None:
         first = report.first_odd_time

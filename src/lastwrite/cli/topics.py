@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, in_words, moment, shares
+from lastwrite.cli.output import Output, counted, format_size, moment, shares
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import (
     EntryCounts,
@@ -38,9 +38,9 @@ def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Probl
                 counted(topic.contents.records),
                 counted(topic.contents.tombstones),
                 counted(topic.keys),
-                in_words(topic.bytes),
+                format_size(topic.bytes),
                 topic.horizon or "none",
-                in_words(topic.dirty_bytes),
+                format_size(topic.dirty_bytes),
                 {True: "yes", False: "no", None: "?"}[topic.is_due],
             )
             for topic in report.partitions
@@ -88,9 +88,9 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
             f"{topic.manifest['order']} order; last message {_id(topic.last_compacted_message_id)}"
         )
         yield (
-            f"               backlog below the horizon {in_words(topic.backlog_below_bytes)}, "
+            f"               backlog below the horizon {format_size(topic.backlog_below_bytes)}, "
             "above it "
-            f"{in_words(topic.dirty_bytes)}"
+            f"{format_size(topic.dirty_bytes)}"
         )
     if topic.open_transactions or topic.aborted_transactions:
         below = "" if topic.read_below is None else f"; not readable from {topic.read_below} on"
@@ -110,7 +110,7 @@ def _file(file: PulsarFile) -> Iterator[str]:
     count = (
         "" if file.entries is None else f", {file.entries:,} {what if file.entries == 1 else many}"
     )
-    yield f"{file.file}: {file.kind}, {in_words(file.bytes)}{count}"
+    yield f"{file.file}: {file.kind}, {format_size(file.bytes)}{count}"
     if file.contents is not None:
         yield from _contents(file.contents)
         yield f"  ledgers      {shares(file.details['ledgers'])}"
@@ -129,7 +129,7 @@ def _contents(found: EntryCounts) -> Iterator[str]:
     if not found.entries:
         return
     yield (
-        f"  entries      {found.entries:,}, {in_words(found.bytes)}: {found.batches:,} batches, "
+        f"  entries      {found.entries:,}, {format_size(found.bytes)}: {found.batches:,} batches, "
         f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} "
         "transactional, "
         f"{found.markers:,} markers; {shares(+found.codecs)}; {shares(+found.formats)}"
@@ -147,7 +147,7 @@ def _ledger_row(ledger: LedgerInspection) -> tuple[str, ...]:
     if found.first_publish_time is not None and found.last_publish_time is not None:
         published = f"{moment(found.first_publish_time)} to {moment(found.last_publish_time)}"
     return (
-        in_words(ledger.file_bytes),
+        format_size(ledger.file_bytes),
         counted(ledger.blocks),
         counted(found.entries),
         counted(found.records),

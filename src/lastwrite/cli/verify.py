@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.cli.output import Output, counted, format_size, in_time
 from lastwrite.cli.problems import problem_lines
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -92,7 +92,7 @@ def _show(output: Output, report: VerifyReport) -> None:
                 counted(p.segments),
                 counted(p.batches),
                 counted(p.records),
-                in_words(p.bytes),
+                format_size(p.bytes),
                 p.reason,
             )
             for p in report.partitions
@@ -134,7 +134,7 @@ def _show(output: Output, report: VerifyReport) -> None:
     output.text(
         [
             "",
-            f"{_verdict(report)}; {amount}, {in_words(checked.bytes)}, checked "
+            f"{_verdict(report)}; {amount}, {format_size(checked.bytes)}, checked "
             f"in {in_time(report.seconds)}",
         ]
     )

@@ -46,9 +46,9 @@ from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import Runner
 from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage.choice import Topics
-from lastwrite.storage.exports import naming_what_stays, reject_around, reject_inside
-from lastwrite.storage.objects.address import asked as asked_of_buckets
+from lastwrite.storage.exports import reject_around, reject_inside, reporting_leftovers
 from lastwrite.storage.objects.address import dry, is_address, use
+from lastwrite.storage.objects.address import sent_requests as asked_of_buckets
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import reject_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -246,10 +246,10 @@ class _CompactRequest:
     progress: Progress
 
 
-def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionReport:
+def _run_anywhere(request: _CompactRequest, archive: str | None) -> CompactionReport:
     """Compact the logs at some paths, or a topic of a live cluster."""
-    use(store_settings(asked.options.config))
-    live = [path for path in asked.paths if path.startswith(SCHEME)]
+    use(store_settings(request.options.config))
+    live = [path for path in request.paths if path.startswith(SCHEME)]
     if not live:
         if archive is not None:
             raise InvalidConfig(
@@ -257,25 +257,25 @@ def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionRepo
                 remedy="leave out --archive, or give persistent://TENANT/NAMESPACE/TOPIC as the "
                 "path",
             )
-        return _run(asked)
+        return _run(request)
     path = live[0]
-    if len(asked.paths) > 1:
+    if len(request.paths) > 1:
         raise InvalidConfig(
             "several paths were given, but one command compacts one topic of a live cluster",
             path=path,
             remedy="run one command for each topic",
         )
-    reject_elsewhere(asked.options.config, "pulsar", system_named("pulsar").governs_keyless)
-    if asked.system not in (None, "pulsar") or asked.topic is not None:
+    reject_elsewhere(request.options.config, "pulsar", system_named("pulsar").governs_keyless)
+    if request.system not in (None, "pulsar") or request.topic is not None:
         raise InvalidConfig(
             f"{path} already names the system and the topic",
             remedy="leave out --system and --topic",
         )
-    no_topics_of_kafka("a topic of Pulsar", asked.sources)
-    if archive is not None and asked.options.to is not None:
-        reject_inside(asked.options.to, [archive])
-        reject_around(asked.options.to, [archive])
-    if archive is None and asked.spark is None and local_workers(asked.master) is None:
+    no_topics_of_kafka("a topic of Pulsar", request.sources)
+    if archive is not None and request.options.to is not None:
+        reject_inside(request.options.to, [archive])
+        reject_around(request.options.to, [archive])
+    if archive is None and request.spark is None and local_workers(request.master) is None:
         raise InvalidConfig(
             "the archive's folder on this machine is not visible to workers on other machines",
             path=path,
@@ -284,16 +284,16 @@ def _run_anywhere(asked: _CompactRequest, archive: str | None) -> CompactionRepo
     from lastwrite.pulsar.live import compact_live  # imports network modules
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:
-        return _run(replace(asked, paths=[folder], system="pulsar", topic=name, options=options))
+        return _run(replace(request, paths=[folder], system="pulsar", topic=name, options=options))
 
-    return compact_live(path, asked.partition, asked.options, archive, run, asked.progress)
+    return compact_live(path, request.partition, request.options, archive, run, request.progress)
 
 
-def _run(asked: _CompactRequest) -> CompactionReport:
-    options, progress = asked.options, asked.progress
+def _run(request: _CompactRequest) -> CompactionReport:
+    options, progress = request.options, request.progress
     before = asked_of_buckets()
     system, folders = find_partitions(
-        asked.paths, asked.system, asked.topic, asked.partition, asked.sources
+        request.paths, request.system, request.topic, request.partition, request.sources
     )
     reject_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
@@ -312,10 +312,10 @@ def _run(asked: _CompactRequest) -> CompactionReport:
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     if options.to is not None:
-        reject_inside(options.to, [*asked.paths, *folders])
-        reject_around(options.to, [*asked.paths, *folders])
+        reject_inside(options.to, [*request.paths, *folders])
+        reject_around(options.to, [*request.paths, *folders])
         _reject_log_root(system, folders, options.to)
-        _reject_one_place_for_two(system, folders)
+        _reject_shared_targets(system, folders)
     tell_what_stays: Callable[[], None] | None = None
     with contextlib.ExitStack() as stack:
         if options.dry_run and all(is_address(system.archive_of(f) or "") for f in folders):
@@ -323,7 +323,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
             options = replace(options, is_counted=True)
         if options.to is not None:
             tell_what_stays = stack.enter_context(
-                naming_what_stays(options.to, progress, "the copy")
+                reporting_leftovers(options.to, progress, "the copy")
             )
         elif not options.dry_run:
             reject_foreign(folders)
@@ -331,9 +331,9 @@ def _run(asked: _CompactRequest) -> CompactionReport:
         if not options.dry_run and options.to is None:
             # Runs after Spark has ended, and before the locks are released.
             stack.push(partial(_recover, system, folders, options.config))
-        where = asked.spark, asked.master, asked.memory, asked.conf
+        where = request.spark, request.master, request.memory, request.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
-        check_workers(runner, _seen_by_all(system, folders, options.to), progress)
+        check_workers(runner, _worker_folders(system, folders, options.to), progress)
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
@@ -352,7 +352,7 @@ def _run(asked: _CompactRequest) -> CompactionReport:
         return report
 
 
-def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
+def _worker_folders(system: System, folders: Sequence[str], to: str | None) -> list[str]:
     """Folders that each worker of a cluster must be able to read: a folder per root, and ``to``."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
@@ -373,12 +373,12 @@ def _hold(
         LogHeld: another process has locked a partition.
     """
     for root, names in sorted(partitions.items()):
-        system.refuse_unclean(root, options.config)
+        system.reject_unclean(root, options.config)
         if options.to is None and (options.is_counted or not options.dry_run):
             stack.enter_context(system.hold(root, names))
         else:
             _reject_copy(system, root, options)
-            system.refuse_if_held(root, names)
+            system.reject_if_locked(root, names)
 
 
 def _reject_copy(system: System, root: str, options: Options) -> None:
@@ -403,7 +403,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
     The requests of the workers are included.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
-    found = asked_of_buckets() - before + runner.asked()
+    found = asked_of_buckets() - before + runner.sent_requests()
     report.requests = StoreRequests(**asdict(found)) if found != Requests() else None
 
 
@@ -526,7 +526,7 @@ def _reject_log_root(system: System, folders: Sequence[str], to: str) -> None:
         )
 
 
-def _reject_one_place_for_two(system: System, folders: Sequence[str]) -> None:
+def _reject_shared_targets(system: System, folders: Sequence[str]) -> None:
     """Reject partitions whose copies would be in the same folder.
 
     Raises:

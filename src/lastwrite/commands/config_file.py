@@ -19,7 +19,7 @@ _TABLES = (KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig)
 _MOST = 8  # most names that the note lists
 
 
-def known_and_passed_over(
+def split_known_settings(
     names: Mapping[str, object], path: str
 ) -> tuple[dict[str, object], str | None]:
     """The known settings of a file, and a note on unknown settings.

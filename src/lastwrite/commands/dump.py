@@ -104,7 +104,7 @@ def dump(
     if limit is None or limit > 0:
         missed = _missed(key=key, message_id=message_id, offset=offset, time_ms=time_ms)
     if found == PULSAR:
-        _refuse(
+        _reject_options(
             "Pulsar",
             path,
             "to start at a message, give its id as start",
@@ -131,8 +131,8 @@ def dump(
             compacted=compacted,
             last=last,
         )
-        found_rows = dump_topics(path, asked, limit, say or _nobody)
-        return made(_saying_none(found_rows, missed, say or _nobody))
+        found_rows = dump_topics(path, asked, limit, say or _ignore_note)
+        return made(_with_empty_note(found_rows, missed, say or _ignore_note))
     if start is not None:
         raise InvalidConfig("start is only for Pulsar", path=path, remedy="give offset instead")
     if found == ROCKETMQ:
@@ -157,8 +157,8 @@ def dump(
             config=config or {},
             last=last,
         )
-        return made(dump_store(path, messages, limit, say or _nobody))
-    _refuse(
+        return made(dump_store(path, messages, limit, say or _ignore_note))
+    _reject_options(
         "Kafka",
         path,
         commit_log_offset=commit_log_offset,
@@ -179,11 +179,11 @@ def dump(
         last=last,
         config=others,
     )
-    found_rows = dump_logs(path, topic, partition, logs, limit, say or _nobody)
-    return made(_saying_none(found_rows, missed, say or _nobody))
+    found_rows = dump_logs(path, topic, partition, logs, limit, say or _ignore_note)
+    return made(_with_empty_note(found_rows, missed, say or _ignore_note))
 
 
-def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:
+def _reject_options(system: str, path: str, remedy: str | None = None, **given: object) -> None:
     """Reject arguments for other systems.
 
     Raises:
@@ -207,21 +207,21 @@ def _missed(**given: object) -> str | None:
     return next((_MISSED[name] for name in _MISSED if given[name] is not None), None)
 
 
-def _saying_none(
-    rows: Iterator[Row], words: str | None, say: Callable[[str], None]
+def _with_empty_note(
+    rows: Iterator[Row], text: str | None, note: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield the rows. If there are none, ``say`` is called with ``words``."""
+    """Yield the rows. If there are none, ``say`` is called with ``text``."""
     is_found = False
     for row in rows:
         is_found = True
         yield row
-    if not is_found and words is not None:
-        say(words)
+    if not is_found and text is not None:
+        note(text)
 
 
 def _same(rows: Iterator[Row]) -> Iterator[Row]:
     return rows
 
 
-def _nobody(text: str) -> None:
+def _ignore_note(text: str) -> None:
     """Ignore a note."""

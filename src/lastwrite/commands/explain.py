@@ -19,7 +19,7 @@ from lastwrite.engine.context import Context, Options
 from lastwrite.explanation.partition import explain_partition, explainer_of
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.explanation import ExplainReport
-from lastwrite.spark.inline import place_of
+from lastwrite.spark.inline import choose_spark
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.objects import address
@@ -74,7 +74,7 @@ def explain(
     reject_elsewhere(options.config, found.name, found.governs_keyless)
     found.check_config(options.config)
     report = ExplainReport(path=str(path), now_ms=options.now_ms, system=found.name)
-    with runner_for(place_of(None), "", memory, {}, NoProgress()) as (runner, plan):
+    with runner_for(choose_spark(None), "", memory, {}, NoProgress()) as (runner, plan):
         exchange = exchange_for(runner)
         try:
             context = Context(found, exchange, 1, plan.limits(), options, progress or NoProgress())

@@ -34,7 +34,7 @@ from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.reports.fetching import LogsFetched
 from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.storage.choice import Topics
-from lastwrite.storage.exports import naming_what_stays, reject_inside
+from lastwrite.storage.exports import reject_inside, reporting_leftovers
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import is_address, real_path
 
@@ -123,7 +123,7 @@ def fetch(
     for source in sources:
         if not source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME)):
             reject_server(source, is_fetched=True)
-    if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
+    if keep_scans and (is_live or _system_at(sources[0]) != KAFKA):
         raise InvalidConfig(
             "only log directories of Kafka can keep scan results", remedy="leave out --keep-scans"
         )
@@ -147,7 +147,7 @@ def fetch(
             "--accept-gap (accepts_gap) and --set-aside (sets_aside) exclude each other",
             remedy="give only one of them",
         )
-    if sets_aside and (is_live or _whose(sources[0]) != KAFKA):
+    if sets_aside and (is_live or _system_at(sources[0]) != KAFKA):
         raise InvalidConfig(
             "--set-aside (sets_aside) is only for topics of Kafka", remedy="leave out --set-aside"
         )
@@ -156,7 +156,7 @@ def fetch(
     goes_straight = len(urls) == len(sources) and not recover and not is_old
     if rate is not None and not goes_straight:
         raise InvalidConfig("--rate is only for a live cluster", remedy="leave out --rate")
-    whose = None if urls else _whose(sources[0])
+    whose = None if urls else _system_at(sources[0])
     if whose is not None:
         reject_inside(to, sources)
         told_by = SettingSources(overrides=overrides(topic_config), metadata=metadata)
@@ -218,7 +218,7 @@ def fetch(
         )
     for folder in folders:
         _reject_nothing_at(folder)
-    with naming_what_stays(to, progress, "the fetched topics"):
+    with reporting_leftovers(to, progress, "the fetched topics"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
@@ -246,7 +246,7 @@ def _reject_nothing_at(folder: str) -> None:
         )
 
 
-def _whose(source: str) -> str | None:
+def _system_at(source: str) -> str | None:
     """The system of the logs at ``source``, Kafka or RocketMQ.
 
     Returns None for any other folder, because Pulsar's ledgers can have any path and name.

@@ -24,26 +24,26 @@ class _Scheme(NamedTuple):
     follow: Callable[[FollowRequest], FollowResult]
 
 
-def _kafka(wanted: FollowRequest) -> FollowResult:
+def _kafka(request: FollowRequest) -> FollowResult:
     from lastwrite.kafka.following import KafkaFollowResult  # imports network modules
 
-    return KafkaFollowResult(wanted)
+    return KafkaFollowResult(request)
 
 
-def _rocketmq(wanted: FollowRequest) -> FollowResult:
-    if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in wanted.sources):
+def _rocketmq(request: FollowRequest) -> FollowResult:
+    if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in request.sources):
         from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, not a name server
 
-        return CopyFollowResult(wanted)
+        return CopyFollowResult(request)
     from lastwrite.rocketmq.following import RocketmqFollowResult  # imports network modules
 
-    return RocketmqFollowResult(wanted)
+    return RocketmqFollowResult(request)
 
 
-def _pulsar(wanted: FollowRequest) -> FollowResult:
+def _pulsar(request: FollowRequest) -> FollowResult:
     from lastwrite.pulsar.following import PulsarFollowResult  # imports network modules
 
-    return PulsarFollowResult(wanted)
+    return PulsarFollowResult(request)
 
 
 _SCHEMES = {
@@ -80,41 +80,41 @@ def system_of_sources(sources: Sequence[str]) -> str:
     return _scheme_of(sources).system
 
 
-def open_followed(wanted: FollowRequest) -> FollowResult:
+def open_followed(request: FollowRequest) -> FollowResult:
     """Prepare to follow the requested topics. No request is sent to the cluster yet.
 
     Raises:
         InvalidConfig: a URL or a setting is invalid.
         EnvironmentUnfit: the extra with the client library is not installed.
     """
-    scheme = _scheme_of(wanted.sources)
-    _reject_aside(wanted, scheme)
-    return scheme.follow(wanted)
+    scheme = _scheme_of(request.sources)
+    _reject_set_aside(request, scheme)
+    return scheme.follow(request)
 
 
-def fetch_once(wanted: FollowRequest) -> LogsFetched:
+def fetch_once(request: FollowRequest) -> LogsFetched:
     """Fetch the requested topics once.
 
     Raises:
         InvalidConfig, NotALog, RemoteFailed: as ``fetch``.
     """
-    scheme = _scheme_of(wanted.sources)
-    _reject_aside(wanted, scheme)
+    scheme = _scheme_of(request.sources)
+    _reject_set_aside(request, scheme)
     if scheme.system == KAFKA:
         from lastwrite.kafka.live import fetch_live  # imports network modules
 
-        return fetch_live(wanted)
+        return fetch_live(request)
     from lastwrite.rocketmq.live import fetch_live as pull_live  # imports network modules
 
-    return pull_live(wanted)
+    return pull_live(request)
 
 
-def _reject_aside(wanted: FollowRequest, scheme: _Scheme) -> None:
-    if wanted.sets_aside and scheme.system != KAFKA:
+def _reject_set_aside(request: FollowRequest, scheme: _Scheme) -> None:
+    if request.sets_aside and scheme.system != KAFKA:
         raise InvalidConfig(
             "--set-aside is only for a live Kafka cluster", remedy="leave out --set-aside"
         )
-    if wanted.accepts_gap and wanted.sets_aside:
+    if request.accepts_gap and request.sets_aside:
         raise InvalidConfig(
             "--accept-gap and --set-aside exclude each other", remedy="give only one of them"
         )

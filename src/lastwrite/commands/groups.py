@@ -19,7 +19,7 @@ from lastwrite.kafka.store.partitions import find_partitions, partition_name
 from lastwrite.kafka.store.positions import positions_in
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.groups import GroupPosition, GroupsReport, UnreadPosition
-from lastwrite.storage.choice import Topics, is_asked
+from lastwrite.storage.choice import Topics, is_selected
 from lastwrite.storage.objects.address import use
 
 
@@ -53,7 +53,7 @@ def groups(
                 "several sources were given, but one command reads one live cluster",
                 remedy="run one command for each cluster",
             )
-        found.ask(paths[0], config or {})
+        found.fetch(paths[0], config or {})
     else:
         use(store_settings(config))
         if system_of_all(None, paths).name != KAFKA:
@@ -63,18 +63,18 @@ def groups(
                 remedy="give a log root of Kafka, or kafka://HOST:PORT",
             )
         for each in paths:
-            found.look(each)
+            found.read(each)
     return GroupsReport(
         positions=[
             found.position(place)
-            for place in sorted(found.known)
-            if (not wanted or place.group in wanted) and is_asked(topic, (place.topic,))
+            for place in sorted(found.offsets)
+            if (not wanted or place.group in wanted) and is_selected(topic, (place.topic,))
         ],
         unread=[
             each
             for each in found.unread
             if (not wanted or each.group is None or each.group in wanted)
-            and (each.topic is None or is_asked(topic, (each.topic,)))
+            and (each.topic is None or is_selected(topic, (each.topic,)))
         ],
     )
 
@@ -83,12 +83,12 @@ class _OffsetsAndEnds:
     """Committed offsets, and the end offsets of their partitions."""
 
     def __init__(self) -> None:
-        self.known: dict[GroupPartition, Commit] = {}
+        self.offsets: dict[GroupPartition, Commit] = {}
         self.unread: list[UnreadPosition] = []
         self._ends: dict[TopicPartition, int] = {}
 
     def position(self, place: GroupPartition) -> GroupPosition:
-        commit = self.known[place]
+        commit = self.offsets[place]
         return GroupPosition(
             group=place.group,
             topic=place.topic,
@@ -99,7 +99,7 @@ class _OffsetsAndEnds:
             committed_ms=None if commit.at_ms < 0 else commit.at_ms,
         )
 
-    def look(self, path: str) -> None:
+    def read(self, path: str) -> None:
         """Read the offsets at a path before the ends, so that no offset exceeds its end."""
         folders = {partition_name(folder): folder for folder in find_partitions(path)}
         logs = {each for each in folders.values() if archived.is_archived(each)}
@@ -108,17 +108,17 @@ class _OffsetsAndEnds:
                 log = archived.contents_of(read_versioned_manifest(folder).manifest, folder)
                 self._ends[name] = log.end_offset
                 for group, offset, epoch, metadata in log.groups:
-                    self.known[GroupPartition.of(group, name)] = Commit(offset, epoch, metadata)
+                    self.offsets[GroupPartition.of(group, name)] = Commit(offset, epoch, metadata)
         with suppress(NotALog):
             there = positions_in(path)
-            self.known |= there.known
+            self.offsets |= there.offsets
             self.unread += there.unread
-        for name in {each.name for each in self.known}:
+        for name in {each.name for each in self.offsets}:
             if name in folders and name not in self._ends:
                 with suppress(LogError):  # verify reports such damage
                     self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
 
-    def ask(self, url: str, config: Mapping[str, object]) -> None:
+    def fetch(self, url: str, config: Mapping[str, object]) -> None:
         """Request offsets and ends from a live cluster."""
         client = KafkaClientConfig.from_names(config)
         with KafkaCluster(brokers_of(url), client) as cluster:
@@ -128,7 +128,7 @@ class _OffsetsAndEnds:
             for name, positions in by_partition.items():
                 for each in positions:
                     at = Commit(each.offset, each.leader_epoch, each.metadata)
-                    self.known[GroupPartition.of(each.group, name)] = at
+                    self.offsets[GroupPartition.of(each.group, name)] = at
                 with suppress(NotALog):  # the topic is gone
                     log = LiveLog(cluster, name, client)
                     try:

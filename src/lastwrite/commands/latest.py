@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from lastwrite.archive.gaps import gaps_in, warn_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
-from lastwrite.commands.table import MEMORY, KeyedTable, steady, whole_topic
+from lastwrite.commands.table import MEMORY, KeyedTable, partitions_of_topic, steady
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig, OutOfMemoryBudget
@@ -171,7 +171,7 @@ def latest(
 
     def held(logs: Sequence[PartitionLog]) -> tuple[Table, str, Any]:
         with KeyedTable(rows, logs, budget, raw_keys=True) as found:
-            writes = _held(found.items(), _KEYS[system], limit_bytes)
+            writes = _load_within_limit(found.items(), _KEYS[system], limit_bytes)
             table = Table.of(system, writes, ends_of(found))
             table.notes = gaps_in(logs)
             headers = found.to_arrow(["headers"])["headers"] if has_headers else None
@@ -180,7 +180,7 @@ def latest(
     named: set[str] = set()
 
     def listed() -> list[PartitionLog]:
-        logs = whole_topic(rows, path, topic, config)
+        logs = partitions_of_topic(rows, path, topic, config)
         warn_of(logs, named)
         return logs
 
@@ -251,7 +251,7 @@ _FORMS: Mapping[str, Callable[[str | bytes], Iterable[str | bytes]]] = {
 }
 
 
-def _held(
+def _load_within_limit(
     items: Iterable[tuple[bytes, bytes]], key_of: Callable[[bytes], Any], limit_bytes: int
 ) -> dict[Any, bytes]:
     """The items as a dictionary.

@@ -25,9 +25,9 @@ def serve_metrics(
     registry: CollectorRegistry,
     host: str,
     port: int | None,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
-    """Serve the metrics of ``registry`` until ``stack`` is closed, and pass the URL to ``tell``.
+    """Serve the metrics of ``registry`` until ``stack`` is closed, and pass the URL to ``notify``.
 
     Does nothing if ``port`` is None.
 
@@ -38,7 +38,7 @@ def serve_metrics(
         return
     server = MetricsServer(registry, host, port)
     stack.callback(server.close)
-    tell(f"metrics: http://{host}:{server.port}/metrics")
+    notify(f"metrics: http://{host}:{server.port}/metrics")
 
 
 class MetricsServer:

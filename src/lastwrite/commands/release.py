@@ -11,7 +11,7 @@ from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import quarantine
-from lastwrite.storage.choice import Topics, is_asked
+from lastwrite.storage.choice import Topics, is_selected
 from lastwrite.storage.objects.address import use
 
 
@@ -52,7 +52,7 @@ def release(
         roots[str(path)] = {
             name
             for name in quarantine.read_quarantine(str(path), found.notes)
-            if is_asked(topic, found.topic_names(name)) and partition in (None, name.partition)
+            if is_selected(topic, found.topic_names(name)) and partition in (None, name.partition)
         }
     released = {}
     for root, names in sorted(roots.items()):

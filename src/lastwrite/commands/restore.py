@@ -291,14 +291,14 @@ class _RecordStream:
     """A stream of blocks of records, with a position inside the current block."""
 
     def __init__(self, records: Iterable[Records]) -> None:
-        self._coming = iter(records)
+        self._records = iter(records)
         self._data: ByteArray = np.empty(0, np.uint8)
         self._table: MessageTable = np.empty(0, MESSAGE)
 
     def offset(self) -> int | None:
         """The queue offset of the next record. Returns None at the end."""
         while not len(self._table):
-            some = next(self._coming, None)
+            some = next(self._records, None)
             if some is None:
                 return None
             self._data, self._table = some
@@ -386,7 +386,7 @@ class _Rebuild:
         below = None if first is None else first if rounds == UNKNOWN else max(first, rounds + 1)
         notes = []
         if first is None:
-            self._refuse_undispatched()
+            self._reject_undispatched()
             notes.append(
                 "the store had no message of this queue; do not start a broker on the store, "
                 "because the broker would accept messages of the queue and not serve them"
@@ -423,7 +423,7 @@ class _Rebuild:
     def _publish(self, writer: QueueWriter, local: CompactedQueue) -> None:
         change = publish.QueueChange(
             name=self.name,
-            gone=[names.file_name(pair.log.start) for pair in local.pairs],
+            removed=[names.file_name(pair.log.start) for pair in local.pairs],
             pairs=writer.finish(),
             position=UNKNOWN,  # the restored messages are not compacted yet
         )
@@ -438,7 +438,7 @@ class _Rebuild:
                 return held.first
         return None
 
-    def _refuse_undispatched(self) -> None:
+    def _reject_undispatched(self) -> None:
         if read_queue(self.root, StoreFolder.CONSUME_QUEUE, self.name).files:
             raise InvalidConfig(
                 f"the store has messages of {self.name}, but no compaction log of the queue",

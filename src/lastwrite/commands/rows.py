@@ -82,7 +82,7 @@ def rows_frame(
     return frame_of(spark, units, made)
 
 
-def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -> DataFrame:
+def frame_of(spark: SparkSession, units: Sequence[RowUnit], rows: DecodedRows) -> DataFrame:
     """A DataFrame of the units' records, with one task per unit. ``made`` converts them to rows.
 
     Raises:
@@ -90,16 +90,16 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -
     """
     reject_without_arrow()
     if not units:
-        return spark.createDataFrame([], made.spark_schema)
+        return spark.createDataFrame([], rows.spark_schema)
     reject_workers_without_us(spark)
 
     def rows_read(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:
             for place in batch.column(0).to_pylist():
-                yield from made.of(planned_rows(units[place]))
+                yield from rows.of(planned_rows(units[place]))
 
     numbers = spark.range(0, len(units), 1, len(units))
-    return numbers.mapInArrow(rows_read, made.spark_schema)
+    return numbers.mapInArrow(rows_read, rows.spark_schema)
 
 
 def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:

@@ -106,7 +106,7 @@ def find_partitions(
     roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
         map(os.path.realpath, filter(os.path.isdir, paths))
     )
-    told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
+    told = system.with_sources(replace(sources, roots=tuple(roots), named=frozenset(named)))
     folders = told.merge_tiers(folders)
     told.check_sources(folders)
     return told, folders

@@ -118,9 +118,9 @@ def system_of_all(name: str | None, paths: Sequence[str]) -> System:
     """
     systems = {path: system_of(path, name) for path in paths}
     if len(set(systems.values())) > 1:
-        said = ", ".join(f"{path} belongs to {system}" for path, system in systems.items())
+        text = ", ".join(f"{path} belongs to {system}" for path, system in systems.items())
         raise InvalidConfig(
-            f"the paths belong to several systems: {said}",
+            f"the paths belong to several systems: {text}",
             remedy="give paths of one system at a time",
         )
     return system_named(systems[paths[0]])

@@ -90,7 +90,7 @@ def table(
 
     def listed() -> list[PartitionLog]:
         address.use(store_settings(config))
-        logs = whole_topic(rows, path, topic, config)
+        logs = partitions_of_topic(rows, path, topic, config)
         warn_of(logs, named)
         return logs
 
@@ -142,7 +142,7 @@ def steady(
     raise AssertionError("unreachable")
 
 
-def whole_topic(
+def partitions_of_topic(
     system: RowSystem, path: str, topic: str | None, config: Mapping[str, object] | None
 ) -> list[PartitionLog]:
     """All partitions of one topic, for its last writes.
@@ -191,7 +191,7 @@ class KeyedTable(Mapping[bytes, Any]):
         self._topic = logs[0].name.topic if logs else ""
         self._values = None if self._decoding.value_format == "raw" else self._rows(("value",))
         self._last = LastWrites(system, logs, memory_bytes, raw_keys)
-        self._told = dict(self._last.ends)  # offsets below which all changes were returned
+        self._returned = dict(self._last.ends)  # offsets below which all changes were returned
 
     @property
     def end_offsets(self) -> dict[int, int]:
@@ -358,12 +358,12 @@ class KeyedTable(Mapping[bytes, Any]):
                 yield from self._pending(rows)
             except CommitConflict as error:  # a compaction replaced a segment that was being read
                 moved = error
-            self._last.hold_open()
+            self._last.open_all()
             steady(self._system, self._listed, self._last.catch_up)
-            self._last.hold_open()  # the caller decides when the next poll runs
+            self._last.open_all()  # the caller decides when the next poll runs
             unseen = self._last.check_missed_deletes()
             for partition in self._last.ends:
-                self._told.setdefault(partition, 0)
+                self._returned.setdefault(partition, 0)
             if unseen:
                 yield from _decoded(rows, self._deleted(unseen, rows.raw_columns))
             if unseen is None and moved is not None:
@@ -376,13 +376,13 @@ class KeyedTable(Mapping[bytes, Any]):
     def _pending(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
         """The changes that the caller has not taken yet."""
         shared = 0 if self._system.is_offset_unique else 1
-        for unit in self._last.changes(rows.raw_columns, self._told):
+        for unit in self._last.changes(rows.raw_columns, self._returned):
             for records in read_records(unit, self._last.limits):
                 for changed in self._changed(records, unit):
                     last = changed.column("offset")[-1].as_py()
                     yield from _decoded(rows, changed)
-                    self._told[unit.name.partition] = last + 1 - shared
-        self._told.update(self._last.ends)
+                    self._returned[unit.name.partition] = last + 1 - shared
+        self._returned.update(self._last.ends)
 
     def _changed(self, records: RecordColumns, unit: RowUnit) -> Iterator[pa.RecordBatch]:
         from lastwrite.rows.arrow import batches_of

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from lastwrite.archive.gaps import gaps_in
 from lastwrite.commands.systems import system_of
-from lastwrite.commands.table import MEMORY, steady, whole_topic
+from lastwrite.commands.table import MEMORY, partitions_of_topic, steady
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog, TableConflict
@@ -41,7 +41,7 @@ FORMATS = {
 _LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the format's library, in bytes
 
 
-def _left(memory_bytes: int) -> int:
+def _memory_left(memory_bytes: int) -> int:
     """The memory that is left for rows, in bytes."""
     return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
@@ -118,7 +118,7 @@ def table_to(
     from lastwrite.tables.upkeep import tidy
 
     def listed() -> list[PartitionLog]:
-        logs = whole_topic(source, path, topic, config)
+        logs = partitions_of_topic(source, path, topic, config)
         if not logs:
             raise NotALog(
                 f"the path has no topic {topic}",
@@ -134,7 +134,7 @@ def table_to(
         was = head.state.settings if head is not None and head.state is not None else {}
         wanted, settings = settings_after(was, given, headers)
         rows = Rows(wanted, name, settings["headers"] == "true")
-        wish = TableRequest(rows, settings, _left(parse_bytes(memory)), buckets, anew)
+        wish = TableRequest(rows, settings, _memory_left(parse_bytes(memory)), buckets, anew)
         report = sync_table(table, head, source, logs, wish, progress or NoProgress())
         report = structs.replace(report, notes=gaps_in(logs))
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from lastwrite.archive.gaps import gaps_in
 from lastwrite.commands.systems import system_of
-from lastwrite.commands.table import MEMORY, steady, whole_topic
+from lastwrite.commands.table import MEMORY, partitions_of_topic, steady
 from lastwrite.commands.table_to import check_format, format_at
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig, NotALog
@@ -68,7 +68,7 @@ def verify_table(
     source = rows_of(system_of(path, state.system))
 
     def listed() -> list[PartitionLog]:
-        return whole_topic(source, path, state.topic, config)
+        return partitions_of_topic(source, path, state.topic, config)
 
     def made(logs: Sequence[PartitionLog]) -> TableProof:
         proof = verify(

@@ -49,7 +49,7 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
         )
 
 
-def is_refused(keyless: int, data: int, most: float) -> bool:
+def is_over_limit(keyless: int, data: int, most: float) -> bool:
     """Whether ``keyless`` of ``data`` records exceed the share ``most`` that may be dropped."""
     return keyless > most * data
 

@@ -61,7 +61,7 @@ class SystemSettings(ABC):
         """Whether the cleanup policy of the partition's topic is known."""
         return True
 
-    def told(self, sources: SettingSources) -> Self:
+    def with_sources(self, sources: SettingSources) -> Self:
         """A copy of this system that also reads topic settings from ``sources``.
 
         By default this is the system itself, which supports no such sources.

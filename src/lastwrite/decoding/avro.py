@@ -117,8 +117,9 @@ class _Compiler:
             self._readable(writer, reader, slot, where)
         except _DecodingFailed:
             raise InvalidConfig(
-                f"{where}: the reader's schema has {_said(reader)}, but the writer's schema has "
-                f"{_said(writer)}",
+                f"{where}: the reader's schema has {_type_name(reader)}, but the writer's "
+                "schema has "
+                f"{_type_name(writer)}",
                 remedy="change the reader's schema to a type to which the writer's type can be "
                 "promoted",
             ) from None
@@ -361,9 +362,9 @@ def _place(chosen: AvroType, branches: list[AvroType]) -> int:
     return next(n for n, each in enumerate(branches) if each is chosen)
 
 
-def _said(type: AvroType) -> str:
+def _type_name(type: AvroType) -> str:
     if type.type == "union":
-        return f"a union of {', '.join(_said(each) for each in type.inner)}"
+        return f"a union of {', '.join(_type_name(each) for each in type.inner)}"
     if type.logical == "decimal":
         return f"decimal({type.precision}, {type.scale})"
     return " ".join(filter(None, (type.type, type.name, type.logical)))
@@ -386,7 +387,7 @@ def default_of(type: AvroType, given: Any, where: str) -> Any:
                 return {member: default_of(branch, given, where)}
     elif _is_default_of(type, given):
         return _default(type, given, where)
-    raise InvalidConfig(f"{where}: {given!r} is not a valid default for {_said(type)}")
+    raise InvalidConfig(f"{where}: {given!r} is not a valid default for {_type_name(type)}")
 
 
 def _is_default_of(type: AvroType, given: Any) -> bool:

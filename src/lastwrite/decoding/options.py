@@ -116,19 +116,19 @@ SPARK_NAMES: Final = {
 COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NAMES}
 
 
-def in_words_of(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
+def with_option_names(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
     """The same error with the options spelled as in ``names``.
 
     For the command line, ``on_bad=null`` becomes ``--on-bad null``.
     """
 
-    def said(text: str) -> str:
+    def rename(text: str) -> str:
         return re.sub(rf"\b({'|'.join(names)})\b(=?)", named, text)
 
     def named(found: re.Match[str]) -> str:
         name = names[found[1]]
         return name + (" " if found[2] and name.startswith("--") else found[2])
 
-    remedy = None if error.remedy is None else said(error.remedy)
-    told = type(error)(said(error.problem), error.at, error.path, remedy)
+    remedy = None if error.remedy is None else rename(error.remedy)
+    told = type(error)(rename(error.problem), error.at, error.path, remedy)
     return told.with_traceback(error.__traceback__)

@@ -113,9 +113,9 @@ class ProtobufFile:
             except KeyError:
                 pass
         there = ", ".join(own) or "none"
-        said = f"there is no message {name}" if name else f"the schema has {len(own)} messages"
+        text = f"there is no message {name}" if name else f"the schema has {len(own)} messages"
         raise InvalidConfig(
-            f"{self._file.name}: {said}",
+            f"{self._file.name}: {text}",
             remedy=f"name one with key_message or value_message: {there}",
         )
 

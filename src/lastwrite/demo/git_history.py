@@ -223,10 +223,10 @@ class _Git:
                 thread.join()
             out.close()
         if status != 0:
-            said = b"".join(self._complaints).decode(errors="replace").strip()
+            text = b"".join(self._complaints).decode(errors="replace").strip()
             raise LogError(
                 f"git {self._what} failed with exit status {status}: "
-                f"{said or 'no reason was given'}",
+                f"{text or 'no reason was given'}",
                 path=self._folder,
                 remedy="check the repository with `git fsck`, or name another repository with "
                 "--repo",

@@ -33,7 +33,7 @@ class DemoAnswer(FrozenDocument, frozen=True):
     last_writes: list[str]  # last write in each of ``folders``: days in the session's time zone
 
 
-def can_ask() -> bool:
+def can_query() -> bool:
     """Whether the packages that Spark's data source needs are installed."""
     try:
         return all(find_spec(name) is not None for name in NEEDS)
@@ -41,7 +41,7 @@ def can_ask() -> bool:
         return False
 
 
-def ask(
+def run_query(
     asked: DemoTopic,
     root: str,
     spark: SparkSession | None,

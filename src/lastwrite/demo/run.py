@@ -13,14 +13,14 @@ import lastwrite
 from lastwrite.demo.demo_topic import DemoTopic, WrittenTopic
 from lastwrite.demo.git_topic import GitTopic
 from lastwrite.demo.proof import prove, read_table
-from lastwrite.demo.question import DemoAnswer, ask, can_ask
+from lastwrite.demo.question import DemoAnswer, can_query, run_query
 from lastwrite.demo.sample_topic import SampleTopic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.reports.document import Document, FrozenDocument, figure
 from lastwrite.reports.verification import VerifyReport
-from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.inline import Inline, choose_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,7 @@ def run_demo(
     progress = progress or NoProgress()
     seconds: dict[str, float] = {}
     demo: DemoTopic = SampleTopic() if repository is None else GitTopic(repository)
-    with _place(keep) as place:
+    with _demo_folder(keep) as place:
         before, after = os.path.join(place, "before"), os.path.join(place, "after")
         with _timed(seconds, demo.write_stage):
             topic = demo.write(before, progress)
@@ -122,7 +122,7 @@ def run_demo(
             table = read_table(os.path.join(after, str(demo.name)))
             prove(table, demo.live_keys())
         with _timed(seconds, "verify"):
-            runs_on = place_of(spark, topic.bytes, _SPARK_FROM_BYTES)
+            runs_on = choose_spark(spark, topic.bytes, _SPARK_FROM_BYTES)
             verified = lastwrite.verify(
                 after,
                 before=before,
@@ -137,10 +137,10 @@ def run_demo(
             )
         _reject_all_but_verified(verified)
         answer = None
-        if not isinstance(spark, Inline) and can_ask():
+        if not isinstance(spark, Inline) and can_query():
             with _timed(seconds, "ask in SQL"):
                 progress.stage("ask in SQL", 0)
-                answer = ask(demo, after, spark, master, conf or {}, progress)
+                answer = run_query(demo, after, spark, master, conf or {}, progress)
             if answer.files != len(table.live):
                 raise VerificationFailed(f"the SQL query counts {answer.files} files")
     history = demo.history if isinstance(demo, GitTopic) else None
@@ -165,7 +165,7 @@ def run_demo(
 
 
 @contextlib.contextmanager
-def _place(keep: str | None) -> Iterator[str]:
+def _demo_folder(keep: str | None) -> Iterator[str]:
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="lastwrite-demo-") as folder:
             yield folder

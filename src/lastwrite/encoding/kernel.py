@@ -44,14 +44,14 @@ class LazyModule:
 class Intrinsic:
     def __init__(self, function: Any) -> None:
         self._function = function
-        self._made: Any = None
+        self._compiled: Any = None
 
     @property
     def for_numba(self) -> Any:
         with making:
-            if self._made is None:
-                self._made = import_module("numba.extending").intrinsic(self._function)
-            return self._made
+            if self._compiled is None:
+                self._compiled = import_module("numba.extending").intrinsic(self._function)
+            return self._compiled
 
 
 class Kernel:
@@ -60,7 +60,7 @@ class Kernel:
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
         self.function = function
         self._options = options
-        self._made: Any = None
+        self._compiled: Any = None
         self._run: Callable[..., Any] = self._first
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
             setattr(self, name, getattr(function, name))
@@ -79,7 +79,7 @@ class Kernel:
         not accept ``Kernel`` objects.
         """
         with making:
-            if self._made is None:
+            if self._compiled is None:
                 known = {"__name__": self.function.__module__}
                 twin = FunctionType(
                     self.function.__code__,
@@ -89,10 +89,10 @@ class Kernel:
                     self.function.__closure__,
                 )
                 twin.__qualname__ = self.function.__qualname__
-                self._made = import_module("numba").njit(**self._options)(twin)
-                # after ``_made`` is set, because a kernel may call itself
+                self._compiled = import_module("numba").njit(**self._options)(twin)
+                # after ``_compiled`` is set, because a kernel may call itself
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
-            return self._made
+            return self._compiled
 
     def _first(self, *arguments: Any, **named: Any) -> Any:
         if may_keep_code():

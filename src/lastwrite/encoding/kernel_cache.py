@@ -116,14 +116,14 @@ def code_files(kernel: str) -> list[Path]:
     return []
 
 
-def kept_code(module: str, name: str) -> bytes:
-    """The machine code that ``keep_code`` stored; empty if there is none."""
+def load_code(module: str, name: str) -> bytes:
+    """The machine code that ``store_code`` stored; empty if there is none."""
     with contextlib.suppress(OSError):
         return _code_file(module, name).read_bytes()
     return b""
 
 
-def keep_code(module: str, name: str, code: bytes) -> None:
+def store_code(module: str, name: str, code: bytes) -> None:
     """Store machine code beside its module's source, if that folder can be written."""
     file = _code_file(module, name)
     with contextlib.suppress(OSError):
@@ -154,15 +154,15 @@ def is_in_numbas_cache(kernel: Any) -> bool:
     return cache is None or bool(cache._load_index())
 
 
-def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:
+def report_if_compiling(note: Callable[[str], None], *kernels: str) -> None:
     """Report that kernels are being compiled, unless all ``kernels`` are compiled already."""
     if not all(map(is_compiled, kernels)):
-        say_compiling(say)
+        report_compiling(note)
 
 
-def say_compiling(say: Callable[[str], None]) -> None:
+def report_compiling(note: Callable[[str], None]) -> None:
     """Report that kernels are being compiled, but only once per process."""
     global _is_told
     if not _is_told:
         _is_told = True
-        say(COMPILING)
+        note(COMPILING)

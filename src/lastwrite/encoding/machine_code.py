@@ -29,10 +29,10 @@ from lastwrite.encoding.kernel import Kernel, making
 from lastwrite.encoding.kernel_cache import (
     code_files,
     is_in_numbas_cache,
-    keep_code,
-    kept_code,
+    load_code,
     maker,
     may_keep_code,
+    store_code,
 )
 
 # NumPy's flags C-contiguous, aligned and writable; then positions of fields in NumPy's array
@@ -72,7 +72,7 @@ class _NotCached(Exception):
     """Raised if a call must be run by Numba."""
 
 
-def is_kept(kernel: Kernel) -> bool:
+def is_stored(kernel: Kernel) -> bool:
     """Whether this installation has stored machine code of the kernel for this processor.
 
     The code may be for any argument types.
@@ -138,12 +138,12 @@ class CodeOf:
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
         name = f"{function.__qualname__}-{digest}"
-        parted = _parted(kept_code(module, name))
+        parted = _parted(load_code(module, name))
         if parted is None:
             parted = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
             result, machine_code = parted
             head = f"{_proof(result, machine_code)} {result}".encode()
-            keep_code(module, name, head + b"\n" + machine_code)
+            store_code(module, name, head + b"\n" + machine_code)
         result, machine_code = parted
         return _Code(f"{module}.{name}", machine_code, kinds, result)
 

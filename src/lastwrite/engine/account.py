@@ -24,7 +24,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
     counts = counts or [0] * len(Verdict)
     scans = zip(plan.pieces, partition.scans, strict=True)
     scanned = sum(piece.bytes for piece, scan in scans if not scan.is_cached)
-    bytes_written = sum(new.bytes_written for part in written for new in (part, *part.further))
+    bytes_written = sum(new.bytes_written for part in written for new in (part, *part.more_outputs))
     made = sum(_segments_of(each.parts) for each in partition.replacements)
     segments = plan.log.segments
     sources = [segments[place] for each in partition.replacements for place in each.places]
@@ -51,10 +51,10 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
     """The number of new segments that consist of ``parts``, which replace one run of segments."""
-    further = sum(len(part.further) for part in parts)
+    further = sum(len(part.more_outputs) for part in parts)
     if any(part.stored is not None for part in parts):  # in an archive, each part is a segment
-        return further + sum(not part.is_gone for part in parts)
-    return further + (not all(part.is_gone for part in parts))
+        return further + sum(not part.is_deleted for part in parts)
+    return further + (not all(part.is_deleted for part in parts))
 
 
 def records_by_segment(partition: RewrittenPartition) -> list[int]:

@@ -18,19 +18,19 @@ class Buffers:
     """Named arrays and formats that the units of one task use in turn."""
 
     def __init__(self) -> None:
-        self._held: dict[str, np.ndarray[Any, Any]] = {}
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._formats: dict[tuple[str, int, int], Format] = {}
 
-    def room(
+    def rows(
         self, name: str, rows: int, dtype: DTypeLike, columns: int | None = None
     ) -> np.ndarray[Any, Any]:
         """The first ``rows`` rows of the array ``name``, uninitialized. Enlarges the array if
         needed.
         """
         shape = (rows,) if columns is None else (rows, columns)
-        held = self._held.get(name)
+        held = self._arrays.get(name)
         if held is None or len(held) < rows or held.shape[1:] != shape[1:] or held.dtype != dtype:
-            held = self._held[name] = np.empty(shape, dtype=dtype)
+            held = self._arrays[name] = np.empty(shape, dtype=dtype)
         return held[:rows]
 
     def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:

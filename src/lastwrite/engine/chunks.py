@@ -55,9 +55,9 @@ class BatchWindows:
         self._is_proven = is_proven
         if limits.stores is not None:  # this process reads objects with these settings
             use(limits.stores)
-        self._spend = spender(limits.reading)
+        self._throttle = spender(limits.reading)
         self._buffers = buffers or Buffers()
-        self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)
+        self._buffer: ByteArray = self._buffers.rows("chunk", limits.chunk_bytes, np.uint8)
 
     def of(self, format: Format, piece: ScanRange) -> Iterator[BatchWindow]:
         """Yield the chunks of ``piece``; each is valid until the next is requested.
@@ -80,7 +80,7 @@ class BatchWindows:
                     if len(table):
                         chunk = BatchWindow.of(held, table, position)
                         if chunk.records > self._limits.block_entries:
-                            fits = self._fitting(table)
+                            fits = self._count_fitting(table)
                             if fits < len(table):
                                 start_of_rest, wanted = int(table["origin"][fits]), -1
                                 table = table[:fits]
@@ -109,11 +109,11 @@ class BatchWindows:
                 n = min(left, len(self._buffer) - end)
                 with step("read"):
                     reader.read_into(self._buffer[end : end + n], position + end)
-                self._spend(n)
+                self._throttle(n)
                 end += n
             reader.check_unchanged()
 
-    def _fitting(self, table: BatchTable) -> int:
+    def _count_fitting(self, table: BatchTable) -> int:
         """The number of batches at the start of ``table`` that fit in one chunk.
 
         A chunk is limited in bytes and in records, because some buffers grow with the record count.
@@ -121,18 +121,18 @@ class BatchWindows:
         behind = np.cumsum(table["records"], dtype=np.int64)
         return max(1, int(np.searchsorted(behind, self._limits.block_entries, side="right")))
 
-    def _reserve(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
+    def _reserve(self, start: int, end: int, needed: int, path: str, position: int) -> None:
         """Move the unread bytes to the buffer's start. Enlarge the buffer for a larger batch."""
-        if wanted > len(self._buffer):
-            if wanted > self._limits.plain_bytes:
+        if needed > len(self._buffer):
+            if needed > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(
-                    f"the batch has {wanted} bytes, more than the {self._limits.plain_bytes} "
+                    f"the batch has {needed} bytes, more than the {self._limits.plain_bytes} "
                     "that the memory setting allows",
                     position + start,
                     path,
                     "raise --memory",
                 )
-            grown = self._buffers.room("chunk", wanted + (wanted >> 2), np.uint8)
+            grown = self._buffers.rows("chunk", needed + (needed >> 2), np.uint8)
             grown[: end - start] = self._buffer[start:end]
             self._buffer = grown
         elif start:
@@ -143,7 +143,7 @@ class BatchWindows:
                 self._buffer[:left] = self._buffer[start:end].copy()
 
     @staticmethod
-    def _cut_short(format: Format, piece: ScanRange, position: int, wanted: int) -> None:
+    def _cut_short(format: Format, piece: ScanRange, position: int, needed: int) -> None:
         if piece.end < piece.size_bytes:
             raise CorruptLog(
                 f"the offset index has a batch that begins at byte {piece.end}, but no batch "
@@ -153,7 +153,7 @@ class BatchWindows:
                 format.cut_remedy,
             )
         raise TruncatedLog(
-            f"the file ends inside a batch{f' of {wanted} bytes' if wanted else ''}",
+            f"the file ends inside a batch{f' of {needed} bytes' if needed else ''}",
             position,
             piece.path,
             format.damage_remedy,

@@ -126,8 +126,8 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
                 aborted=each.aborted,
             )
         )
-        made += (whole, *whole.further)
-        sources += (replaced, *([] for _ in whole.further))
+        made += (whole, *whole.more_outputs)
+        sources += (replaced, *([] for _ in whole.more_outputs))
     aborted = [entry for each in partition.replacements for entry in each.aborted]
     return CommitPlan(
         plan.log, sources, made, plan.decision.end, retention, partition.policy, aborted
@@ -139,10 +139,10 @@ def _keep(context: Context, some: Sequence[_Commit]) -> None:
     pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
     if context.scan_cache is None or not pairs:
         return
-    found = context.scan_cache.keep(context, [open for _, open, _ in pairs if open is not None])
+    found = context.scan_cache.store(context, [open for _, open, _ in pairs if open is not None])
     for (each, _, new), kept in zip(pairs, found, strict=True):
         assert new is not None
-        each.new = replace(new, kept=kept)
+        each.new = replace(new, scans=kept)
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:
@@ -185,7 +185,7 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
     _for_all(system, system.retain, judged)
     for each in wave:
         if each.open and cache is not None:
-            cache.place(context, each.open)
+            cache.install(context, each.open)
 
 
 def _record(system: System, wave: Sequence[_Commit]) -> None:

@@ -39,7 +39,7 @@ class Exchange(Protocol):
     def scratch(self) -> str: ...
 
     @property
-    def whole_bytes(self) -> int:
+    def one_stage_bytes(self) -> int:
         """The largest size in bytes at which a partition is best processed in one task.
 
         Dividing a smaller partition among workers costs two more stages, which take longer than the
@@ -62,7 +62,7 @@ class Exchange(Protocol):
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | FailedUnit[RewriteUnit]]: ...
 
-    def begin_whole(
+    def begin_one_stage(
         self,
         plans: Sequence[PartitionPlan],
         work: WholeWork,
@@ -122,13 +122,13 @@ class ScanCache(Protocol):
         """
         ...
 
-    def keep(
+    def store(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> Sequence[Mapping[int, KeptScan | None]]:
         """Store the scans of archived partitions before the commit. Returns, for each partition,
         the scans to list in its manifest.
 
-        See ``CommitPlan.kept``.
+        See ``CommitPlan.scans``.
         """
         ...
 
@@ -138,12 +138,12 @@ class ScanCache(Protocol):
         """
         ...
 
-    def place(self, context: Context, partition: RewrittenPartition) -> None:
+    def install(self, context: Context, partition: RewrittenPartition) -> None:
         """Rename the written scans to their final names, after the segments were renamed."""
         ...
 
 
-def go_on() -> None:
+def never_stop() -> None:
     """The default of ``Options.check``: the work is never stopped."""
 
 
@@ -163,7 +163,7 @@ class Options:
     to: str | None = None
     keep_scans: bool = False  # whether scan results are stored: see ``scan_cache``
     # raises if the work must stop; no further step or swap is then started
-    check: Callable[[], None] = go_on
+    check: Callable[[], None] = never_stop
 
     def __post_init__(self) -> None:
         if not LONG_MIN <= self.now_ms <= LONG_MAX:

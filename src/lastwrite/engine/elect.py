@@ -78,8 +78,8 @@ class LoserMarker:
                 election.mark(states.bytes[at:], lost)
             touched += records + _AROUND_BYTES
             if touched > self._slice_bytes:
-                touched = _let_go(self._states)
-        _let_go(self._states)
+                touched = _release_pages(self._states)
+        _release_pages(self._states)
         self._lost.clear()
         self._held_bytes = 0
 
@@ -94,7 +94,7 @@ def elect(marks: LoserMarker, unit: ElectUnit) -> ElectionResult:
     marks.map(unit)
     with step("elect"):
         winners, losers = _elect(unit, marks.entries)
-        _let_go(marks.entries)
+        _release_pages(marks.entries)
     with step("mark"):
         marks.add(unit, losers)
     pieces = [block.piece for block in unit.blocks]
@@ -131,7 +131,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
         found.append(_stretch(entries[block.path], block, unit))
         touched += 4 * (unit.end_bucket - unit.first_bucket) + _AROUND_BYTES
         if touched > limit:
-            touched = _let_go(entries)
+            touched = _release_pages(entries)
     starts = [start for start, _ in found]
     ends = np.stack([ends for _, ends in found])
     key_at, keys = _keys(entries, unit, starts, ends) if unit.exact else NO_KEYS
@@ -150,20 +150,20 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
         return losers_among(places, columns, ends, unit.dirty_from, key_at, keys, unit.strategy)
     copied = np.empty(total, dtype=np.uint8)
     behind = np.cumsum(sizes)
-    touched = _let_go(entries)
+    touched = _release_pages(entries)
     for block, at, size, end in zip(
         unit.blocks, rows_at, sizes.tolist(), behind.tolist(), strict=True
     ):
         copied[end - size : end] = entries[block.path].bytes[at : at + size]
         touched += size + _AROUND_BYTES
         if touched > limit:
-            touched = _let_go(entries)
-    _let_go(entries)
+            touched = _release_pages(entries)
+    _release_pages(entries)
     places = (int(copied.ctypes.data) + behind - sizes).tolist()
     return losers_among(places, columns, ends, unit.dirty_from, key_at, keys, unit.strategy)
 
 
-def _let_go(maps: dict[str, ScratchMap]) -> int:
+def _release_pages(maps: dict[str, ScratchMap]) -> int:
     """Release the mapped pages from memory. Returns 0, the number of bytes that stay mapped."""
     for file in maps.values():
         file.release()
@@ -234,7 +234,7 @@ def _keys(
         keys.append(file[first : first + int(lengths[-1].sum())].copy())
         touched += 4 * (start + last) + len(keys[-1]) + 2 * _AROUND_BYTES
         if touched > unit.limits.slice_bytes:
-            touched = _let_go(entries)
+            touched = _release_pages(entries)
     key_at: Int64Array = np.concatenate([np.zeros(1, dtype=np.int64), *lengths])
     np.cumsum(key_at, out=key_at)
     return key_at, np.concatenate(keys)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from lastwrite.engine.context import Context, Exchange, Options, WholeWork, go_on
+from lastwrite.engine.context import Context, Exchange, Options, WholeWork, never_stop
 from lastwrite.engine.elect_step import elect_partitions
 from lastwrite.engine.partition import (
     FinishedPartition,
@@ -63,7 +63,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
     """Whether a wave can be processed in one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
-    if not open or not context.exchange.whole_bytes:
+    if not open or not context.exchange.one_stage_bytes:
         return False
     # Scans to keep are written later, from the exchange, which is not used here. A worker imports
     # the system by its name, so a wrapped system cannot be used.
@@ -77,18 +77,18 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
         return False
     sizes = [each.log.size_bytes for each in open]
     share = sum(sizes) // (_SHARES * context.workers)
-    return max(sizes) <= max(context.exchange.whole_bytes, share)
+    return max(sizes) <= max(context.exchange.one_stage_bytes, share)
 
 
-def begin_whole(
+def begin_one_stage(
     context: Context, wave: Sequence[PartitionPlan | FinishedPartition]
 ) -> PendingResult[list[RewrittenPartition | FinishedPartition]]:
     """Start scan, elect and rewrite of a wave in one stage."""
-    options = replace(context.options, check=go_on)
+    options = replace(context.options, check=never_stop)
     work = _Steps(context.system.name, context.limits, options)
     plans = [each for each in wave if isinstance(each, PartitionPlan)]
 
-    def told(
+    def merge(
         answers: Sequence[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]],
     ) -> list[RewrittenPartition | FinishedPartition]:
         found = [
@@ -99,4 +99,4 @@ def begin_whole(
         ]
         return advance(wave, lambda _: found)
 
-    return context.exchange.begin_whole(plans, work, context.progress).then(told)
+    return context.exchange.begin_one_stage(plans, work, context.progress).then(merge)

@@ -133,7 +133,7 @@ def _plan(
     """Split the log into pieces. ``place`` is the partition's number and its start time."""
     system = context.system
     if context.is_in_place:
-        system.refuse_unwritable(log, decision.end)
+        system.check_writable(log, decision.end)
     records = system.estimate_records(log)
     bits, cache = bucket_bits(records), context.scan_cache
     cached = None if cache is None else cache.open(context, place[0], log, decision, bits)
@@ -155,7 +155,9 @@ def _plan(
     )
 
 
-def plan_whole(context: Context, log: PartitionLog, decision: Decision, end: int) -> PartitionPlan:
+def plan_full_read(
+    context: Context, log: PartitionLog, decision: Decision, end: int
+) -> PartitionPlan:
     """A plan to read all records of ``log`` below offset ``end``, whether a round is due or not."""
     name = log.name
     pieces = cut_into_pieces(context.system, log, end)

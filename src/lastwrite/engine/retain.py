@@ -32,12 +32,12 @@ def after_round(
     if not replacements:
         return log
     by_place = {replacement.places[0]: replacement for replacement in replacements}
-    gone = {place for replacement in replacements for place in replacement.places}
+    removed = {place for replacement in replacements for place in replacement.places}
     segments: list[Segment] = []
     for place, segment in enumerate(log.segments):
         if place in by_place:
             segments += _new_segments(system, log, by_place[place])
-        elif place not in gone:
+        elif place not in removed:
             segments.append(segment)
     return replace(log, segments=tuple(segments))
 
@@ -51,11 +51,11 @@ def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -
     stamps = {
         base_offset: max((part.largest_timestamp_ms for part in replacement.parts), default=-1)
     }
-    for further in (further for part in replacement.parts for further in part.further):
+    for further in (further for part in replacement.parts for further in part.more_outputs):
         sizes[further.base_offset] = further.bytes_written
         stamps[further.base_offset] = further.largest_timestamp_ms
     for base, size in sizes.items():
-        if base == base_offset and all(part.is_gone for part in replacement.parts):
+        if base == base_offset and all(part.is_deleted for part in replacement.parts):
             continue
         stamp = stamps[base] if stamps[base] >= 0 else mtime_ns // 1_000_000
         yield Segment(base, system.segment_path(log, base), size, mtime_ns, stamp)
@@ -78,7 +78,7 @@ def account_retention(
         return
     if report.status is Status.UNCHANGED:
         report.status, report.reason = Status.CLEANED, None
-    gone = [segment.base_offset for segment in retention.segments]
+    removed = [segment.base_offset for segment in retention.segments]
     replaced = {place for replacement in replacements for place in replacement.places}
     untouched = {
         segment.base_offset: place
@@ -86,21 +86,21 @@ def account_retention(
         if place not in replaced
     }
     report.retention = list(retention.segments)
-    report.segments_deleted = len(gone)
+    report.segments_deleted = len(removed)
     report.bytes_deleted = retention.size_bytes
-    report.segments_after += retention.rolls - len(gone)
-    report.segments_untouched -= len(untouched.keys() & gone)
+    report.segments_after += retention.rolls - len(removed)
+    report.segments_untouched -= len(untouched.keys() & removed)
     report.bytes_after -= retention.size_bytes
     if report.records_after is None:
         return
     counts: dict[int, int | None] = {base: records[place] for base, place in untouched.items()}
     for replacement in replacements:
-        further = [new.base_offset for part in replacement.parts for new in part.further]
+        further = [new.base_offset for part in replacement.parts for new in part.more_outputs]
         whole = sum(part.records for part in replacement.parts)
         # If there are several new segments, only the sum of their records is known.
         counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
         counts |= dict.fromkeys(further)
-    lost = [counts[base] for base in gone]
+    lost = [counts[base] for base in removed]
     known = [count for count in lost if count is not None]
     report.records_after = report.records_after - sum(known) if len(known) == len(lost) else None
 

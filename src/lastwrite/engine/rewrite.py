@@ -57,11 +57,11 @@ def rewrite(
         for n, piece in enumerate(unit.pieces):
             with step("read states"):
                 found = read_states(*unit.states[n]) if states is None else states[n]
-            found[list(unit.spent[n])] |= SPENT
+            found[list(unit.used_markers[n])] |= SPENT
             worker.rewrite_piece(piece, found, result)
-            left.append(worker.left)
+            left.append(worker.rest)
         worker.finish(result)
-        result.left = () if result.further else tuple(left)
+        result.rests = () if result.more_outputs else tuple(left)
     except CorruptLog as error:
         worker.abandon()
         result.problem = problem_of(error, unit.pieces[0].path, remedy=None)
@@ -73,13 +73,13 @@ def rewrite(
     return result
 
 
-def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
+def fsync_outputs(outputs: Sequence[SegmentOutput]) -> None:
     """Sync the staged segments of a task to disk, together.
 
     Parts of a segment are not synced, because the segment is synced after they are joined.
     """
     with step("sync"):
-        whole = (each for each in made if each.error is None and each.problem is None)
+        whole = (each for each in outputs if each.error is None and each.problem is None)
         sync_staged([each for each in whole if each.index_path])
 
 
@@ -94,24 +94,24 @@ class _Rewriter:
         self._begin(unit.base_offset)
         self._buffers = buffers
         self._chunks = BatchWindows(unit.limits, buffers, is_proven=True)
-        self._spend = spender(unit.limits.writing)
+        self._throttle = spender(unit.limits.writing)
         self._policy = unit.policy
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
-        self._out: ByteArray = buffers.room("out", 0, np.uint8)
-        self._keep: ByteArray = buffers.room("keep", 0, np.uint8)
-        self._hold(4096)
+        self._out: ByteArray = buffers.rows("out", 0, np.uint8)
+        self._keep: ByteArray = buffers.rows("keep", 0, np.uint8)
+        self._reserve_batches(4096)
         self._size = 0  # bytes written
-        self.left = PieceLeft(-1, 0, 0)
+        self.rest = PieceLeft(-1, 0, 0)
 
-    def _hold(self, batches: int) -> None:
+    def _reserve_batches(self, batches: int) -> None:
         """Allocate the per-batch columns for ``batches`` batches."""
-        self._rows: Int64Array = self._buffers.room("rows", batches, np.int64, ROW_COLUMNS)
-        self._actions: ByteArray = self._buffers.room("actions", batches, np.uint8)
-        self._horizons: Int64Array = self._buffers.room("horizons", batches, np.int64)
+        self._rows: Int64Array = self._buffers.rows("rows", batches, np.int64, ROW_COLUMNS)
+        self._actions: ByteArray = self._buffers.rows("actions", batches, np.uint8)
+        self._horizons: Int64Array = self._buffers.rows("horizons", batches, np.int64)
 
     def rewrite_piece(self, piece: ScanRange, states: ByteArray, result: SegmentOutput) -> None:
         at = 0
-        self.left = PieceLeft(piece.number, self._size, self._size)
+        self.rest = PieceLeft(piece.number, self._size, self._size)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
             batches = len(table)
@@ -121,9 +121,9 @@ class _Rewriter:
                     "the file has more records than the scan had read", chunk.shift, piece.path
                 )
             if records > len(self._keep):
-                self._keep = self._buffers.room("keep", 2 * records, np.uint8)
+                self._keep = self._buffers.rows("keep", 2 * records, np.uint8)
             if batches > len(self._actions):
-                self._hold(batches)
+                self._reserve_batches(batches)
             keep = self._keep[:records]
             actions, horizons = self._actions[:batches], self._horizons[:batches]
             with step("judge"):
@@ -140,28 +140,28 @@ class _Rewriter:
             at += records
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
-                self._out = self._buffers.room("out", room + (room >> 2), np.uint8)
+                self._out = self._buffers.rows("out", room + (room >> 2), np.uint8)
             with located(piece.path, chunk.shift), step("rebuild"):
                 self._out, size, filled = self._format.rebuild(
                     chunk.buffer, table, actions, horizons, keep, self._out, self._rows
                 )
-            if self._unit.tells_left:
-                self._note_left(
+            if self._unit.reports_rest:
+                self._note_rest(
                     table, actions, keep, states[at - records : at], self._rows[:filled]
                 )
             self._size += size
-            self.left.end = self._size
+            self.rest.end = self._size
             with step("write"):
                 self._append(self._out[:size], self._rows[:filled])
             if self._unit.folder is not None:
-                self._spend(size)
+                self._throttle(size)
             result.bytes_read += chunk.origin_bytes
         if at != len(states):
             raise CorruptLog(
                 "the file has fewer records than the scan had read", piece.end, piece.path
             )
 
-    def _note_left(
+    def _note_rest(
         self,
         table: BatchTable,
         actions: ByteArray,
@@ -170,7 +170,7 @@ class _Rewriter:
         rows: Int64Array,
     ) -> None:
         """Add a chunk's surviving records to ``left``. ``rows`` describes its written batches."""
-        left, kept = self.left, int(np.count_nonzero(keep))
+        left, kept = self.rest, int(np.count_nonzero(keep))
         if len(rows):
             left.first_offset = (
                 int(rows[0, ROW_BASE_OFFSET]) if left.first_offset < 0 else left.first_offset
@@ -224,8 +224,8 @@ class _Rewriter:
                 if base <= entry.last_offset and (end is None or entry.last_offset < end)
             ]
             appender.finish(new, self._unit.mtime_ns, aborted if self._unit.parts == 1 else ())
-        behind = (further for new in made[1:] for further in (new, *new.further))
-        result.further = (*result.further, *behind)
+        behind = (further for new in made[1:] for further in (new, *new.more_outputs))
+        result.more_outputs = (*result.more_outputs, *behind)
 
     def abandon(self) -> None:
         """Remove the staged files."""

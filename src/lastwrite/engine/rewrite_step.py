@@ -96,7 +96,9 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments
     changes = [0] * len(segments)
-    for piece, scan, spent in zip(plan.pieces, partition.scans, transactions.spent, strict=True):
+    for piece, scan, spent in zip(
+        plan.pieces, partition.scans, transactions.used_markers, strict=True
+    ):
         changes[piece.segment] += scan.losers + scan.changed_batches
         changes[piece.segment] += sum(spent_changes(marker, partition.policy) for marker in spent)
     # A segment whose transaction index disagrees with the log counts as changed, so that its index
@@ -129,7 +131,7 @@ def _units(
     replaces. ``folder`` is the folder where it is staged; None measures only.
     """
     group, run = numbered
-    plan, scans, spent = partition.plan, partition.scans, partition.transactions.spent
+    plan, scans, spent = partition.plan, partition.scans, partition.transactions.used_markers
     first, last = plan.log.segments[run[0]], plan.log.segments[run[-1]]
     pieces = [piece for piece in plan.pieces if piece.segment in run]
     end_offset = max(
@@ -149,15 +151,17 @@ def _units(
             parts=len(parts),
             base_offset=first.base_offset,
             pieces=tuple(part),
-            states=tuple(scans[piece.number].place_of_states for piece in part),
-            spent=tuple(tuple(marker.ordinal for marker in spent[piece.number]) for piece in part),
+            states=tuple(scans[piece.number].states_location for piece in part),
+            used_markers=tuple(
+                tuple(marker.ordinal for marker in spent[piece.number]) for piece in part
+            ),
             policy=policy_of(partition.policy, part),
             index_interval_bytes=plan.decision.index_interval_bytes,
             limits=context.limits,
             folder=folder,
             mtime_ns=last.mtime_ns,
             aborted=aborted,
-            tells_left=context.options.keep_scans,
+            reports_rest=context.options.keep_scans,
             cost=sum(costs[piece] for piece in part),
             like_broker=context.options.like_broker,
             source=first.path,
@@ -181,19 +185,19 @@ def _aborted_in(
 def _rewritten(
     partition: ElectedPartition,
     runs: Sequence[tuple[int, ...]],
-    made: Sequence[SegmentOutput],
+    outputs: Sequence[SegmentOutput],
     error: Exception | None,
 ) -> RewrittenPartition | FinishedPartition:
-    problems = [part.problem for part in made if part.problem is not None]
+    problems = [part.problem for part in outputs if part.problem is not None]
     report = structs.replace(partition.report, problems=[*partition.report.problems, *problems])
-    error = next((part.error for part in made if part.error is not None), None) or error
+    error = next((part.error for part in outputs if part.error is not None), None) or error
     if problems:
         report.status, report.reason = Status.DAMAGED, str(problems[-1])
-        return finish(partition, report, made)
+        return finish(partition, report, outputs)
     if error is not None:
-        return finish(partition, report, made, error)
+        return finish(partition, report, outputs, error)
     parts: list[list[SegmentOutput]] = [[] for _ in runs]
-    for part in sorted(made, key=lambda part: part.part):
+    for part in sorted(outputs, key=lambda part: part.part):
         parts[part.group].append(part)
     return RewrittenPartition(
         plan=partition.plan,

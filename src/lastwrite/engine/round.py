@@ -20,10 +20,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Self
 
-from lastwrite.encoding.kernel_cache import tell_of_compiling
+from lastwrite.encoding.kernel_cache import report_if_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
-from lastwrite.engine.one_stage import begin_whole, fits_one_stage, take_steps
+from lastwrite.engine.one_stage import begin_one_stage, fits_one_stage, take_steps
 from lastwrite.engine.partition import FinishedPartition, PartitionPlan, RewrittenPartition
 from lastwrite.engine.plan import plan_partition
 from lastwrite.errors import LogError
@@ -44,7 +44,7 @@ def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
     """Compact the partitions in ``folders``. The reports are in the same order."""
     began = time.perf_counter()
     clock = _StageClock()
-    tell_of_compiling(context.progress.note, context.system.scan_kernel)
+    report_if_compiling(context.progress.note, context.system.scan_kernel)
     notes: dict[tuple[str, str], OverriddenSetting] = {}
     reports = [report for wave in _waves(context, folders, clock, notes) for report in wave]
     return CompactionReport(
@@ -77,7 +77,7 @@ def _waves(
                 if begun is not None:
                     with clock.of("compact"):
                         done = begun.result()
-                begun = begin_whole(context, wave) if fits_one_stage(context, wave) else None
+                begun = begin_one_stage(context, wave) if fits_one_stage(context, wave) else None
                 yield from commits.ended()
                 if done and begun is not None:
                     commits.begin(quiet, done)
@@ -109,19 +109,19 @@ class _Commits:
     def __init__(self, clock: _StageClock) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lastwrite-commit")
-        self._begun: Future[list[PartitionReport]] | None = None
+        self._pending: Future[list[PartitionReport]] | None = None
 
     def begin(
         self, context: Context, wave: Sequence[RewrittenPartition | FinishedPartition]
     ) -> None:
-        self._begun = self._thread.submit(commit, context, wave)
+        self._pending = self._thread.submit(commit, context, wave)
 
     def ended(self) -> Iterator[list[PartitionReport]]:
         """Wait for the running commit, if any, and yield its reports."""
-        if self._begun is not None:
+        if self._pending is not None:
             with self._clock.of("commit"):
-                reports = self._begun.result()
-            self._begun = None
+                reports = self._pending.result()
+            self._pending = None
             yield reports
 
     def __enter__(self) -> Self:
@@ -129,9 +129,9 @@ class _Commits:
 
     def __exit__(self, *_: object) -> None:
         interrupted = None
-        while self._begun is not None and not self._begun.done():
+        while self._pending is not None and not self._pending.done():
             try:
-                wait([self._begun])
+                wait([self._pending])
             except KeyboardInterrupt as error:
                 interrupted = error
         self._thread.shutdown()

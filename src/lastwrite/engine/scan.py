@@ -106,21 +106,21 @@ class _Scanner:
         self._buffers = buffers
         self._chunks = BatchWindows(unit.limits, buffers)
         self._secret = secret_from(unit.secret)
-        self.states: ByteArray = buffers.room("states", 1 << 18, np.uint8)
+        self.states: ByteArray = buffers.rows("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
         words = 4 if unit.exact else self._columns  # whole keys need about as much memory again
-        self._hold(2 * unit.limits.block_entries // words)
+        self._reserve_entries(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = TransactionTracker()
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
-    def _hold(self, entries: int) -> None:
+    def _reserve_entries(self, entries: int) -> None:
         """Allocate arrays for the entries of a block and for their sorted copy."""
-        self._entries: UInt64Array = self._buffers.room(
+        self._entries: UInt64Array = self._buffers.rows(
             "entries", entries, np.uint64, self._columns
         )
-        self._sorted: UInt64Array = self._buffers.room("sorted", entries, np.uint64, self._columns)
+        self._sorted: UInt64Array = self._buffers.rows("sorted", entries, np.uint64, self._columns)
 
     def scan_piece(self, piece: ScanRange, result: PieceScan) -> None:
         self._filled = 0
@@ -161,7 +161,7 @@ class _Scanner:
                 in_run = chunk.records if is_all else int(records.sum())
                 self._walk_run(buffer, run, table, (ordinal, in_run), result)
                 ordinal += in_run
-        for position, words in self._format.kept():
+        for position, words in self._format.take_problems():
             if len(result.notes) < _MOST_NOTES:
                 place = position + chunk.shift
                 result.notes.append(
@@ -201,7 +201,7 @@ class _Scanner:
         if self._filled + in_run > len(self._entries) or is_full:
             self._flush(result)
             if in_run > len(self._entries):
-                self._hold(in_run)
+                self._reserve_entries(in_run)
         if ordinal + in_run > election.ORDINAL_MASK:
             raise CorruptLog(
                 "a piece of the segment has more than 2^32 records", int(table["origin"][run.first])
@@ -288,7 +288,7 @@ class _Scanner:
 
     def _reserve(self, records: int) -> None:
         if records > len(self.states):
-            grown = self._buffers.room("states", records + (records >> 1), np.uint8)
+            grown = self._buffers.rows("states", records + (records >> 1), np.uint8)
             grown[: len(self.states)] = self.states
             self.states = grown
 

@@ -210,7 +210,7 @@ def _count_records(
     report.first_keyless_offset = first
     report.keyless_setting = context.system.governs_keyless
     most = plan.decision.max_keyless_ratio
-    if not keyless.is_refused(found, data, most):
+    if not keyless.is_over_limit(found, data, most):
         return replace(partition, report=report)
     report.is_keyless = True
     report.status, report.reason = Status.SKIPPED, keyless.refusal(found, data, first, most)

@@ -46,10 +46,10 @@ class Format(Protocol):
     ) -> tuple[BatchTable, int, int, ByteArray]: ...
 
     def opened(
-        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+        self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]: ...
 
-    def kept(self) -> list[tuple[int, str]]: ...
+    def take_problems(self) -> list[tuple[int, str]]: ...
 
     def walk(
         self,
@@ -139,19 +139,19 @@ class SegmentAppender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The new content of a log or its copy: ``log``, with ``made`` in place of ``sources``."""
+    """The new content of a log or its copy: ``log``, with ``outputs`` in place of ``sources``."""
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
-    made: Sequence[SegmentOutput] = ()
+    outputs: Sequence[SegmentOutput] = ()
     first_dirty: int | None = None  # new first dirty offset; None keeps the old one
     retention: Retention | None = None  # a copy omits the segments that retention deletes
     policy: Policy | None = None  # policy of the round; None if there was no round
-    # transaction index entries of the segments in ``made``
+    # transaction index entries of the segments in ``outputs``
     aborted: Sequence[AbortedTransaction] = ()
     # In an archive: the stored scans to list in the manifest, by base offset. None removes the scan
     # of a segment; a segment that is absent keeps its scan.
-    kept: Mapping[int, KeptScan | None] = field(default_factory=dict)
+    scans: Mapping[int, KeptScan | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class LogStore(ABC):
         """Finish or undo a commit that a crash interrupted."""
 
     @abstractmethod
-    def refuse_unwritable(self, log: PartitionLog, end: int, /) -> None:
+    def check_writable(self, log: PartitionLog, end: int, /) -> None:
         """Check, before anything is written, that the log's files below ``end`` can be replaced.
 
         Raises:
@@ -333,7 +333,7 @@ class LogStore(ABC):
 
     def discard(self, part: SegmentOutput, /) -> None:
         """Delete the staged files of ``part``."""
-        for new in (part, *part.further):
+        for new in (part, *part.more_outputs):
             remove_staged(new.paths)
 
     @abstractmethod

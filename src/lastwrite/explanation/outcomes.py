@@ -272,8 +272,8 @@ class OutcomeRules(ABC):
         # The range ends at the lowest offset of these rules, rounded down to a segment's start.
         lowest = min((r.from_offset or 0 for r in known), default=0)
         held = [r for r in known if (r.from_offset or 0) <= max(lowest, offset or 0)]
-        said = ", ".join(f"{r.rule} (from {self.place(r.from_offset or 0)})" for r in held)
-        return f"; it is held by: {said}" if said else "", _not_before(held)
+        text = ", ".join(f"{r.rule} (from {self.place(r.from_offset or 0)})" for r in held)
+        return f"; it is held by: {text}" if text else "", _not_before(held)
 
 
 def _not_before(reasons: Iterable[Reason]) -> int | None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from lastwrite.config.cleaner import CleanerConfig
-from lastwrite.config.keyless import is_refused, refusal
+from lastwrite.config.keyless import is_over_limit, refusal
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision, System
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, located
@@ -158,7 +158,7 @@ class _Explanation:
     """Builds the explanation of one partition."""
 
     def __init__(self, explainer: RecordExplainer, context: Context, folder: str) -> None:
-        self._share = explainer
+        self._tools = explainer
         self._context = context
         self._system, self._options = context.system, context.options
         name = self._system.name_of(folder)
@@ -177,7 +177,7 @@ class _Explanation:
 
     def explain(self, key: bytes | None) -> PartitionExplanation:
         out, options = self._out, self._options
-        held = self._held()
+        held = self._lock_reason()
         try:
             log = self._system.judged(self._system.read(out.folder), options.config)
             self._log = log
@@ -189,7 +189,7 @@ class _Explanation:
             self._options = options
             self._context = replace(self._context, options=options)
             decision = self._system.decide(log, options.config, options.now_ms, is_open)
-            found = self._share.range_of(self._context, log, decision)
+            found = self._tools.range_of(self._context, log, decision)
         except (LogError, OSError) as error:
             if held is not None:  # the files are in use, and may have changed during the reading
                 out.reasons = [held]
@@ -200,17 +200,17 @@ class _Explanation:
             self._damaged(error)
             return out
         out.problems = [] if held is not None else list(log.problems)
-        self._why(log, decision, found, held)
+        self._find_reason(log, decision, found, held)
         if not self._is_wrong and held is None:
             self._records(log, decision, key)
         return out
 
-    def _held(self) -> Reason | None:
+    def _lock_reason(self) -> Reason | None:
         """Why the partition is in use, or None if it is not."""
         folder, system = self._out.folder, self._system
         root = system.root_of(folder)
         try:
-            system.refuse_if_held(root, [system.name_of(folder)])
+            system.reject_if_locked(root, [system.name_of(folder)])
         except LogHeld as held:
             change = (
                 "when that process stops; until then explain reads no records, and its "
@@ -218,7 +218,7 @@ class _Explanation:
             )
             return Reason(Rule.HELD, held.problem, change)
         try:
-            system.refuse_unclean(root, self._options.config)
+            system.reject_unclean(root, self._options.config)
         except LogHeld as held:
             return Reason(Rule.HELD, held.problem, f"after this: {held.remedy}")
         return None
@@ -252,11 +252,11 @@ class _Explanation:
 
     # ------------------------------------------------------------------ the partition
 
-    def _why(
+    def _find_reason(
         self, log: PartitionLog, decision: Decision, found: RangeReasons, held: Reason | None
     ) -> None:
         out, config = self._out, self._options.config
-        place = self._share.fates.place
+        place = self._tools.fates.place
         out.first_dirty_offset, out.first_uncleanable_offset = decision.first_dirty, decision.end
         out.end_offset, out.dirty_ratio = log.end_offset, decision.dirty_ratio
         out.clean_bytes, out.cleanable_bytes = found.clean_bytes, decision.cleanable_bytes
@@ -314,7 +314,7 @@ class _Explanation:
             )
             return (
                 "due: a round now cleans "
-                f"{self._share.span(decision.first_dirty, decision.end)}; {dirty} of "
+                f"{self._tools.span(decision.first_dirty, decision.end)}; {dirty} of "
                 f"{clean + dirty} bytes are dirty, a ratio of "
                 f"{decision.dirty_ratio:.4g}{over}"
             )
@@ -330,7 +330,7 @@ class _Explanation:
         try:
             following = record_states(self._context, log, decision, decision.end)
             everything = record_states(self._context, log, decision, end)
-            stored = () if key is None else self._share.stored_keys(key)
+            stored = () if key is None else self._tools.stored_keys(key)
             reading = WaitingRecords(self._context, decision, stored)
             for number, piece in enumerate(following.pieces):
                 reading.piece(piece, following.of(number), everything.of(number))
@@ -363,7 +363,7 @@ class _Explanation:
         found = sum(scan.keyless for scan in scans)
         data = sum(scan.records - scan.hidden for scan in scans)
         most = decision.max_keyless_ratio
-        if not is_refused(found, data, most):
+        if not is_over_limit(found, data, most):
             return
         first = min(scan.first_keyless for scan in scans if scan.keyless)
         change = "with --drop-keyless, if the records without a key may be deleted"
@@ -375,7 +375,7 @@ class _Explanation:
 
     def _has_key(self, record: KeyRecord, key: bytes) -> bool:
         with located(record.piece.path, record.position):
-            return self._share.has_key(record, key)
+            return self._tools.has_key(record, key)
 
     def _explained(
         self, log: PartitionLog, decision: Decision, found: Sequence[KeyRecord]
@@ -385,17 +385,17 @@ class _Explanation:
         described = []
         for record in found:
             with located(record.piece.path, record.position):
-                described.append(self._share.describe(log, record))
-        open_from = self._share.open_from(log)
+                described.append(self._tools.describe(log, record))
+        open_from = self._tools.open_from(log)
         active = len(log.segments)
-        if self._share.has_active and not self._options.include_active:
+        if self._tools.has_active and not self._options.include_active:
             active = bisect_left([each.base_offset for each in log.segments], log.closed_end)
         facts = [
             _facts(record, told, decision, open_from, active)
             for record, told in zip(found, described, strict=True)
         ]
         alive = [each for each in facts if not each.aborted]
-        fates = self._share.fates(
+        fates = self._tools.fates(
             RoundFacts(
                 now_ms=self._options.now_ms,
                 first_dirty=decision.first_dirty,
@@ -409,7 +409,7 @@ class _Explanation:
                 held_for=decision.held_for,
             )
         )
-        expired = self._share.expired(self._context, log)
+        expired = self._tools.expired(self._context, log)
         return [
             _with_retention(
                 RecordExplanation(
@@ -436,7 +436,7 @@ class _Explanation:
 
 def _facts(
     record: KeyRecord,
-    told: RecordDescription,
+    description: RecordDescription,
     decision: Decision,
     open_from: Mapping[int, int],
     active: int,
@@ -447,12 +447,12 @@ def _facts(
     horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
     first_open = open_from.get(producer_id) if flags & IS_TRANSACTIONAL else None
     if record.is_inside:
-        part = LogRegion.CLEAN if told.offset < decision.first_dirty else LogRegion.DIRTY
+        part = LogRegion.CLEAN if description.offset < decision.first_dirty else LogRegion.DIRTY
     else:
         part = LogRegion.ACTIVE if record.piece.segment >= active else LogRegion.ABOVE
     return RecordFacts(
-        offset=told.offset,
-        place=told.place,
+        offset=description.offset,
+        place=description.place,
         part=part,
         deletes=bool(record.state_ever & TOMBSTONE),
         producer_id=producer_id,
@@ -466,7 +466,7 @@ def _facts(
         file_ms=record.piece.mtime_ns // 1_000_000,
         batch_end=int(batch["next_offset"]),
         has_bad_horizon=bool(flags & BAD_HORIZON),
-        is_part=told.is_part,
+        is_part=description.is_part,
     )
 
 

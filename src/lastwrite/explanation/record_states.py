@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lastwrite.engine.context import Context
 from lastwrite.engine.elect_step import elect_partitions
 from lastwrite.engine.partition import ElectedPartition, FinishedPartition, advance
-from lastwrite.engine.plan import plan_whole
+from lastwrite.engine.plan import plan_full_read
 from lastwrite.engine.scan_step import scan_pieces
 from lastwrite.engine.system import Decision
 from lastwrite.errors import CorruptLog
@@ -43,8 +43,8 @@ class RecordStates:
         """The states of a piece, a byte for each record. None if the piece is above ``end``."""
         if not self.pieces[number].keyed:
             return None
-        states = read_states(*self.scans[number].place_of_states)
-        spent = self.partition.transactions.spent[number]
+        states = read_states(*self.scans[number].states_location)
+        spent = self.partition.transactions.used_markers[number]
         states[[marker.ordinal for marker in spent]] |= SPENT
         return states
 
@@ -58,7 +58,7 @@ def record_states(
         CorruptLog: a record cannot be read, or the log is inconsistent.
         LogError: a task failed.
     """
-    found = elect_whole(context, log, decision, end)
+    found = elect_full_log(context, log, decision, end)
     if isinstance(found, ElectedPartition):
         return RecordStates(found)
     if found.error is not None:
@@ -71,11 +71,11 @@ def record_states(
     )
 
 
-def elect_whole(
+def elect_full_log(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> ElectedPartition | FinishedPartition:
     """Scan and elect as a round does, over the range that ``decision`` allows."""
-    scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
+    scanned = scan_pieces(context, [plan_full_read(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))
     return found
 
@@ -92,5 +92,5 @@ def count_keys(context: Context, log: PartitionLog) -> int | None:
         reason=None,
         policy=Policy(now_ms=0, tombstone_retention_ms=0),
     )
-    found = elect_whole(context, log, everything, log.end_offset)
+    found = elect_full_log(context, log, everything, log.end_offset)
     return found.winners if isinstance(found, ElectedPartition) else None

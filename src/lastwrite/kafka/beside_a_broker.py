@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import HIGH_WATERMARKS, LEADER_EPOCHS
 from lastwrite.kafka.format.text import decode_leader_epochs
@@ -117,8 +117,8 @@ def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator
     except CommitConflict as error:
         for log in logs:
             if log.generation and not is_last:
-                seen = place_at(log.folder).read()
-                if seen is not None and seen.manifest.generation != log.generation:
+                current = partition_store_at(log.folder).read()
+                if current is not None and current.manifest.generation != log.generation:
                     if number < TRIES:
                         return
                     raise _lost(log) from error
@@ -154,7 +154,7 @@ def read_again(
     raise AssertionError("unreachable")
 
 
-def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
+def relist_after(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
     """A new listing of ``log``, to continue after the offset ``last``; -1 means from its start.
 
     Compaction does not change offsets, so reading can continue.

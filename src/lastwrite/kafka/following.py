@@ -20,7 +20,7 @@ from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, r
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.following import FollowedLog
-from lastwrite.storage.choice import is_asked, is_named
+from lastwrite.storage.choice import is_named, is_selected
 from lastwrite.storage.objects.promises import reject_if_broken
 
 _API_MS = 5_000  # default timeout of requests; short, because the next poll retries
@@ -30,43 +30,43 @@ _LEARN_S = 60.0  # interval between fetches of topic settings and committed offs
 class KafkaFollowResult:
     """See ``archive.following`` for the contract of each method."""
 
-    def __init__(self, wanted: FollowRequest) -> None:
-        if len(wanted.sources) > 1:
+    def __init__(self, request: FollowRequest) -> None:
+        if len(request.sources) > 1:
             raise InvalidConfig(
                 "the command fetches from one live cluster at a time",
                 remedy="start one command for each cluster",
             )
-        (self._url,) = wanted.sources
-        self._wanted = wanted
-        config = wanted.config()
+        (self._url,) = request.sources
+        self._request = request
+        config = request.config()
         client = KafkaClientConfig.from_names({"default.api.timeout.ms": _API_MS, **config})
         KafkaTopicConfig.from_names(rules_of(config))
-        topic_settings.check_overrides(wanted.overrides)
+        topic_settings.check_overrides(request.overrides)
         self._cluster = KafkaCluster(brokers_of(self._url), client)
         self._run = KafkaSyncContext(
             self._cluster,
             client,
-            wanted.to,
-            wanted.limits,
-            wanted.progress,
+            request.to,
+            request.limits,
+            request.progress,
             follows=True,
-            sets_aside=wanted.sets_aside,
-            accepts_gap=wanted.accepts_gap,
+            sets_aside=request.sets_aside,
+            accepts_gap=request.accepts_gap,
         )
         self._is_stopped = False
         self._is_asked = False
-        self._known: frozenset[TopicPartition] = frozenset()
+        self._followed_names: frozenset[TopicPartition] = frozenset()
         self._learnt_s = -_LEARN_S
 
     def fetch(self) -> Sequence[FollowedLog]:
         if not self._is_asked:
-            reject_if_broken(self._wanted.to)
+            reject_if_broken(self._request.to)
             self._is_asked = True
         names = self._names()
-        self._learn(names)
+        self._refresh(names)
         with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             try:
-                found = list(pool.map(self._bring, names))
+                found = list(pool.map(self._fetch, names))
             except BaseException:
                 self.stop()
                 raise
@@ -76,7 +76,7 @@ class KafkaFollowResult:
 
     def _names(self) -> list[TopicPartition]:
         """The selected partitions, as the cluster has them now."""
-        wanted = self._wanted
+        wanted = self._request
         try:
             self._cluster.refresh()
         except RemoteFailed:  # the cluster may have restarted, which breaks old connections
@@ -86,7 +86,7 @@ class KafkaFollowResult:
             names = chosen(self._cluster, wanted.topic, wanted.partition, self._url)
         else:
             names = self._matching()
-        gone = self._known - set(names)
+        gone = self._followed_names - set(names)
         for topic in sorted({name.topic for name in gone}):
             wanted.progress.note(f"{topic} was deleted from the cluster; its archive is kept")
         for name in gone:
@@ -97,41 +97,41 @@ class KafkaFollowResult:
         """The partitions that match now. A name or pattern without a match may match a topic that
         is created later.
         """
-        wanted, topics = self._wanted, self._cluster.topics
+        wanted, topics = self._request, self._cluster.topics
         texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()
         for text in texts:
-            if not any(is_asked(text, (name,)) for name in topics):
+            if not any(is_selected(text, (name,)) for name in topics):
                 wanted.progress.note(
                     f"waiting for topic {text}, which the cluster does not have yet"
                 )
         return [
             TopicPartition(topic, number)
             for topic, found in sorted(topics.items())
-            if is_asked(wanted.topic, (topic,))
+            if is_selected(wanted.topic, (topic,))
             and (not found.is_internal or is_named(wanted.topic, (topic,)))
             for number in sorted(found.partitions)
             if wanted.partition in (None, number)
         ]
 
-    def _learn(self, names: Sequence[TopicPartition]) -> None:
+    def _refresh(self, names: Sequence[TopicPartition]) -> None:
         """Fetch topic settings and committed offsets if they are old, or if partitions are new."""
         now_s = time.monotonic()
-        if set(names) <= self._known and now_s - self._learnt_s < _LEARN_S:
-            self._known = frozenset(names)
+        if set(names) <= self._followed_names and now_s - self._learnt_s < _LEARN_S:
+            self._followed_names = frozenset(names)
             return
-        wanted = self._wanted
-        self._run.learn_positions()
+        wanted = self._request
+        self._run.fetch_positions()
         for unread in self._run.unread_positions:
             wanted.progress.note(unread.message)
         rules = rules_of(wanted.config())
-        self._run.learn_settings(names, wanted.topic, wanted.overrides, rules)
-        self._known, self._learnt_s = frozenset(names), now_s
+        self._run.fetch_settings(names, wanted.topic, wanted.overrides, rules)
+        self._followed_names, self._learnt_s = frozenset(names), now_s
 
-    def _bring(self, name: TopicPartition) -> FollowedLog:
+    def _fetch(self, name: TopicPartition) -> FollowedLog:
         run = self._run
         log = run.fetch(name)
         if log.aside is not None:
-            self._wanted.progress.note(
+            self._request.progress.note(
                 f"{name}: the archive's records that the log does not have were set aside: "
                 f"{log.aside}"
             )

@@ -26,7 +26,7 @@ from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import resolve
 from lastwrite.kafka.store.archive_writer import Groups, KafkaArchiveWriter, LiveSource
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, ArchivedMetadata
-from lastwrite.kafka.store.divergence import or_aside, set_aside
+from lastwrite.kafka.store.divergence import fetch_or_set_aside, set_aside
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
@@ -40,7 +40,7 @@ from lastwrite.storage.throttle import Pacer
 _SETTINGS_AT_ONCE = 500  # most topics in one request for settings
 
 
-def fetch_live(wanted: FollowRequest) -> LogsFetched:
+def fetch_live(request: FollowRequest) -> LogsFetched:
     """Fetch topics of a cluster into an archive, up to each partition's high watermark.
 
     A partition that is damaged, or does not continue the archived log, is skipped; the others are
@@ -52,32 +52,32 @@ def fetch_live(wanted: FollowRequest) -> LogsFetched:
         InvalidConfig: a setting or the url is invalid.
         RemoteFailed: no broker answers.
     """
-    url, to, topic = wanted.sources[0], wanted.to, wanted.topic
-    if len(wanted.sources) > 1:
+    url, to, topic = request.sources[0], request.to, request.topic
+    if len(request.sources) > 1:
         raise InvalidConfig(
             "the command fetches from one live cluster at a time",
             remedy="run the command once for each cluster",
         )
-    config, progress = wanted.config(), wanted.progress
+    config, progress = request.config(), request.progress
     client = KafkaClientConfig.from_names(config)
     rules = rules_of(config)
     KafkaTopicConfig.from_names(rules)
-    topic_settings.check_overrides(wanted.overrides)
+    topic_settings.check_overrides(request.overrides)
     reject_if_broken(to)
     with KafkaCluster(brokers_of(url), client) as cluster:
         cluster.reach()
-        names = chosen(cluster, topic, wanted.partition, url)
+        names = chosen(cluster, topic, request.partition, url)
         run = KafkaSyncContext(
             cluster,
             client,
             to,
-            wanted.limits,
+            request.limits,
             progress,
-            sets_aside=wanted.sets_aside,
-            accepts_gap=wanted.accepts_gap,
+            sets_aside=request.sets_aside,
+            accepts_gap=request.accepts_gap,
         )
-        run.learn_positions()
-        run.learn_settings(names, topic, wanted.overrides, rules)
+        run.fetch_positions()
+        run.fetch_settings(names, topic, request.overrides, rules)
         progress.stage("fetch", 0)
         with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
@@ -115,8 +115,8 @@ class PartitionSyncState:
     end_offset: int
     # time of the request for the log's bounds; the archive has all records up to then
     asked_ms: int
-    brought_ms: int  # time of the last fetch, from the manifest
-    told: tuple[object, ...]  # log bounds, leader epoch, topic id, settings and groups
+    fetched_ms: int  # time of the last fetch, from the manifest
+    cluster_state: tuple[object, ...]  # log bounds, leader epoch, topic id, settings and groups
 
 
 class KafkaSyncContext:
@@ -147,14 +147,14 @@ class KafkaSyncContext:
         self._progress = progress
         self._follows, self._sets_aside = follows, sets_aside
         self._accepts_gap = accepts_gap
-        self._turn = Lock()
+        self._lock = Lock()
         self._positions: dict[TopicPartition, list[GroupOffset]] | None = None
         self.unread_positions: tuple[UnreadPosition, ...] = ()
         self._settings: dict[str, tuple[topic_settings.TopicMetadata | None, KafkaTopicConfig]] = {}
         self.levels: dict[TopicPartition, PartitionSyncState] = {}
         self.ends: dict[TopicPartition, int] = {}
 
-    def learn_positions(self) -> None:
+    def fetch_positions(self) -> None:
         """Fetch the groups' committed offsets.
 
         Call this before the end of any log is requested. Otherwise an offset may be beyond the
@@ -168,7 +168,7 @@ class KafkaSyncContext:
         else:
             self._positions, self.unread_positions = positions, tuple(unread)
 
-    def learn_settings(
+    def fetch_settings(
         self,
         names: Sequence[TopicPartition],
         topic: Topics,
@@ -203,7 +203,7 @@ class KafkaSyncContext:
                 return self._settings_of(topics[:half]) | self._settings_of(topics[half:])
         except RetriableError:
             pass
-        return self._cluster.patiently(partial(self._cluster.settings, topics))
+        return self._cluster.with_retries(partial(self._cluster.settings, topics))
 
     def fetch(self, name: TopicPartition) -> FetchedLog:
         """Fetch one partition. Retries at most twice if the log or archive changes meanwhile."""
@@ -216,23 +216,23 @@ class KafkaSyncContext:
         )
         asides: list[str] = []
 
-        def bring() -> FetchedLog:
+        def fetch_once() -> FetchedLog:
             if not self._sets_aside:
                 return self._fetch(name, found)
             aside = partial(self._set_aside, name, folder)
-            return or_aside(folder, partial(self._fetch, name, found), aside, asides)
+            return fetch_or_set_aside(folder, partial(self._fetch, name, found), aside, asides)
 
-        done = fetch_with_retry(found, bring)
+        done = fetch_with_retry(found, fetch_once)
         return structs.replace(done, aside=asides[-1]) if asides else done
 
     def _set_aside(
-        self, name: TopicPartition, folder: str, before: ArchivedLog, held: HoldReason
+        self, name: TopicPartition, folder: str, before: ArchivedLog, reason: HoldReason
     ) -> str:
         """Set aside the archived records that the log lacks. Returns their address."""
         log = LiveLog(self._cluster, name, self._client)
         try:
             bounds, cut = log.bounds(), None
-            if held is HoldReason.FORK:
+            if reason is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
                 # Leader epochs do not show where log and archive diverge.
                 if cut == before.end_offset:
@@ -253,8 +253,8 @@ class KafkaSyncContext:
             _, epoch = self._cluster.leader(name.topic, name.partition)
             told = (bounds, epoch, log.topic_id, known, groups)
             level = self.levels.get(name)
-            if level is not None and level.told == told:
-                if asked_ms - level.brought_ms <= config.delete_retention_ms // 2:
+            if level is not None and level.cluster_state == told:
+                if asked_ms - level.fetched_ms <= config.delete_retention_ms // 2:
                     self.levels[name] = replace(level, asked_ms=asked_ms)
                     end = level.end_offset
                     return structs.replace(found, first_offset=end, end_offset=end)
@@ -264,7 +264,7 @@ class KafkaSyncContext:
                 end=bounds.high_watermark,
                 topic_id=self._cluster.topic(name.topic).id_text,
                 lineage=partial(log.lineage, log_start=bounds.log_start),
-                known=None if known is None else ArchivedMetadata.of(known),
+                metadata=None if known is None else ArchivedMetadata.of(known),
                 groups=groups,
                 unread_groups=frozenset(
                     each.group for each in self.unread_positions if each.group is not None
@@ -277,9 +277,9 @@ class KafkaSyncContext:
             )
             intake = KafkaArchiveWriter(source, found.folder)
             try:
-                self._bring(log, intake)
+                self._fetch_batches(log, intake)
             except RemoteFailed as error:
-                if not intake.keep():
+                if not intake.commit_partial():
                     raise
                 self.levels.pop(name, None)
                 part = intake.finished.of(found)
@@ -289,15 +289,16 @@ class KafkaSyncContext:
         done = intake.finished
         if self._follows:
             self.levels[name] = PartitionSyncState(
-                done.end_offset, asked_ms, intake.brought_ms, told
+                done.end_offset, asked_ms, intake.fetched_ms, told
             )
         return done.of(found)
 
-    def _bring(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
+    def _fetch_batches(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
         """Fetch the batches between ``intake.since`` and ``intake.end``, and commit them.
 
         Raises:
-            RemoteFailed: some batches did not arrive; ``intake.keep`` commits the others. After
+            RemoteFailed: some batches did not arrive; ``intake.commit_partial`` commits the
+            others. After
                 any other error, batches since the last commit are dropped.
         """
         try:
@@ -306,7 +307,7 @@ class KafkaSyncContext:
                 intake.append(data, table)
                 size = int(table["origin_size"].sum())
                 self._advance(size)
-                self._pacer.spend(size)
+                self._pacer.throttle(size)
             intake.finish()
         except RemoteFailed:
             raise
@@ -331,5 +332,5 @@ class KafkaSyncContext:
         self._cluster.stop()
 
     def _advance(self, done_bytes: int) -> None:
-        with self._turn:
+        with self._lock:
             self._progress.advance(done_bytes)

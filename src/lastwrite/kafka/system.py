@@ -33,7 +33,7 @@ from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.rules import holds
 from lastwrite.kafka.rules.grouping import group_segments
-from lastwrite.kafka.rules.producers import active, kept_batches
+from lastwrite.kafka.rules.producers import active, required_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import (
@@ -110,7 +110,7 @@ class KafkaSystem(System):
         self._clusters = MetadataLookup(self._sources.roots, self._sources.metadata)
         self._rounds = archiving.KafkaRounds()
         self._log_roots: set[str] = set()  # roots that are not archives
-        self._asked: dict[str, tuple[float, MetadataSource, Hashable]] = {}
+        self._metadata_cache: dict[str, tuple[float, MetadataSource, Hashable]] = {}
         self._positions: dict[str, tuple[float, GroupPositions | NotALog]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
@@ -121,7 +121,7 @@ class KafkaSystem(System):
         """The log roots of the command."""
         return tuple(self._sources.roots)
 
-    def told(self, sources: SettingSources) -> KafkaSystem:
+    def with_sources(self, sources: SettingSources) -> KafkaSystem:
         return KafkaSystem(sources)
 
     def check_sources(self, folders: Sequence[str], /) -> None:
@@ -130,7 +130,9 @@ class KafkaSystem(System):
         folders = [folder for folder in folders if not archived.is_archived(folder)]
         for folder in {self.root_of(folder): folder for folder in folders}.values():
             try:
-                _known(self.name_of(folder).topic, *self._metadata_of(self.root_of(folder)))
+                _find_topic_metadata(
+                    self.name_of(folder).topic, *self._metadata_of(self.root_of(folder))
+                )
                 return
             except CorruptLog as error:
                 problem = problem or error
@@ -151,8 +153,8 @@ class KafkaSystem(System):
     name_of = staticmethod(partitions.partition_name)
     root_of = staticmethod(partitions.root_of)
     hold = staticmethod(lock.hold)
-    refuse_if_held = staticmethod(lock.reject_if_held)
-    refuse_read_only = staticmethod(lock.reject_tier)
+    reject_if_locked = staticmethod(lock.reject_if_locked)
+    reject_read_only = staticmethod(lock.reject_tier)
     broker_of = staticmethod(lock.broker_of)
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
@@ -184,7 +186,7 @@ class KafkaSystem(System):
         """The topic's settings and where each comes from (docs/decisions/explicit-compact.md)."""
         topic, root = self.name_of(folder).topic, self.root_of(folder)
         is_named = folder in self._sources.named
-        known, state = self._known_of(folder)
+        known, state = self._topic_metadata(folder)
         place = (topic, root, is_named)
         last = self._resolved.get(place)
         if last is None or last[0] != state or last[1] != config:
@@ -192,20 +194,20 @@ class KafkaSystem(System):
             last = self._resolved[place] = (state, dict(config), found)
         return last[2]
 
-    def _known_of(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
+    def _topic_metadata(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
         """A partition's topic metadata (None if unknown), and a value that changes with it."""
         if archived.is_archived(folder):
-            known = self._rounds.known(folder)
-            return None if known is None else known.told(), repr(known)
+            known = self._rounds.metadata_of(folder)
+            return None if known is None else known.to_topic_metadata(), repr(known)
         spokesman, state = self._metadata_of(self.root_of(folder))
-        return _known(self.name_of(folder).topic, spokesman, state), state
+        return _find_topic_metadata(self.name_of(folder).topic, spokesman, state), state
 
-    def known_of(self, folder: str) -> TopicMetadata | None:
+    def topic_metadata(self, folder: str) -> TopicMetadata | None:
         """The metadata of the partition's topic. None if the metadata log does not list it."""
-        return self._known_of(folder)[0]
+        return self._topic_metadata(folder)[0]
 
-    def _archived_known_of(self, folder: str) -> archived.ArchivedMetadata | None:
-        known = self.known_of(folder)
+    def _archived_metadata(self, folder: str) -> archived.ArchivedMetadata | None:
+        known = self.topic_metadata(folder)
         return None if known is None else archived.ArchivedMetadata.of(known)
 
     def _metadata_of(self, root: str) -> tuple[MetadataSource, Hashable]:
@@ -215,7 +217,7 @@ class KafkaSystem(System):
         root open.
         """
         now = time.monotonic()
-        last = self._asked.get(root)
+        last = self._metadata_cache.get(root)
         if last is None or now - last[0] > _ASK_AGAIN_S:
             spokesman = self._clusters.metadata_for(root)
             state = (
@@ -223,7 +225,7 @@ class KafkaSystem(System):
                 if spokesman.folder is None
                 else (spokesman.folder, metadata_log.state(spokesman.folder))
             )
-            last = self._asked[root] = (now, spokesman, state)
+            last = self._metadata_cache[root] = (now, spokesman, state)
         return last[1:]
 
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
@@ -234,7 +236,7 @@ class KafkaSystem(System):
 
     def why_unmanaged(self, folder: str, config: Mapping[str, object]) -> Unmanaged | None:
         try:
-            self._refuse_disowned(folder)
+            self._reject_disowned(folder)
         except LogError as error:
             return Unmanaged(error.problem, error.remedy or "")
         if self.settings(folder, config).is_policy_known:
@@ -251,7 +253,7 @@ class KafkaSystem(System):
         if spokesman.folder is not None:
             why = f"the cluster's metadata in {spokesman.folder} does not list topic {topic}"
         else:
-            why = "; ".join((f"the policy of topic {topic} is unknown", *spokesman.refused))
+            why = "; ".join((f"the policy of topic {topic} is unknown", *spokesman.rejected))
         if "log.cleanup.policy" in config:
             why += (
                 ", and log.cleanup.policy in --config is the brokers' default, not the topic's "
@@ -265,7 +267,7 @@ class KafkaSystem(System):
             "cleanup.policy=compact",
         )
 
-    def _refuse_disowned(self, folder: str) -> None:
+    def _reject_disowned(self, folder: str) -> None:
         """Refuse a folder that is not compacted.
 
         Raises:
@@ -296,7 +298,7 @@ class KafkaSystem(System):
         settings = told.config
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
-        self._refuse_disowned(log.folder)
+        self._reject_disowned(log.folder)
         alone = None if told.is_policy_known else self.why_unmanaged(log.folder, config)
         if alone is not None:
             reason = alone.reason
@@ -308,8 +310,8 @@ class KafkaSystem(System):
             reason = "not due"
         strategy = Strategy[settings.compaction_strategy.upper()]
         is_whole = log.closed_end >= log.end_offset
-        held_for = self._held_for(log, settings)
-        last_offsets, marker_producers = kept_batches(
+        held_for = self._blocking_groups(log, settings)
+        last_offsets, marker_producers = required_batches(
             active(log.producers, now_ms, settings.producer_id_expiration_ms)
         )
         return Decision(
@@ -347,7 +349,9 @@ class KafkaSystem(System):
             held_for=held_for,
         )
 
-    def _held_for(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[BlockingGroup, ...]:
+    def _blocking_groups(
+        self, log: PartitionLog, settings: KafkaTopicConfig
+    ) -> tuple[BlockingGroup, ...]:
         groups = settings.hold_tombstones_for_groups
         if not groups:
             return ()
@@ -372,7 +376,7 @@ class KafkaSystem(System):
             for group in wrong:
                 positions.pop(group, None)
             reasons |= wrong
-        return holds.held_for(groups, positions, log.end_offset, reasons)
+        return holds.blocking_groups(groups, positions, log.end_offset, reasons)
 
     def _positions_in(
         self, path: str, name: TopicPartition, groups: Sequence[str], reasons: dict[str, str]
@@ -396,7 +400,7 @@ class KafkaSystem(System):
         there, offsets = last[1], {}
         for group in groups:
             place = GroupPartition.of(group, name)
-            commit, unread = there.known.get(place), there.unread_of(place)
+            commit, unread = there.offsets.get(place), there.unread_of(place)
             if unread is not None:
                 reasons[group] = unread.message
             elif commit is not None:
@@ -469,7 +473,7 @@ class KafkaSystem(System):
 
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
-    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+    def check_writable(self, log: PartitionLog, end: int) -> None:
         if not archived.is_archived(log.folder):  # objects of an archive are never changed
             store.reject_unwritable(log.folder, end)
 
@@ -548,7 +552,9 @@ class KafkaSystem(System):
             assert new.first_dirty is not None
             shared = notes.setdefault(self.root_of(new.log.folder), committing.CommitNotes())
             works.append(
-                committing.swap(new.log, _outputs(new.sources, new.made), new.first_dirty, shared)
+                committing.swap(
+                    new.log, _outputs(new.sources, new.outputs), new.first_dirty, shared
+                )
             )
         return side_by_side(works)
 
@@ -566,12 +572,12 @@ class KafkaSystem(System):
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
         if is_address(to) or (copies and _makes_archive(copies[0].log, to)):
-            return self._rounds.publish(copies, to, self._archived_known_of)
+            return self._rounds.publish(copies, to, self._archived_metadata)
         root = os.path.abspath(to)
         wanted = [
             publishing.PartitionCopy(
                 copy.log,
-                _outputs(copy.sources, copy.made),
+                _outputs(copy.sources, copy.outputs),
                 os.path.join(root, str(copy.log.name)),
                 copy.first_dirty,
                 copy.retention,
@@ -618,7 +624,7 @@ def _last_batch_end(log: PartitionLog) -> int:
 
 
 def _outputs(
-    sources: Sequence[Sequence[Segment]], made: Sequence[SegmentOutput]
+    sources: Sequence[Sequence[Segment]], outputs: Sequence[SegmentOutput]
 ) -> list[NewSegment]:
     return [
         NewSegment(
@@ -629,11 +635,13 @@ def _outputs(
             time_index_path=new.time_index_path,
             transaction_index_path=new.transaction_index_path,
         )
-        for group, new in zip(sources, made, strict=True)
+        for group, new in zip(sources, outputs, strict=True)
     ]
 
 
-def _known(topic: str, spokesman: MetadataSource, state: Hashable) -> TopicMetadata | None:
+def _find_topic_metadata(
+    topic: str, spokesman: MetadataSource, state: Hashable
+) -> TopicMetadata | None:
     """The metadata of a topic. None if the metadata log does not list it, or if there is none."""
     if spokesman.folder is None:
         return None

@@ -7,7 +7,7 @@ import numpy as np
 import lastwrite.spark.folder_exchange  # noqa: F401  Spark tasks unpickle it
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.encoding.machine_code import is_kept
+from lastwrite.encoding.machine_code import is_stored
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.rules import election, verdict
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
@@ -22,7 +22,7 @@ from lastwrite.model.policy import Policy, Strategy
 def is_compiled() -> bool:
     """Whether the compiled code of the largest kernels is cached and current."""
     each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
-    return all(map(is_kept, each))
+    return all(map(is_stored, each))
 
 
 def load_kernels() -> None:

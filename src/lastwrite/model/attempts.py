@@ -45,7 +45,7 @@ def pause_s(breaks: int) -> float:
     return min(_FIRST_PAUSE_S * (1 << min(breaks, 10)), _LONGEST_PAUSE_S)
 
 
-def attempts_in_words(count: int) -> str:
+def describe_attempts(count: int) -> str:
     """The end of a message about work that needed ``count`` attempts. Empty for one attempt."""
     if count < 2:
         return ""

@@ -137,7 +137,7 @@ class Throttle:
     # the file that the workers of this machine share; empty if each worker limits itself
     path: str
     bytes_per_second: float  # infinity means no limit
-    what: str = ""  # name of the counted bytes; distinguishes throttles without a file
+    label: str = ""  # name of the counted bytes; distinguishes throttles without a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class PieceTransactions:
     """
 
     producers: Int64Array
-    seen: npt.NDArray[np.uint8]  # bits of ``engine.rules.transactions``, one byte per producer
+    marks: npt.NDArray[np.uint8]  # bits of ``engine.rules.transactions``, one byte per producer
     markers: tuple[PendingMarker, ...]
     contradiction: int | None  # offset of a marker that disagrees with the transaction index
 
@@ -252,7 +252,7 @@ class PieceScan:
     is_cached: bool = False  # whether a stored scan replaced the scan
 
     @property
-    def place_of_states(self) -> tuple[str, int, int]:
+    def states_location(self) -> tuple[str, int, int]:
         """The location of the piece's states: scratch file, position, number of records."""
         return self.states, self.states_at, self.records
 
@@ -305,14 +305,14 @@ class RewriteUnit:
     # by piece: scratch file, position and number of states
     states: tuple[tuple[str, int, int], ...]
     # by piece: ordinals of spent markers that are not marked in the states
-    spent: tuple[tuple[int, ...], ...]
+    used_markers: tuple[tuple[int, ...], ...]
     policy: Policy
     index_interval_bytes: int
     limits: Limits
     folder: str | None  # folder in which the output is staged; None measures only
     mtime_ns: int = 0  # modification time of the new files, that of the last replaced segment
     aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
-    tells_left: bool = False  # whether the result has a ``PieceLeft`` for each piece
+    reports_rest: bool = False  # whether the result has a ``PieceLeft`` for each piece
     cost: int = 0  # cost of the rewrite in bytes read, see ``engine.shares``
     # whether to lay out the new segment as the system's own cleaner would
     like_broker: bool = False
@@ -369,13 +369,13 @@ class SegmentOutput:
     transaction_index_path: str = ""  # empty if the new segment has none
     largest_timestamp_ms: int = -1  # largest timestamp of the batches; -1 if there is none
     # the segments after this one, if offsets are too far from its base for a single segment
-    further: tuple[SegmentOutput, ...] = ()
+    more_outputs: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
     # whether no record is left, and the system has no segments without records
-    is_gone: bool = False
+    is_deleted: bool = False
     problem: Problem | None = None
     error: Exception | None = None
-    left: tuple[PieceLeft, ...] = ()  # surviving records, by piece
+    rests: tuple[PieceLeft, ...] = ()  # surviving records, by piece
     # on the first of several parts: adds the batches of the other parts to the indexes
     indexer: Any = None
     # in an archive, where parts are separate segments: the manifest entry

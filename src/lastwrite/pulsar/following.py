@@ -41,18 +41,18 @@ class PulsarFollowResult:
     connections, with the settings at that time.
     """
 
-    def __init__(self, wanted: FollowRequest) -> None:
-        self._wanted = wanted
-        self._patterns = [each for url in wanted.sources for each in patterns_of(url, wanted)]
-        LiveConfig.from_names(wanted.config())
+    def __init__(self, request: FollowRequest) -> None:
+        self._request = request
+        self._patterns = [each for url in request.sources for each in patterns_of(url, request)]
+        LiveConfig.from_names(request.config())
         self._is_asked = False
         self._is_stopped = False
-        self._seen: dict[TopicName, State] = {}
+        self._states: dict[TopicName, State] = {}
         self._ended: dict[LedgerInfo, LedgerInfo] = {}
         self._level_ms: dict[TopicName, int] = {}
 
     def fetch(self) -> Sequence[FollowedLog]:
-        wanted = self._wanted
+        wanted = self._request
         if not self._is_asked:
             reject_if_broken(wanted.to)
             self._is_asked = True
@@ -61,27 +61,27 @@ class PulsarFollowResult:
         within = reading_within(Options(config=config, now_ms=0), wanted.limits.reading)
 
         def spend(size_bytes: int) -> None:
-            self._refuse_if_stopped()
+            self._check_not_stopped()
             within(size_bytes)
 
-        access = replace(access_of(live), check=self._refuse_if_stopped)
+        access = replace(access_of(live), check=self._check_not_stopped)
         with PulsarCluster(access) as cluster:
             into = IntoArchive(
                 cluster=cluster,
                 to=wanted.to,
                 progress=wanted.progress,
-                spend=spend,
+                throttle=spend,
                 waits=not wanted.is_once,
                 goes_on=live.goes_on,
                 accepts_gap=wanted.accepts_gap,
-                seen=self._seen,
+                states=self._states,
                 ended=self._ended,
             )
             found = []
             for name in self._names(cluster):
-                self._refuse_if_stopped()
-                found.append(self._bring(into, name))
-        self._refuse_if_stopped()
+                self._check_not_stopped()
+                found.append(self._fetch(into, name))
+        self._check_not_stopped()
         return found
 
     def _names(self, cluster: PulsarCluster) -> list[TopicName]:
@@ -89,7 +89,7 @@ class PulsarFollowResult:
         names: set[TopicName] = set()
         for pattern in self._patterns:
             found = list(self._matching(cluster, pattern))
-            if not found and self._wanted.is_once:
+            if not found and self._request.is_once:
                 raise NotALog(
                     f"no topic of the cluster matches {pattern}",
                     path=cluster.store.address,
@@ -97,12 +97,12 @@ class PulsarFollowResult:
                 )
             if not found:
                 words = f"waiting for {pattern}: no topic of the cluster matches yet"
-                self._wanted.progress.note(words)
+                self._request.progress.note(words)
             names.update(found)
         return sorted(names)
 
     def _matching(self, cluster: PulsarCluster, pattern: TopicName) -> Iterator[TopicName]:
-        partition = self._wanted.partition
+        partition = self._request.partition
         if not _is_pattern(pattern.local):
             for name in topics_of(cluster, pattern.full, partition):
                 if cluster.store.managed_ledger(name) is not None:
@@ -116,7 +116,7 @@ class PulsarFollowResult:
             ):
                 yield name
 
-    def _bring(self, into: IntoArchive, name: TopicName) -> FollowedLog:
+    def _fetch(self, into: IntoArchive, name: TopicName) -> FollowedLog:
         before = self._level_ms.get(name)
         bare = FetchedLog(
             topic=name.base,
@@ -130,13 +130,13 @@ class PulsarFollowResult:
         except (LogError, OSError) as error:
             if isinstance(error, RemoteFailed) or self._is_stopped:
                 raise
-            log = structs.replace(_held(bare, error), attempts=attempts.count)
+            log = structs.replace(_held_log(bare, error), attempts=attempts.count)
             return FollowedLog(log=log, level_ms=before)
         self._level_ms[name] = found.asked_ms
-        log = structs.replace(_came(bare, found), attempts=attempts.count)
+        log = structs.replace(_fetched_log(bare, found), attempts=attempts.count)
         return FollowedLog(log=log, lag_records=0, level_ms=found.asked_ms)
 
-    def _refuse_if_stopped(self) -> None:
+    def _check_not_stopped(self) -> None:
         if self._is_stopped:
             raise LogError("the command was stopped", remedy="run the command again to continue")
 
@@ -147,14 +147,14 @@ class PulsarFollowResult:
         """Does nothing: each poll closes its connections."""
 
 
-def patterns_of(url: str, wanted: FollowRequest) -> Iterator[TopicName]:
+def patterns_of(url: str, request: FollowRequest) -> Iterator[TopicName]:
     """The topics in a source's URL and ``wanted.topic``. Local names may be patterns.
 
     Raises:
         InvalidConfig: the URL is neither a topic's nor a namespace's.
     """
     rest = url.removeprefix(SCHEME).strip("/")
-    topics = [wanted.topic] if isinstance(wanted.topic, str) else list(wanted.topic or ())
+    topics = [request.topic] if isinstance(request.topic, str) else list(request.topic or ())
     tenant, _, namespace = rest.partition("/")
     if "/" not in namespace and tenant and namespace and not _is_pattern(rest):
         for text in topics or ["*"]:
@@ -176,7 +176,7 @@ def _is_pattern(text: str) -> bool:
     return any(letter in text for letter in "*?[")
 
 
-def _came(bare: FetchedLog, found: TopicFetchResult) -> FetchedLog:
+def _fetched_log(bare: FetchedLog, found: TopicFetchResult) -> FetchedLog:
     return FetchedLog(
         topic=bare.topic,
         partition=bare.partition,
@@ -196,7 +196,7 @@ def _gap_of(found: TopicFetchResult) -> str | None:
     return next((each.message for each in problems if each.kind is ProblemKind.GAP), None)
 
 
-def _held(bare: FetchedLog, error: LogError | OSError) -> FetchedLog:
+def _held_log(bare: FetchedLog, error: LogError | OSError) -> FetchedLog:
     held = HoldReason.WAITING if isinstance(error, NotALog) else hold_reason_of(error)
     return FetchedLog(
         topic=bare.topic,

@@ -45,7 +45,7 @@ from lastwrite.pulsar.network.cluster import (
     Compaction,
     CursorHold,
     PulsarCluster,
-    looking_at,
+    temporary_subscription,
 )
 from lastwrite.pulsar.network.identity import PulsarCredentials
 from lastwrite.pulsar.network.ledgers import Quorums
@@ -116,7 +116,7 @@ def compact_live(
         cluster = stack.enter_context(PulsarCluster(access_of(config)))
         names = topics_of(cluster, url, partition)
         if publishes:
-            cluster.store.refuse_read_only(f"compacting {url}")
+            cluster.store.reject_read_only(f"compacting {url}")
         held = names if publishes else []
         holds = {name: stack.enter_context(CursorHold(cluster, name)) for name in held}
         is_scratch = archive is None
@@ -135,7 +135,7 @@ def compact_live(
         report = run(archive, whole, replace(options, config=rules))
         if is_scratch:
             for found in report.partitions:
-                _say_where(found, archive)
+                _report_damage(found, archive)
         if publishes:
             for each in live:
                 each.publish(report)
@@ -152,7 +152,7 @@ def _with_retention(
     return {**rules, **said}
 
 
-def _say_where(report: PartitionReport, scratch: str) -> None:
+def _report_damage(report: PartitionReport, scratch: str) -> None:
     """Report damage in the scratch folder under the topic's name, since the folder is deleted."""
     here = [
         each
@@ -228,7 +228,7 @@ def fetch_live(
             cluster=cluster,
             to=to,
             progress=progress or NoProgress(),
-            spend=reading_within(options, reading),
+            throttle=reading_within(options, reading),
             goes_on=live.goes_on,
             accepts_gap=accepts_gap,
         )
@@ -336,7 +336,7 @@ class _Live:
     hold: CursorHold | None
     is_whole: bool = False  # whether to copy also ledgers that a compaction does not need
     base: Compaction | None = None  # the topic's compaction at the beginning
-    brought: CompactionManifest | None = None
+    manifest: CompactionManifest | None = None
 
     # ------------------------------------------------------------------ bring
 
@@ -344,28 +344,28 @@ class _Live:
         """Bring the topic's folder up to date with the cluster."""
         if self.hold is not None:
             sweep(self.hold)
-            self._bring(self.hold.again())
+            self._fetch(self.hold.renew())
         else:
-            with looking_at(self.cluster, self.topic) as looking:
-                self._bring(looking)
+            with temporary_subscription(self.cluster, self.topic) as looking:
+                self._fetch(looking)
 
-    def _bring(self, asked: Subscription) -> None:
+    def _fetch(self, asked: Subscription) -> None:
         bringer = TopicFetcher(
             cluster=self.cluster,
             topic=self.topic,
             progress=self.progress,
-            spend=reading_within(self.options),
+            throttle=reading_within(self.options),
             goes_on=self.config.goes_on,
             is_whole=self.is_whole,
         )
         state = bringer.state(asked)
         self.base, horizon, compacted = state.base, state.horizon, state.compacted
         with mirroring(self.archive, self.topic) as mirror:
-            self._refuse_foreign(mirror, state.info, horizon)
+            self._reject_foreign(mirror, state.info, horizon)
             # The facts are stored first, so that a folder that is left half-filled is recognized as
             # incomplete.
-            mirror.keep_known(state.known)
-            mirror.keep_metadata(state.filled.encode())
+            mirror.write_facts(state.facts)
+            mirror.write_metadata(state.filled.encode())
             for each in state.info.ledgers:
                 bringer.fetch_raw(mirror, each, None if self.is_whole else horizon)
             if compacted is None or horizon is None:
@@ -375,9 +375,9 @@ class _Live:
             manifest = mirror.manifest
             if compacted is None or (manifest is not None and manifest.ledger == compacted.id):
                 mirror.clear_compacted(None if compacted is None else compacted.id)
-            self.brought = mirror.manifest
+            self.manifest = mirror.manifest
 
-    def _refuse_foreign(
+    def _reject_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
         """Refuse an archive of another topic with this name: its deleted messages would return."""
@@ -407,7 +407,7 @@ class _Live:
 
     def _publish(self, mirror: Mirror, report: PartitionReport) -> None:
         manifest = mirror.manifest
-        if manifest is None or manifest == self.brought:
+        if manifest is None or manifest == self.manifest:
             return
         assert self.hold is not None
         what = f"the compacted ledger of {self.topic} with {manifest.entries} entries"

@@ -79,7 +79,7 @@ class PulsarSystem(System):
     def __init__(self) -> None:
         self._rounds = PulsarRounds()
 
-    def told(self, sources: SettingSources) -> PulsarSystem:
+    def with_sources(self, sources: SettingSources) -> PulsarSystem:
         """A new system for these sources: ``ArchivedPulsar`` for topics of an archive."""
         no_topics_of_kafka(self.kind_of_path, sources)
         found = {
@@ -103,7 +103,7 @@ class PulsarSystem(System):
     scan_root = staticmethod(watching.scan_root)
     hold = staticmethod(lock.hold)
     try_lock = staticmethod(lock.try_lock)
-    refuse_if_held = staticmethod(lock.reject_if_held)
+    reject_if_locked = staticmethod(lock.reject_if_locked)
 
     def name_of(self, folder: str) -> TopicPartition:
         return partition_of(name_of(folder))
@@ -213,7 +213,7 @@ class PulsarSystem(System):
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return PulsarFormat(plain_bytes, reading)
 
-    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+    def check_writable(self, log: PartitionLog, end: int) -> None:
         publish.reject_unwritable(log.folder)
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
@@ -281,9 +281,9 @@ class PulsarSystem(System):
 
     def _new_ledger(self, new: CommitPlan) -> NewLedger | None:
         """The new ledger under its temporary name, with its values for the manifest, or None."""
-        if not new.made or new.policy is None or new.first_dirty is None:
+        if not new.outputs or new.policy is None or new.first_dirty is None:
             return None
-        (made,) = new.made
+        (made,) = new.outputs
         return NewLedger(
             path=made.log_path,
             horizon=Position.of(new.first_dirty - 1),
@@ -297,9 +297,9 @@ class PulsarSystem(System):
 
     def _new_compacted(self, new: CommitPlan) -> NewCompacted | None:
         """As ``_new_ledger``, for objects of an archive."""
-        if not new.made or new.policy is None or new.first_dirty is None:
+        if not new.outputs or new.policy is None or new.first_dirty is None:
             return None
-        (made,) = new.made
+        (made,) = new.outputs
         assert isinstance(made.stored, tuple)
         return NewCompacted(
             parts=made.stored,
@@ -333,7 +333,7 @@ class ArchivedPulsar(PulsarSystem):
         reject_if_broken(os.path.dirname(root))
         return nullcontext()
 
-    def refuse_if_held(self, root: str, names: object = None, /) -> None:
+    def reject_if_locked(self, root: str, names: object = None, /) -> None:
         """Does nothing: topics of an archive are not locked."""
 
     def try_lock(
@@ -357,9 +357,9 @@ class ArchivedPulsar(PulsarSystem):
         return self._rounds.raw_ledgers(folder)
 
     def _compacted_of(self, log: PartitionLog) -> CompactionManifest | None:
-        return self._rounds.contents(log.folder).told(name_of(log.folder))
+        return self._rounds.contents(log.folder).compacted_manifest(name_of(log.folder))
 
-    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+    def check_writable(self, log: PartitionLog, end: int) -> None:
         """Does nothing: each object is new."""
 
     def starts_writing(self, log: PartitionLog, to: str | None) -> bool:

@@ -96,7 +96,7 @@ class PartitionVerification(Document, kw_only=True):
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def worsen(self, status: VerifyStatus, reason: str) -> None:
+    def raise_status(self, status: VerifyStatus, reason: str) -> None:
         """Set ``status``, unless the current one is worse."""
         if status.is_worse_than(self.status):
             self.status, self.reason = status, reason
@@ -163,7 +163,7 @@ class StoreVerification(Document, kw_only=True):
     )  # all checked data, including the store's compaction logs
     problems: list[Problem] = []
 
-    def worsen(self, status: VerifyStatus, reason: str) -> None:
+    def raise_status(self, status: VerifyStatus, reason: str) -> None:
         """Set ``status``, unless the current one is worse."""
         if status.is_worse_than(self.status):
             self.status, self.reason = status, reason

@@ -17,7 +17,7 @@ from lastwrite.reports.following import FollowedLog
 from lastwrite.rocketmq.live import (
     BrokerQueue,
     RocketmqSyncContext,
-    is_wanted,
+    is_requested,
     queues_of,
     sources_of,
     topics_of,
@@ -25,7 +25,7 @@ from lastwrite.rocketmq.live import (
 from lastwrite.rocketmq.network.client import RocketmqClient
 from lastwrite.rocketmq.network.connection import RequestRefused
 from lastwrite.rocketmq.rules.live_settings import cluster_of
-from lastwrite.storage.choice import is_asked, is_named
+from lastwrite.storage.choice import is_named, is_selected
 from lastwrite.storage.objects.promises import reject_if_broken
 
 _LEARN_S = 60.0  # interval between reads of routes and settings
@@ -34,23 +34,23 @@ _LEARN_S = 60.0  # interval between reads of routes and settings
 class RocketmqFollowResult:
     """Implements ``archive.following.FollowResult`` for RocketMQ."""
 
-    def __init__(self, wanted: FollowRequest) -> None:
-        if len(wanted.sources) > 1:
+    def __init__(self, request: FollowRequest) -> None:
+        if len(request.sources) > 1:
             raise InvalidConfig(
                 "several sources were given, but one command follows one live cluster",
                 remedy="run one command for each cluster",
             )
-        (url,) = wanted.sources
-        self._wanted = wanted
+        (url,) = request.sources
+        self._request = request
         self._address = cluster_of(url)
         self._run = RocketmqSyncContext(
             self._address,
-            wanted.config(),
-            wanted.to,
-            wanted.limits,
-            wanted.progress,
+            request.config(),
+            request.to,
+            request.limits,
+            request.progress,
             follows=True,
-            accepts_gap=wanted.accepts_gap,
+            accepts_gap=request.accepts_gap,
         )
         self._is_stopped = False
         self._is_asked = False
@@ -60,12 +60,12 @@ class RocketmqFollowResult:
 
     def fetch(self) -> Sequence[FollowedLog]:
         if not self._is_asked:
-            reject_if_broken(self._wanted.to)
+            reject_if_broken(self._request.to)
             self._is_asked = True
-        self._learn()
+        self._refresh()
         with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             try:
-                found = list(pool.map(self._bring, self._sources))
+                found = list(pool.map(self._fetch, self._sources))
             except BaseException:
                 self.stop()
                 raise
@@ -73,23 +73,23 @@ class RocketmqFollowResult:
             raise LogError("the fetch was stopped", remedy="run the same command again to continue")
         return found
 
-    def _learn(self) -> None:
+    def _refresh(self) -> None:
         """Read queues and settings again after the interval or a change of the list of topics.
 
         Raises:
             RemoteFailed: no server answers.
         """
-        wanted, now_s = self._wanted, time.monotonic()
-        topics = frozenset(self._run.ask(lambda client: topics_of(client, self._address)))
+        wanted, now_s = self._request, time.monotonic()
+        topics = frozenset(self._run.call(lambda client: topics_of(client, self._address)))
         if topics == self._topics and now_s - self._learnt_s < _LEARN_S:
             return
         self._run.close()  # a broker's address may have changed
         if wanted.is_once:
             asked = (self._address, wanted.topic, wanted.partition, wanted.overrides)
-            sources = self._run.ask(lambda client: sources_of(client, *asked))
+            sources = self._run.call(lambda client: sources_of(client, *asked))
         else:
             self._report_missing(topics)
-            sources = self._run.ask(lambda client: self._matching(client, topics))
+            sources = self._run.call(lambda client: self._matching(client, topics))
         known: set[TopicPartition] = {each.name for each in self._sources}
         gone = known - {each.name for each in sources}
         for topic in sorted({name.topic for name in gone} - topics):
@@ -103,17 +103,17 @@ class RocketmqFollowResult:
 
     def _report_missing(self, topics: frozenset[str]) -> None:
         """Report requested topics that do not exist yet. They may be created later."""
-        asked = self._wanted.topic
+        asked = self._request.topic
         for text in (asked,) if isinstance(asked, str) else asked or ():
-            if not any(is_asked(text, (name,)) for name in topics):
+            if not any(is_selected(text, (name,)) for name in topics):
                 note = f"waiting for {text}: the cluster has no such topic yet"
-                self._wanted.progress.note(note)
+                self._request.progress.note(note)
 
     def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:
         """The queues that match and exist now. Reports topics that cannot be followed."""
-        wanted, found = self._wanted, list[BrokerQueue]()
+        wanted, found = self._request, list[BrokerQueue]()
         for topic in sorted(topics):
-            if not is_wanted(topic, wanted.topic):
+            if not is_requested(topic, wanted.topic):
                 continue
             asked = (topic, is_named(wanted.topic, (topic,)), wanted.overrides)
             try:
@@ -122,7 +122,7 @@ class RocketmqFollowResult:
                 wanted.progress.note(f"{topic} is not followed: {error}")
         return [each for each in found if wanted.partition in (None, each.name.partition)]
 
-    def _bring(self, source: BrokerQueue) -> FollowedLog:
+    def _fetch(self, source: BrokerQueue) -> FollowedLog:
         run, name = self._run, source.name
         log = run.fetch(source)
         level, end = run.levels.get(name), run.ends.get(name)

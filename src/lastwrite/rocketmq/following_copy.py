@@ -34,32 +34,32 @@ class CopyFollowResult:
     and compaction logs to it.
     """
 
-    def __init__(self, wanted: FollowRequest) -> None:
-        if len(wanted.sources) > 1:
+    def __init__(self, request: FollowRequest) -> None:
+        if len(request.sources) > 1:
             raise InvalidConfig(
                 "several sources were given, but one command follows one copied store",
                 remedy="run one command for each copy",
             )
-        self._root = wanted.sources[0].removeprefix(SCHEME)
-        self._wanted = wanted
+        self._root = request.sources[0].removeprefix(SCHEME)
+        self._request = request
         self._stopped = Event()
-        self._said: str | None = None
-        self._split(wanted.config())
+        self._last_note: str | None = None
+        self._split(request.config())
 
     def fetch(self) -> Sequence[FollowedLog]:
         asked_ms = time.time_ns() // 1_000_000
-        wanted = self._wanted
+        wanted = self._request
         rules, sizes = self._split(wanted.config())
         is_unclean = RocketmqConfig.from_names(rules).unclean
         report = dispatch(self._root, config=sizes, unclean=is_unclean, spark=INLINE)
-        self._say(str(report.problems[0]) if report.is_damaged else None)
+        self._note(str(report.problems[0]) if report.is_damaged else None)
         try:
-            system = ROCKETMQ.told(SettingSources())
+            system = ROCKETMQ.with_sources(SettingSources())
             folders = system.find(self._root, wanted.topic, wanted.partition)
         except NotALog as error:
             if wanted.is_once:
                 raise
-            self._say(f"waiting for a compaction log: {error}")
+            self._note(f"waiting for a compaction log: {error}")
             return []
         if self._stopped.is_set():
             raise LogError("the fetch was stopped", remedy="run the same command again to continue")
@@ -78,10 +78,10 @@ class CopyFollowResult:
         DispatchConfig.from_names(own)
         return rules, own
 
-    def _say(self, text: str | None) -> None:
-        if text is not None and text != self._said:
-            self._wanted.progress.note(text)
-        self._said = text
+    def _note(self, text: str | None) -> None:
+        if text is not None and text != self._last_note:
+            self._request.progress.note(text)
+        self._last_note = text
 
     def _followed(self, log: FetchedLog, asked_ms: int) -> FollowedLog:
         if log.reason is not None:

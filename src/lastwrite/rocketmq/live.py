@@ -56,7 +56,7 @@ from lastwrite.rocketmq.store import fetching
 from lastwrite.rocketmq.store.archive_writer import QueueArchiveWriter
 from lastwrite.rocketmq.store.archived import SYSTEM, ArchivedQueue
 from lastwrite.rocketmq.store.fetching import digest, is_delete
-from lastwrite.storage.choice import Topics, check_there, choose, is_asked, is_named
+from lastwrite.storage.choice import Topics, check_there, choose, is_named, is_selected
 from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.throttle import Pacer
 
@@ -111,7 +111,7 @@ def fetch_live(request: FollowRequest) -> LogsFetched:
         )
     ) as run:
         asked = (address, request.topic, request.partition, request.overrides)
-        sources = run.ask(lambda client: sources_of(client, *asked))
+        sources = run.call(lambda client: sources_of(client, *asked))
         request.progress.stage("fetch", 0)
         with ThreadPoolExecutor(max_parallel(), "fetch") as pool:
             coming = pool.map(run.fetch, sources)
@@ -143,7 +143,7 @@ def sources_of(
         check_there(text, [(each,) for each in known], path)
     found: dict[str, BrokerQueue] = {}
     for name in known:
-        if is_wanted(name, topic):
+        if is_requested(name, topic):
             named = is_named(topic, (name,))
             for source in queues_of(client, address, name, named, overrides):
                 found[str(source.name)] = source
@@ -174,10 +174,10 @@ def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
     )
 
 
-def is_wanted(name: str, topic: Topics) -> bool:
+def is_requested(name: str, topic: Topics) -> bool:
     """Whether a topic is requested. RocketMQ's internal topics must be requested by name."""
     is_own = name.startswith(_OWN_TOPICS) and not is_named(topic, (name,))
-    return not is_own and is_asked(topic, (name,))
+    return not is_own and is_selected(topic, (name,))
 
 
 def queues_of(
@@ -273,7 +273,7 @@ class QueueSyncState:
 
     end_offset: int
     asked_ms: int  # time of the request for the bounds; the archive has all earlier messages
-    told: tuple[object, ...]
+    cluster_state: tuple[object, ...]
 
 
 class RocketmqSyncContext:
@@ -303,24 +303,24 @@ class RocketmqSyncContext:
         self._pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
         self._progress = progress
         self._follows = follows
-        self._turn = Lock()
+        self._lock = Lock()
         self._clients: list[RocketmqClient] = []  # idle clients
         self.levels: dict[TopicPartition, QueueSyncState] = {}
         self.ends: dict[TopicPartition, int] = {}
 
-    def ask(self, ask: Callable[[RocketmqClient], T]) -> T:
+    def call(self, ask: Callable[[RocketmqClient], T]) -> T:
         """The result of ``ask``, which is repeated until it is answered.
 
         Raises:
             RemoteFailed: no server answers within the limit.
         """
         with self._client() as client:
-            return self._patience.until_answered(lambda: ask(client), client.forget)
+            return self._patience.until_answered(lambda: ask(client), client.close_connections)
 
     @contextmanager
     def _client(self) -> Iterator[RocketmqClient]:
         """A client for one thread. Its connections are reused by later calls."""
-        with self._turn:
+        with self._lock:
             client = self._clients.pop() if self._clients else None
         if client is None:
             timeout = self._config.request_timeout_ms / 1000
@@ -331,7 +331,7 @@ class RocketmqSyncContext:
         except BaseException:
             client.close()
             raise
-        with self._turn:
+        with self._lock:
             self._clients.append(client)
 
     def fetch(self, source: BrokerQueue) -> FetchedLog:
@@ -354,14 +354,14 @@ class RocketmqSyncContext:
             self.ends[name] = bounds[1]
             told = (bounds, puller.commit_bounds()[1], source.topic)
             level = self.levels.get(name)
-            if level is not None and level.told == told:
+            if level is not None and level.cluster_state == told:
                 self.levels[name] = replace(level, asked_ms=asked_ms)
                 end = level.end_offset
                 return structs.replace(found, first_offset=end, end_offset=end)
             try:
-                done = self._bring(source, puller, found, bounds, False)
+                done = self._fetch_messages(source, puller, found, bounds, False)
             except _QueueChanged:
-                done = self._bring(source, puller, found, bounds, True)
+                done = self._fetch_messages(source, puller, found, bounds, True)
         if done.reason is not None:
             self.levels.pop(name, None)
             return done
@@ -370,7 +370,7 @@ class RocketmqSyncContext:
             self.levels[name] = QueueSyncState(done.end_offset, asked_ms, told)
         return done
 
-    def _bring(
+    def _fetch_messages(
         self,
         source: BrokerQueue,
         puller: Puller,
@@ -385,7 +385,7 @@ class RocketmqSyncContext:
         )
         try:
             first = low if intake.is_new else intake.before.end_offset
-            why = _another(puller, intake.before, end, source)
+            why = _find_divergence(puller, intake.before, end, source)
             if why is not None:
                 words = f"{found.folder} cannot be continued: {why}"
                 raise fetching.no_continuation(words, found.source, HoldReason.ANOTHER)
@@ -394,9 +394,9 @@ class RocketmqSyncContext:
             for data, table in puller.records(first, end):
                 walk.take(data, table)
                 size = int(table["size"].sum())
-                with self._turn:
+                with self._lock:
                     self._progress.advance(size)
-                self._pacer.spend(size)
+                self._pacer.throttle(size)
             walk.end(end)
             return intake.finish(max(end, first)).of(found)
         except RemoteFailed as error:
@@ -421,7 +421,7 @@ class RocketmqSyncContext:
 
     def close(self) -> None:
         """Close all idle connections; the next request opens a new connection."""
-        with self._turn:
+        with self._lock:
             clients, self._clients = self._clients, []
         for client in clients:
             client.close()
@@ -559,7 +559,9 @@ def _record_of(data: ByteArray, row: np.void) -> bytes:
 # ---------------------------------------------------------------------- refused fetches
 
 
-def _another(puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueue) -> str | None:
+def _find_divergence(
+    puller: Puller, before: ArchivedQueue, end: int, source: BrokerQueue
+) -> str | None:
     """The reason why the broker's queue does not continue the archive. Returns None if it does."""
     queue, known = source.queue, _broker_of(before.source)
     if known not in (None, queue.broker):

@@ -82,7 +82,7 @@ class RocketmqSystem(System):
     name_of = staticmethod(queues.name_of)
     root_of = staticmethod(queues.root_of)
     hold = staticmethod(lock.hold)
-    refuse_if_held = staticmethod(lock.reject_if_held)
+    reject_if_locked = staticmethod(lock.reject_if_locked)
     broker_of = staticmethod(lock.broker_of)
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
@@ -100,14 +100,14 @@ class RocketmqSystem(System):
     def __init__(self) -> None:
         self._rounds = QueueRounds()  # compactions in archives
 
-    def told(self, sources: SettingSources) -> RocketmqSystem:
-        super().told(sources)
+    def with_sources(self, sources: SettingSources) -> RocketmqSystem:
+        super().with_sources(sources)
         return RocketmqSystem()
 
     def check_sources(self, folders: Sequence[str], /) -> None:
         self._rounds.expect([folder for folder in folders if archived.is_archived(folder)])
 
-    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
+    def reject_unclean(self, root: str, config: Mapping[str, object]) -> None:
         lock.reject_unclean(root, goes_on=RocketmqConfig.from_names(config).unclean)
 
     # ------------------------------------------------------------------ rules
@@ -209,7 +209,7 @@ class RocketmqSystem(System):
         if not archived.is_archived(folder):  # a manifest is replaced atomically
             publishing.recover(queues.root_of(folder), queues.name_of(folder))
 
-    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+    def check_writable(self, log: PartitionLog, end: int) -> None:
         if not archived.is_archived(log.folder):  # objects of an archive are never overwritten
             publishing.reject_unwritable(queues.root_of(log.folder))
 
@@ -339,15 +339,17 @@ def _change(new: CommitPlan) -> QueueChange:
     replaced = [segment for sources in new.sources for segment in sources]
     closed = new.log.segments[:-1] if replaced else ()
     empty = [segment for segment in closed if not segment.size_bytes]
-    gone = [os.path.basename(segment.path) for segment in (*replaced, *empty)]
+    removed = [os.path.basename(segment.path) for segment in (*replaced, *empty)]
     pairs = [
         Pair(os.path.basename(made.log_path)[:OFFSET_DIGITS], made.log_path, made.index_path)
-        for made in new.made
-        if not made.is_gone
+        for made in new.outputs
+        if not made.is_deleted
     ]
     first_dirty = new.log.checkpoint if new.first_dirty is None else new.first_dirty
     position = None if not first_dirty else first_dirty - 1
-    return QueueChange(name=new.log.name, log=new.log, gone=gone, pairs=pairs, position=position)
+    return QueueChange(
+        name=new.log.name, log=new.log, removed=removed, pairs=pairs, position=position
+    )
 
 
 def _by_root(

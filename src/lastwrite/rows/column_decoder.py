@@ -60,13 +60,13 @@ class ColumnDecoder:
         InvalidConfig: the schema has a type that no column can represent, or lacks a field.
     """
 
-    def __init__(self, wanted: ColumnRequest) -> None:
-        self._wanted = wanted
+    def __init__(self, request: ColumnRequest) -> None:
+        self._columns = request
         self._programs: dict[Frame | None, Program | str] = {}
         self._message: Any = None
         self.aliases: dict[str, tuple[str, ...]] = {}
         self.unions: dict[str, list[tuple[str, ...]]] = {}
-        which, schema = wanted.which, wanted.schema
+        which, schema = request.which, request.schema
         if schema is None:
             shape = Shape(ShapeKind.STRING)
         elif schema.kind == AVRO:
@@ -78,10 +78,10 @@ class ColumnDecoder:
             shape = protobuf_shape(self._read_by())
         else:
             shape = parse_json_schema(schema.text)
-        self.shape = narrowed(shape, wanted.paths, which) if wanted.paths else shape
-        if schema is not None and wanted.format not in ("confluent", schema.kind):
+        self.shape = narrowed(shape, request.paths, which) if request.paths else shape
+        if schema is not None and request.format not in ("confluent", schema.kind):
             raise InvalidConfig(
-                f"{which}_format is {wanted.format}, but the schema is of the format {schema.kind}"
+                f"{which}_format is {request.format}, but the schema is of the format {schema.kind}"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class ColumnDecoder:
     @property
     def header(self) -> str | None:
         """The name of the header that may contain a record's schema id, or None."""
-        return HEADERS[self._wanted.which] if self._wanted.format == "confluent" else None
+        return HEADERS[self._columns.which] if self._columns.format == "confluent" else None
 
     @property
     def type(self) -> pa.DataType:
@@ -109,9 +109,9 @@ class ColumnDecoder:
         Raises:
             RemoteFailed: the registry does not answer, or refuses the request.
         """
-        if self._wanted.format == "utf8":
+        if self._columns.format == "utf8":
             return _texts(values)
-        if self._wanted.format == "confluent":
+        if self._columns.format == "confluent":
             return self._framed(values, headers)
         program = self._program(None)
         assert isinstance(program, Program)
@@ -120,10 +120,10 @@ class ColumnDecoder:
     def _read_by(self) -> Any:
         """The message type to read values by."""
         if self._message is None:
-            assert self._wanted.schema is not None
-            file, name = ProtobufFile(self._wanted.schema.descriptors), self._wanted.message
+            assert self._columns.schema is not None
+            file, name = ProtobufFile(self._columns.schema.descriptors), self._columns.message
             first = (
-                file.message_at([0]) if self._wanted.format == "confluent" and not name else None
+                file.message_at([0]) if self._columns.format == "confluent" and not name else None
             )
             self._message = file.message(name) if first is None else first
         return self._message
@@ -133,7 +133,7 @@ class ColumnDecoder:
         found = self._programs.get(frame)
         if found is None:
             try:
-                found = self._made(frame)
+                found = self._compile(frame)
             except InvalidConfig as error:
                 if frame is None:
                     raise
@@ -142,12 +142,12 @@ class ColumnDecoder:
             self._programs[frame] = found
         return found
 
-    def _made(self, frame: Frame | None) -> Program | str:
-        writer = schema = self._wanted.schema
+    def _compile(self, frame: Frame | None) -> Program | str:
+        writer = schema = self._columns.schema
         assert writer is not None and schema is not None
         if frame is not None:
-            assert self._wanted.source is not None
-            writer = self._wanted.source.by_id(frame.schema)
+            assert self._columns.source is not None
+            writer = self._columns.source.by_id(frame.schema)
         if writer.kind != schema.kind:
             assert frame is not None
             raise InvalidConfig(
@@ -182,7 +182,7 @@ class ColumnDecoder:
         heads, head_starts, head_stops = data, starts, stops
         by_header = np.zeros(len(values), bool)
         if headers is not None:
-            rows, found = _first_named(headers, HEADERS[self._wanted.which])
+            rows, found = _first_named(headers, HEADERS[self._columns.which])
             if len(rows):
                 _, ends, buffer = found.buffers()
                 places = np.frombuffer(ends, np.int32)[: len(rows) + 1].astype(np.int64) + len(data)
@@ -192,8 +192,8 @@ class ColumnDecoder:
                 head_starts[rows], head_stops[rows] = places[:-1], places[1:]
         present = np.asarray(values.is_valid())
         head_stops = np.where(present, head_stops, head_starts)
-        assert self._wanted.schema is not None
-        has_indexes = self._wanted.schema.kind == PROTOBUF
+        assert self._columns.schema is not None
+        has_indexes = self._columns.schema.kind == PROTOBUF
         lengths, which, frames = frames_of(heads, head_starts, head_stops, has_indexes)
         framed = np.flatnonzero(lengths)
         bad = {

@@ -146,19 +146,19 @@ class DecodedRows:
     def _decoded(self, batch: pa.RecordBatch, as_changes: bool) -> pa.RecordBatch:
         made: dict[str, pa.Array] = {}
         bad: dict[int, str] = {}
-        gone: set[int] = set()
+        removed: set[int] = set()
         deleted = np.asarray(batch.column("value").is_null()).copy() if as_changes else None
         for which, decoder in self._decoders.items():
             headers = batch.column(HEADERS) if decoder.header else None
             made[which], faults = decoder.decode(batch.column(which), headers)
             if which == "key" and deleted is not None and self.config.on_bad != NULL:
-                gone |= {row for row in faults if deleted[row]}
+                removed |= {row for row in faults if deleted[row]}
                 faults = {row: why for row, why in faults.items() if not deleted[row]}
             for row, why in faults.items():
                 bad[row] = f"{bad[row]}; {which}: {why}" if row in bad else f"{which}: {why}"
             if self.config.on_bad == ASIDE:
                 if which == "key" or deleted is None:
-                    gone |= set(faults)
+                    removed |= set(faults)
                 else:
                     deleted[list(faults)] = True
         if bad and self.config.on_bad == FAIL:
@@ -171,11 +171,11 @@ class DecodedRows:
             arrays.append(pa.array([bad.get(row) for row in range(len(batch))], pa.string()))
         found = pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
         if bad and self.config.on_bad == ASIDE:
-            put_aside(batch, bad, self.config.bad_to)
+            write_bad_records(batch, bad, self.config.bad_to)
         if deleted is not None:
             found = _with_deleted(found, pa.array(deleted))
-        if gone:
-            found = found.filter(pa.array([row not in gone for row in range(len(batch))]))
+        if removed:
+            found = found.filter(pa.array([row not in removed for row in range(len(batch))]))
         return found
 
     @property
@@ -208,7 +208,7 @@ def _with_deleted(batch: pa.RecordBatch, is_deleted: pa.Array | None = None) -> 
     return pa.RecordBatch.from_arrays([*batch.columns, is_deleted], schema=schema)
 
 
-def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
+def write_bad_records(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
     """Write the bad records of a batch unchanged to a file in ``folder``.
 
     The file's name contains their partition, offsets and a hash, so a repeated run overwrites the

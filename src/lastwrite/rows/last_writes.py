@@ -290,7 +290,7 @@ class LastWrites:
         Raises:
             CommitConflict: the record is no longer at its position.
         """
-        place = self._place_of(key)
+        place = self._find(key)
         if place is None:
             return None
         _, segment, reader, *_ = self._segments[place.segment]
@@ -307,7 +307,7 @@ class LastWrites:
             )
         return None  # both keys have the same fingerprint
 
-    def _place_of(self, key: bytes) -> RecordPointer | None:
+    def _find(self, key: bytes) -> RecordPointer | None:
         return self._index.find(*self._lanes_of(key))
 
     def _lanes_of(self, key: bytes) -> tuple[int, int]:
@@ -320,13 +320,13 @@ class LastWrites:
 
         A unit has the orders of its last writes, so that another process can read them.
         """
-        return self._wanting(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
+        return self._select(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
     def changes(self, columns: Sequence[str], since: Mapping[int, int]) -> Iterator[RowUnit]:
         """As ``units``, for last writes and deletes from the offsets ``since`` on."""
-        return self._wanting(columns, since, has_deletes=True)
+        return self._select(columns, since, has_deletes=True)
 
-    def _wanting(
+    def _select(
         self, columns: Sequence[str], since: Mapping[int, int], *, has_deletes: bool
     ) -> Iterator[RowUnit]:
         wanted = []
@@ -338,11 +338,11 @@ class LastWrites:
             stretch = SegmentSlice(number, unit.piece.start, unit.piece.end)
             orders = self._writes.orders_in(stretch, has_deletes=has_deletes)
             if len(orders):
-                yield unit.wanting(orders)
+                yield unit.limit_to(orders)
 
     # ------------------------------------------------------------------ updates
 
-    def hold_open(self) -> None:
+    def open_all(self) -> None:
         """Open the files of all segments, up to the process's limit of open files.
 
         While a file is open, it can be read although compaction deletes it, and no new file gets
@@ -387,7 +387,7 @@ class LastWrites:
         if found is None:
             return None
         # without the keys that were written again
-        return [each for each in found if self._place_of(each.key) is None]
+        return [each for each in found if self._find(each.key) is None]
 
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
@@ -415,7 +415,7 @@ class LastWrites:
             if start < ends[partition]:
                 wanted.append((number, start, ends[partition]))
         self.ends = ends
-        if not gone and self._is_taken_in(wanted):
+        if not gone and self._has_added(wanted):
             self._unseen = self._unseen or []
             self._close_readers(before)
             return
@@ -434,7 +434,7 @@ class LastWrites:
         was_index.close()
         self._close_readers(before)
 
-    def _is_taken_in(self, wanted: Sequence[tuple[int, int, int | None]]) -> bool:
+    def _has_added(self, wanted: Sequence[tuple[int, int, int | None]]) -> bool:
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)
@@ -499,7 +499,7 @@ def _unseen(
     was: PlaceIndex,
     now: PlaceIndex,
     segments: Mapping[int, _ListedSegment],
-    gone: set[int],
+    missing: set[int],
     sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[MissedDelete]:
@@ -508,7 +508,7 @@ def _unseen(
     Raises:
         CommitConflict: such a key cannot be read any more, or another file has the segment's name.
     """
-    for number in sorted(gone):
+    for number in sorted(missing):
         log, segment, reader, *_ = segments[number]
         live = was.in_segment(number)
         lost = live.take(now.unknown(live, sources))

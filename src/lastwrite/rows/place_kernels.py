@@ -179,7 +179,9 @@ def find(lanes, other_lanes, lane, other_lane):
 
 
 @njit(cache=True, nogil=True)
-def know(lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known):
+def mark_known(
+    lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known
+):
     """Set ``is_known`` for the requested fingerprints that have a row in the same partition."""
     for n in range(len(asked)):
         row = find(lanes, other_lanes, asked[n], other_asked[n])

@@ -186,7 +186,7 @@ class PlaceIndex:
         is_known = np.zeros(asked.rows, dtype=np.bool_)
         for part in self._parts:
             places = part.places
-            place_kernels.know(
+            place_kernels.mark_known(
                 places.lanes,
                 places.other_lanes,
                 places.segments,
@@ -341,18 +341,18 @@ class PlaceIndexBuilder:
         self._sources = sources
         self._limit = memory_bytes
         self.rows = 0  # number of added positions
-        self._held: list[_SortedRun] = []
+        self._runs: list[_SortedRun] = []
         self._held_bytes = 0
         self._spilt: list[_SpilledRuns] = []
         self._folder: Path | None = None
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, block: Places) -> None:
         """Add a block. Its columns are copied, so the caller may reuse them."""
         run = _SortedRun.of(block)
-        with self._turn:
+        with self._lock:
             self.rows += block.rows
-            self._held.append(run)
+            self._runs.append(run)
             self._held_bytes += PLACE_BYTES * block.rows
             if self._held_bytes > self._limit:
                 self._spill()
@@ -364,17 +364,17 @@ class PlaceIndexBuilder:
         path, rows = "", []
         with ScratchWriter(str(self._folder), "places") as writer:
             for n in range(_BUCKETS):
-                some = _reduced(_joined([run.bucket(n) for run in self._held]), self._sources)
+                some = _reduced(_joined([run.bucket(n) for run in self._runs]), self._sources)
                 path, _ = writer.append(*some)
                 rows.append(some.rows)
         self._spilt.append(_SpilledRuns(path, rows))
-        self._held, self._held_bytes = [], 0
+        self._runs, self._held_bytes = [], 0
 
     def finish(self) -> PlaceIndex:
         """Build the index of all added positions."""
         folder = self._out_folder()
-        out = _IndexWriter(folder, sum(run.places.rows for run in self._held))
-        for some in self._met():
+        out = _IndexWriter(folder, sum(run.places.rows for run in self._runs))
+        for some in self._merge_buckets():
             out.append(some)
         return PlaceIndex(out.finish(), self._sources, folder)
 
@@ -382,7 +382,7 @@ class PlaceIndexBuilder:
         """As ``finish``, for iteration without lookups."""
         found = PlacesInOrder(self._sources, self._out_folder())
         try:
-            for some in self._met():
+            for some in self._merge_buckets():
                 found.append(some)
         except BaseException:
             found.close()
@@ -390,25 +390,25 @@ class PlaceIndexBuilder:
         return found
 
     def _out_folder(self) -> Path | None:
-        if self._spilt and self._held:
+        if self._spilt and self._runs:
             self._spill()
         return make_folder() if self._spilt else None
 
-    def _met(self) -> Iterator[Places]:
+    def _merge_buckets(self) -> Iterator[Places]:
         """Yield the merged positions of each bucket, and free its runs.
 
         Few positions are merged as one bucket, because 256 calls would take most of the time.
         """
-        if not self._spilt and sum(run.places.rows for run in self._held) <= _FEW:
-            yield _reduced(_joined([run.places for run in self._held]), self._sources)
+        if not self._spilt and sum(run.places.rows for run in self._runs) <= _FEW:
+            yield _reduced(_joined([run.places for run in self._runs]), self._sources)
         else:
             for n in range(_BUCKETS):
-                parts = [run.bucket(n) for run in self._held]
+                parts = [run.bucket(n) for run in self._runs]
                 parts += [spilt.bucket(n) for spilt in self._spilt]
                 yield _reduced(_joined(parts), self._sources)
         for spilt in self._spilt:
             spilt.close()
-        self._held = []
+        self._runs = []
         self.abandon()
 
     def abandon(self) -> None:

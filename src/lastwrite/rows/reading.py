@@ -61,18 +61,18 @@ class RowUnit(NamedTuple):
     extra: Any = None  # see ``RowSystem.extra_of``
     raw_keys: bool = False  # Pulsar: do not decode keys that were sent as Base64
     # the orders of the requested records, ascending, minus ``lowest``; None means all in ``span``
-    wanted: npt.NDArray[Any] | None = None
+    orders: npt.NDArray[Any] | None = None
     lowest: int = 0
     keys: frozenset[bytes] | None = None  # the requested keys; None means all
     # Kafka: skip batches whose records are all older than this time; None means no limit
     least_ms: int | None = None
 
-    def wanting(self, orders: Int64Array) -> RowUnit:
+    def limit_to(self, orders: Int64Array) -> RowUnit:
         """The unit limited to the records of these orders, which must be ascending, not empty."""
         lowest = int(orders[0])
         relative = orders - lowest
         kind = np.uint32 if relative[-1] < 1 << 32 else np.int64
-        return self._replace(wanted=relative.astype(kind), lowest=lowest)
+        return self._replace(orders=relative.astype(kind), lowest=lowest)
 
     def reader(self, limits: Limits) -> RowReader:
         """The reader for the unit's system."""
@@ -145,7 +145,7 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
     """
     reader = unit.reader(limits)
     has_headers = "headers" in unit.columns
-    wanted = None if unit.wanted is None else unit.wanted.astype(np.int64) + unit.lowest
+    wanted = None if unit.orders is None else unit.orders.astype(np.int64) + unit.lowest
     missing = 0 if wanted is None else len(wanted)
     for chunk, found in _found(unit, reader, limits):
         if wanted is not None:
@@ -232,7 +232,7 @@ def _found(
     for chunk in BatchWindows(limits).of(reader.format, unit.piece):
         if len(unit.aborted):
             flag_aborted(chunk.table, unit.aborted)
-        wanted = _wanted(unit, chunk.table)
+        wanted = _requested_batches(unit, chunk.table)
         if wanted is not None and not wanted.any():
             continue
         with located(unit.piece.path, chunk.shift):
@@ -241,7 +241,7 @@ def _found(
                 yield chunk, found
 
 
-def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
+def _requested_batches(unit: RowUnit, table: BatchTable) -> ByteArray | None:
     """A byte for each batch: 1 if its records are requested. Returns None if all batches are."""
     passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
     wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])

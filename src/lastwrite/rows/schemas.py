@@ -126,7 +126,7 @@ class SchemaSource:
     """Schemas by id and by subject. Safe to pickle; the cache is not pickled."""
 
     def __init__(self, place: str) -> None:
-        self.place = place.rstrip("/")
+        self.address = place.rstrip("/")
         self._is_remote = place.startswith(("http://", "https://"))
         if not self._is_remote and not Path(place).is_dir():
             raise InvalidConfig(
@@ -140,10 +140,10 @@ class SchemaSource:
                 remedy="remove them from the URL, and set the environment variable "
                 f"{_USER}=user:password",
             )
-        self._known: dict[str, Schema] = {}
+        self._cached: dict[str, Schema] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known": {}}
+        return self.__dict__ | {"_cached": {}}
 
     def by_id(self, name: str) -> Schema:
         """The schema with this id, a number or a GUID.
@@ -161,33 +161,33 @@ class SchemaSource:
         return self._found(subject, path, f"subject {subject}")
 
     def _found(self, name: str, path: str, what: str) -> Schema:
-        found = self._known.get(name)
+        found = self._cached.get(name)
         if found is None:
             if self._is_remote:
-                found = self._asked(self._get(path, what))
+                found = self._decode_answer(self._get(path, what))
             else:
                 found = self._in_folder(name, what)
-            self._known[name] = found
+            self._cached[name] = found
         return found
 
     def _in_folder(self, name: str, what: str) -> Schema:
         for end in _OF_FILES:
-            path = Path(self.place, name + end)
+            path = Path(self.address, name + end)
             if "/" not in name and path.is_file():
                 return read_schema(str(path))
         raise InvalidConfig(
             f"the folder has no file for {what}",
-            path=self.place,
+            path=self.address,
             remedy=f"add the schema to this folder as {name} with one of the suffixes "
             f"{', '.join(_OF_FILES)}",
         )
 
-    def _asked(self, answer: dict[str, Any]) -> Schema:
+    def _decode_answer(self, answer: dict[str, Any]) -> Schema:
         kind = str(answer.get("schemaType") or "AVRO").lower()
         text = answer.get("schema")
         if kind not in _OF_FILES.values() or not isinstance(text, str):
             raise InvalidConfig(
-                f"Lastwrite does not support schemas of type {kind}", path=self.place
+                f"Lastwrite does not support schemas of type {kind}", path=self.address
             )
         inner = self._references(answer)
         if kind == PROTOBUF:
@@ -205,7 +205,7 @@ class SchemaSource:
             path = f"/subjects/{subject}/versions/{version}"
             inner = self._get(path, f"subject {each['subject']}")
             if not isinstance(inner.get("schema"), str):
-                raise InvalidConfig(f"subject {each['subject']} has no schema", path=self.place)
+                raise InvalidConfig(f"subject {each['subject']} has no schema", path=self.address)
             found |= self._references(inner) | {str(each["name"]): inner["schema"]}
         return found
 
@@ -215,33 +215,33 @@ class SchemaSource:
                 path = Path(folder, name)
                 if ".." in path.parts or not path.is_relative_to(folder):
                     raise InvalidConfig(
-                        f"the schema refers to {name}, which is not a valid name", path=self.place
+                        f"the schema refers to {name}, which is not a valid name", path=self.address
                     )
             _lay_out(Path(folder), texts)
             try:
                 return _compiled(folder, _OWN)
             except InvalidConfig as error:
-                raise InvalidConfig(error.problem, path=self.place) from error
+                raise InvalidConfig(error.problem, path=self.address) from error
 
     def _get(self, path: str, what: str) -> dict[str, Any]:
-        request = urllib.request.Request(self.place + path)
+        request = urllib.request.Request(self.address + path)
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         user = os.environ.get(_USER)
         if user:
             coded = base64.b64encode(user.encode()).decode()
             request.add_header("Authorization", f"Basic {coded}")
         try:
-            context = ssl.create_default_context() if self.place.startswith("https") else None
+            context = ssl.create_default_context() if self.address.startswith("https") else None
             with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as answer:
                 found = json.loads(answer.read(_LARGEST))
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 raise InvalidConfig(
-                    f"the registry does not have {what}", path=self.place
+                    f"the registry does not have {what}", path=self.address
                 ) from error
             raise RemoteFailed(
                 f"the registry refused to return {what}: {error.code} {error.reason}",
-                path=self.place,
+                path=self.address,
                 remedy=f"check the environment variable {_USER}"
                 if error.code in (401, 403)
                 else "run again later",
@@ -249,11 +249,11 @@ class SchemaSource:
         except (OSError, ValueError) as error:
             raise RemoteFailed(
                 f"no answer from the registry: {error}",
-                path=self.place,
+                path=self.address,
                 remedy="run again later",
             ) from error
         if not isinstance(found, dict):
             raise RemoteFailed(
-                "the answer does not have the format of Confluent's registry", path=self.place
+                "the answer does not have the format of Confluent's registry", path=self.address
             )
         return found

@@ -30,14 +30,14 @@ class RowReader(Protocol):
     def records(
         self,
         chunk: BatchWindow,
-        wanted: ByteArray | None,
+        selected: ByteArray | None,
         span: tuple[int, int],
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        """Yield the records with offsets in ``span`` of the batches whose byte in ``wanted`` is not
-        0. None means all batches. ``is_committed`` leaves out records of aborted transactions. Each
-        result is valid until the next is requested.
+        """Yield the records with offsets in ``span`` of the batches whose byte in ``selected`` is
+        not 0. None means all batches. ``is_committed`` leaves out records of aborted transactions.
+        Each result is valid until the next is requested.
 
         Raises:
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a record cannot be read.

@@ -196,7 +196,7 @@ class RoundScanCache:
             self._secrets[archive] = secret_or_none(archive, context.progress)
         return self._secrets[archive]
 
-    def keep(
+    def store(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> list[dict[int, KeptScan | None]]:
         """Store the scans of archived partitions, before the commit that lists them."""
@@ -259,14 +259,14 @@ class RoundScanCache:
         for unit, answer in zip(units, answers, strict=True):
             self._written.setdefault(unit.partition, []).append((unit, answer))
 
-    def place(self, context: Context, partition: RewrittenPartition) -> None:
+    def install(self, context: Context, partition: RewrittenPartition) -> None:
         """Rename the written cache files to their final names, and delete outdated ones."""
         number, log = partition.plan.number, partition.plan.log
         cached = self._opened.get(number)
         if cached is None or cached.is_archived:
             problems = _forget(log, partition.replaced)
         else:
-            problems = _place(cached, partition.replaced, self._written.get(number, ()))
+            problems = _install(cached, partition.replaced, self._written.get(number, ()))
         for problem in problems:
             context.progress.note(f"{log.name}: a scan was not cached: {problem}")
 
@@ -279,7 +279,7 @@ class RoundScanCache:
         yield from _untouched_units(partition, cached)
         for each in partition.replacements:
             size = sum(part.bytes_written for part in each.parts)
-            if size < LEAST_SEGMENT_BYTES or not all(part.left for part in each.parts):
+            if size < LEAST_SEGMENT_BYTES or not all(part.rests for part in each.parts):
                 continue
             path = context.system.segment_path(plan.log, each.parts[0].base_offset)
             place = path, plan.log.segments[each.places[0]].base_offset
@@ -293,7 +293,7 @@ class RoundScanCache:
         """As ``_units``, for an archive, where parts are separate segments."""
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
-            if part.bytes_written < LEAST_SEGMENT_BYTES or not part.left:
+            if part.bytes_written < LEAST_SEGMENT_BYTES or not part.rests:
                 continue
             left = [*_as_left((part,), partition.scans)]
             known, scans = tuple(piece for piece, _ in left), tuple(scan for _, scan in left)
@@ -339,7 +339,7 @@ def _as_left(
 ) -> Iterator[tuple[CachedPiece, PieceScan]]:
     begin = 0
     for part in parts:
-        for left in part.left:
+        for left in part.rests:
             if left.end == left.start:
                 continue
             piece = CachedPiece(begin + left.start, begin + left.end)
@@ -377,7 +377,7 @@ def _unit(
         yield WriteUnit(partition, path, segment, scans)
 
 
-def _place(
+def _install(
     cached: PartitionCache,
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | FailedUnit[WriteUnit]]],
@@ -410,14 +410,14 @@ def _place(
             n = old.get(base_offset)
             is_whole = now.log[0] == unit.segment.pieces[-1].end
             if is_whole and (n is None or is_as_before(n, now)):
-                files.put_in_place(answer, unit.log_path, now)
+                files.install(answer, unit.log_path, now)
                 current.add(base_offset)
         for n, segment in cached.segments.items():
             now = files.identity_of(segments[n].path)
             if n in rewritten or segment.base_offset in current or not is_as_before(n, now):
                 continue
             if now != segment.identity:
-                files.put_in_place(segment.path, segments[n].path, now)
+                files.install(segment.path, segments[n].path, now)
             current.add(segment.base_offset)
     except (LogError, OSError) as error:
         yield str(error)
@@ -428,14 +428,14 @@ def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
     """Delete cache files of deleted and ``rewritten`` segments, after a round without caching."""
     if not log.cached:
         return
-    gone = {
+    removed = {
         segment.base_offset
         for n, segment in enumerate(log.segments)
         if n in rewritten or not os.path.exists(segment.path)
     }
     bases = {int(name[:20]) for name in log.cached}
     lost = bases - {segment.base_offset for segment in log.segments}
-    yield from _sweep(log, gone | lost)
+    yield from _sweep(log, removed | lost)
 
 
 def _sweep(log: PartitionLog, bases: Collection[int], *, is_all: bool = False) -> Iterator[str]:

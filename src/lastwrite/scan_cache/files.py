@@ -192,7 +192,7 @@ class CacheWriter:
                 os.unlink(self.path)
 
 
-def put_in_place(path: str, log_path: str, identity: SegmentIdentity) -> None:
+def install(path: str, log_path: str, identity: SegmentIdentity) -> None:
     """Write the segment's identity to a complete cache file, and rename it to its final name.
 
     Raises:

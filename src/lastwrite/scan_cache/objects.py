@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.engine.scan import EntryBlock
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.columns import ByteArray
@@ -192,7 +192,7 @@ class CacheObjectWriter:
     def __init__(self, address: str, secret: bytes, stores: StoreSettings | None) -> None:
         self.path = address
         folder, _, name = address.rpartition("/")
-        place = place_at(folder, stores)
+        place = partition_store_at(folder, stores)
         self._seal = _Seal(secret, address)
         self._writer: Writer | None = place.store.writer(place.key(name))
         self._at = 0

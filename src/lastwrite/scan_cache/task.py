@@ -44,7 +44,7 @@ class FileCachedScan:
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
             return None  # the piece is partly dirty: only a scan finds the first dirty record
-        if not self.is_true(piece.path):
+        if not self.is_valid(piece.path):
             return None
         result = known.as_scan(unit, piece.number)
         result.blocks = [
@@ -53,7 +53,7 @@ class FileCachedScan:
         ]
         return result
 
-    def is_true(self, log_path: str) -> bool:
+    def is_valid(self, log_path: str) -> bool:
         """Whether the segment is unchanged, and the piece's blocks match their checksums."""
         if identity_of(log_path) != self.identity:
             return False
@@ -173,7 +173,7 @@ def _write_piece(
         return piece
     states = ordinals = None
     if piece.records < scan.records:
-        states = scanned.states if scanned else read_states(*scan.place_of_states)
+        states = scanned.states if scanned else read_states(*scan.states_location)
         ordinals = np.empty(scan.records, dtype=np.uint32)
         if renumber(states, ordinals) != piece.records:
             raise LogError(

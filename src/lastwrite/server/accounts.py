@@ -78,7 +78,7 @@ def _listed(names: str | Sequence[str] | None) -> list[str]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[str]) -> Users:
+def _added(users: Users, name: str, password: str | None, mechanisms: Sequence[str]) -> Users:
     check_name(name)
     if not password:
         raise InvalidConfig(
@@ -90,11 +90,11 @@ def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[s
             raise InvalidConfig(
                 f"unknown mechanism {each}", remedy=f"give one of: {', '.join(MECHANISMS)}"
             )
-    return Users({**known.users, name: User.of(password, mechanisms)}, known.rules)
+    return Users({**users.users, name: User.of(password, mechanisms)}, users.rules)
 
 
-def _allowed(known: Users, user: str, topics: Sequence[str], groups: Sequence[str]) -> Users:
-    rules = list(known.rules)
+def _allowed(users: Users, user: str, topics: Sequence[str], groups: Sequence[str]) -> Users:
+    rules = list(users.rules)
     for kind, names in ((ResourceType.TOPIC, topics), (ResourceType.GROUP, groups)):
         for name in names:
             is_prefix = name.endswith("*") and name != "*"
@@ -102,15 +102,15 @@ def _allowed(known: Users, user: str, topics: Sequence[str], groups: Sequence[st
             rule = AclEntry(f"User:{user}", Operation.READ, kind, plain, is_prefix)
             if rule not in rules:
                 rules.append(rule)
-    return Users(known.users, tuple(rules))
+    return Users(users.users, tuple(rules))
 
 
-def _removed(known: Users, name: str, path: str) -> Users:
-    if name not in known.users:
+def _removed(users: Users, name: str, path: str) -> Users:
+    if name not in users.users:
         raise InvalidConfig(
             f"there is no user {name}",
             path=path,
             remedy=f"list the users with lastwrite users {path}",
         )
-    left = {each: user for each, user in known.users.items() if each != name}
-    return Users(left, tuple(rule for rule in known.rules if rule.principal != f"User:{name}"))
+    left = {each: user for each, user in users.users.items() if each != name}
+    return Users(left, tuple(rule for rule in users.rules if rule.principal != f"User:{name}"))

@@ -74,17 +74,17 @@ class AclTable:
 
     def __init__(self, rules: Iterable[AclEntry]) -> None:
         self.rules = tuple(rules)
-        self._known: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
+        self._decisions: dict[tuple[str, str, Operation, ResourceType, str], bool] = {}
 
     def may(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
         asked = principal, host, operation, kind, name
-        found = self._known.get(asked)
+        found = self._decisions.get(asked)
         if found is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            found = self._known[asked] = self._judge(*asked)
+            if len(self._decisions) >= _MOST_KNOWN:
+                self._decisions.clear()
+            found = self._decisions[asked] = self._judge(*asked)
         return found
 
     def _judge(

@@ -70,7 +70,7 @@ def _size_of(request: ClientRequest, held: ServedPartition) -> Any:
         request,
         "DescribeLogDirsPartition",
         partition_index=held.name.partition,
-        partition_size=sum(each.size_bytes for each in held.fresh().log.segments),
+        partition_size=sum(each.size_bytes for each in held.current().log.segments),
         offset_lag=0,
         is_future_key=False,
     )
@@ -112,7 +112,7 @@ def _producers(catalog: AuthorizedCatalog, request: ClientRequest, name: str, nu
             message = None
     else:
         try:
-            served = held.fresh()
+            served = held.current()
             entries = served.producer_entries()
             found = [
                 part(
@@ -172,7 +172,7 @@ def describe_acls(place: ServerContext, request: ClientRequest, body: Any) -> by
         error, message = Code.CLUSTER_AUTHORIZATION_FAILED, "The request needs DESCRIBE permission."
     found: dict[tuple[int, str, int], list[Any]] = defaultdict(list)
     for rule in () if error or rules is None else rules:
-        if _is_asked(rule, body):
+        if _is_requested(rule, body):
             said = part(
                 request,
                 "AclDescription",
@@ -204,7 +204,7 @@ def _pattern(rule: AclEntry) -> int:
     return _PREFIXED if rule.is_prefix else _LITERAL
 
 
-def _is_asked(rule: AclEntry, body: Any) -> bool:
+def _is_requested(rule: AclEntry, body: Any) -> bool:
     return (
         body.resource_type_filter in (_ANY, rule.kind)
         and body.operation in (_ANY, rule.operation)

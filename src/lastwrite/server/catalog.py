@@ -57,15 +57,15 @@ class ServedPartition:
         name: TopicPartition,
         folder: str,
         files: Files,
-        tell: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         config: Mapping[str, object] | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
         self._files = files
-        self._tell = tell
+        self._notify = notify
         self._config = config or {}
-        self._told = ""
+        self._last_message = ""
         self._errors: dict[str, None] = {}  # the latest errors that were logged
         self._notes: dict[str, frozenset[str]] = {}  # problems of the last read, by their kind
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
@@ -73,7 +73,7 @@ class ServedPartition:
         self._lock = threading.Lock()
         self._log: ServedLog | None = None
         self._state: Hashable = None
-        self._looked_s = -60.0
+        self._last_check_s = -60.0
         self.changed_s = 0.0  # time.monotonic of the last change seen
 
     @cached_property
@@ -132,7 +132,7 @@ class ServedPartition:
                     return self._read()
         return self._log
 
-    def again(self) -> ServedLog:
+    def reread(self) -> ServedLog:
         """Read the partition again.
 
         Raises:
@@ -144,15 +144,15 @@ class ServedPartition:
     def _read(self) -> ServedLog:
         """Read the partition. Report an error to the operator: clients get only an error code."""
         try:
-            state = self.seen()
+            state = self.state()
             log = self.listed()
             self._log = ServedLog(log, self._files.read, self._lost(log))
         except LogError as error:
-            if str(error) != self._told and self._folder_exists():
-                self._told = str(error)
-                self._tell(f"{self.name} cannot be served: {error}")
+            if str(error) != self._last_message and self._folder_exists():
+                self._last_message = str(error)
+                self._notify(f"{self.name} cannot be served: {error}")
             raise
-        self._told = ""
+        self._last_message = ""
         self._state, self.changed_s = state, time.monotonic()
         return self._log
 
@@ -166,15 +166,15 @@ class ServedPartition:
         known, self._notes[kind] = self._notes.get(kind, frozenset()), frozenset(texts)
         for message, text in texts.items():
             if message not in known:
-                self._tell(f"{self.name}: {text}")
+                self._notify(f"{self.name}: {text}")
 
     def report(self, error: LogError) -> None:
         """Report the error of a failed request for records, unless it is a recent one."""
         text = str(error)
-        if text == self._told:
+        if text == self._last_message:
             return
         if text not in self._errors:
-            self._tell(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {text}")
+            self._notify(f"{self.name}: clients get KAFKA_STORAGE_ERROR: {text}")
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors.pop(next(iter(self._errors)), None)
         self._errors[text] = self._errors.pop(
@@ -220,37 +220,37 @@ class ServedPartition:
         self._log_gaps(log)
         return log
 
-    def fresh(self) -> ServedLog:
+    def current(self) -> ServedLog:
         """The partition's log. Checks for a change, at most once per polling interval.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
         """
         seconds = BUCKET_S if is_address(self.folder) else FILES_S
-        if time.monotonic() - self._looked_s > seconds:
-            self.look()
+        if time.monotonic() - self._last_check_s > seconds:
+            self.refresh()
         return self.log()
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Read the partition again if it has changed. Returns whether it has changed.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
         """
-        self._looked_s = time.monotonic()
+        self._last_check_s = time.monotonic()
         if self._log is not None and self.is_unchanged():
             return False
-        self.again()
+        self.reread()
         return True
 
     def is_unchanged(self) -> bool:
         """Whether the partition has not changed since it was last read."""
-        return self.seen() == self._state
+        return self.state() == self._state
 
-    def seen(self) -> Hashable:
+    def state(self) -> Hashable:
         """A value that differs after every change of the partition."""
         if archived.is_archived(self.folder):
-            return self.seen_manifest()
+            return self.manifest_state()
         active = None
         if self._log is not None and self._log.log.segments:
             active = state_of(self._log.log.segments[-1].path)
@@ -259,8 +259,8 @@ class ServedPartition:
         noted_ns = root_state.recent(self._root).noted_ns
         return beside_a_broker.folder_state(self.folder), active, noted_ns
 
-    def seen_manifest(self) -> Hashable:
-        """``seen`` for a partition of an archive: the version of its manifest."""
+    def manifest_state(self) -> Hashable:
+        """``state`` for a partition of an archive: the version of its manifest."""
         path = join(self.folder, MANIFEST)
         if is_address(path):
             store, key = store_at(path)
@@ -277,10 +277,10 @@ class ServedTopic:
     ) -> None:
         self.name = name
         self.partitions = parts
-        self.known_id = known_id  # None until ``id`` is first requested
+        self.cached_id = known_id  # None until ``id`` is first requested
         first = parts[min(parts)]
         # derived from the topic's path; used if its cluster has not assigned an id
-        self.made_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
+        self.derived_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
 
     @property
     def id(self) -> bytes:
@@ -289,10 +289,10 @@ class ServedTopic:
         Raises:
             LogError: the topic's first partition cannot be read.
         """
-        if self.known_id is None:
+        if self.cached_id is None:
             text = self.partitions[min(self.partitions)].topic_id
-            self.known_id = self.made_id.bytes if text is None else topic_id_bytes(text)
-        return self.known_id
+            self.cached_id = self.derived_id.bytes if text is None else topic_id_bytes(text)
+        return self.cached_id
 
 
 class ServedSource(NamedTuple):
@@ -346,15 +346,15 @@ class Catalog:
         names: Sequence[str],
         files: Files,
         make: Maker = as_stored,
-        tell: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._sources = list(sources)
         self._names = list(names)
         self._files = files
         self._make = make
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
-        self._gone: dict[str, TopicPartition] = {}  # partitions by missing folder
+        self._missing: dict[str, TopicPartition] = {}  # partitions by missing folder
         self._topics: dict[str, ServedTopic] = {}
         self._of_ids: dict[bytes, ServedTopic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
@@ -406,10 +406,10 @@ class Catalog:
         folders = {part.folder: part.name for parts in found.values() for part in parts.values()}
         for folder, part in known.items():
             if folder not in folders:
-                self._report_gone(part)
-        for folder in self._gone.keys() & folders.keys():
-            self._tell(
-                f"{self._gone.pop(folder)} is served again: the folder {folder} exists again"
+                self._report_missing(part)
+        for folder in self._missing.keys() & folders.keys():
+            self._notify(
+                f"{self._missing.pop(folder)} is served again: the folder {folder} exists again"
             )
         before = self._topics
         self._topics = {
@@ -420,13 +420,13 @@ class Catalog:
         }
 
     def names(self) -> list[str]:
-        self._look()
+        self._refresh()
         topics = map(self._present, list(self._topics.values()))
         return [topic.name for topic in topics if topic is not None]
 
     def topic(self, name: str) -> ServedTopic | None:
-        if name not in self._topics or self._gone:
-            self._look()
+        if name not in self._topics or self._missing:
+            self._refresh()
         found = self._topics.get(name)
         return None if found is None else self._present(found)
 
@@ -436,23 +436,23 @@ class Catalog:
         if len(there) == len(topic.partitions):
             return topic
         for number in topic.partitions.keys() - there.keys():
-            self._report_gone(topic.partitions[number])
+            self._report_missing(topic.partitions[number])
         if not there:
             self._topics.pop(topic.name, None)
             return None
-        rest = ServedTopic(topic.name, there, topic.known_id)
+        rest = ServedTopic(topic.name, there, topic.cached_id)
         self._topics[topic.name] = rest
-        if rest.known_id is not None:
-            self._of_ids[rest.known_id] = rest
+        if rest.cached_id is not None:
+            self._of_ids[rest.cached_id] = rest
         return rest
 
-    def _report_gone(self, part: ServedPartition) -> None:
+    def _report_missing(self, part: ServedPartition) -> None:
         """Report a missing folder, once until it is found again."""
         with self._lock:
-            is_reported = part.folder in self._gone
-            self._gone[part.folder] = part.name
+            is_reported = part.folder in self._missing
+            self._missing[part.folder] = part.name
         if not is_reported:
-            self._tell(
+            self._notify(
                 f"{part.name} is no longer served: the folder {part.folder} was removed. Clients "
                 "get UNKNOWN_TOPIC_OR_PARTITION. When the folder exists again, the partition is "
                 "served again"
@@ -463,7 +463,7 @@ class Catalog:
         topic = self.topic(name)
         return [] if topic is None else sorted(topic.partitions)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """List the sources again every few seconds. An error leaves the previous list in use."""
         if time.monotonic() - self._listed_s > _LIST_S:
             with suppress(LogError):
@@ -474,8 +474,8 @@ class Catalog:
         found = self._of_ids.get(id)
         if found is not None and self._topics.get(found.name) is found:
             return self._present(found)
-        if self._gone:
-            self._look()
+        if self._missing:
+            self._refresh()
             if found is not None and found.name not in self._topics:
                 return None
         self.read_all(list(self._topics.values()))

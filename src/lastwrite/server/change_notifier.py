@@ -22,11 +22,11 @@ class ChangeNotifier:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # a new waiter wakes only the polling thread, not all other waiters
-        self._asked = threading.Condition(lock)
-        self._wanted: dict[ServedPartition, int] = {}
-        self._looked: dict[ServedPartition, float] = {}
+        self._requested = threading.Condition(lock)
+        self._waiting: dict[ServedPartition, int] = {}
+        self._checked_s: dict[ServedPartition, float] = {}
         self._is_closed = False
-        self._thread = threading.Thread(target=self._look, daemon=True, name="growth")
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="growth")
         self._thread.start()
 
     def wait(self, partitions: Iterable[ServedPartition], since: float, seconds: float) -> bool:
@@ -38,8 +38,8 @@ class ChangeNotifier:
         until = time.monotonic() + seconds
         with self._changed:
             for each in mine:
-                self._wanted[each] = self._wanted.get(each, 0) + 1
-            self._asked.notify()
+                self._waiting[each] = self._waiting.get(each, 0) + 1
+            self._requested.notify()
             try:
                 while not self._is_closed:
                     if any(each.changed_s >= since for each in mine):
@@ -51,39 +51,39 @@ class ChangeNotifier:
                 return False
             finally:
                 for each in mine:
-                    self._wanted[each] -= 1
-                    if not self._wanted[each]:
-                        del self._wanted[each]
+                    self._waiting[each] -= 1
+                    if not self._waiting[each]:
+                        del self._waiting[each]
 
     def close(self) -> None:
         """Wake all waiting requests, and stop the thread."""
         with self._changed:
             self._is_closed = True
-            self._asked.notify()
+            self._requested.notify()
             self._changed.notify_all()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while not self._is_closed:
             with self._changed:
-                while not self._wanted and not self._is_closed:
-                    self._asked.wait()
-                due = [each for each in self._wanted if self._is_due(each)]
+                while not self._waiting and not self._is_closed:
+                    self._requested.wait()
+                due = [each for each in self._waiting if self._is_due(each)]
             grown = False
             for each in due:
-                self._looked[each] = time.monotonic()
+                self._checked_s[each] = time.monotonic()
                 try:
-                    grown = each.look() or grown
+                    grown = each.refresh() or grown
                 except LogError:  # the waiting request then reads the partition and reports it
                     each.changed_s = time.monotonic()
                     grown = True
             with self._changed:
                 if grown:
                     self._changed.notify_all()
-                for each in list(self._looked):
-                    if each not in self._wanted:
-                        del self._looked[each]
+                for each in list(self._checked_s):
+                    if each not in self._waiting:
+                        del self._checked_s[each]
             time.sleep(FILES_S)
 
     def _is_due(self, partition: ServedPartition) -> bool:
         seconds = BUCKET_S if is_address(partition.folder) else 0.0
-        return time.monotonic() - self._looked.get(partition, -60.0) >= seconds
+        return time.monotonic() - self._checked_s.get(partition, -60.0) >= seconds

@@ -32,7 +32,7 @@ _NO_CLUSTER = "Cluster authorization failed."
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-def given_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[str, str]:
+def configured_settings(config: Mapping[str, object], roots: Sequence[str]) -> dict[str, str]:
     """The broker settings in ``config``, with the log roots and this server's node id."""
     given = {name: str(value) for name, value in config.items() if is_broker_setting(name)}
     own = dict.fromkeys(("node.id", "broker.id"), str(NODE))
@@ -140,7 +140,7 @@ def _topic_settings(place: ServerContext, topic: ServedTopic) -> list[DescribedS
         LogError: the settings cannot be read.
     """
     folder = topic.partitions[min(topic.partitions)].settings_folder
-    known = place.system.known_of(folder)
+    known = place.system.topic_metadata(folder)
     if known is None:
         found = BrokerSettings(file=place.broker_file).describe_topic({})
         # cleanup.policy is omitted: it is unknown, and Kafka's default would be a guess

@@ -63,16 +63,16 @@ class Reader:
     instance: str | None
     client: str
     host: str
-    heard_s: float
+    last_heartbeat_s: float
     rebalance_s: float
     topics: tuple[str, ...] = ()
     assignor: str | None = None
     epoch: int = 0
     before: int = -1  # the previous epoch, accepted in case the last response was lost
     target: frozenset[Partition] = frozenset()
-    told: frozenset[Partition] = frozenset()  # partitions now assigned to the member
+    assigned: frozenset[Partition] = frozenset()  # partitions now assigned to the member
     leaving: frozenset[Partition] = frozenset()  # partitions that the member still has to revoke
-    left_s: float = 0.0  # time at which the member was asked to revoke ``leaving``
+    revoke_requested_s: float = 0.0  # time at which the member was asked to revoke ``leaving``
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class ConsumerGroup:
     lock: threading.RLock = field(default_factory=threading.RLock)
     # Partition numbers by topic, for which the target assignment was computed. None means that it
     # has to be computed again.
-    _aimed_at: Mapping[str, Sequence[int]] | None = None
+    _target_topics: Mapping[str, Sequence[int]] | None = None
 
     @property
     def assignor(self) -> str:
@@ -98,63 +98,73 @@ class ConsumerGroup:
     def is_stable(self) -> bool:
         return all(each.epoch == self.epoch for each in self.members.values())
 
-    def beat(self, said: Heartbeat, now_s: float) -> HeartbeatResult:
+    def beat(self, heartbeat: Heartbeat, now_s: float) -> HeartbeatResult:
         """Process a member's heartbeat, and return its assignment."""
         with self.lock:
             self.tick(now_s)
-            if said.epoch in (_LEAVES, _LEAVES_FOR_A_WHILE):
-                return self._left(said)
-            if said.assignor is not None and said.assignor not in ASSIGNORS:
+            if heartbeat.epoch in (_LEAVES, _LEAVES_FOR_A_WHILE):
+                return self._leave_result(heartbeat)
+            if heartbeat.assignor is not None and heartbeat.assignor not in ASSIGNORS:
                 offered = ", ".join(ASSIGNORS)
-                text = f"ServerAssignor {said.assignor} is not supported. "
+                text = f"ServerAssignor {heartbeat.assignor} is not supported. "
                 return HeartbeatResult(
                     Code.UNSUPPORTED_ASSIGNOR, f"{text}Supported assignors: {offered}."
                 )
-            reader, wrong = self._member(said, now_s)
+            reader, wrong = self._member(heartbeat, now_s)
             if reader is None:
                 return wrong
-            reader.heard_s = now_s
-            is_joining = said.epoch == 0
-            self._take_over(reader, said)
-            self._aim()
-            return self._told(reader, said, is_joining, now_s)
+            reader.last_heartbeat_s = now_s
+            is_joining = heartbeat.epoch == 0
+            self._take_over(reader, heartbeat)
+            self._update_target()
+            return self._heartbeat_result(reader, heartbeat, is_joining, now_s)
 
-    def _member(self, said: Heartbeat, now_s: float) -> tuple[Reader | None, HeartbeatResult]:
-        found = self.members.get(said.member)
-        if said.epoch == 0:
-            other = self._of_instance(said.instance)
-            if other is not None and other.id != said.member:
+    def _member(self, heartbeat: Heartbeat, now_s: float) -> tuple[Reader | None, HeartbeatResult]:
+        found = self.members.get(heartbeat.member)
+        if heartbeat.epoch == 0:
+            other = self._of_instance(heartbeat.instance)
+            if other is not None and other.id != heartbeat.member:
                 if other.epoch != _LEAVES_FOR_A_WHILE:
                     return None, HeartbeatResult(
                         Code.UNRELEASED_INSTANCE_ID, "Another member has this instance id."
                     )
                 del self.members[other.id]
-                other.id, found = said.member, other
-                self.members[said.member] = other
+                other.id, found = heartbeat.member, other
+                self.members[heartbeat.member] = other
             if found is None:
                 if len(self.members) >= _MOST_MEMBERS:
                     return None, HeartbeatResult(
                         Code.GROUP_MAX_SIZE_REACHED, "The group has reached its maximum size."
                     )
-                found = self.members[said.member] = Reader(
-                    said.member, said.instance, said.client, said.host, now_s, 300.0
+                found = self.members[heartbeat.member] = Reader(
+                    heartbeat.member,
+                    heartbeat.instance,
+                    heartbeat.client,
+                    heartbeat.host,
+                    now_s,
+                    300.0,
                 )
             found.epoch = 0
             return found, HeartbeatResult(Code.NONE)
         if found is None:
-            return None, self._unknown(said)
-        may_lag = said.epoch == found.before and (said.reads or frozenset()) <= found.told
-        if said.epoch != found.epoch and not may_lag:
-            order = "greater" if said.epoch > found.epoch else "smaller"
-            text = f"The consumer group member has a {order} member epoch ({said.epoch}) than the "
+            return None, self._unknown(heartbeat)
+        may_lag = (
+            heartbeat.epoch == found.before and (heartbeat.reads or frozenset()) <= found.assigned
+        )
+        if heartbeat.epoch != found.epoch and not may_lag:
+            order = "greater" if heartbeat.epoch > found.epoch else "smaller"
+            text = (
+                f"The consumer group member has a {order} member epoch "
+                f"({heartbeat.epoch}) than the "
+            )
             text += f"one known by the group coordinator ({found.epoch}). The member must abandon "
             return None, HeartbeatResult(
                 Code.FENCED_MEMBER_EPOCH, f"{text}all its partitions and rejoin."
             )
         return found, HeartbeatResult(Code.NONE)
 
-    def _unknown(self, said: Heartbeat) -> HeartbeatResult:
-        text = f"Member {said.member} is not a member of group {self.name}."
+    def _unknown(self, heartbeat: Heartbeat) -> HeartbeatResult:
+        text = f"Member {heartbeat.member} is not a member of group {self.name}."
         return HeartbeatResult(Code.UNKNOWN_MEMBER_ID, text)
 
     def _of_instance(self, instance: str | None) -> Reader | None:
@@ -162,25 +172,25 @@ class ConsumerGroup:
             return None
         return next((each for each in self.members.values() if each.instance == instance), None)
 
-    def _take_over(self, reader: Reader, said: Heartbeat) -> None:
-        if said.rebalance_s is not None and said.rebalance_s > 0:
-            reader.rebalance_s = said.rebalance_s
-        if said.assignor is not None:
-            reader.assignor = said.assignor
-        topics = reader.topics if said.topics is None else tuple(sorted(set(said.topics)))
+    def _take_over(self, reader: Reader, heartbeat: Heartbeat) -> None:
+        if heartbeat.rebalance_s is not None and heartbeat.rebalance_s > 0:
+            reader.rebalance_s = heartbeat.rebalance_s
+        if heartbeat.assignor is not None:
+            reader.assignor = heartbeat.assignor
+        topics = reader.topics if heartbeat.topics is None else tuple(sorted(set(heartbeat.topics)))
         if topics != reader.topics:
             reader.topics = topics
-            self._aimed_at = None
-        if said.reads is not None:
-            reader.leaving &= said.reads
+            self._target_topics = None
+        if heartbeat.reads is not None:
+            reader.leaving &= heartbeat.reads
 
-    def _aim(self) -> None:
+    def _update_target(self) -> None:
         """Compute a new target assignment if members or partitions of their topics have changed."""
         wanted = {topic for each in self.members.values() for topic in each.topics}
         there = {topic: tuple(self.numbers(topic)) for topic in wanted}
-        if there == self._aimed_at:
+        if there == self._target_topics:
             return
-        self._aimed_at = there
+        self._target_topics = there
         self.epoch += 1
         assign = _ranges if self.assignor == "range" else _evenly
         targets = assign(
@@ -191,44 +201,44 @@ class ConsumerGroup:
         for id, target in targets.items():
             self.members[id].target = target
 
-    def _told(
-        self, reader: Reader, said: Heartbeat, is_joining: bool, now_s: float
+    def _heartbeat_result(
+        self, reader: Reader, heartbeat: Heartbeat, is_joining: bool, now_s: float
     ) -> HeartbeatResult:
         if is_joining:
-            reader.told, reader.leaving = frozenset(), frozenset()
-        before = reader.told
-        gone = reader.told - reader.target
+            reader.assigned, reader.leaving = frozenset(), frozenset()
+        before = reader.assigned
+        gone = reader.assigned - reader.target
         if gone:
             reader.leaving |= gone
-            reader.left_s = now_s
-            reader.told &= reader.target
+            reader.revoke_requested_s = now_s
+            reader.assigned &= reader.target
         if not reader.leaving:
             taken: set[Partition] = set()
             for each in self.members.values():
                 if each is not reader:
-                    taken |= each.told | each.leaving
-            reader.told |= reader.target - taken
+                    taken |= each.assigned | each.leaving
+            reader.assigned |= reader.target - taken
             if reader.epoch != self.epoch:
                 reader.before, reader.epoch = reader.epoch, self.epoch
-        is_news = is_joining or reader.told != before or said.topics is not None
-        is_news = is_news or said.epoch != reader.epoch
+        is_news = is_joining or reader.assigned != before or heartbeat.topics is not None
+        is_news = is_news or heartbeat.epoch != reader.epoch
         return HeartbeatResult(
-            Code.NONE, None, reader.id, reader.epoch, reader.told if is_news else None
+            Code.NONE, None, reader.id, reader.epoch, reader.assigned if is_news else None
         )
 
-    def _left(self, said: Heartbeat) -> HeartbeatResult:
-        found = self.members.get(said.member) or self._of_instance(said.instance)
-        if found is None and said.epoch == _LEAVES_FOR_A_WHILE:
+    def _leave_result(self, heartbeat: Heartbeat) -> HeartbeatResult:
+        found = self.members.get(heartbeat.member) or self._of_instance(heartbeat.instance)
+        if found is None and heartbeat.epoch == _LEAVES_FOR_A_WHILE:
             return HeartbeatResult(
-                Code.UNKNOWN_MEMBER_ID, f"Instance id {said.instance} is unknown."
+                Code.UNKNOWN_MEMBER_ID, f"Instance id {heartbeat.instance} is unknown."
             )
         if found is None:
-            return self._unknown(said)
-        if said.epoch == _LEAVES_FOR_A_WHILE and found.instance is not None:
+            return self._unknown(heartbeat)
+        if heartbeat.epoch == _LEAVES_FOR_A_WHILE and found.instance is not None:
             found.epoch = _LEAVES_FOR_A_WHILE
         else:
             self._remove(found)
-        return HeartbeatResult(Code.NONE, None, found.id, said.epoch)
+        return HeartbeatResult(Code.NONE, None, found.id, heartbeat.epoch)
 
     def may_commit(self, member: str, epoch: int) -> int:
         """The error code for committing offsets as ``member`` with this epoch."""
@@ -251,16 +261,16 @@ class ConsumerGroup:
         """Remove members that sent no heartbeat or did not revoke partitions in time."""
         with self.lock:
             for each in list(self.members.values()):
-                is_silent = now_s - each.heard_s > SESSION_S
-                clings = each.leaving and now_s - each.left_s > each.rebalance_s
+                is_silent = now_s - each.last_heartbeat_s > SESSION_S
+                clings = each.leaving and now_s - each.revoke_requested_s > each.rebalance_s
                 if is_silent or clings:
                     self._remove(each)
 
     def _remove(self, reader: Reader) -> None:
         self.members.pop(reader.id, None)
-        self._aimed_at = None
+        self._target_topics = None
         if self.members:
-            self._aim()
+            self._update_target()
 
 
 Topics = Mapping[str, Sequence[str]]  # subscribed topics by member id

@@ -35,20 +35,22 @@ class CopyStore:
             if name.endswith(_ASIDE):
                 remove_tree(os.path.join(folder, name))
 
-    def place(self, *what: object) -> str:
+    def path_of(self, *what: object) -> str:
         """The path of the copy whose source ``what`` identifies, whether it exists or not."""
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])
 
     @staticmethod
-    def aside(place: str) -> str:
-        """The path at which to build a copy before ``keep``. Deletes an unfinished copy there."""
+    def temporary_path(place: str) -> str:
+        """The path at which to build a copy before ``install``. Deletes an unfinished copy
+        there.
+        """
         aside = place + _ASIDE
         if os.path.isdir(aside):
             remove_tree(aside)
         return aside
 
-    def keep(self, place: str) -> None:
+    def install(self, place: str) -> None:
         """Move a finished copy to ``place``."""
         self.remove(place)
         rename(place + _ASIDE, place)

@@ -85,7 +85,9 @@ def found_for(request: ClientRequest, body: Any, catalog: AuthorizedCatalog) -> 
         else:
             topic, name = catalog.topic(each.topic), _name(request.version, each.topic)
             unknown = Code.NONE if topic is not None else catalog.unknown(each.topic)
-        topics.append((name, [_asked(catalog, topic, part, unknown) for part in each.partitions]))
+        topics.append(
+            (name, [_decode_partition(catalog, topic, part, unknown) for part in each.partitions])
+        )
     wait_s = min(max(body.max_wait.total_seconds(), 0.0), _MOST_WAIT_S)
     return PendingFetch(
         topics,
@@ -96,7 +98,7 @@ def found_for(request: ClientRequest, body: Any, catalog: AuthorizedCatalog) -> 
     )
 
 
-def _asked(
+def _decode_partition(
     catalog: AuthorizedCatalog, topic: ServedTopic | None, part: Any, unknown: int
 ) -> PartitionRequest:
     found = catalog.partition(topic, part.partition)
@@ -143,14 +145,14 @@ def planned(waiting: PendingFetch) -> FetchPlan:
 
 
 def _part(
-    asked: PartitionRequest, left: int, is_committed: bool, is_first: bool
+    request: PartitionRequest, left: int, is_committed: bool, is_first: bool
 ) -> PartitionResponse:
-    of = asked.of
-    if asked.partition is None:
-        return PartitionResponse(of.partition, asked.unknown, aborted=())
+    of = request.of
+    if request.partition is None:
+        return PartitionResponse(of.partition, request.unknown, aborted=())
     for tries in range(1, _TRIES + 1):
         try:
-            log = asked.partition.log() if tries == 1 else asked.partition.again()
+            log = request.partition.log() if tries == 1 else request.partition.reread()
             wrong = epoch_error(log.epoch, max(getattr(of, "current_leader_epoch", -1), -1))
             if wrong:
                 return PartitionResponse(of.partition, wrong)
@@ -179,7 +181,7 @@ def _part(
         except SegmentMissing:  # already reported when the partition was read
             break
         except LogError as error:
-            asked.partition.report(error)
+            request.partition.report(error)
             break
     return PartitionResponse(of.partition, Code.KAFKA_STORAGE_ERROR)
 
@@ -205,7 +207,10 @@ def encode_fetched(request: ClientRequest, answer: FetchPlan) -> list[bytes | By
             head.append(_head_of(version, part))
             if part.stretch is not None:
                 stretch = part.stretch
-                out += [b"".join(head), stretch.made if stretch.made is not None else stretch]
+                out += [
+                    b"".join(head),
+                    stretch.converted if stretch.converted is not None else stretch,
+                ]
                 head = []
             if version >= _FLEXIBLE:
                 head.append(_tags_of(part))

@@ -112,7 +112,7 @@ class Files:
             at += len(part)
         return b"".join(parts)
 
-    def whole(self, segment: Segment, position: int, size: int) -> bytes:
+    def read_exact(self, segment: Segment, position: int, size: int) -> bytes:
         """Read exactly ``size`` bytes of a segment.
 
         Raises:
@@ -133,7 +133,7 @@ class Files:
         """
         if _is_object(segment) or isinstance(to, ssl.SSLSocket):
             while size > 0:
-                piece = self.whole(segment, position, min(size, _PIECE_BYTES))
+                piece = self.read_exact(segment, position, min(size, _PIECE_BYTES))
                 to.sendall(piece)
                 position, size = position + len(piece), size - len(piece)
             return

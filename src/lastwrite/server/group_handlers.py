@@ -92,7 +92,7 @@ def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
 
 def join_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = place.catalog.group_error(body.group_id)
-    if wrong or place.groups.known_newer(body.group_id) is not None:
+    if wrong or place.groups.consumer(body.group_id) is not None:
         return encode_answer(
             request,
             error_code=wrong or Code.INCONSISTENT_GROUP_PROTOCOL,
@@ -175,7 +175,7 @@ def sync_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
 
 
 def heartbeat(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
-    group = place.groups.known(body.group_id)
+    group = place.groups.classic(body.group_id)
     error = _member_error(place, body.group_id) or Code.UNKNOWN_MEMBER_ID
     if group is not None and error == Code.UNKNOWN_MEMBER_ID:
         instance = getattr(body, "group_instance_id", None)
@@ -188,7 +188,7 @@ def leave_group(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
     wrong = _member_error(place, body.group_id)
     if wrong:
         return encode_answer(request, error_code=wrong, members=())
-    group, now_s = place.groups.known(body.group_id), place.groups.now_s()
+    group, now_s = place.groups.classic(body.group_id), place.groups.now_s()
 
     def leave(member: str, instance: str | None) -> int:
         return Code.UNKNOWN_MEMBER_ID if group is None else group.leave(member, instance, now_s)
@@ -239,7 +239,7 @@ def _beaten(place: Coordinator, request: ClientRequest, body: Any) -> HeartbeatR
         return HeartbeatResult(Code.INVALID_REQUEST, wrong)
     if getattr(body, "subscribed_topic_regex", None):
         return HeartbeatResult(Code.INVALID_REQUEST, "Subscribing by pattern is not supported.")
-    classic = place.groups.known(body.group_id)
+    classic = place.groups.classic(body.group_id)
     if classic is not None and classic.members:
         return HeartbeatResult(
             Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic protocol."
@@ -253,7 +253,7 @@ def _beaten(place: Coordinator, request: ClientRequest, body: Any) -> HeartbeatR
             if each.topic_id is not None and (topic := place.catalog.of_id(each.topic_id.bytes))
             for number in each.partitions
         )
-    is_group = place.groups.known_newer(body.group_id) is not None
+    is_group = place.groups.consumer(body.group_id) is not None
     if body.member_epoch != 0 and not is_group:
         return HeartbeatResult(Code.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
     return place.groups.newer(body.group_id).beat(
@@ -325,7 +325,7 @@ def offset_commit(place: Coordinator, request: ClientRequest, body: Any) -> byte
         name, unknown = _named(place.catalog, request.version >= 10, topic)
         parts = []
         for each in topic.partitions:
-            error = denied or _refused(place.catalog, name, each) or unknown or wrong
+            error = denied or _commit_error(place.catalog, name, each) or unknown or wrong
             if not error and name is not None:
                 where = GroupPartition(body.group_id, name, each.partition_index)
                 epoch = getattr(each, "committed_leader_epoch", -1)
@@ -369,10 +369,10 @@ def _may_commit(place: Coordinator, request: ClientRequest, body: Any) -> int:
     if denied:
         return denied
     epoch = getattr(body, "generation_id_or_member_epoch", -1)
-    newer = place.groups.known_newer(body.group_id)
+    newer = place.groups.consumer(body.group_id)
     if newer is not None:
         return newer.may_commit(body.member_id, epoch)
-    is_known = place.groups.known(body.group_id) or body.group_id in place.offsets.groups()
+    is_known = place.groups.classic(body.group_id) or body.group_id in place.offsets.groups()
     if epoch >= 0 and not is_known:
         return Code.GROUP_ID_NOT_FOUND if request.version >= 9 else Code.ILLEGAL_GENERATION
     instance = getattr(body, "group_instance_id", None)
@@ -380,7 +380,7 @@ def _may_commit(place: Coordinator, request: ClientRequest, body: Any) -> int:
     return group.may_commit(body.member_id, instance, epoch, place.groups.now_s())
 
 
-def _refused(catalog: AuthorizedCatalog, name: str | None, asked: Any) -> int:
+def _commit_error(catalog: AuthorizedCatalog, name: str | None, asked: Any) -> int:
     if name is None:
         return Code.NONE
     unknown = _unknown(catalog, name, asked.partition_index)
@@ -429,7 +429,7 @@ def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes
 
 def _may_fetch(place: Coordinator, asked: Any) -> int:
     wrong = place.catalog.group_error(asked.group_id)
-    newer = place.groups.known_newer(asked.group_id)
+    newer = place.groups.consumer(asked.group_id)
     if wrong or newer is None or not hasattr(asked, "member_id"):  # the field exists from version 9
         return wrong
     return newer.may_fetch(asked.member_id, asked.member_epoch)
@@ -531,7 +531,7 @@ def _delete_group(place: Coordinator, name: str) -> int:
     wrong = place.catalog.group_error(name)
     if wrong or _state_of(place, name)[0] == GroupState.DEAD:
         return wrong or Code.GROUP_ID_NOT_FOUND
-    with place.groups.held(name) as (group, newer):
+    with place.groups.locked(name) as (group, newer):
         if group.members or newer.members:
             return Code.NON_EMPTY_GROUP
         return _take_away(place, [where for where, _ in place.offsets.of_group(name)])
@@ -586,7 +586,7 @@ def _delete_positions(
     place: Coordinator, name: str, asked: list[GroupPartition]
 ) -> tuple[int, dict[GroupPartition, int]]:
     """Delete committed offsets. Returns the group's error code, and one for each offset."""
-    with place.groups.held(name) as (group, newer):
+    with place.groups.locked(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
             return Code.NON_EMPTY_GROUP, {}
         read = group.subscribed()
@@ -643,10 +643,10 @@ def list_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
 
 def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, ClassicGroup | None]:
     """A group's state and protocol, and the group itself if it is classic and has members."""
-    group = place.groups.known(name)
+    group = place.groups.classic(name)
     if group is not None and group.members:
         return group.state, GroupKind(group.protocol_type or ""), group
-    newer = place.groups.known_newer(name)
+    newer = place.groups.consumer(name)
     if newer is not None:
         kind = GroupKind("consumer", True, newer.epoch, newer.epoch)
         return ("Stable" if newer.is_stable else "Reconciling"), kind, None
@@ -726,7 +726,7 @@ def consumer_group_describe(place: Coordinator, request: ClientRequest, body: An
     """Describe groups of KIP-848. A classic group is an error: clients then use DescribeGroups."""
     described = []
     for name in body.group_ids:
-        group = place.groups.known_newer(name)
+        group = place.groups.consumer(name)
         state, kind, _ = _state_of(place, name)
         found: dict[str, Any] = {
             "error_code": Code.NONE,
@@ -794,7 +794,7 @@ def _reader(place: Coordinator, request: ClientRequest, each: Reader) -> Any:
         client_host=each.host,
         subscribed_topic_names=each.topics,
         subscribed_topic_regex=None,
-        assignment=assigned(each.told),
+        assignment=assigned(each.assigned),
         target_assignment=assigned(each.target),
         member_type=1,
     )

@@ -99,7 +99,7 @@ class Member:
     session_s: float
     rebalance_s: float
     protocols: Protocols
-    heard_s: float
+    last_heartbeat_s: float
     assignment: bytes = b""
     has_joined: bool = False  # whether the member has joined the rebalance in progress
     waits: int = 0  # number of pending requests; while there are any, the session does not expire
@@ -126,19 +126,19 @@ class ClassicGroup:
 
     # ------------------------------------------------------------------ joining
 
-    def join(self, asked: JoinRequest, now_s: Callable[[], float]) -> JoinResponse:
+    def join(self, request: JoinRequest, now_s: Callable[[], float]) -> JoinResponse:
         """Join, and wait until all members have joined."""
         with self.changed:
             self.tick(now_s())
-            wrong = self._refused(asked)
+            wrong = self._join_error(request)
             if wrong:
-                return JoinResponse(wrong, member=asked.member)
-            member = self._member_of(asked, now_s())
+                return JoinResponse(wrong, member=request.member)
+            member = self._member_of(request, now_s())
             if isinstance(member, JoinResponse):
                 return member
-            is_same = list(member.protocols) == list(asked.protocols)
-            member.protocols, member.heard_s = asked.protocols, now_s()
-            member.session_s, member.rebalance_s = asked.session_s, asked.rebalance_s
+            is_same = list(member.protocols) == list(request.protocols)
+            member.protocols, member.last_heartbeat_s = request.protocols, now_s()
+            member.session_s, member.rebalance_s = request.session_s, request.rebalance_s
             is_new = not member.has_joined and member.assignment == b"" and self.generation == 0
             settled = self.state in (GroupState.STABLE, GroupState.COMPLETING)
             stays = self.state is GroupState.COMPLETING or member.id != self.leader
@@ -148,66 +148,66 @@ class ClassicGroup:
             member.has_joined = True
             return self._until_joined(member, now_s)
 
-    def _refused(self, asked: JoinRequest) -> int:
-        if not asked.group:
+    def _join_error(self, request: JoinRequest) -> int:
+        if not request.group:
             return Code.INVALID_GROUP_ID
-        if not _LEAST_SESSION_S <= asked.session_s <= _MOST_SESSION_S:
+        if not _LEAST_SESSION_S <= request.session_s <= _MOST_SESSION_S:
             return Code.INVALID_SESSION_TIMEOUT
-        if not asked.protocol_type or not asked.protocols:
+        if not request.protocol_type or not request.protocols:
             return Code.INCONSISTENT_GROUP_PROTOCOL
-        others = [each for each in self.members.values() if each.id != asked.member]
-        if asked.instance is not None:
-            others = [each for each in others if each.instance != asked.instance]
+        others = [each for each in self.members.values() if each.id != request.member]
+        if request.instance is not None:
+            others = [each for each in others if each.instance != request.instance]
         if others:
-            if asked.protocol_type != self.protocol_type:
+            if request.protocol_type != self.protocol_type:
                 return Code.INCONSISTENT_GROUP_PROTOCOL
             common = set.intersection(*({name for name, _ in each.protocols} for each in others))
-            if common.isdisjoint(name for name, _ in asked.protocols):
+            if common.isdisjoint(name for name, _ in request.protocols):
                 return Code.INCONSISTENT_GROUP_PROTOCOL
-        is_known = asked.member in self.members or asked.member in self.pending
+        is_known = request.member in self.members or request.member in self.pending
         if not is_known and len(self.members) + len(self.pending) >= _MOST_MEMBERS:
             return Code.GROUP_MAX_SIZE_REACHED
         return Code.NONE
 
-    def _member_of(self, asked: JoinRequest, now_s: float) -> Member | JoinResponse:
+    def _member_of(self, request: JoinRequest, now_s: float) -> Member | JoinResponse:
         """The requesting member, created if new, or an immediate response."""
-        before = self._of_instance(asked.instance)
-        if asked.member:
-            if before is not None and before.id != asked.member:
-                return JoinResponse(Code.FENCED_INSTANCE_ID, member=asked.member)
-            if asked.member in self.members:
-                return self.members[asked.member]
-            if self.pending.pop(asked.member, None) is None:
-                return JoinResponse(Code.UNKNOWN_MEMBER_ID, member=asked.member)
-            return self._added(asked, asked.member, now_s)
-        made = f"{asked.instance or asked.client}-{uuid.uuid4()}"
+        before = self._of_instance(request.instance)
+        if request.member:
+            if before is not None and before.id != request.member:
+                return JoinResponse(Code.FENCED_INSTANCE_ID, member=request.member)
+            if request.member in self.members:
+                return self.members[request.member]
+            if self.pending.pop(request.member, None) is None:
+                return JoinResponse(Code.UNKNOWN_MEMBER_ID, member=request.member)
+            return self._added(request, request.member, now_s)
+        made = f"{request.instance or request.client}-{uuid.uuid4()}"
         if before is not None:
-            return self._replaced(before, made, asked, now_s)
-        if asked.instance is None and asked.must_know_id:
-            self.pending[made] = now_s + asked.session_s
+            return self._replaced(before, made, request, now_s)
+        if request.instance is None and request.must_know_id:
+            self.pending[made] = now_s + request.session_s
             return JoinResponse(Code.MEMBER_ID_REQUIRED, member=made)
-        return self._added(asked, made, now_s)
+        return self._added(request, made, now_s)
 
-    def _added(self, asked: JoinRequest, id: str, now_s: float) -> Member:
+    def _added(self, request: JoinRequest, id: str, now_s: float) -> Member:
         member = Member(
             id,
-            asked.instance,
-            asked.client,
-            asked.host,
-            asked.session_s,
-            asked.rebalance_s,
-            asked.protocols,
+            request.instance,
+            request.client,
+            request.host,
+            request.session_s,
+            request.rebalance_s,
+            request.protocols,
             now_s,
         )
         self.members[id] = member
-        self.protocol_type = asked.protocol_type
+        self.protocol_type = request.protocol_type
         if self.leader is None:
             self.leader = id
         self._prepare(now_s)
         return member
 
     def _replaced(
-        self, before: Member, id: str, asked: JoinRequest, now_s: float
+        self, before: Member, id: str, request: JoinRequest, now_s: float
     ) -> Member | JoinResponse:
         """Replace a static member that rejoins with a new id.
 
@@ -218,18 +218,18 @@ class ClassicGroup:
         # Without KIP-814 the response names the old member id as the leader. The rejoining member
         # therefore does not assign partitions.
         told = self.leader or ""
-        before.id, before.heard_s, before.client = id, now_s, asked.client
+        before.id, before.last_heartbeat_s, before.client = id, now_s, request.client
         self.members[id] = before
         if was_leader:
             self.leader = id
         self.changed.notify_all()
-        is_same = list(before.protocols) == list(asked.protocols)
+        is_same = list(before.protocols) == list(request.protocols)
         if self.state is not GroupState.STABLE or not is_same:
             before.has_joined = False
             self._prepare(now_s)
             return before
         found = self._joined(before)
-        if was_leader and not asked.may_skip:
+        if was_leader and not request.may_skip:
             return found._replace(leader=told, members=())
         return found._replace(skips=was_leader)
 
@@ -262,7 +262,7 @@ class ClassicGroup:
                 self.tick(now_s())
         finally:
             member.waits -= 1
-            member.heard_s = now_s()
+            member.last_heartbeat_s = now_s()
 
     def _complete(self, now_s: float) -> None:
         """Complete the rebalance if all members have joined or the deadline has passed."""
@@ -335,11 +335,11 @@ class ClassicGroup:
             if wrong:
                 return SyncResponse(wrong)
             member, generation = self.members[asked[0]], self.generation
-            member.heard_s = now_s()
+            member.last_heartbeat_s = now_s()
             if self.state is GroupState.COMPLETING and member.id == self.leader:
                 for each in self.members.values():
                     each.assignment = assignments.get(each.id, b"")
-                    each.heard_s = now_s()
+                    each.last_heartbeat_s = now_s()
                 self.state = GroupState.STABLE
                 self.changed.notify_all()
             member.waits += 1
@@ -361,7 +361,7 @@ class ClassicGroup:
             wrong = self.is_member(member, instance, generation)
             if wrong:
                 return wrong
-            self.members[member].heard_s = now_s
+            self.members[member].last_heartbeat_s = now_s
             is_preparing = self.state is GroupState.PREPARING
             return Code.REBALANCE_IN_PROGRESS if is_preparing else Code.NONE
 
@@ -393,7 +393,7 @@ class ClassicGroup:
             wrong = self.is_member(member, instance, generation)
             if wrong:
                 return wrong
-            self.members[member].heard_s = now_s
+            self.members[member].last_heartbeat_s = now_s
             is_completing = self.state is GroupState.COMPLETING
             return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
 
@@ -429,7 +429,7 @@ class ClassicGroup:
         silent = [
             each
             for each in self.members.values()
-            if not each.waits and now_s - each.heard_s > each.session_s
+            if not each.waits and now_s - each.last_heartbeat_s > each.session_s
         ]
         for member in silent:
             self._remove(member)
@@ -476,7 +476,7 @@ class Groups:
                 found = self._newer[name] = ConsumerGroup(name, self._numbers)
             return found
 
-    def known_newer(self, name: str) -> ConsumerGroup | None:
+    def consumer(self, name: str) -> ConsumerGroup | None:
         """The KIP-848 group with this name. None if it is missing or has no members."""
         found = self._newer.get(name)
         return found if found is not None and found.members else None
@@ -491,7 +491,7 @@ class Groups:
                 found = self._groups[name] = ClassicGroup(name)
             return found
 
-    def known(self, name: str) -> ClassicGroup | None:
+    def classic(self, name: str) -> ClassicGroup | None:
         return self._groups.get(name)
 
     def kind_of(self, name: str) -> GroupKind | None:
@@ -504,7 +504,7 @@ class Groups:
         return None
 
     @contextmanager
-    def held(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
+    def locked(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
         """The group under both protocols. Both are locked, so no member can join or leave."""
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:

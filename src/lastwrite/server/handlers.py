@@ -115,7 +115,7 @@ def metadata(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
         asked = {
             (getattr(each, "topic_id", None), each.name): each for each in by_id or body.topics
         }
-        topics = [_wanted(catalog, request, each) for each in asked.values()]
+        topics = [_requested_topics(catalog, request, each) for each in asked.values()]
     told = getattr(body, "include_topic_authorized_operations", False)
     of_cluster = getattr(body, "include_cluster_authorized_operations", False)
     broker = part(
@@ -174,7 +174,9 @@ def _of_cluster(catalog: AuthorizedCatalog) -> int:
     return catalog.operations(ResourceType.CLUSTER, CLUSTER)
 
 
-def _wanted(catalog: AuthorizedCatalog, request: ClientRequest, asked: Any) -> dict[str, Any]:
+def _requested_topics(
+    catalog: AuthorizedCatalog, request: ClientRequest, asked: Any
+) -> dict[str, Any]:
     id = getattr(asked, "topic_id", None)
     if asked.name is None or id is not None:
         topic = None if id is None else catalog.of_id(id.bytes)
@@ -201,7 +203,7 @@ def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[
     try:
         id = uuid.UUID(bytes=topic.id)
     except LogError:  # the response has the error for each partition
-        id = topic.made_id
+        id = topic.derived_id
     return {
         "error_code": Code.NONE,
         "name": topic.name,
@@ -384,7 +386,7 @@ def _offset(
     if asked.timestamp < LATEST and request.version < _SINCE.get(asked.timestamp, _NEVER):
         return Code.UNSUPPORTED_VERSION, -1, -1, -1
     try:
-        log = found.fresh()
+        log = found.current()
         wrong = epoch_error(log.epoch, getattr(asked, "current_leader_epoch", -1))
         if wrong:
             return wrong, -1, -1, -1

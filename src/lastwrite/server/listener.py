@@ -87,13 +87,13 @@ class _Guest:
 
     host: str
     idle_s: float | None = None
-    has_asked: bool = False
+    has_requested: bool = False
 
     def overdue_s(self) -> float:
         """Seconds since the connection may be closed for another client. Negative if it may not."""
         if self.idle_s is None:
             return -1.0
-        return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_asked else _SILENT_S)
+        return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_requested else _SILENT_S)
 
 
 class Server:
@@ -110,18 +110,18 @@ class Server:
         metrics: ServerMetrics,
     ) -> None:
         self._listener = listener
-        self._door = door
-        self._place = place
+        self._security = door
+        self._context = place
         self._coordinator = coordinator
         self._files = files
         self._growth = ChangeNotifier()
         self._limits = limits
-        self._room = MemoryBudget(limits.work_bytes)
+        self._budget = MemoryBudget(limits.work_bytes)
         self._metrics = metrics
         self._lock = threading.Lock()
         self._open: dict[socket.socket, _Guest] = {}
         self._most_descriptors = open_files_limit() - reserved_descriptors()
-        self._told: dict[str, float] = {}
+        self._reported_s: dict[str, float] = {}
         self._is_closing = False
 
     def run(self) -> None:
@@ -141,12 +141,12 @@ class Server:
                 if not is_full:
                     self._open[connection] = _Guest(host)
             if is_full:
-                self._metrics.hung_up("full")
+                self._metrics.disconnected("full")
                 self._log_once("full", f"no more connections: {host} was disconnected")
                 connection.close()
                 continue
             threading.Thread(
-                target=self._converse, args=(connection, host), daemon=True, name="client"
+                target=self._serve_client, args=(connection, host), daemon=True, name="client"
             ).start()
 
     def _is_full(self, host: str) -> bool:
@@ -178,7 +178,7 @@ class Server:
                 return
             connection, guest = found
             guest.idle_s = None
-        self._metrics.hung_up("full")
+        self._metrics.disconnected("full")
         # Shut down the socket, not TLS. The connection's thread then reads the end of the stream,
         # and closes the connection.
         with contextlib.suppress(OSError):
@@ -197,20 +197,20 @@ class Server:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
-    def _converse(self, connection: socket.socket, host: str) -> None:
+    def _serve_client(self, connection: socket.socket, host: str) -> None:
         conversation: _ClientConnection | None = None
         request: ClientRequest | None = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_ROOM_BYTES)
             until = time.monotonic() + self._limits.known_s
-            connection, session = self._met(connection, host)
+            connection, session = self._accept(connection, host)
             guest = self._open[connection]
-            conversation = _ClientConnection(connection, self._limits, self._room)
+            conversation = _ClientConnection(connection, self._limits, self._budget)
             while True:
                 guest.idle_s = time.monotonic()
                 frame = conversation.frame(None if session.is_known else until)
-                guest.idle_s, guest.has_asked = None, True
+                guest.idle_s, guest.has_requested = None, True
                 if frame is None:
                     return
                 if session.takes_tokens:
@@ -225,16 +225,16 @@ class Server:
                     self._metrics.answered(request.name if request else "sasl_token", sent)
                 conversation.release()
                 if session.is_over:
-                    self._metrics.hung_up("refused")
-                    self._log_once(f"{host} refused", f"{host} was refused: {session.refused}")
+                    self._metrics.disconnected("refused")
+                    self._log_once(f"{host} refused", f"{host} was refused: {session.rejection}")
                     return
         except CorruptLog as error:
-            self._metrics.hung_up("protocol")
+            self._metrics.disconnected("protocol")
             begun = "" if conversation is None else conversation.detect_protocol()
             said_by = begun or (f"{request.client_id!r}, {error}" if request else str(error))
             self._log_once(f"{host} {begun}", f"{host} disconnected: {said_by}")
         except ssl.SSLError as error:
-            self._metrics.hung_up("protocol")
+            self._metrics.disconnected("protocol")
             why = (error.reason or "the connection broke").lower().replace("_", " ")
             self._log_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
@@ -242,7 +242,7 @@ class Server:
             # replaced
             pass
         except Exception as error:
-            self._metrics.hung_up("failed")
+            self._metrics.disconnected("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"
             self._log_once(what, f"{what} of {host} failed: {type(error).__name__}: {error}")
         finally:
@@ -252,7 +252,7 @@ class Server:
                 self._open.pop(connection, None)
             connection.close()
 
-    def _met(self, plain: socket.socket, host: str) -> tuple[socket.socket, Session]:
+    def _accept(self, plain: socket.socket, host: str) -> tuple[socket.socket, Session]:
         """The connection, wrapped in TLS if that is configured, and its session.
 
         Raises:
@@ -260,7 +260,7 @@ class Server:
         """
         plain.settimeout(self._limits.known_s)
         with self._lock:  # ``close`` has to find the wrapped socket in ``_open``
-            connection = self._door.secured(plain)
+            connection = self._security.secured(plain)
             self._open[connection] = self._open.pop(plain, _Guest(host))
         whose = None
         try:
@@ -272,14 +272,14 @@ class Server:
                 self._open.pop(connection, None)
             connection.close()
             raise
-        return connection, Session(self._door, host, whose)
+        return connection, Session(self._security, host, whose)
 
     def _answer(
         self, request: ClientRequest, session: Session, host: str
     ) -> list[bytes | ByteRange] | None:
         if request.name == "api_versions":
-            error = versions_error(self._place, request)
-            return [encode_versions(request, error, self._place.files.features())]
+            error = versions_error(self._context, request)
+            return [encode_versions(request, error, self._context.files.features())]
         return self.answer(request, session.client(), host)
 
     def answer(
@@ -291,13 +291,13 @@ class Server:
             CorruptLog: the request does not decode.
         """
         body = decode_body(request)
-        catalog = self._place.catalog.for_(client, request.name)
+        catalog = self._context.catalog.for_(client, request.name)
         if request.name == "fetch":
             return encode_fetched(request, self._fetched(request, body, catalog))
         if request.name in GROUP_HANDLERS:
             coordinator = replace(self._coordinator, catalog=catalog, client_host=f"/{host}")
             return [GROUP_HANDLERS[request.name](coordinator, request, body)]
-        answer = _ANSWERS[request.name](replace(self._place, catalog=catalog), request, body)
+        answer = _ANSWERS[request.name](replace(self._context, catalog=catalog), request, body)
         return None if answer is None else [answer]
 
     def _fetched(
@@ -326,11 +326,11 @@ class Server:
     def _log_once(self, what: str, text: str) -> None:
         """Report ``text``, at most once a minute for each ``what``."""
         now = time.monotonic()
-        if now - self._told.get(what, -60.0) >= 60.0:
-            if len(self._told) > 1000:
-                self._told.clear()
-            self._told[what] = now
-            self._metrics.tell(text)
+        if now - self._reported_s.get(what, -60.0) >= 60.0:
+            if len(self._reported_s) > 1000:
+                self._reported_s.clear()
+            self._reported_s[what] = now
+            self._metrics.notify(text)
 
 
 class _ClientConnection:
@@ -340,7 +340,7 @@ class _ClientConnection:
         self._socket = connection
         self._limits = limits
         self._room = room
-        self._held = 0
+        self._reserved_bytes = 0
         self._begin = b""
         self._ahead = b""
 
@@ -358,7 +358,7 @@ class _ClientConnection:
             CorruptLog: the size is invalid for a request.
             OSError: the connection broke or timed out.
         """
-        self._socket.settimeout(self._limits.idle_s if until is None else _left(until))
+        self._socket.settimeout(self._limits.idle_s if until is None else _seconds_left(until))
         self._ahead = self._ahead or self._socket.recv(_AHEAD_BYTES)
         if not self._ahead:
             return None
@@ -386,9 +386,9 @@ class _ClientConnection:
             if filled == len(room):
                 more = min(size - filled, len(room))
                 self._room.take(more, until)
-                self._held += more
+                self._reserved_bytes += more
                 room.extend(bytes(more))
-            self._socket.settimeout(_left(until))
+            self._socket.settimeout(_seconds_left(until))
             received = self._socket.recv_into(memoryview(room)[filled:])
             if not received:
                 raise ConnectionResetError
@@ -397,8 +397,8 @@ class _ClientConnection:
 
     def release(self) -> None:
         """Free the memory of the answered request."""
-        self._room.give(self._held)
-        self._held = 0
+        self._room.release(self._reserved_bytes)
+        self._reserved_bytes = 0
 
     def send(self, answer: list[bytes | ByteRange], files: Files) -> int:
         """Send a response after its size, and return the size."""
@@ -409,7 +409,7 @@ class _ClientConnection:
             if not isinstance(part, ByteRange):
                 joined += part
             elif part.size <= _JOINED_BYTES:
-                joined += files.whole(part.segment, part.position, part.size)
+                joined += files.read_exact(part.segment, part.position, part.size)
             else:
                 self._socket.sendall(joined)
                 joined.clear()
@@ -429,7 +429,7 @@ def _open_descriptors() -> int:
         return open_files_limit()
 
 
-def _left(until: float) -> float:
+def _seconds_left(until: float) -> float:
     """
     Raises:
         TimeoutError: no time is left.

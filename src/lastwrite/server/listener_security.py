@@ -38,40 +38,40 @@ class ReloadingFile(Generic[Made]):
     """A value read from files. It is read again when a file changes."""
 
     def __init__(
-        self, paths: tuple[str, ...], make: Callable[[], Made], tell: Callable[[str], None]
+        self, paths: tuple[str, ...], make: Callable[[], Made], notify: Callable[[str], None]
     ) -> None:
         self._paths = paths
         self._make = make
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
-        self._looked_s = time.monotonic()
-        self._state = self._seen()
-        self._made = make()
+        self._checked_s = time.monotonic()
+        self._state = self._identity()
+        self._value = make()
 
     def __call__(self) -> Made:
-        if time.monotonic() - self._looked_s > _LOOK_S and self._lock.acquire(blocking=False):
+        if time.monotonic() - self._checked_s > _LOOK_S and self._lock.acquire(blocking=False):
             try:
-                self._looked_s = time.monotonic()
-                state = self._seen()
+                self._checked_s = time.monotonic()
+                state = self._identity()
                 if state != self._state:
                     self._state = state
-                    self._again()
+                    self._reload()
             finally:
                 self._lock.release()
-        return self._made
+        return self._value
 
-    def _again(self) -> None:
+    def _reload(self) -> None:
         named = ", ".join(self._paths)
         try:
-            self._made = self._make()
+            self._value = self._make()
         except LogError as error:
-            self._tell(
+            self._notify(
                 f"{named}: the new file is invalid, and the previous one stays in use: {error}"
             )
         else:
-            self._tell(f"{named}: reloaded")
+            self._notify(f"{named}: reloaded")
 
-    def _seen(self) -> tuple[object, ...]:
+    def _identity(self) -> tuple[object, ...]:
         return tuple(state_of(path) for path in self._paths)
 
 
@@ -132,7 +132,7 @@ class ListenerSecurity:
     failed_delay_s: float = 0.0
 
     @property
-    def asks(self) -> bool:
+    def requires_sasl(self) -> bool:
         """Whether clients have to authenticate by SASL."""
         return bool(self.mechanisms)
 
@@ -142,7 +142,7 @@ class ListenerSecurity:
             return connection
         return self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
 
-    def known(self) -> Users:
+    def current_users(self) -> Users:
         """The current users."""
         return Users() if self.users is None else self.users()[0]
 
@@ -155,12 +155,14 @@ class ListenerSecurity:
         if self.users is None:
             return ClientIdentity(f"User:{user}" if user else ANONYMOUS, host, None)
         users, rights = self.users()
-        if self.asks and user not in users.users:
+        if self.requires_sasl and user not in users.users:
             return None
         return ClientIdentity(f"User:{user}" if user else ANONYMOUS, host, rights)
 
 
-def kept_users(path: str, tell: Callable[[str], None]) -> ReloadingFile[tuple[Users, AclTable]]:
+def reloading_users(
+    path: str, notify: Callable[[str], None]
+) -> ReloadingFile[tuple[Users, AclTable]]:
     """The users file, reloaded when it changes.
 
     Raises:
@@ -171,11 +173,11 @@ def kept_users(path: str, tell: Callable[[str], None]) -> ReloadingFile[tuple[Us
         users = read_users(path)
         return users, AclTable(users.rules)
 
-    return ReloadingFile((path,), made, tell)
+    return ReloadingFile((path,), made, notify)
 
 
-def kept_tls(
-    certificate: str, key: str, client_ca: str, tell: Callable[[str], None]
+def reloading_tls(
+    certificate: str, key: str, client_ca: str, notify: Callable[[str], None]
 ) -> ReloadingFile[ssl.SSLContext]:
     """The TLS context, reloaded when one of its files changes.
 
@@ -183,4 +185,4 @@ def kept_tls(
         InvalidConfig: a file cannot be read.
     """
     paths = tuple(each for each in (certificate, key, client_ca) if each)
-    return ReloadingFile(paths, lambda: tls_context(certificate, key, client_ca), tell)
+    return ReloadingFile(paths, lambda: tls_context(certificate, key, client_ca), notify)

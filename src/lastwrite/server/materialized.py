@@ -49,7 +49,7 @@ class CopyPolicy(NamedTuple):
     codec: Codec
     is_compacted: bool  # serve a compacted view of topics that are not compacted
     config: Mapping[str, object]  # settings of the compactions
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     dirty_ratio: float = 0.5
 
     def partition(
@@ -58,7 +58,7 @@ class CopyPolicy(NamedTuple):
         """The object that serves a partition of ``source``."""
         system = source.system
         assert isinstance(system, System)
-        found = ServedPartition(name, folder, files, self.tell, self.config)
+        found = ServedPartition(name, folder, files, self.notify, self.config)
         if system.name != SYSTEM:
             found = ConvertedPartition(name, folder, files, self, system.name)
         return CompactedPartition(found, files, self) if self.is_compacted else found
@@ -68,19 +68,19 @@ class MaterializedPartition(ServedPartition):
     """A partition that is served from a copy."""
 
     def __init__(self, name: TopicPartition, folder: str, files: Files, making: CopyPolicy) -> None:
-        super().__init__(name, folder, files, making.tell, making.config)
-        self._making = making
+        super().__init__(name, folder, files, making.notify, making.config)
+        self._policy = making
         self._job: Future[object] | None = None
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Copy a changed partition in the background. Returns whether a new copy is complete."""
         if self._log is None:
-            return super().look()
+            return super().refresh()
         job, self._job = self._job, None
         if job is None:
             if self.is_unchanged():
                 return False
-            job = self._making.threads.submit(self.again)
+            job = self._policy.threads.submit(self.reread)
         if not job.done():
             self._job = job
             return False
@@ -131,24 +131,24 @@ class ConvertedPartition(MaterializedPartition):
     def _copied(self) -> PartitionLog:
         (log,) = self._rows.logs_of(self.folder, is_compacted=True, config=self._config)
         self._log_gaps(log)
-        copies = self._making.copies
-        place = copies.place(_FORM, self._rows.name, self._making.codec.label, *_history(log))
+        copies = self._policy.copies
+        place = copies.path_of(_FORM, self._rows.name, self._policy.codec.label, *_history(log))
         folder = partition_address(place, SYSTEM, self.name.topic, self.name.partition)
         try:
-            fetch_batches(self._rows, log, folder, self._making.codec)
+            fetch_batches(self._rows, log, folder, self._policy.codec)
         except CommitConflict:
             raise
         except LogError:
             if not os.path.isdir(place):
                 raise
             copies.remove(place)  # the copy itself may be damaged
-            fetch_batches(self._rows, log, folder, self._making.codec)
+            fetch_batches(self._rows, log, folder, self._policy.codec)
         copies.used(place)
         return log_dir.read_partition(folder)
 
-    def seen(self) -> Hashable:
+    def state(self) -> Hashable:
         if is_partition(self.folder):
-            return self.seen_manifest()
+            return self.manifest_state()
         try:
             with os.scandir(self.folder) as entries:
                 return tuple(sorted((each.name, state_of(each.path)) for each in entries))
@@ -166,7 +166,7 @@ def _history(log: PartitionLog) -> tuple[object, ...]:
 class _Copy(NamedTuple):
     """A compacted copy. ``checkpoint`` is the cleaner checkpoint of its source."""
 
-    place: str
+    path: str
     log: PartitionLog
     checkpoint: int | None
 
@@ -190,7 +190,9 @@ class CompactedPartition(MaterializedPartition):
         self._inner = inner
         self._tail: dict[int, Hashable] = {}  # states of later closed segments by offset
         self._copy: _Copy | None = None
-        self._left_alone: Hashable = None  # state of the log when it was last served uncompacted
+        self._uncompacted_state: Hashable = (
+            None  # state of the log when it was last served uncompacted
+        )
 
     @property
     def epoch(self) -> int:
@@ -217,35 +219,35 @@ class CompactedPartition(MaterializedPartition):
         Raises:
             LogError: the log cannot be read, or the copy cannot be written.
         """
-        log = self._inner.again().log
+        log = self._inner.reread().log
         if max(log.checkpoint or 0, log.log_start) >= log.closed_end and log.checkpoint is not None:
             return log  # no copy is needed, because the log itself is compacted
-        if self._copy is not None and self._is_true(self._copy, log):
+        if self._copy is not None and self._is_valid(self._copy, log):
             served = composed(self._copy.log, log)
-            if self._dirty_ratio(served, self._copy.end) <= self._making.dirty_ratio:
-                self._making.copies.used(self._copy.place)
+            if self._dirty_ratio(served, self._copy.end) <= self._policy.dirty_ratio:
+                self._policy.copies.used(self._copy.path)
                 return served
         identity = tuple(map(_state_of, log.segments))
-        if identity == self._left_alone:
+        if identity == self._uncompacted_state:
             return log
         try:
-            self._copy, self._tail = self._made(log, identity), {}
+            self._copy, self._tail = self._create_copy(log, identity), {}
         except CommitConflict as error:  # the log changed meanwhile: the next poll retries
-            self._making.tell(f"{self.name} is served uncompacted for now: {error.problem}")
+            self._policy.notify(f"{self.name} is served uncompacted for now: {error.problem}")
             self._copy = None
             return log
         if self._copy is None:
-            self._left_alone = identity
+            self._uncompacted_state = identity
             return log
-        self._making.copies.used(self._copy.place)
+        self._policy.copies.used(self._copy.path)
         return composed(self._copy.log, log)
 
-    def seen(self) -> Hashable:
-        return self._inner.seen()
+    def state(self) -> Hashable:
+        return self._inner.state()
 
-    def _is_true(self, copy: _Copy, log: PartitionLog) -> bool:
+    def _is_valid(self, copy: _Copy, log: PartitionLog) -> bool:
         """Whether the copy exists, and the log was not compacted after it was created."""
-        is_there = os.path.isdir(copy.place)
+        is_there = os.path.isdir(copy.path)
         if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
             return False
         if is_archived(log.folder):  # a compaction of an archive also changes the checkpoint
@@ -262,15 +264,15 @@ class CompactedPartition(MaterializedPartition):
         behind = sum(each.size_bytes for each in served.segments if each.base_offset >= end)
         return behind / max(served.size_bytes, 1)
 
-    def _made(self, log: PartitionLog, identity: Hashable) -> _Copy | None:
+    def _create_copy(self, log: PartitionLog, identity: Hashable) -> _Copy | None:
         """Create a copy of the current log. None if the log is not to be compacted."""
-        copies, name = self._making.copies, self.name
-        place = copies.place(_FORM, "compacted", log.folder, log.checkpoint, identity)
+        copies, name = self._policy.copies, self.name
+        place = copies.path_of(_FORM, "compacted", log.folder, log.checkpoint, identity)
         if not os.path.isdir(place):
             report = compact(
                 log.folder,
-                to=copies.aside(place),
-                config={**self._making.config, "min.cleanable.dirty.ratio": 0},
+                to=copies.temporary_path(place),
+                config={**self._policy.config, "min.cleanable.dirty.ratio": 0},
                 topic_config=[(name.topic, "cleanup.policy", "compact")],
                 include_active=log.open_as is None,
                 memory=_MEMORY,
@@ -278,7 +280,7 @@ class CompactedPartition(MaterializedPartition):
             )
             found = report.partitions[0]
             if found.status is Status.SKIPPED:
-                self._making.tell(f"{name} is served uncompacted: {found.reason}")
+                self._policy.notify(f"{name} is served uncompacted: {found.reason}")
                 return None
             if found.status is Status.FAILED:
                 raise CommitConflict(found.reason or found.status, path=log.folder)
@@ -288,7 +290,7 @@ class CompactedPartition(MaterializedPartition):
                     path=log.folder,
                     remedy="serve the topic without --compacted",
                 )
-            copies.keep(place)
+            copies.install(place)
         (folder,) = find_partitions(place)
         return _Copy(place, log_dir.read_partition(folder), log.checkpoint)
 

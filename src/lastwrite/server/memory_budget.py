@@ -10,7 +10,7 @@ class MemoryBudget:
     """A budget of ``most_bytes``."""
 
     def __init__(self, most_bytes: int) -> None:
-        self._left = most_bytes
+        self._free_bytes = most_bytes
         self._changed = threading.Condition()
 
     def take(self, size: int, until: float) -> None:
@@ -20,14 +20,14 @@ class MemoryBudget:
             TimeoutError: not enough is free when time.monotonic is ``until``.
         """
         with self._changed:
-            while self._left < size:
+            while self._free_bytes < size:
                 left = until - time.monotonic()
                 if left <= 0:
                     raise TimeoutError("no memory is free for requests")
                 self._changed.wait(left)
-            self._left -= size
+            self._free_bytes -= size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         with self._changed:
-            self._left += size
+            self._free_bytes += size
             self._changed.notify_all()

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.cluster_state import ClusterState
-from lastwrite.kafka.network.messages import made, schema, skip_tags
+from lastwrite.kafka.network.messages import build_message, schema, skip_tags
 from lastwrite.kafka.network.size_limits import checked
 
 
@@ -156,7 +156,7 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
     """A response with header, without its size. Values unknown to the version are ignored."""
     module = answer_parts(request)
     name = _class_of(request.name) + "Response"
-    message = made(module, name, throttle_time=NO_TIME, **_kio_values(values))
+    message = build_message(module, name, throttle_time=NO_TIME, **_kio_values(values))
     body = io.BytesIO()
     writer: Any = _writer
     writer(type(message))(body, message)
@@ -165,7 +165,7 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
 
 def part(request: ClientRequest, of: str, /, **values: object) -> Any:
     """A structure of the response, by its class name. Values unknown to the version are ignored."""
-    return made(answer_parts(request), of, **_kio_values(values))
+    return build_message(answer_parts(request), of, **_kio_values(values))
 
 
 def answer_head(request: ClientRequest) -> bytes:

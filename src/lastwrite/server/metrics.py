@@ -17,10 +17,12 @@ from lastwrite.server.offsets import Offsets
 
 
 class ServerMetrics:
-    """The metrics of a server, in ``registry``, and its messages, through ``tell``. Thread-safe."""
+    """The metrics of a server, in ``registry``, and its messages, through ``notify``.
+    Thread-safe.
+    """
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self.notify = notify
         self.registry = CollectorRegistry()
 
         def counter(name: str, says: str, *labels: str) -> Counter:
@@ -47,7 +49,7 @@ class ServerMetrics:
         """Count record batches of ``size`` bytes."""
         self._records.labels(topic).inc(size)
 
-    def hung_up(self, why: str) -> None:
+    def disconnected(self, why: str) -> None:
         self._hangups.labels(why).inc()
 
     def watch(

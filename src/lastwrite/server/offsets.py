@@ -54,19 +54,19 @@ class Offsets:
             self._positions = OffsetCommits()
             self._positions.take(self._log.batches())
             self._sources: list[GroupPositions] = []
-            self._held = stack.pop_all()
+            self._stack = stack.pop_all()
 
     def close(self) -> None:
         """Release the folder to other servers."""
-        self._held.close()
+        self._stack.close()
 
     def of(self, place: GroupPartition) -> Commit | None:
-        return self._positions.known.get(place)
+        return self._positions.offsets.get(place)
 
     def of_group(self, group: str) -> list[tuple[GroupPartition, Commit]]:
         """All committed offsets of a group, by partition."""
         with self._lock:
-            found = [each for each in self._positions.known.items() if each[0].group == group]
+            found = [each for each in self._positions.offsets.items() if each[0].group == group]
         return sorted(found)
 
     @property
@@ -80,7 +80,7 @@ class Offsets:
 
     def groups(self) -> set[str]:
         with self._lock:
-            return {place.group for place in self._positions.known}
+            return {place.group for place in self._positions.offsets}
 
     def kind_of(self, group: str) -> GroupKind:
         """The protocol of a group, according to the files of the stopped broker."""
@@ -90,13 +90,13 @@ class Offsets:
     def is_unread(self, place: GroupPartition) -> bool:
         """Whether an unreadable record may be the newest commit for ``place``."""
         return any(
-            each.group in (None, place.group) and each.place in (None, place)
+            each.group in (None, place.group) and each.partition in (None, place)
             for each in self._positions.unread.values()
         ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[GroupPartition, Commit]], now_ms: int) -> None:
         """Add commits for partitions of groups that never had a commit in this log."""
-        here = self._positions.known.keys() | self._positions.gone
+        here = self._positions.offsets.keys() | self._positions.deleted
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
@@ -109,11 +109,11 @@ class Offsets:
         Topics for which ``is_served`` is false are skipped.
         """
         self._sources.append(source)
-        known, gone = self._positions.known, self._positions.gone
+        known, gone = self._positions.offsets, self._positions.deleted
         self._note(
             [
                 (place, commit)
-                for place, commit in source.known.items()
+                for place, commit in source.offsets.items()
                 if is_served(place.topic)
                 and place not in gone
                 and place not in source.expired

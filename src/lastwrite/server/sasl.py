@@ -98,15 +98,17 @@ class ScramExchange:
         self._is_known = False
         self._head = b""  # GS2 header of the client's first message; its last message repeats it
         self._nonce = ""
-        self._said = b""  # the client's first message without the GS2 header, and the response
+        self._auth_message = (
+            b""  # the client's first message without the GS2 header, and the response
+        )
 
     def authenticate(self, token: bytes) -> SaslStep:
         try:
             return self._first(token) if self._keys is None else self._last(token, self._keys)
         except ValueError as error:
-            raise self._refused() from error
+            raise self._failure() from error
 
-    def _refused(self) -> AuthenticationFailed:
+    def _failure(self) -> AuthenticationFailed:
         return AuthenticationFailed(
             "Authentication failed during authentication due to invalid credentials with SASL "
             f"mechanism {self._mechanism}"
@@ -114,15 +116,15 @@ class ScramExchange:
 
     def _first(self, token: bytes) -> SaslStep:
         binding, authorized, bare = token.split(b",", 2)
-        said = attributes(bare)
-        name, nonce = said.get("n", ""), said.get("r", "")
+        fields = attributes(bare)
+        name, nonce = fields.get("n", ""), fields.get("r", "")
         if binding not in (b"n", b"y") or not _NAME.fullmatch(name):
-            raise self._refused()
-        if not nonce or len(nonce) > _LONGEST_NONCE or "m" in said:
-            raise self._refused()
+            raise self._failure()
+        if not nonce or len(nonce) > _LONGEST_NONCE or "m" in fields:
+            raise self._failure()
         self._user = name.replace("=2C", ",").replace("=3D", "=")
         if authorized and authorized.removeprefix(b"a=").decode() != name:
-            raise self._refused()
+            raise self._failure()
         found = self._users().get(self._user)
         keys = None if found is None else found.scram.get(self._mechanism)
         self._is_known = keys is not None
@@ -130,22 +132,22 @@ class ScramExchange:
         self._nonce = nonce + secrets.token_urlsafe(24)
         self._head = binding + b"," + authorized + b","
         salt = base64.b64encode(self._keys.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={self._keys.turns}".encode()
-        self._said = bare + b"," + answer
+        answer = f"r={self._nonce},s={salt},i={self._keys.iterations}".encode()
+        self._auth_message = bare + b"," + answer
         return SaslStep(answer)
 
     def _last(self, token: bytes, keys: ScramKeys) -> SaslStep:
         bare, _, _ = token.rpartition(b",p=")
-        said = attributes(token)
-        signed = self._said + b"," + bare
-        proof = decode_base64(said.get("p", ""))
+        fields = attributes(token)
+        signed = self._auth_message + b"," + bare
+        proof = decode_base64(fields.get("p", ""))
         mask = keyed(self._hash, keys.stored_key, signed)
         shown = hashlib.new(self._hash, masked(proof, mask)).digest()
         is_right = hmac.compare_digest(shown, keys.stored_key)
-        is_ours = hmac.compare_digest(said.get("r", "").encode(), self._nonce.encode())
-        is_bound = decode_base64(said.get("c", "")) == self._head
+        is_ours = hmac.compare_digest(fields.get("r", "").encode(), self._nonce.encode())
+        is_bound = decode_base64(fields.get("c", "")) == self._head
         if not (is_right and is_ours and is_bound and self._is_known):
-            raise self._refused()
+            raise self._failure()
         signature = base64.b64encode(keyed(self._hash, keys.server_key, signed)).decode()
         return SaslStep(f"v={signature}".encode(), self._user)
 

@@ -31,14 +31,14 @@ from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.authorized_catalog import AuthorizedCatalog
 from lastwrite.server.catalog import Catalog, ServedSource, cluster_id_of
 from lastwrite.server.cluster_files import ClusterFiles
-from lastwrite.server.config_handlers import given_settings
+from lastwrite.server.config_handlers import configured_settings
 from lastwrite.server.copy_store import CopyStore
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
 from lastwrite.server.handlers import ServerContext, ServerIdentity
 from lastwrite.server.listener import ServeLimits, Server
-from lastwrite.server.listener_security import ListenerSecurity, kept_tls, kept_users
+from lastwrite.server.listener_security import ListenerSecurity, reloading_tls, reloading_users
 from lastwrite.server.materialized import CopyPolicy, MaterializedPartition
 from lastwrite.server.metrics import ServerMetrics
 from lastwrite.server.offsets import UNREAD_REMEDY, Offsets
@@ -54,11 +54,11 @@ _TICK_S = 1.0
 class RunningServer:
     """A running server. ``address`` is the ``HOST:PORT`` that clients connect to."""
 
-    def __init__(self, address: str, server: Server, catalog: Catalog, held: ExitStack) -> None:
+    def __init__(self, address: str, server: Server, catalog: Catalog, stack: ExitStack) -> None:
         self.address = address
         self.topics = catalog.names()
         self._server = server
-        self._held = held
+        self._stack = stack
         self._is_over = threading.Event()
 
     def run(self) -> None:
@@ -73,7 +73,7 @@ class RunningServer:
         if not self._is_over.is_set():
             self._is_over.set()
             self._server.close()
-            self._held.close()
+            self._stack.close()
 
     def is_over(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for the server to close. Returns whether it is closed."""
@@ -155,7 +155,7 @@ def serve(
     ]
     settings = serve_config(config)
     host, port = _bound(listen)
-    door = _door(settings, users, host, is_open, tell)
+    door = _security(settings, users, host, is_open, tell)
     with ExitStack() as stack:
         files = Files(_CACHE_BYTES if cache is None else parse_bytes(cache))
         stack.callback(files.close)
@@ -177,7 +177,7 @@ def serve(
         )
         catalog = Catalog(sources, names, files, making.partition, tell)
         stack.callback(catalog.close)
-        offsets.start_from(list(_brought(catalog)), time.time_ns() // 1_000_000)
+        offsets.start_from(list(_fetched_commits(catalog)), time.time_ns() // 1_000_000)
         _continue_groups(
             offsets,
             paths,
@@ -201,7 +201,7 @@ def serve(
                 identity,
                 KafkaSystem(told),
                 ClusterFiles(told.roots, metadata),
-                given_settings(config or {}, told.roots),
+                configured_settings(config or {}, told.roots),
             ),
             Coordinator(allowed, identity, groups, offsets),
             files,
@@ -259,12 +259,12 @@ def _tick(groups: Groups, serving: RunningServer) -> None:
         groups.tick()
 
 
-def _door(
+def _security(
     settings: ServeConfig,
     users: str | None,
     host: str,
     is_open: bool,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> ListenerSecurity:
     """The listener's security settings.
 
@@ -273,8 +273,8 @@ def _door(
             ``is_open`` is false.
     """
     is_near, has_tls = _is_loopback(host), bool(settings.certificate)
-    asks_for_password = users is not None and not settings.asks_for_certificate
-    is_known = has_tls and (asks_for_password or settings.asks_for_certificate)
+    asks_for_password = users is not None and not settings.requests_certificate
+    is_known = has_tls and (asks_for_password or settings.requests_certificate)
     if not (is_open or is_near or is_known):
         raise InvalidConfig(
             f"{host} can be reached from other machines: without TLS and users, anyone could read "
@@ -290,15 +290,15 @@ def _door(
     # without TLS, anyone who records the traffic can read the password that PLAIN sends
     offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
     return ListenerSecurity(
-        tls=kept_tls(
+        tls=reloading_tls(
             settings.certificate,
             settings.key,
-            settings.client_ca if settings.asks_for_certificate else "",
-            tell,
+            settings.client_ca if settings.requests_certificate else "",
+            notify,
         )
         if has_tls
         else None,
-        users=None if users is None else kept_users(users, tell),
+        users=None if users is None else reloading_users(users, notify),
         mechanisms=offered if asks_for_password else (),
         session_s=settings.session_ms / 1000,
         failed_delay_s=settings.failed_delay_ms / 1000,
@@ -359,7 +359,7 @@ def _continue_groups(
     paths: Sequence[str],
     is_served: Callable[[str], bool],
     settings: ServeConfig,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
     """Load the groups' committed offsets from ``__consumer_offsets`` of the Kafka log directories.
 
@@ -374,11 +374,11 @@ def _continue_groups(
         with suppress(NotALog):
             found = positions_in(path, retention)
             for each in found.unread:
-                tell(f"{each.words()}. {UNREAD_REMEDY}")
+                notify(f"{each.words()}. {UNREAD_REMEDY}")
             offsets.continue_from(found, is_served)
 
 
-def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
+def _fetched_commits(catalog: Catalog) -> list[tuple[Position, Commit]]:
     """The groups' committed offsets that ``fetch`` stored with the partitions of archives."""
     found: list[tuple[Position, Commit]] = []
     for name in catalog.names():

@@ -30,18 +30,18 @@ class Session:
     """The SASL state. ``certificate_of`` is the subject of the client certificate, if any."""
 
     def __init__(self, door: ListenerSecurity, host: str, certificate_of: str | None) -> None:
-        self._door = door
+        self._security = door
         self._host = host
         self._user = certificate_of
-        self._is_known = not door.asks
+        self._is_known = not door.requires_sasl
         self._mechanism: str | None = None
         self._proof: SaslExchange | None = None
-        self._has_asked_versions = False
+        self._has_requested_versions = False
         self._ends = 0.0  # time.monotonic at which the session expires; 0 if it never expires
         self._shown_s = 0.0
         self.takes_tokens = False
         self.is_over = False
-        self.refused = ""  # why authentication was refused, for the operator
+        self.rejection = ""  # why authentication was refused, for the operator
 
     @property
     def is_known(self) -> bool:
@@ -54,7 +54,7 @@ class Session:
         Raises:
             PermissionError: the user was removed.
         """
-        found = self._door.client(self._user, self._host)
+        found = self._security.client(self._user, self._host)
         if found is None:
             raise PermissionError
         return found
@@ -76,9 +76,9 @@ class Session:
             if self._ends and time.monotonic() > self._ends:
                 raise PermissionError
             return None
-        if request.name != "api_versions" or self._has_asked_versions:
+        if request.name != "api_versions" or self._has_requested_versions:
             raise CorruptLog(f"the client sent {request.name} before authentication", 0)
-        self._has_asked_versions = 0 <= request.version <= 5
+        self._has_requested_versions = 0 <= request.version <= 5
         return None
 
     def handle_raw_token(self, token: bytes) -> bytes:
@@ -95,21 +95,21 @@ class Session:
             return encode_answer(request, error_code=Code.ILLEGAL_SASL_STATE, mechanisms=())
         error = Code.NONE
         mechanism = body.mechanism
-        if mechanism not in self._door.mechanisms or self._has_other(mechanism):
+        if mechanism not in self._security.mechanisms or self._has_other(mechanism):
             error = Code.UNSUPPORTED_SASL_MECHANISM
-            self.is_over, self.refused = (
+            self.is_over, self.rejection = (
                 True,
                 "the client requested a SASL mechanism that is not enabled",
             )
         else:
             self._mechanism, self._shown_s = mechanism, time.monotonic()
-            self._proof = start_sasl(mechanism, lambda: self._door.known().users)
+            self._proof = start_sasl(mechanism, lambda: self._security.current_users().users)
             self.takes_tokens = request.version == 0
-        return encode_answer(request, error_code=error, mechanisms=self._door.mechanisms)
+        return encode_answer(request, error_code=error, mechanisms=self._security.mechanisms)
 
     def _may_begin(self) -> bool:
         """Whether authentication may start: at the beginning, or again if sessions expire."""
-        if not self._door.asks or self._proof is not None:
+        if not self._security.requires_sasl or self._proof is not None:
             return False
         if not self._is_known:
             return True
@@ -147,7 +147,7 @@ class Session:
             error_code=Code.NONE,
             error_message=None,
             auth_bytes=answer,
-            session_lifetime=timedelta(seconds=self._door.session_s if is_done else 0.0),
+            session_lifetime=timedelta(seconds=self._security.session_s if is_done else 0.0),
         )
 
     def _step(self, token: bytes) -> bytes:
@@ -163,14 +163,17 @@ class Session:
         if self._is_known and user != self._user:
             raise AuthenticationFailed("Cannot change principals during re-authentication")
         self._proof, self._user, self._is_known, self.takes_tokens = None, user, True, False
-        if self._door.session_s:
-            self._ends = time.monotonic() + self._door.session_s
+        if self._security.session_s:
+            self._ends = time.monotonic() + self._security.session_s
         return answer
 
     def _fail(self) -> None:
         """End the session, after a delay that slows down guessing."""
-        self.is_over, self.refused = True, f"the user or the password is wrong ({self._mechanism})"
-        time.sleep(self._door.failed_delay_s)
+        self.is_over, self.rejection = (
+            True,
+            f"the user or the password is wrong ({self._mechanism})",
+        )
+        time.sleep(self._security.failed_delay_s)
 
 
 def _body(request: ClientRequest) -> Any:

@@ -42,7 +42,7 @@ class ScramKeys(NamedTuple):
     """The values that a server stores to verify a password by SCRAM."""
 
     salt: bytes
-    turns: int
+    iterations: int
     stored_key: bytes
     server_key: bytes
 
@@ -163,9 +163,11 @@ def decode_users(text: str) -> Users:
     except (ValueError, RecursionError) as error:
         where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise _wrong(f"it is not JSON{where}") from error
-    said = _object(document, "it", {"users", "acls"})
-    users = {name: _user(each, f"user {name!r}") for name, each in _entries(said.get("users", {}))}
-    acls = said.get("acls", [])
+    fields = _object(document, "it", {"users", "acls"})
+    users = {
+        name: _user(each, f"user {name!r}") for name, each in _entries(fields.get("users", {}))
+    }
+    acls = fields.get("acls", [])
     if not isinstance(acls, list):
         raise _wrong('"acls" is not a list')
     return Users(users, tuple(_rule(each, f"rule {n}") for n, each in enumerate(acls, 1)))
@@ -190,21 +192,21 @@ def encode_users(users: Users) -> str:
 
 
 def _user(value: Any, what: str) -> User:
-    said = _object(value, what, set(MECHANISMS))
+    fields = _object(value, what, set(MECHANISMS))
     scram = {
-        kind: _keys(text, f"{kind} of {what}") for kind, text in said.items() if kind != "PLAIN"
+        kind: _keys(text, f"{kind} of {what}") for kind, text in fields.items() if kind != "PLAIN"
     }
-    return User(scram, _hash(said["PLAIN"], f"PLAIN of {what}") if "PLAIN" in said else None)
+    return User(scram, _hash(fields["PLAIN"], f"PLAIN of {what}") if "PLAIN" in fields else None)
 
 
 def _keys(value: Any, what: str) -> ScramKeys:
-    said = _fields(value, what, "iterations", "salt", "stored_key", "server_key")
-    turns = _number(said["iterations"], what, _LEAST_TURNS, _MOST_TURNS)
+    fields = _fields(value, what, "iterations", "salt", "stored_key", "server_key")
+    turns = _number(fields["iterations"], what, _LEAST_TURNS, _MOST_TURNS)
     keys = ScramKeys(
-        _bytes(said["salt"], what),
+        _bytes(fields["salt"], what),
         turns,
-        _bytes(said["stored_key"], what),
-        _bytes(said["server_key"], what),
+        _bytes(fields["stored_key"], what),
+        _bytes(fields["server_key"], what),
     )
     if len({len(keys.stored_key), len(keys.server_key), _size_for(what)}) != 1:
         raise _wrong(f"{what}: its keys must have {_size_for(what)} bytes")
@@ -216,32 +218,34 @@ def _size_for(what: str) -> int:
 
 
 def _hash(value: Any, what: str) -> SlowHash:
-    said = _fields(value, what, "n", "r", "p", "salt", "hash")
-    cost = _number(said["n"], what, 1 << 10, 1 << 20)
-    block, parallel = _number(said["r"], what, 1, 64), _number(said["p"], what, 1, 16)
+    fields = _fields(value, what, "n", "r", "p", "salt", "hash")
+    cost = _number(fields["n"], what, 1 << 10, 1 << 20)
+    block, parallel = _number(fields["r"], what, 1, 64), _number(fields["p"], what, 1, 16)
     if cost & (cost - 1) or 128 * cost * block >= _MOST_MEMORY:
         raise _wrong(f"{what}: n is not a power of two, or needs too much memory")
-    return SlowHash(_bytes(said["salt"], what), cost, block, parallel, _bytes(said["hash"], what))
+    return SlowHash(
+        _bytes(fields["salt"], what), cost, block, parallel, _bytes(fields["hash"], what)
+    )
 
 
 def _rule(value: Any, what: str) -> AclEntry:
-    said = _object(value, what, _RULE)
-    for name, text in said.items():
+    fields = _object(value, what, _RULE)
+    for name, text in fields.items():
         if not isinstance(text, str) or not text:
             raise _wrong(f"{what}: {name} is not a string")
     for name in ("principal", "operation", "resource", "name"):
-        if name not in said:
+        if name not in fields:
             raise _wrong(f"{what} has no {name}")
-    if not said["principal"].startswith("User:"):
+    if not fields["principal"].startswith("User:"):
         raise _wrong(f"{what}: its principal does not begin with User:")
     return AclEntry(
-        said["principal"],
-        Operation[_one_of(said["operation"], Operation.__members__, what)],
-        ResourceType[_one_of(said["resource"], ResourceType.__members__, what)],
-        said["name"],
-        _one_of(said.get("pattern", "LITERAL"), ("LITERAL", "PREFIXED"), what) == "PREFIXED",
-        _one_of(said.get("permission", "ALLOW"), ("ALLOW", "DENY"), what) == "ALLOW",
-        said.get("host", ANYWHERE),
+        fields["principal"],
+        Operation[_one_of(fields["operation"], Operation.__members__, what)],
+        ResourceType[_one_of(fields["resource"], ResourceType.__members__, what)],
+        fields["name"],
+        _one_of(fields.get("pattern", "LITERAL"), ("LITERAL", "PREFIXED"), what) == "PREFIXED",
+        _one_of(fields.get("permission", "ALLOW"), ("ALLOW", "DENY"), what) == "ALLOW",
+        fields.get("host", ANYWHERE),
     )
 
 
@@ -259,7 +263,7 @@ def _encode_rule(rule: AclEntry) -> dict[str, str]:
 
 def _encode_keys(keys: ScramKeys) -> str:
     return (
-        f"iterations={keys.turns},salt={_text(keys.salt)},"
+        f"iterations={keys.iterations},salt={_text(keys.salt)},"
         f"stored_key={_text(keys.stored_key)},server_key={_text(keys.server_key)}"
     )
 

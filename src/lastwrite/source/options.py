@@ -20,7 +20,7 @@ from typing import Any
 
 from lastwrite.commands.rows import is_compacted
 from lastwrite.config.stores import STORE_NAMES, is_of_stores
-from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, in_words_of
+from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, with_option_names
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
@@ -209,7 +209,7 @@ def _decoding(options: Mapping[str, str]) -> DecodingConfig:
             {name: options[shown] for name, shown in names.items() if shown in options}
         )
     except InvalidConfig as error:
-        raise in_words_of(error, SPARK_NAMES) from None
+        raise with_option_names(error, SPARK_NAMES) from None
 
 
 def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:

@@ -35,7 +35,7 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
         for log in system.logs_of(
             path,
             topics,
-            wants=lambda name: _is_wanted(system, name, options),
+            wants=lambda name: _is_requested(system, name, options),
             is_compacted=options.is_compacted,
             config=options.config,
         )
@@ -65,7 +65,7 @@ def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
     ]
 
 
-def _is_wanted(system: RowSystem, name: TopicPartition, options: SourceOptions) -> bool:
+def _is_requested(system: RowSystem, name: TopicPartition, options: SourceOptions) -> bool:
     return any(options.wants(each) for each in _called(system, name))
 
 
@@ -80,7 +80,7 @@ def chosen_logs(
     """
     found: dict[TopicPartition, PartitionLog] = {}
     for log in logs:
-        if not _is_wanted(system, log.name, options):
+        if not _is_requested(system, log.name, options):
             continue
         if log.name in found:
             raise InvalidConfig(

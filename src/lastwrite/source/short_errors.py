@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-from lastwrite.decoding.options import SPARK_NAMES, in_words_of
+from lastwrite.decoding.options import SPARK_NAMES, with_option_names
 from lastwrite.errors import BadValue, CorruptLog, LogError
 
 P = ParamSpec("P")
@@ -22,9 +22,9 @@ _REST = (
 )
 
 
-def _in_its_words(error: LogError) -> LogError:
+def _shorten(error: LogError) -> LogError:
     if isinstance(error, BadValue):
-        return in_words_of(error, SPARK_NAMES)
+        return with_option_names(error, SPARK_NAMES)
     if isinstance(error, CorruptLog) and _REST not in str(error):
         error.remedy = f"{error.remedy}; {_REST}" if error.remedy else _REST
     return error
@@ -38,7 +38,7 @@ def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
         try:
             return method(*args, **kwargs)
         except LogError as error:
-            raise _in_its_words(error).with_traceback(None) from None
+            raise _shorten(error).with_traceback(None) from None
 
     return short
 
@@ -51,6 +51,6 @@ def rows_with_short_errors(method: Callable[P, Iterator[T]]) -> Callable[P, Iter
         try:
             yield from method(*args, **kwargs)
         except LogError as error:
-            raise _in_its_words(error).with_traceback(None) from None
+            raise _shorten(error).with_traceback(None) from None
 
     return short

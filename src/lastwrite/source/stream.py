@@ -237,7 +237,7 @@ class _SparkStream(DataSourceStreamReader):
 
     def _lose(
         self,
-        words: str,
+        text: str,
         log: PartitionLog | None,
         remedy: str = (
             "restore the records, or set failOnDataLoss=false to read the remaining records"
@@ -246,10 +246,10 @@ class _SparkStream(DataSourceStreamReader):
         """Report missing records by an error, or by a warning if ``failOnDataLoss`` is false."""
         path = self._options.paths[0] if log is None else log.folder
         if self._options.fails_on_data_loss:
-            raise CommitConflict(words, path=path, remedy=remedy)
-        if words not in self._warned:
-            self._warned.add(words)
-            warnings.warn(f"{path}: {words}", stacklevel=2)
+            raise CommitConflict(text, path=path, remedy=remedy)
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"{path}: {text}", stacklevel=2)
 
 
 class StreamReader(_SparkStream, SupportsTriggerAvailableNow):

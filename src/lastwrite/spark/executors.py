@@ -54,30 +54,30 @@ class Executors:
         if self._is_here:
             return
         self._context: Any = context
-        self._stated = wanted_executors(spark.setting)
-        self._wanted = self._stated or 1
+        self._stated = requested_executors(spark.setting)
+        self._requested = self._stated or 1
         self._timeout_s = _seconds(spark.setting(TIMEOUT))
-        self._alone_since = self._looked = time.monotonic()
+        self._alone_since = self._checked_s = time.monotonic()
         self._noted = -_SECONDS_A_NOTE
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Report a missing executor, and cancel the job after the timeout. Call it regularly."""
         now = time.monotonic()
-        if self._is_here or self.error is not None or now - self._looked < _SECONDS_A_LOOK:
+        if self._is_here or self.error is not None or now - self._checked_s < _SECONDS_A_LOOK:
             return
-        self._looked = now
+        self._checked_s = now
         if self.count():
             self._alone_since = now
         elif now - self._alone_since >= self._timeout_s:
             self.error = EnvironmentUnfit(
                 f"the cluster started no executor within {self._timeout_s:.0f} s (0 of "
-                f"{self._wanted})",
+                f"{self._requested})",
                 remedy=_REMEDY,
             )
             self._cancel()
         elif now - self._noted >= _SECONDS_A_NOTE:
             self._noted = now
-            self._progress.note(f"waiting for executors (0 of {self._wanted})")
+            self._progress.note(f"waiting for executors (0 of {self._requested})")
 
     def count(self) -> int:
         """The number of executors that the cluster has started."""
@@ -104,7 +104,7 @@ class Executors:
                 since = now
             if count and (count >= self._stated > 0 or now - since >= _SECONDS_QUIET):
                 return
-            self.look()
+            self.check()
             if self.error is not None:
                 raise self.error
             time.sleep(_SECONDS_A_POLL)
@@ -134,7 +134,7 @@ def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
     return workers, max(1, each)
 
 
-def wanted_executors(setting: Callable[[str], str | None]) -> int:
+def requested_executors(setting: Callable[[str], str | None]) -> int:
     """The number of executors that the settings request.
 
     0 means that the settings have no number. A standalone cluster then starts as many as it can.

@@ -130,7 +130,7 @@ def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
         yield held
 
 
-def begin_whole(
+def begin_one_stage(
     runner: Runner,
     work: WholeWork,
     plans: Sequence[PartitionPlan],
@@ -144,13 +144,15 @@ def begin_whole(
     """
     weights = [_weight_of(plan) for plan in plans]
     task: Task[PartitionPlan, RewrittenPartition | FinishedPartition] = partial(
-        _take_whole, work, scratch, sum(weights)
+        _collect_one_stage, work, scratch, sum(weights)
     )
-    begun: PendingResult[list[Any]] = runner.begin_tasks("compact", task, plans, weights, progress)
-    return begun
+    pending: PendingResult[list[Any]] = runner.begin_tasks(
+        "compact", task, plans, weights, progress
+    )
+    return pending
 
 
-def _take_whole(
+def _collect_one_stage(
     work: WholeWork, scratch: ScratchShare | None, total: int, plans: Sequence[PartitionPlan]
 ) -> Iterator[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]:
     if scratch is None:
@@ -179,7 +181,7 @@ class FolderExchange:
     def __init__(self, runner: Runner, folders: ScratchFolders, whole_bytes: int = 0) -> None:
         self._runner = runner
         self._folders = folders
-        self.whole_bytes = whole_bytes
+        self.one_stage_bytes = whole_bytes
 
     @property
     def scratch(self) -> str:
@@ -196,27 +198,27 @@ class FolderExchange:
                 replace(unit, memory_scratch=memory, memory_bytes=memory_bytes * weight // total)
                 for unit, weight in zip(units, weights, strict=True)
             ]
-        begun = self._runner.begin_tasks("scan", scan_to_folder, units, weights, progress)
-        return begun.result()
+        pending = self._runner.begin_tasks("scan", scan_to_folder, units, weights, progress)
+        return pending.result()
 
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
     ) -> list[ElectionResult | FailedUnit[ElectUnit]]:
         weights = [unit.entry_bytes for unit in units]
-        begun = self._runner.begin_tasks("elect", elect_and_mark, units, weights, progress)
-        return begun.result()
+        pending = self._runner.begin_tasks("elect", elect_and_mark, units, weights, progress)
+        return pending.result()
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | FailedUnit[RewriteUnit]]:
         weights = [unit.cost for unit in units]
-        begun = self._runner.begin_tasks("rewrite", rewrite_staged, units, weights, progress)
-        return begun.result()
+        pending = self._runner.begin_tasks("rewrite", rewrite_staged, units, weights, progress)
+        return pending.result()
 
-    def begin_whole(
+    def begin_one_stage(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
     ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
-        return begin_whole(self._runner, work, plans, progress, self._folders.share)
+        return begin_one_stage(self._runner, work, plans, progress, self._folders.share)
 
     def keep(
         self,

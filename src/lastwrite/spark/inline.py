@@ -4,7 +4,7 @@ A command gets its runner from ``spark.use.runner_for``, by this rule:
 
 1. The caller decides, by passing a session or ``INLINE``, which means no Spark.
 2. Otherwise, work that changes nothing runs in this process if it takes less time than the start of
-   Spark (``place_of``). A command that only reads passes no bytes, and never starts Spark.
+   Spark (``choose_spark``). A command that only reads passes no bytes, and never starts Spark.
 3. All other work runs on Spark, including every change to a log, however small. If a worker dies,
    Spark replaces it, and the driver survives and can clean up. Deleting expired segments is not
    such work, so the daemon starts no Spark for it.
@@ -28,7 +28,7 @@ class Inline:
 INLINE = Inline()
 
 
-def place_of(
+def choose_spark(
     given: SparkSession | Inline | None, work_bytes: int = 0, spark_from_bytes: int = 1
 ) -> SparkSession | Inline | None:
     """Where to run work that reads ``work_bytes``; None means on a new session.

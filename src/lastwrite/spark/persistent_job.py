@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import PendingResult
 from lastwrite.spark.work import is_repeated
-from lastwrite.storage.task_queue import TaskQueue, Tasks, is_any_taken, is_shut
+from lastwrite.storage.task_queue import TaskQueue, Tasks, is_any_running, is_shut
 
 _IDLE_SECONDS = 60.0
 _SECONDS_A_LOOK = 0.25  # pause between two checks if no notification arrives
@@ -64,7 +64,7 @@ class PersistentJob:
     """The driver's side of the job. It creates its folder in ``parent``."""
 
     def __init__(self, parent: Path | None = None) -> None:
-        self._meeting = TaskQueue(parent)
+        self._queue = TaskQueue(parent)
         self._stages = 0
         self._tasks = 0
         self._job: Job | None = None
@@ -85,25 +85,25 @@ class PersistentJob:
         self._stages += 1
         names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]
         for name, call in zip(names, calls, strict=True):
-            self._meeting.submit(name, call)
-        self._see_to_job(owner, stage)
+            self._queue.submit(name, call)
+        self._ensure_job(owner, stage)
 
         def result() -> list[tuple[float, Any]]:
             answers: dict[str, tuple[float, Any]] = {}
             while True:
                 for name, weight in zip(names, weights, strict=True):
-                    answer = None if name in answers else self._meeting.answer(name)
+                    answer = None if name in answers else self._queue.answer(name)
                     if answer is not None:
                         answers[name] = pickle.loads(answer)
                         progress.advance(weight)
                 if len(answers) == len(names):
                     return [answers[name] for name in names]
-                self._see_to_job(owner, stage)
-                self._meeting.wait(_SECONDS_A_LOOK)
+                self._ensure_job(owner, stage)
+                self._queue.wait(_SECONDS_A_LOOK)
 
         return PendingResult(result, self._cancel)
 
-    def _see_to_job(self, owner: Owner, stage: str) -> None:
+    def _ensure_job(self, owner: Owner, stage: str) -> None:
         """Start a job if none runs. An earlier job may have failed, or ended without work."""
         if self._job is not None:
             owner.take_over(self._job, stage)
@@ -111,8 +111,8 @@ class PersistentJob:
                 self._job.result()
                 self._job = None
         if self._job is None:
-            self._meeting.open()
-            folder = self._meeting.folder
+            self._queue.open()
+            folder = self._queue.folder
             self._job = owner.begin_serving(lambda number: serve(folder, number))
             self._tasks = owner.workers
             owner.take_over(self._job, stage)
@@ -124,7 +124,7 @@ class PersistentJob:
 
     def end(self, patience_seconds: float = 0.0) -> None:
         """Let the tasks end, and wait at most ``patience_seconds``."""
-        self._meeting.end(self._tasks)
+        self._queue.end(self._tasks)
         give_up = time.monotonic() + patience_seconds
         while self._job and not self._job.has_ended and time.monotonic() < give_up:
             time.sleep(_SECONDS_TO_END)
@@ -137,14 +137,14 @@ def serve(folder: str, number: int) -> None:
     except FileNotFoundError:
         return
     with closing(tasks):
-        for name in tasks.own(tasks.look() or []) if is_repeated() else []:
+        for name in tasks.own(tasks.list_tasks() or []) if is_repeated() else []:
             _do(tasks, name)
         last = time.monotonic()
-        while (names := tasks.look()) is not None and not is_shut(names):
+        while (names := tasks.list_tasks()) is not None and not is_shut(names):
             taken = tasks.take(names)
             if taken is not None:
                 _do(tasks, taken)
-            if taken is not None or is_any_taken(names):
+            if taken is not None or is_any_running(names):
                 last = time.monotonic()
             if time.monotonic() - last > _IDLE_SECONDS:
                 tasks.shut()

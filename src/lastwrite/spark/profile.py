@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lastwrite.engine import profile
 from lastwrite.reports.compaction import StageFigures
-from lastwrite.storage.objects.address import asked
+from lastwrite.storage.objects.address import sent_requests
 from lastwrite.storage.objects.store import Requests
 
 
@@ -30,20 +30,20 @@ class TaskClock:
     """Measures the task that this process starts now, or a part of it."""
 
     def __init__(self) -> None:
-        self._taken = dict(profile.taken)
+        self._first_profile = dict(profile.taken)
         self._wall, self._cpu = time.perf_counter(), time.process_time()
-        self._asked = asked()
+        self._first_requests = sent_requests()
 
-    def taken(self) -> TaskProfile:
+    def measure(self) -> TaskProfile:
         return TaskProfile(
             time.perf_counter() - self._wall,
             time.process_time() - self._cpu,
             {
-                name: seconds - self._taken.get(name, 0.0)
+                name: seconds - self._first_profile.get(name, 0.0)
                 for name, seconds in profile.taken.items()
-                if seconds != self._taken.get(name)
+                if seconds != self._first_profile.get(name)
             },
-            asked() - self._asked,
+            sent_requests() - self._first_requests,
         )
 
 

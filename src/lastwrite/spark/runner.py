@@ -50,14 +50,14 @@ _Answer: TypeAlias = tuple[list[Any], TaskProfile]
 _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
-def seen_from_here(answer: T) -> T:
+def explain_worker_errors(answer: T) -> T:
     """The answer of a worker in a cluster, with its errors explained for this machine.
 
     The error then states that the worker cannot see a path that exists here, or that the error
     happened on a worker. An error replaces a result (``FailedUnit``), or is a field of the result.
     """
     error = getattr(answer, "error", None)
-    if error is None or (seen := _as_seen_from_here(error)) is error:
+    if error is None or (seen := _explain_worker_error(error)) is error:
         return answer
     if isinstance(answer, FinishedPartition):
         return cast("T", replace(answer, error=seen, report=failed(answer.report, seen)))
@@ -66,7 +66,7 @@ def seen_from_here(answer: T) -> T:
     return answer
 
 
-def _as_seen_from_here(error: Exception) -> Exception:
+def _explain_worker_error(error: Exception) -> Exception:
     path = None
     gone = ("another program deleted", "vanished")
     if isinstance(error, CommitConflict) and any(words in error.problem for words in gone):
@@ -141,13 +141,19 @@ class SparkRunner(Runner):
             for places, (results, _) in zip(tasks, answers, strict=True):
                 found.update(zip(places, results, strict=True))
             results = [found[i] for i in range(len(units))]
-            return results if self.is_here else list(map(seen_from_here, results))
+            return results if self.is_here else list(map(explain_worker_errors, results))
 
         run: _Run = partial(_run_batch, task)
-        assert self.context is not None  # ``_stands`` is only correct after the context exists
+        assert (
+            self.context is not None
+        )  # ``_uses_persistent_job`` is only correct after the context exists
         stage = _Stage(name, run, batches, sizes, progress)
-        begun = self._begin_standing(stage) if self._stands else self._begin_batches(stage)
-        return begun.then(made)
+        pending = (
+            self._begin_persistent(stage)
+            if self._uses_persistent_job
+            else self._begin_batches(stage)
+        )
+        return pending.then(made)
 
     def _begin_batches(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
         """Run one task per batch. The result is the duration in seconds, and the answers."""
@@ -160,7 +166,7 @@ class SparkRunner(Runner):
         job = self._begin_job(stage.name, act, stage.progress, stage.sizes)
         return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
-    def _begin_standing(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
+    def _begin_persistent(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
         """As ``_begin_batches``, but in the tasks of the persistent job."""
         from pyspark import cloudpickle
 
@@ -168,14 +174,14 @@ class SparkRunner(Runner):
         standing: PersistentJob = self.spark.start_job()
         pack_up: Callable[[Any], bytes] = cloudpickle.dumps
         calls = [pack_up(partial(stage.run, batch)) for batch in stage.batches]
-        begun = standing.begin(self, stage.name, calls, stage.sizes, stage.progress)
+        transaction = standing.begin(self, stage.name, calls, stage.sizes, stage.progress)
 
         def result() -> tuple[float, list[_Answer]]:
-            answers = begun.result()
+            answers = transaction.result()
             return max(ended for ended, _ in answers) - began, [answer for _, answer in answers]
 
         def cancel() -> None:
-            begun.cancel()
+            transaction.cancel()
             self.spark.stop_job()
 
         return PendingResult(result, cancel)
@@ -192,11 +198,11 @@ class SparkRunner(Runner):
     def take_over(self, job: Job, stage: str) -> None:
         assert isinstance(job, _SparkJob)
         with self._lock:
-            self._refuse_cancelled()
+            self._check_not_cancelled()
             job.runner, job.name = self, stage
             self._groups.add(job.group)
 
-    def _refuse_cancelled(self) -> None:
+    def _check_not_cancelled(self) -> None:
         if self.is_cancelled:
             raise LogError("the work was stopped", remedy=_STOPPED)
 
@@ -236,7 +242,7 @@ class SparkRunner(Runner):
         group = f"lastwrite: {name} {secrets.token_hex(4)}"
         executors = Executors(self.spark, context, progress, lambda: self.cancel_groups([group]))
         with self._lock:
-            self._refuse_cancelled()
+            self._check_not_cancelled()
             self._groups.add(group)
         job: _SparkJob[T] = _SparkJob(self, name, group, executors)
         try:
@@ -255,14 +261,14 @@ class SparkRunner(Runner):
         return job
 
     @property
-    def _stands(self) -> bool:
+    def _uses_persistent_job(self) -> bool:
         """Whether one persistent job serves all stages."""
         return self.spark.is_ours and self.is_here
 
     @property
-    def whole_bytes(self) -> int:
-        """As ``Exchange.whole_bytes``."""
-        return _WHOLE_STANDING_BYTES if self._stands else _WHOLE_BYTES
+    def one_stage_bytes(self) -> int:
+        """As ``Exchange.one_stage_bytes``."""
+        return _WHOLE_STANDING_BYTES if self._uses_persistent_job else _WHOLE_BYTES
 
     @property
     def is_alive(self) -> bool:
@@ -319,7 +325,7 @@ class SparkRunner(Runner):
         total = sum(task_bytes)
         while not wait([outcome], 0.25).done:
             with contextlib.suppress(Exception):  # ``result`` raises the error
-                executors.look()
+                executors.check()
                 tracker = context.statusTracker()
                 finished = 0
                 for job in tracker.getJobIdsForGroup(group) if total else ():
@@ -377,7 +383,7 @@ class _SparkJob(Generic[T]):
             if runner.is_cancelled:
                 raise LogError("the work was stopped", remedy=_STOPPED) from error
             raise spark_error(
-                self.name, error, runner.spark.death(error), memory_kill_since(self._kills)
+                self.name, error, runner.spark.find_death(error), memory_kill_since(self._kills)
             ) from error
         finally:
             runner.forget(self.group)
@@ -397,7 +403,7 @@ def _run_batch(task: Task[U, R], units: Sequence[U]) -> _Answer:
     clock = TaskClock()
     done = list(task(units))
     settle()
-    return done, clock.taken()
+    return done, clock.measure()
 
 
 def _run_in_group(

@@ -126,7 +126,7 @@ class SparkProvider(Protocol):
         """End the persistent job, if there is one, because other jobs need the workers."""
         ...
 
-    def death(self, error: Exception) -> JvmDeath | None:
+    def find_death(self, error: Exception) -> JvmDeath | None:
         """How the JVM ended, if ``error`` means that it does not respond.
 
         None means that the JVM is alive, or that its state is unknown.
@@ -160,7 +160,7 @@ class GivenSpark:
     def stop_job(self) -> None:
         """Do nothing: there is no persistent job."""
 
-    def death(self, error: Exception) -> JvmDeath | None:
+    def find_death(self, error: Exception) -> JvmDeath | None:
         return _SILENT if _is_silence(error) else None
 
 
@@ -176,7 +176,7 @@ class OwnSpark:
         self._gateway: Any = None  # gateway to a JVM that has no other users
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
-        self._standing: PersistentJob | None = None
+        self._persistent_job: PersistentJob | None = None
         self._is_waited_for = threading.Event()
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
         self._starting.start()
@@ -208,10 +208,10 @@ class OwnSpark:
         found: str | None = self.context.getConf().get(name, None)
         return found
 
-    def death(self, error: Exception) -> JvmDeath | None:
+    def find_death(self, error: Exception) -> JvmDeath | None:
         if not _is_silence(error):
             return None
-        return (self._boot.jvm.death() if self._boot is not None else None) or _SILENT
+        return (self._boot.jvm.find_death() if self._boot is not None else None) or _SILENT
 
     def _start(self) -> None:
         try:
@@ -236,7 +236,7 @@ class OwnSpark:
         except EnvironmentUnfit as error:
             self._error = error
         except Exception as error:
-            death = self.death(error)
+            death = self.find_death(error)
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
             self._error = (
                 EnvironmentUnfit(f"Spark did not start: {first}", remedy="run lastwrite doctor")
@@ -251,7 +251,7 @@ class OwnSpark:
         try:
             gateway = self._boot.jvm.gateway()
         except EnvironmentUnfit:
-            death = self._boot.jvm.death()
+            death = self._boot.jvm.find_death()
             if self._boot.is_ended or (death is not None and death.for_memory):
                 raise
             self._boot.close()
@@ -324,7 +324,7 @@ class OwnSpark:
             return False
         return not is_stopped and (self._boot is None or self._boot.folder.is_dir())
 
-    def step_aside(self) -> None:
+    def hide(self) -> None:
         """Hide this Spark from PySpark, so that the caller's next session is a new one."""
         from pyspark import SparkContext
 
@@ -343,12 +343,12 @@ class OwnSpark:
         return True
 
     def start_job(self) -> PersistentJob:
-        if self._standing is None:
-            self._standing = PersistentJob(None if self._boot is None else self._boot.folder)
-        return self._standing
+        if self._persistent_job is None:
+            self._persistent_job = PersistentJob(None if self._boot is None else self._boot.folder)
+        return self._persistent_job
 
     def stop_job(self, patience_seconds: float = 0.0) -> None:
-        standing, self._standing = self._standing, None
+        standing, self._persistent_job = self._persistent_job, None
         if standing is not None:
             standing.end(patience_seconds)
 
@@ -455,19 +455,19 @@ _ahead: Boot | None = None
 def start_ahead(
     master: str,
     conf: Mapping[str, str],
-    say: Callable[[str], None],
+    note: Callable[[str], None],
     system: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Start the processes for a session on ``master``, before the rest of the program is imported.
 
     Only for a program that does nothing else, because it may be forked. The next ``OwnSpark`` uses
-    the processes, and reports their errors. ``say`` is called before kernels are compiled.
+    the processes, and reports their errors. ``note`` is called before kernels are compiled.
     ``system`` returns the system whose logs will be compacted; it is called only if needed.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
-            _ahead = Boot(system, forks=True, say=say)
+            _ahead = Boot(system, forks=True, note=note)
 
 
 def _take_ahead(system: str | None) -> Boot | None:

@@ -7,7 +7,8 @@ a call needs another ``master``, ``conf``, environment or working folder, or if 
 started a session. Forks of the process do not use it. PySpark does not see it, so the caller's
 session is a different one.
 
-A process can have only one such Spark, so each thread that needs it waits for it with ``turn``.
+A process can have only one such Spark, so each thread that needs it waits for it with
+``exclusive``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _of_parents: list[Any] = []
 
 
 @contextlib.contextmanager
-def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
+def exclusive(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
     """Wait until no other thread uses the shared Spark. ``progress`` reports the wait.
 
     Raises:
@@ -76,7 +77,7 @@ def park(spark: OwnSpark, master: str, conf: Mapping[str, str]) -> bool:
     global _parked
     if not spark.can_wait:
         return False
-    spark.step_aside()
+    spark.hide()
     end()  # end the Spark that a call in another thread has parked
     timer = threading.Timer(SECONDS_PARKED, end)
     timer.daemon = True
@@ -118,7 +119,7 @@ def _key(master: str, conf: Mapping[str, str]) -> Any:
     return master, dict(conf), folder, dict(os.environ)
 
 
-def _leave_alone() -> None:
+def _forget_parked() -> None:
     """Forget the parked Spark in a fork of the process."""
     global _parked, _lock, _turn, _has_daemon
     _lock, _turn, _has_daemon = threading.Lock(), threading.RLock(), False
@@ -126,4 +127,4 @@ def _leave_alone() -> None:
     _parked = None
 
 
-os.register_at_fork(after_in_child=_leave_alone)
+os.register_at_fork(after_in_child=_forget_parked)

@@ -42,9 +42,9 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
-from lastwrite.spark.folder_exchange import begin_whole
+from lastwrite.spark.folder_exchange import begin_one_stage
 from lastwrite.spark.profile import StageProfile, TaskClock
-from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
+from lastwrite.spark.runner import SparkRunner, explain_worker_errors, pack
 from lastwrite.spark.work import guarded
 from lastwrite.spark.worker import settle
 
@@ -58,10 +58,10 @@ class ShuffleExchange:
     scratch = ""
 
     def __init__(self, runner: SparkRunner, whole_bytes: int) -> None:
-        self.whole_bytes = whole_bytes
+        self.one_stage_bytes = whole_bytes
         self._context = runner.context
         self._runner = runner
-        self._kept: list[RDD[Any]] = []
+        self._persisted: list[RDD[Any]] = []
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
@@ -105,7 +105,7 @@ class ShuffleExchange:
 
         if not units:
             return []
-        moved = self._kept[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
+        moved = self._persisted[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("elect", moved, elect_task, sum(weights), progress)
         return [found.get(n, ElectionResult(unit.partition, 0, {})) for n, unit in enumerate(units)]
 
@@ -156,15 +156,19 @@ class ShuffleExchange:
             [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
         # there is only one RDD if no record has a key: then there was no election
-        made = self._kept[0] if len(self._kept) == 1 else self._kept[0].union(self._kept[-1])
+        made = (
+            self._persisted[0]
+            if len(self._persisted) == 1
+            else self._persisted[0].union(self._persisted[-1])
+        )
         moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
         return [found[n] for n in range(len(units))]
 
-    def begin_whole(
+    def begin_one_stage(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
     ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
-        return begin_whole(self._runner, work, plans, progress)
+        return begin_one_stage(self._runner, work, plans, progress)
 
     def keep(
         self,
@@ -216,7 +220,7 @@ class ShuffleExchange:
         asked = self._context.parallelize(
             [(task_of[n], (n, "unit", -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
-        made = self._context.union([asked, *(kept.flatMap(address) for kept in self._kept)])
+        made = self._context.union([asked, *(kept.flatMap(address) for kept in self._persisted)])
         moved = made.partitionBy(len(tasks), lambda task: int(task))
         answers = self._collect("keep", moved, keep_task, sum(weights), progress)
         return [answers[n] for n in range(len(units))]
@@ -248,11 +252,11 @@ class ShuffleExchange:
             clock = TaskClock()
             yield from task(rows)
             settle()
-            yield "profile", clock.taken()
+            yield "profile", clock.measure()
 
         progress.stage(name, total)
         kept = asked.mapPartitions(clocked).persist(StorageLevel.DISK_ONLY)
-        self._kept.append(kept)
+        self._persisted.append(kept)
         told = kept.filter(lambda row: row[0] in ("result", "profile"))
         begin = time.perf_counter()
         rows = self._runner.run_job(name, lambda _: told.collect(), progress)
@@ -265,14 +269,14 @@ class ShuffleExchange:
         return (
             found
             if self._runner.is_here
-            else {n: seen_from_here(answer) for n, answer in found.items()}
+            else {n: explain_worker_errors(answer) for n, answer in found.items()}
         )
 
     def clear(self) -> None:
-        for kept in self._kept:
+        for kept in self._persisted:
             with contextlib.suppress(Exception):  # if the JVM has ended, there are no rows to free
                 kept.unpersist()
-        self._kept = []
+        self._persisted = []
 
     def close(self) -> None:
         self.clear()

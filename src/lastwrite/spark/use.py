@@ -73,7 +73,7 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
     runner = cast("SparkRunner", runner)
     usual = "folder" if local_workers(runner.spark.master) else "shuffle"
     asked = runner.spark.setting("spark.lastwrite.exchange")
-    chosen, whole_bytes = asked or usual, 0 if asked else runner.whole_bytes
+    chosen, whole_bytes = asked or usual, 0 if asked else runner.one_stage_bytes
     if chosen == "shuffle":
         return ShuffleExchange(runner, whole_bytes)
     if chosen == "folder":
@@ -131,7 +131,7 @@ def runner_for(
     from lastwrite.spark.executors import worker_count
     from lastwrite.spark.runner import SparkRunner
     from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
-    from lastwrite.spark.session_pool import park, take, turn
+    from lastwrite.spark.session_pool import exclusive, park, take
 
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
@@ -146,7 +146,7 @@ def runner_for(
     # Checked before Spark is started.
     workers = local_workers(master) or 0
     plan_memory(memory, workers) if workers else plan_executor_memory(memory, 1)
-    with turn(progress, is_daemon=is_daemon):
+    with exclusive(progress, is_daemon=is_daemon):
         own = take(master, conf)
         if own is None:
             progress.note("starting Spark")
@@ -178,9 +178,9 @@ def sql_session(
         yield spark
         return
     from lastwrite.spark.session import OwnSpark
-    from lastwrite.spark.session_pool import take, turn
+    from lastwrite.spark.session_pool import exclusive, take
 
-    with turn(progress):
+    with exclusive(progress):
         own = take(master, conf) or OwnSpark(master, conf)
         try:
             own.stop_job()

@@ -37,7 +37,7 @@ class Runner(Protocol):
         """Whether the runner accepts more work."""
         ...
 
-    def asked(self) -> Requests:
+    def sent_requests(self) -> Requests:
         """The object-store requests of tasks in other processes, so far."""
         return sum((stage.requests for stage in [*self.profile.values()]), Requests())
 
@@ -104,7 +104,7 @@ class InlineRunner(Runner):
     def __init__(self) -> None:
         self.profile: dict[str, StageProfile] = {}
 
-    def asked(self) -> Requests:
+    def sent_requests(self) -> Requests:
         """No requests: all tasks run in this process."""
         return Requests()
 
@@ -125,6 +125,6 @@ class InlineRunner(Runner):
         for result, weight in zip(task(units), weights, strict=True):
             results.append(result)
             progress.advance(weight)
-        taken = clock.taken()
+        taken = clock.measure()
         self.profile.setdefault(name, StageProfile()).add(taken.seconds, 1, [taken])
         return PendingResult(lambda: results)

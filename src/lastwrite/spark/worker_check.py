@@ -92,16 +92,16 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         found["seen"] = {}
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
-                from lastwrite.spark.worker_check import look
+                from lastwrite.spark.worker_check import find_problems
             except ImportError:  # the package has another version, which is reported, too
                 return found
-            found["seen"] = look(paths, stores)
+            found["seen"] = find_problems(paths, stores)
         return found
 
     return ask
 
 
-def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
+def find_problems(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
     """The problems of a worker with these paths and with the private keys in the settings.
 
     Returns (problem, remedy) by path or file, without the paths and files that have no problem.
@@ -155,14 +155,14 @@ def findings(
         if version is None:
             found.append((f"{who(count, 'has', 'have')} no lastwrite installed", INSTALL))
         elif version != here["lastwrite"]:
-            said = (
+            text = (
                 f"{who(count, 'has', 'have')} lastwrite {version}, but this machine has "
                 f"{here['lastwrite']}"
             )
-            found.append((said, INSTALL))
+            found.append((text, INSTALL))
     zipped = sum(1 for each in answers if each.get("is_zipped"))
     if zipped:
-        said = (
+        text = (
             f"{who(zipped, 'has', 'have')} lastwrite in a zip file, where kernels cannot be "
             "compiled"
         )
@@ -171,7 +171,7 @@ def findings(
             "spark.archives=lastwrite.zip#lw --conf spark.executorEnv.PYTHONPATH=lw "
             "(docs/guide/clusters.md)"
         )
-        found.append((said, remedy))
+        found.append((text, remedy))
     for name in ("numpy", "numba", *(["obstore"] if needs_client else [])):
         missing = sum(1 for each in answers if each["lastwrite"] and each[name] is None)
         if missing:
@@ -183,8 +183,8 @@ def findings(
         if each["numpy"] and each["numpy"].partition(".")[0] != major
     )
     for version, count in sorted(others.items()):
-        said = f"{who(count, 'has', 'have')} numpy {version}, but this machine has {here['numpy']}"
-        found.append((said, "install the same major version of numpy on all machines"))
+        text = f"{who(count, 'has', 'have')} numpy {version}, but this machine has {here['numpy']}"
+        found.append((text, "install the same major version of numpy on all machines"))
     return found + _unseen(answers, master, who)
 
 

@@ -21,7 +21,7 @@ def topic_of(name: TopicPartition) -> tuple[str, ...]:
     return (name.topic,)
 
 
-def is_asked(topic: Topics, names: Sequence[str]) -> bool:
+def is_selected(topic: Topics, names: Sequence[str]) -> bool:
     """Whether a topic with these names is selected by name or pattern. None selects every topic."""
     return topic is None or any(_matches(text, names) for text in _texts(topic))
 
@@ -53,7 +53,7 @@ def choose(
     known = {name: names_of(name) for name, _ in listed}
     for text in () if topic is None else _texts(topic):
         check_there(text, known.values(), path, kind)
-    chosen = [each for each in listed if is_asked(topic, known[each[0]])]
+    chosen = [each for each in listed if is_selected(topic, known[each[0]])]
     if partition is not None:
         numbers: dict[str, list[int]] = {}
         for name, _ in chosen:
@@ -107,18 +107,18 @@ def _matches(text: str, names: Sequence[str]) -> bool:
     )
 
 
-def _no_number(numbers: dict[str, list[int]], wanted: int, path: str, unit: str) -> NotALog:
+def _no_number(numbers: dict[str, list[int]], needed: int, path: str, unit: str) -> NotALog:
     if len(numbers) == 1:
         ((topic, there),) = numbers.items()
         if not there:
             words, remedy = f"{topic} has no {unit}s", f"leave out --{unit}"
         else:
             words, remedy = (
-                f"{topic} has no {unit} {wanted}",
+                f"{topic} has no {unit} {needed}",
                 f"there are: {_ranges(there)}",
             )
     else:
-        words = f"no topic has a {unit} {wanted}"
+        words = f"no topic has a {unit} {needed}"
         told = [f"{topic} has {_ranges(there) or 'none'}" for topic, there in numbers.items()]
         remedy = _some(told)
     return NotALog(words, path=path, remedy=remedy)

@@ -152,7 +152,7 @@ class SegmentChunks:
         """The position of a chunk's first byte in the segment."""
         return number * self._each
 
-    def place(self, number: int) -> tuple[int, int]:
+    def byte_range(self, number: int) -> tuple[int, int]:
         """The range of a chunk's bytes in the object. The end is exclusive."""
         return self._ends[number], self._ends[number + 1]
 

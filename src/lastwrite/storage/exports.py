@@ -23,7 +23,7 @@ def reject_inside(to: str, sources: Iterable[str]) -> None:
     target = real_path(to)
     for source in sources:
         real = real_path(source)
-        if _lies_in(target, real):
+        if _is_inside(target, real):
             words = (
                 "--to is the same path as the source"
                 if target == real
@@ -40,7 +40,7 @@ def reject_around(to: str, sources: Iterable[str]) -> None:
     """
     target = real_path(to)
     for source in sources:
-        if _lies_in(real_path(source), target):
+        if _is_inside(real_path(source), target):
             raise InvalidConfig(
                 f"the source {source} is inside --to",
                 path=to,
@@ -48,12 +48,12 @@ def reject_around(to: str, sources: Iterable[str]) -> None:
             )
 
 
-def _lies_in(path: str, folder: str) -> bool:
+def _is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @contextlib.contextmanager
-def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
+def reporting_leftovers(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
     """Report that the folder ``to`` is incomplete if the context fails.
 
     Complete files in the folder can be used, so nothing is deleted. ``what`` names the complete
@@ -62,7 +62,7 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
     """
     was_empty = _is_empty(to)
 
-    def tell(error: BaseException | None = None) -> None:
+    def report_incomplete(error: BaseException | None = None) -> None:
         if _is_empty(to):
             return
         if isinstance(error, InvalidConfig):
@@ -75,11 +75,11 @@ def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callab
         )
 
     try:
-        yield tell
+        yield report_incomplete
     except BaseException as error:
         # if the folder was not empty before, its contents may have caused the error
         if was_empty or isinstance(error, KeyboardInterrupt):
-            tell(error)
+            report_incomplete(error)
         raise
 
 

@@ -23,9 +23,11 @@ class FileState(NamedTuple):
     ctime_ns: int
 
     @classmethod
-    def of(cls, seen: os.stat_result) -> FileState:
+    def of(cls, status: os.stat_result) -> FileState:
         """The state in the result of ``os.stat``."""
-        return cls(seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        return cls(
+            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        )
 
     def is_same_file(self, other: FileState) -> bool:
         """Whether both may be the same file; a deleted file's inode may be reused."""

@@ -79,7 +79,7 @@ class PartitionLocator(ABC):
         """Lock the partitions that are free. Yields their names."""
 
     @abstractmethod
-    def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
+    def reject_if_locked(self, root: str, names: Collection[TopicPartition], /) -> None: ...
 
     def broker_of(self, root: str, /) -> LogHeld | None:
         """The error that names the broker running on the root. None if there is no broker."""
@@ -89,7 +89,7 @@ class PartitionLocator(ABC):
         """The folders to read if ``folders`` are given together. The default returns them all."""
         return list(folders)
 
-    def refuse_read_only(self, root: str, /) -> None:
+    def reject_read_only(self, root: str, /) -> None:
         """Refuse compaction in place if the logs are read-only. The default allows it.
 
         Raises:
@@ -97,7 +97,7 @@ class PartitionLocator(ABC):
         """
         return None
 
-    def refuse_unclean(self, root: str, config: Mapping[str, object], /) -> None:
+    def reject_unclean(self, root: str, config: Mapping[str, object], /) -> None:
         """Refuse a root whose broker was not shut down cleanly, unless ``config`` allows it.
 
         The default refuses no root.

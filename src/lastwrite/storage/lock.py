@@ -58,20 +58,22 @@ class LockPlace:
     """The positions at which a system's brokers, and Lastwrite, lock a root."""
 
     file: str
-    what: str  # the word for the root in error messages
-    turn: int  # byte of the root's turn; lower bytes are the broker's, and runs share them
-    turn_s: float  # seconds after which a process that holds the turn counts as stopped
+    root_word: str  # the word for the root in error messages
+    root_lock_byte: (
+        int  # byte of the root's turn; lower bytes are the broker's, and runs share them
+    )
+    root_lock_s: float  # seconds after which a process that holds the turn counts as stopped
     # the broker's own files in the root: a new file gets the mode of the first existing one
     siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
         """The byte that a lock on the partition covers."""
         digest = hashlib.blake2b(str(name).encode(errors="surrogateescape"), digest_size=8).digest()
-        return self.turn + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
+        return self.root_lock_byte + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
         """Whether a lock of this kind and range is a broker's. ``length`` 0 means without end."""
-        return kind == fcntl.F_WRLCK and start == 0 and (self.turn > 0 or length != 1)
+        return kind == fcntl.F_WRLCK and start == 0 and (self.root_lock_byte > 0 or length != 1)
 
 
 @dataclass(slots=True)
@@ -84,7 +86,7 @@ class _Root:
     handle: int
     users: int = 0
     held: dict[int, TopicPartition] = field(default_factory=dict)
-    turn: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
                 remedy=STOP_OR_WAIT,
             )
         if not _lock(entry, byte):
-            raise _held_elsewhere(
+            raise _locked_error(
                 entry.place, entry.path, _blocker(entry.handle, entry.place, byte), name
             )
         entry.held[byte] = name
@@ -220,12 +222,12 @@ def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
         return entry is not None and place.byte_of(name) in entry.held
 
 
-def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
+def is_locked(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
     """Whether a broker or run, also in this process, holds a name. ``names`` None means any."""
     return _holder(root, names, place) is not None
 
 
-def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
+def reject_if_locked(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
     """Refuse to read the partitions ``names`` while they are locked. None means all of the root.
 
     Raises:
@@ -233,7 +235,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None, place: L
     """
     found = _holder(root, names, place)
     if found is not None:
-        raise _held_elsewhere(place, os.path.join(root, place.file), *found)
+        raise _locked_error(place, os.path.join(root, place.file), *found)
 
 
 def broker_of(root: str, place: LockPlace) -> LogHeld | None:
@@ -241,7 +243,7 @@ def broker_of(root: str, place: LockPlace) -> LogHeld | None:
     blocker = _broker(root, place)
     if blocker is None:
         return None
-    return _held_elsewhere(place, os.path.join(root, place.file), blocker, None)
+    return _locked_error(place, os.path.join(root, place.file), blocker, None)
 
 
 def broker_pid(root: str, place: LockPlace) -> int | None:
@@ -254,7 +256,7 @@ def broker_pid(root: str, place: LockPlace) -> int | None:
 
 
 def _broker(root: str, place: LockPlace) -> _Blocker | None:
-    with _looking(root, place) as (handle, entry):
+    with _query_handle(root, place) as (handle, entry):
         if handle is None or (entry is not None and entry.held):
             return None
         blocker = _blocker(handle, place, 0)
@@ -266,7 +268,7 @@ def _holder(
 ) -> tuple[_Blocker, TopicPartition | None] | None:
     """The process that holds one of ``names``, and that name. None if all are free."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
-    with _looking(root, place) as (handle, entry):
+    with _query_handle(root, place) as (handle, entry):
         if handle is None:
             return None
         if entry is not None:
@@ -278,11 +280,13 @@ def _holder(
                     and place.byte_of(name) in entry.held
                 ):
                     return _Blocker(os.getpid(), False), name or next(iter(entry.held.values()))
-        broker = _blocker(handle, place, 0) if place.turn else None
+        broker = _blocker(handle, place, 0) if place.root_lock_byte else None
         if broker is not None and broker.is_broker:
             return broker, asked[0]
         for name in asked:
-            start, length = (place.turn + 1, 0) if name is None else (place.byte_of(name), 1)
+            start, length = (
+                (place.root_lock_byte + 1, 0) if name is None else (place.byte_of(name), 1)
+            )
             found = _blocker(handle, place, start, length)
             if found is not None:
                 return found, name
@@ -290,7 +294,7 @@ def _holder(
 
 
 @contextlib.contextmanager
-def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
+def _query_handle(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
     """A handle of the lock file for queries, and this process's locks. Each is None if missing."""
     path = os.path.join(root, place.file)
     with _registry:
@@ -307,7 +311,7 @@ def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | 
                 os.close(handle)
 
 
-def _held_elsewhere(
+def _locked_error(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
     if blocker is None:  # the lock was released meanwhile
@@ -317,9 +321,9 @@ def _held_elsewhere(
             remedy="run the command again",
         )
     what = (
-        place.what
+        place.root_word
         if blocker.is_broker
-        else f"a part of {place.what}"
+        else f"a part of {place.root_word}"
         if name is None
         else str(name)
     )
@@ -331,7 +335,7 @@ def _held_elsewhere(
 
 
 @contextlib.contextmanager
-def root_turn(root: str, place: LockPlace) -> Iterator[None]:
+def root_lock(root: str, place: LockPlace) -> Iterator[None]:
     """Wait for, and hold, the lock for rewriting a file of the root, such as a checkpoint.
 
     Raises:
@@ -340,33 +344,33 @@ def root_turn(root: str, place: LockPlace) -> Iterator[None]:
     """
     entry = _enter(root, place)
     try:
-        with entry.turn:
-            _wait_for_turn(entry)
+        with entry.lock:
+            _wait_for_root_lock(entry)
             try:
                 yield
             finally:
                 with _registry:
-                    _unlock(entry, place.turn)
+                    _unlock(entry, place.root_lock_byte)
     finally:
         _leave(entry)
 
 
-def _wait_for_turn(entry: _Root) -> None:
+def _wait_for_root_lock(entry: _Root) -> None:
     # Polling, because a blocking wait has no timeout, and cannot distinguish a broker from a run.
     place = entry.place
-    deadline = time.monotonic() + place.turn_s
+    deadline = time.monotonic() + place.root_lock_s
     pause = 0.0005
-    while not _lock(entry, place.turn):
-        blocker = _blocker(entry.handle, place, place.turn)
+    while not _lock(entry, place.root_lock_byte):
+        blocker = _blocker(entry.handle, place, place.root_lock_byte)
         if blocker is not None and (blocker.is_broker or time.monotonic() > deadline):
-            raise _held_elsewhere(place, entry.path, blocker, None)
+            raise _locked_error(place, entry.path, blocker, None)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 @contextlib.contextmanager
 def unopened(root: str, place: LockPlace) -> Iterator[None]:
-    """Within ``root_turn``: ensure that no other process has the lock file open, or can open it.
+    """Within ``root_lock``: ensure that no other process has the lock file open, or can open it.
 
     A RocketMQ broker opens the file first, and locks it only after it has read the whole store.
     Files must not be exchanged after a broker has started to read them. On Linux, the owner of the
@@ -387,7 +391,7 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise LogHeld(
                     "another process has the lock file open; it may be a broker that is "
-                    f"starting and reads {place.what}",
+                    f"starting and reads {place.root_word}",
                     path=entry.path,
                     remedy=STOP_OR_WAIT,
                 )
@@ -435,7 +439,7 @@ def _enter(root: str, place: LockPlace) -> _Root:
                 entry = _Root(place, key, path, _open(root, place))
             except OSError as error:
                 raise to_log_error(error, path, "lock the log") from error
-            if place.turn:
+            if place.root_lock_byte:
                 _share(entry)
             _roots[key] = entry
         entry.users += 1
@@ -486,8 +490,8 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 def _share(entry: _Root) -> None:
     """Lock the broker's bytes in shared mode. The broker's lock does not cover the runs' bytes."""
     try:
-        if not _lock(entry, 0, entry.place.turn, is_shared=True):
-            raise _held_elsewhere(
+        if not _lock(entry, 0, entry.place.root_lock_byte, is_shared=True):
+            raise _locked_error(
                 entry.place, entry.path, _blocker(entry.handle, entry.place, 0), None
             )
     except BaseException:
@@ -570,9 +574,9 @@ __all__ = [
     "broker_pid",
     "hold",
     "holds",
-    "is_held",
-    "reject_if_held",
-    "root_turn",
+    "is_locked",
+    "reject_if_locked",
+    "root_lock",
     "siblings",
     "try_each",
     "try_lock",

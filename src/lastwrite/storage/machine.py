@@ -64,7 +64,7 @@ def memory_kill_since(before: Mapping[Path, int]) -> str | None:
     return f"{of}, {limit >> 20} MiB" + ("" if file is None else f" ({file})")
 
 
-def go_first_for_memory() -> None:
+def raise_oom_score() -> None:
     """Let the kernel kill this process and its children before the driver when memory runs out.
 
     The task of a killed worker is retried. If the JVM is killed, the driver can report the cause.

@@ -21,7 +21,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
     if is_of_archive(path):
         manifest, key = _manifest_of(path)
         if f'"{key}"'.encode() in manifest:
-            held = _held_in(manifest, key)
+            held = _contents_in(manifest, key)
             wrong = f"the object is missing, but the manifest of its archive lists it{held}"
             # for an archive's object, the error uses the remedy for archives instead
             return CorruptLog(wrong, path=path, remedy=remedy)
@@ -30,7 +30,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
     )
 
 
-def _held_in(manifest: bytes, key: str) -> str:
+def _contents_in(manifest: bytes, key: str) -> str:
     """The contents of an object according to the manifest, as ``: offsets 20 to 29``."""
     try:
         log = msgspec.json.decode(manifest)["log"]

@@ -64,7 +64,7 @@ class NewFile:
         else:
             self._file = files.create(path, like)
             self._size = 0
-        self._begun = self._size  # position up to which writeback was started
+        self._writeback_end = self._size  # position up to which writeback was started
         self._may_be_direct = bool(_DIRECT) and not is_read_soon
         self._direct: _DirectWriter | None = None
 
@@ -77,7 +77,7 @@ class NewFile:
             self._direct.append(data)
             return
         self._write(data)
-        if self._size - self._begun >= _WRITEBACK_BYTES:
+        if self._size - self._writeback_end >= _WRITEBACK_BYTES:
             self._start_writeback(self._size)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class NewFile:
         try:
             if self._direct is not None:
                 self._direct.close()
-            elif self._size - self._begun >= _WRITEBACK_AT_END_BYTES:
+            elif self._size - self._writeback_end >= _WRITEBACK_AT_END_BYTES:
                 self._start_writeback(self._size)
         finally:
             self._file.close()
@@ -100,8 +100,8 @@ class NewFile:
             data = data[self._file.write(data) :]
 
     def _start_writeback(self, end: int) -> None:
-        files.start_writeback(self._file.fileno(), self._begun, end - self._begun)
-        self._begun = end
+        files.start_writeback(self._file.fileno(), self._writeback_end, end - self._writeback_end)
+        self._writeback_end = end
 
     def _begin_direct(self, data: memoryview) -> memoryview:
         """Switch to direct writes at the next aligned position, and return the data after it.
@@ -135,7 +135,7 @@ class _DirectWriter:
         self._place = place  # file position of the buffer being filled
         self._filled = 0
         self._buffers = buffers  # the buffer being filled, then the buffers being written, in order
-        self._going: deque[Future[None]] = deque()  # pending writes of the buffers
+        self._pending: deque[Future[None]] = deque()  # pending writes of the buffers
         self._end = weakref.finalize(self, _end_later, self._handle, buffers)
         self._end.atexit = False
 
@@ -148,18 +148,18 @@ class _DirectWriter:
             if self._filled == BUFFER_BYTES:
                 full = self._buffers.pop(0)
                 self._buffers.append(full)
-                self._going.append(
+                self._pending.append(
                     _thread().submit(_write_at, self._handle, full, BUFFER_BYTES, self._place)
                 )
                 self._place += BUFFER_BYTES
                 self._filled = 0
-                if len(self._going) == len(self._buffers):
+                if len(self._pending) == len(self._buffers):
                     self._wait()
 
     def close(self) -> None:
         """Write the last, partial buffer, through the page cache."""
         try:
-            while self._going:
+            while self._pending:
                 self._wait()
             _set_direct(self._handle, False)
             _write_at(self._handle, self._buffers[0], self._filled, self._place)
@@ -168,8 +168,8 @@ class _DirectWriter:
 
     def _wait(self) -> None:
         """Wait for the oldest pending write."""
-        wait([self._going[0]])  # Ctrl-C interrupts the wait, but not the write
-        self._going.popleft().result()
+        wait([self._pending[0]])  # Ctrl-C interrupts the wait, but not the write
+        self._pending.popleft().result()
 
 
 def _set_direct(handle: int, on: bool) -> None:

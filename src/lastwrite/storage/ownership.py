@@ -212,8 +212,8 @@ def give(file: int | str, ownership: Ownership) -> bool:
     return False
 
 
-def _give_owner(file: int | str, seen: os.stat_result, ownership: Ownership) -> bool:
-    if (seen.st_uid, seen.st_gid) == (ownership.uid, ownership.gid):
+def _give_owner(file: int | str, status: os.stat_result, ownership: Ownership) -> bool:
+    if (status.st_uid, status.st_gid) == (ownership.uid, ownership.gid):
         return False
     try:
         os.chown(file, ownership.uid, ownership.gid)

@@ -35,7 +35,7 @@ Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
 Outcome: TypeAlias = LogError | OSError | None  # the error that ended a work, if any
 
 
-def together(works: Sequence[DiskWork]) -> list[Outcome]:
+def run_parallel(works: Sequence[DiskWork]) -> list[Outcome]:
     """Run all ``works`` in threads. Returns an error or None for each."""
     threads = 1 if files.faults.is_armed else min(_THREADS, len(works) // _LEAST_A_THREAD)
     if threads < 2:
@@ -54,7 +54,7 @@ def _outcomes(works: Sequence[DiskWork]) -> list[Outcome]:
 
 def all_or_raise(works: Sequence[DiskWork]) -> None:
     """Run all ``works`` in threads, and raise the first error when all have ended."""
-    for error in together(works):
+    for error in run_parallel(works):
         if error is not None:
             raise error
 
@@ -92,7 +92,7 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
             waiting.append((place, work))
             asked += wanted
             counts.append(len(wanted))
-        found = iter(together(asked))
+        found = iter(run_parallel(asked))
         going = []
         for (place, work), count in zip(waiting, counts, strict=True):
             errors = [error for error in (next(found) for _ in range(count)) if error is not None]

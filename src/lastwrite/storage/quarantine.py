@@ -106,7 +106,7 @@ def _decode(content: bytes, notes: QuarantineFile, path: str) -> dict[TopicParti
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r}")
         return {
-            _known(notes, text): Quarantined(
+            _parse_name(notes, text): Quarantined(
                 reason=str(entry["reason"]),
                 since_ms=int(entry["since_ms"]),
                 tries=int(entry["tries"]),
@@ -129,14 +129,14 @@ def _decode(content: bytes, notes: QuarantineFile, path: str) -> dict[TopicParti
         ) from error
 
 
-def _known(notes: QuarantineFile, text: str) -> TopicPartition:
+def _parse_name(notes: QuarantineFile, text: str) -> TopicPartition:
     name = notes.name_of(text)
     if name is None:
         raise ValueError(f"{text!r} is not the name of a partition")
     return name
 
 
-def set_aside(
+def record_failures(
     root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: QuarantineFile
 ) -> None:
     """Record that the compaction of these partitions failed at ``now_ms``.
@@ -193,7 +193,7 @@ def _change(
     if notes.is_archive(root, names):
         _change_object(*notes.object_of(root), notes, change)
         return
-    with lock.root_turn(root, notes.place):
+    with lock.root_lock(root, notes.place):
         entries = _readable(root, notes)
         change(entries)
         _write(root, entries, notes)

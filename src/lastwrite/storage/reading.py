@@ -78,9 +78,9 @@ class SegmentReader:
             self.close()
             raise
 
-    def _check(self, seen: os.stat_result, inode: int | None = None) -> None:
+    def _check(self, status: os.stat_result, inode: int | None = None) -> None:
         """Compare ``seen`` with the plan. ``inode`` belongs to the file that is now at the path."""
-        if not _is_as_seen(seen, *self._identity) or inode not in (None, seen.st_ino):
+        if not _is_unchanged(status, *self._identity) or inode not in (None, status.st_ino):
             raise CommitConflict(
                 "another program changed the segment during the command",
                 path=self._path,
@@ -164,7 +164,7 @@ class ObjectReader(SegmentReader):
         self._end = size_bytes if end is None else end
         self._ranges: deque[_Range] = deque()  # sorted by position; the first is being read
         self._threads: ThreadPoolExecutor | None = None
-        self._size_bytes, self._turn = size_bytes, threading.Lock()
+        self._size_bytes, self._lock = size_bytes, threading.Lock()
         self._planned = self._etag = etag or self._etag_now()
 
     def _etag_now(self) -> str:
@@ -186,7 +186,7 @@ class ObjectReader(SegmentReader):
         """
         if asked != self._planned or not is_of_archive(self._path):
             return False
-        with self._turn:
+        with self._lock:
             if self._etag == self._planned:
                 self._etag = self._etag_now()
             return self._etag != self._planned
@@ -205,19 +205,21 @@ class ObjectReader(SegmentReader):
             view[: len(got)] = memoryview(got)
             view, position = view[len(got) :], position + len(got)
 
-    def _range_with(self, position: int, wanted: int, is_in_order: bool) -> _Range:
+    def _range_with(self, position: int, needed: int, is_in_order: bool) -> _Range:
         while self._ranges and not self._ranges[0].start <= position < self._ranges[0].end:
             self._ranges.popleft().content.cancel()
         if not self._ranges:
-            size = self._ahead_bytes if is_in_order else max(wanted, _LEAST_BYTES)
-            end = min(position + min(size, self._ahead_bytes), max(self._end, position + wanted))
-            self._ranges.append(self._ask(position, end, is_in_order))
+            size = self._ahead_bytes if is_in_order else max(needed, _LEAST_BYTES)
+            end = min(position + min(size, self._ahead_bytes), max(self._end, position + needed))
+            self._ranges.append(self._request(position, end, is_in_order))
         start = self._ranges[-1].end
         if is_in_order and len(self._ranges) == 1 and start < self._end:
-            self._ranges.append(self._ask(start, min(start + self._ahead_bytes, self._end), True))
+            self._ranges.append(
+                self._request(start, min(start + self._ahead_bytes, self._end), True)
+            )
         return self._ranges[0]
 
-    def _ask(self, start: int, end: int, is_in_order: bool) -> _Range:
+    def _request(self, start: int, end: int, is_in_order: bool) -> _Range:
         if is_in_order:
             self._threads = self._threads or ThreadPoolExecutor(2, "read-ahead")
             return _Range(start, end, self._threads.submit(self._fetch, start, end))
@@ -271,7 +273,7 @@ class ChunkedReader(SegmentReader):
             self._stored: SegmentReader = ObjectReader(log, stored, "", limits=limits)
         else:
             self._stored = SegmentReader(log, stored, 0, etag="-")
-        self._held: dict[int, ByteArray] = {}  # the last two decoded chunks, by number
+        self._decoded: dict[int, ByteArray] = {}  # the last two decoded chunks, by number
 
     def check_unchanged(self) -> None:
         """Do nothing: a segment with a manifest does not change."""
@@ -287,19 +289,19 @@ class ChunkedReader(SegmentReader):
             done += len(part)
 
     def _opened(self, number: int) -> ByteArray:
-        if number not in self._held:
-            begin, end = self._chunks.place(number)
+        if number not in self._decoded:
+            begin, end = self._chunks.byte_range(number)
             stored = np.empty(end - begin, dtype=np.uint8)
             self._stored.read_into(stored, begin)
             with located(self._path):
                 plain = self._chunks.opened(number, stored.tobytes())
-            for other in list(self._held)[:-1]:
-                del self._held[other]
-            self._held[number] = np.frombuffer(plain, dtype=np.uint8)
-        return self._held[number]
+            for other in list(self._decoded)[:-1]:
+                del self._decoded[other]
+            self._decoded[number] = np.frombuffer(plain, dtype=np.uint8)
+        return self._decoded[number]
 
     def close(self) -> None:
-        self._held.clear()
+        self._decoded.clear()
         self._stored.close()
 
 
@@ -368,14 +370,14 @@ def exists(path: str) -> bool:
     return store.head(key) is not None
 
 
-def _is_as_seen(
-    seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
+def _is_unchanged(
+    status: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
 ) -> bool:
     if etag:  # an object's name is never reused, and a copy has another modification time
-        return seen.st_size == size_bytes
+        return status.st_size == size_bytes
     if growing:
-        return seen.st_ino == growing and seen.st_size >= size_bytes
-    return (seen.st_size, seen.st_mtime_ns) == (size_bytes, mtime_ns)
+        return status.st_ino == growing and status.st_size >= size_bytes
+    return (status.st_size, status.st_mtime_ns) == (size_bytes, mtime_ns)
 
 
 def read_small(path: str) -> bytes:
@@ -479,7 +481,7 @@ def check_segments(log: PartitionLog) -> None:
             raise missing_error(segment.path, "the segment", AGAIN) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "read the state of the segment") from error
-        if not _is_as_seen(seen, segment.file_bytes, *_identity(segment)):
+        if not _is_unchanged(seen, segment.file_bytes, *_identity(segment)):
             raise CommitConflict(
                 "another program changed the segment during the command",
                 path=segment.path,

@@ -8,7 +8,7 @@ from functools import partial
 
 from lastwrite.model.work import SegmentOutput
 from lastwrite.storage import files
-from lastwrite.storage.parallel_sync import together
+from lastwrite.storage.parallel_sync import run_parallel
 
 
 def changing(operation: str, path: str) -> files.changing:
@@ -16,13 +16,16 @@ def changing(operation: str, path: str) -> files.changing:
     return files.changing(operation, path, f"{operation} a new segment")
 
 
-def sync_staged(made: Sequence[SegmentOutput]) -> None:
+def sync_staged(outputs: Sequence[SegmentOutput]) -> None:
     """Sync new segments and their side files to disk. An error is stored in its segment."""
     waiting = [
-        (result, path) for result in made for new in (result, *result.further) for path in new.paths
+        (result, path)
+        for result in outputs
+        for new in (result, *result.more_outputs)
+        for path in new.paths
     ]
     syncs = [partial(files.fsync_file, path) for _, path in waiting]
-    for (result, _), error in zip(waiting, together(syncs), strict=True):
+    for (result, _), error in zip(waiting, run_parallel(syncs), strict=True):
         if error is not None:
             result.error = error
 

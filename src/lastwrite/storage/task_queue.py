@@ -57,12 +57,12 @@ class Tasks:
     def __init__(self, folder: str, number: int) -> None:
         self._folder = Path(folder)
         self._number = number
-        self._bell, self._drivers = (
+        self._notifier, self._drivers = (
             _Notifier(self._folder / _TO_TASKS),
             _Notifier(self._folder / _TO_DRIVER),
         )
 
-    def look(self) -> list[str] | None:
+    def list_tasks(self) -> list[str] | None:
         """The file names in the folder, in the order of work. None if the driver is gone."""
         try:
             return sorted(os.listdir(self._folder))
@@ -83,7 +83,7 @@ class Tasks:
                 if n < len(there):
                     # Wake another task for the remaining work, or a wake-up may be lost: that task
                     # may have checked the folder too early, and this task may have read its byte.
-                    self._bell.ring()
+                    self._notifier.ring()
                 return taken
         return None
 
@@ -102,7 +102,7 @@ class Tasks:
 
     def wait(self, seconds: float) -> None:
         """Wait at most ``seconds`` until the folder may have changed."""
-        self._bell.wait(seconds)
+        self._notifier.wait(seconds)
 
     def shut(self) -> None:
         """Prevent all tasks from claiming more work."""
@@ -110,16 +110,16 @@ class Tasks:
             _write(self._folder / _CLOSED, b"")
 
     def close(self) -> None:
-        self._bell.close()
+        self._notifier.close()
         self._drivers.close()
 
 
 def is_shut(names: list[str]) -> bool:
-    """Whether the result ``names`` of ``look`` means that tasks claim no more work."""
+    """Whether the result ``names`` of ``list_tasks`` means that tasks claim no more work."""
     return _CLOSED in names
 
 
-def is_any_taken(names: list[str]) -> bool:
+def is_any_running(names: list[str]) -> bool:
     """Whether a task is working."""
     return any(name.rpartition(".")[2].isdigit() for name in names)
 
@@ -133,7 +133,7 @@ class TaskQueue:
         self._folder.mkdir()
         for name in (_TO_TASKS, _TO_DRIVER):
             os.mkfifo(self._folder / name)
-        self._tasks, self._bell = (
+        self._tasks, self._notifier = (
             _Notifier(self._folder / _TO_TASKS),
             _Notifier(self._folder / _TO_DRIVER),
         )
@@ -175,7 +175,7 @@ class TaskQueue:
 
     def wait(self, seconds: float) -> None:
         """Wait at most ``seconds`` until there may be a result."""
-        self._bell.wait(seconds)
+        self._notifier.wait(seconds)
 
     def end(self, tasks: int) -> None:
         """Delete the folder, and wake ``tasks`` tasks, which then exit."""
@@ -185,7 +185,7 @@ class TaskQueue:
         for _ in range(tasks):
             self._tasks.ring()
         self._tasks.close()
-        self._bell.close()
+        self._notifier.close()
         remove_folder(self._parent)
 
 

@@ -68,7 +68,7 @@ class Pacer:
         if self._file is not None:
             close(self._file)
 
-    def spend(self, size_bytes: int) -> None:
+    def throttle(self, size_bytes: int) -> None:
         """Count bytes that were read or written, and wait as the rate requires.
 
         Raises:
@@ -77,7 +77,7 @@ class Pacer:
         self._check()
         if not math.isfinite(self.bytes_per_second):
             return
-        with self._turn():
+        with self._locked():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
             if math.isfinite(rate) and anchor + (count - base) / rate < now - _SAVED_S:
@@ -85,7 +85,7 @@ class Pacer:
             mine = count + size_bytes
             self._write(rate, anchor, base, mine)
         while True:
-            with self._turn():
+            with self._locked():
                 rate, anchor, base, _ = self._read()
             left = anchor + (mine - base) / rate - time.monotonic()
             if left < _LEAST_SLEEP_S:
@@ -100,7 +100,7 @@ class Pacer:
 
     def set_rate(self, bytes_per_second: float) -> None:
         """Change the rate for all users of the throttle. Workers still wait for earlier bytes."""
-        with self._turn():
+        with self._locked():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
             if rate != bytes_per_second:
@@ -128,7 +128,7 @@ class Pacer:
         _PACE.pack_into(self._pace, 0, *pace)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with self._lock:  # record locks are per process, not per thread
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)
@@ -176,12 +176,12 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
 
 
 def spender(throttles: Sequence[Throttle]) -> Spend:
-    """A function to call with each number of bytes: ``Pacer.spend`` of all throttles."""
+    """A function to call with each number of bytes: ``Pacer.throttle`` of all throttles."""
     pacers = [pacer_of(throttle) for throttle in throttles]
 
     def spend(size_bytes: int) -> None:
         for pacer in pacers:
-            pacer.spend(size_bytes)
+            pacer.throttle(size_bytes)
 
     return spend
 

@@ -30,7 +30,7 @@ class BucketedRows:
         self.counts: dict[int, int] = {}
         self.bytes = 0
         self._identity, self._limit = identity, memory_bytes
-        self._held: list[_BucketLayout] = []
+        self._layouts: list[_BucketLayout] = []
         self._held_bytes = 0
         self._spilt: list[_SpilledRows] = []
         self._folder: Path | None = None
@@ -40,7 +40,7 @@ class BucketedRows:
         laid = _BucketLayout.of(rows, self._identity, buckets)
         for bucket, (first, end) in laid.places.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + end - first
-        self._held.append(laid)
+        self._layouts.append(laid)
         self._held_bytes += laid.rows.nbytes
         self.bytes += laid.rows.nbytes
         if self._held_bytes > self._limit:
@@ -55,15 +55,15 @@ class BucketedRows:
             self._spill()
 
     def _spill(self) -> None:
-        if self._held:
+        if self._layouts:
             self._folder = self._folder or make_folder()
-            self._spilt.append(_SpilledRows.of(self._folder, self._held))
-            self._held, self._held_bytes = [], 0
+            self._spilt.append(_SpilledRows.of(self._folder, self._layouts))
+            self._layouts, self._held_bytes = [], 0
 
     def of(self, bucket: int) -> list[pa.RecordBatch]:
         """The rows of one bucket, in any order."""
         found = [part for each in self._spilt for part in each.of_bucket(bucket)]
-        return found + [part for each in self._held for part in each.of_bucket(bucket)]
+        return found + [part for each in self._layouts for part in each.of_bucket(bucket)]
 
     def close(self) -> None:
         """Remove the scratch files."""

@@ -1,8 +1,8 @@
 """Changes of a table's rows in a log: the last write, or the delete, of each key, by bucket.
 
-A ``Changes`` covers the log from the table's offsets on, or, if ``whole``, the entire log. After
-the entire log was read, rows of the table whose key has no change are deleted. Changes beyond a
-memory limit are in scratch files, so each bucket can be processed by itself.
+A ``Changes`` covers the log from the table's offsets on, or, if ``is_complete``, the entire log.
+After the entire log was read, rows of the table whose key has no change are deleted. Changes
+beyond a memory limit are in scratch files, so each bucket can be processed by itself.
 
 Reading from the table's offsets on is enough under three conditions. Otherwise the entire log is
 read:
@@ -63,7 +63,7 @@ class Changes:
     def __init__(
         self, last: LastWrites, rows: Rows, since: Mapping[int, int] | None, memory_bytes: int
     ) -> None:
-        self.whole = since is None
+        self.is_complete = since is None
         self.ends = dict(last.ends)
         self.moved = last.has_moved_keys
         self.deletes_ms = last.last_deletes()
@@ -155,7 +155,7 @@ class Changes:
         Raises:
             NeedsFullScan: a write is not later than all deletes in other partitions.
         """
-        if self.whole or len(self.ends) < 2 or not deletes_ms or not len(changes):
+        if self.is_complete or len(self.ends) < 2 or not deletes_ms or not len(changes):
             return
         writes = changes.filter(pc.invert(changes.column(IS_DELETE)))
         partitions = np.asarray(writes.column(PARTITION))

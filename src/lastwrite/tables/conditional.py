@@ -10,7 +10,7 @@ from lastwrite.errors import RemoteFailed, TableConflict
 from lastwrite.storage.objects.store import ObjectStore, Version
 
 
-def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) -> bool:
+def was_put(store: ObjectStore, key: str, content: bytes, version: Version | None) -> bool:
     """Replace an object if its version is still ``seen``. None creates it if it does not exist.
 
     ``content`` must be unique to this write. A store may return an error although it has written
@@ -25,10 +25,10 @@ def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) 
     for wait_s in _waits():
         refused: RemoteFailed | None = None
         try:
-            if seen is None:
+            if version is None:
                 made = store.create(key, content)
             else:
-                made = store.replace(key, content, seen)
+                made = store.replace(key, content, version)
         except RemoteFailed as error:
             made, refused = None, error
         if made is not None:
@@ -40,7 +40,7 @@ def was_put(store: ObjectStore, key: str, content: bytes, seen: Version | None) 
         else:
             if found is not None and found[0] == content:
                 return True
-            if (None if found is None else found[1].version) != seen:
+            if (None if found is None else found[1].version) != version:
                 return False
             if refused is not None:
                 raise refused

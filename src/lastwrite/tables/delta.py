@@ -55,7 +55,7 @@ from lastwrite.tables.format import (
     Head,
     TableChange,
     TableState,
-    not_ours,
+    foreign_table,
 )
 from lastwrite.tables.place import TablePlace
 
@@ -105,7 +105,7 @@ class DeltaTable:
             actions = pa.table(loaded.get_add_actions(flatten=True)).to_pylist()
         text = metadata.configuration.get(PROPERTY)
         if text is None:
-            raise not_ours(self.address)
+            raise foreign_table(self.address)
         if anew:
             state = TableState.if_readable(text, self.address)
         else:
@@ -197,7 +197,11 @@ class DeltaTable:
     def _last_actions(self, version: int) -> Mapping[str, LastAction]:
         """The last action of each file in this version, by full path."""
         commits, checkpoints = self._log()
-        whole = (each for each, keys in checkpoints.items() if _is_whole(keys) and each <= version)
+        whole = (
+            each
+            for each, keys in checkpoints.items()
+            if _is_complete_checkpoint(keys) and each <= version
+        )
         first = max(whole, default=-1)
         contents = []
         for number in range(version, first, -1):
@@ -228,7 +232,7 @@ class DeltaTable:
                     "lastwrite.offsets": dict(change.state.offsets),
                 }
             },
-            *_made_of(change, was, now_ms, self.address, self._wants_vectors),
+            *_metadata_actions(change, was, now_ms, self.address, self._wants_vectors),
             *_transactions(change.state, now_ms),
             *self._removes(head, change, now_ms),
             *(self._add(file, now_ms) for file in change.added),
@@ -403,7 +407,7 @@ class DeltaTable:
         return self._names.get(file.path, name)
 
 
-def _is_whole(keys: Sequence[str]) -> bool:
+def _is_complete_checkpoint(keys: Sequence[str]) -> bool:
     """Whether a checkpoint has all its files (``<version>.checkpoint.<n>.<of>.parquet``)."""
     parts = keys[0].rpartition("/")[2].split(".")
     return len(keys) == (int(parts[3]) if len(parts) > 4 else 1)
@@ -416,7 +420,7 @@ def _by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 # ---------------------------------------------------------------------- actions
 
 
-def _made_of(
+def _metadata_actions(
     change: TableChange,
     was: deltalake.DeltaTable | None,
     now_ms: int,

@@ -27,7 +27,7 @@ from lastwrite.errors import UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.address import join
 from lastwrite.tables.conditional import lost, was_put
-from lastwrite.tables.files import place_of
+from lastwrite.tables.files import locate
 from lastwrite.tables.format import ANEW
 from lastwrite.tables.vectors import AROUND, encode, read
 
@@ -93,7 +93,7 @@ def write_vectors(
         parts.append(vector)
         at += len(vector)
     path = join(address, FOLDER, f"deletion_vector_{id_}.bin")
-    store, key = place_of(path)
+    store, key = locate(path)
     if not was_put(store, key, b"".join(parts), None):
         raise lost(path, "nothing")
     return found

@@ -34,7 +34,7 @@ class WrittenFile(NamedTuple):
     footer: pq.FileMetaData
 
 
-def place_of(path: str) -> tuple[ObjectStore, str]:
+def locate(path: str) -> tuple[ObjectStore, str]:
     """The store that contains a file, and the file's key in that store."""
     if is_address(path):
         return store_at(path)
@@ -65,7 +65,7 @@ class _Source(io.RawIOBase):
     """The stream that pyarrow reads from: an existing object."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
-        self._store, self._key = place_of(path)
+        self._store, self._key = locate(path)
         self._size = size_bytes
         self._at = 0
 
@@ -98,7 +98,7 @@ def write_file(path: str, rows: pa.Table) -> WrittenFile:
     Raises:
         LogError, RemoteFailed: the folder or the store refuses the file.
     """
-    store, key = place_of(path)
+    store, key = locate(path)
     names = rows.schema.names
     writer = store.writer(key)
     try:
@@ -154,7 +154,7 @@ def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
 def remove_files(paths: Iterable[str]) -> None:
     """Remove files. A missing file is no error."""
     for path in paths:
-        store, key = place_of(path)
+        store, key = locate(path)
         store.remove([key])
 
 

@@ -27,7 +27,7 @@ ANEW: Final = "rebuild the table with --anew"
 _VERSION = 1
 
 
-def not_ours(where: str) -> InvalidConfig:
+def foreign_table(where: str) -> InvalidConfig:
     """The error if another program created the table at ``where``."""
     return InvalidConfig(
         "Lastwrite did not create this table, or another program has replaced it; nothing was "

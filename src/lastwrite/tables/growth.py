@@ -16,13 +16,13 @@ from lastwrite.tables.rows import Rows
 _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
-def grown(has: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+def grown(has: pa.Schema, expected: pa.Schema) -> pa.Schema:
     """The schema of a table, extended by the columns of a later one. Columns match by name.
 
     Raises:
         InvalidConfig: a column has an incompatible type.
     """
-    return pa.schema(_grown_fields(list(has), list(wanted), ""))
+    return pa.schema(_grown_fields(list(has), list(expected), ""))
 
 
 def _grown_fields(
@@ -37,34 +37,34 @@ def _grown_fields(
     return found + [pa.field(each.name, each.type) for each in later.values()]
 
 
-def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataType:
-    if has == wanted or (wanted, has) in _WIDER:
+def _grown_type(has: pa.DataType, expected: pa.DataType, where: str) -> pa.DataType:
+    if has == expected or (expected, has) in _WIDER:
         return has
-    if (has, wanted) in _WIDER:
-        return wanted
-    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
-        return pa.struct(_grown_fields(list(has), list(wanted), f"{where}."))
-    if pa.types.is_list(has) and pa.types.is_list(wanted):
-        kind = _grown_type(has.value_type, wanted.value_type, f"{where}.element")
+    if (has, expected) in _WIDER:
+        return expected
+    if pa.types.is_struct(has) and pa.types.is_struct(expected):
+        return pa.struct(_grown_fields(list(has), list(expected), f"{where}."))
+    if pa.types.is_list(has) and pa.types.is_list(expected):
+        kind = _grown_type(has.value_type, expected.value_type, f"{where}.element")
         return pa.list_(pa.field("element", kind))
-    if pa.types.is_map(has) and pa.types.is_map(wanted):
+    if pa.types.is_map(has) and pa.types.is_map(expected):
         return pa.map_(
-            _grown_type(has.key_type, wanted.key_type, f"{where}.key"),
-            _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
+            _grown_type(has.key_type, expected.key_type, f"{where}.key"),
+            _grown_type(has.item_type, expected.item_type, f"{where}.value"),
         )
-    raise InvalidConfig(f"{where} had the type {has}, and now has the type {wanted}", remedy=ANEW)
+    raise InvalidConfig(f"{where} had the type {has}, and now has the type {expected}", remedy=ANEW)
 
 
 # ---------------------------------------------------------------------- aliases
 
 
 def renames(
-    has: pa.Schema, wanted: pa.Schema, aliases: Mapping[str, Sequence[str]]
+    has: pa.Schema, expected: pa.Schema, aliases: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
     """The renamed columns: new path to old name. ``aliases`` has the earlier names of each column
     of ``wanted``, by its path.
     """
-    return {} if not aliases else _renames(list(has), list(wanted), aliases, "")
+    return {} if not aliases else _renames(list(has), list(expected), aliases, "")
 
 
 def _renames(
@@ -90,14 +90,14 @@ def _renames(
 
 
 def _inner_renames(
-    has: pa.DataType, wanted: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str
+    has: pa.DataType, expected: pa.DataType, aliases: Mapping[str, Sequence[str]], path: str
 ) -> dict[str, str]:
-    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
-        return _renames(list(has), list(wanted), aliases, f"{path}.")
-    if pa.types.is_list(has) and pa.types.is_list(wanted):
-        return _inner_renames(has.value_type, wanted.value_type, aliases, f"{path}.element")
-    if pa.types.is_map(has) and pa.types.is_map(wanted):
-        return _inner_renames(has.item_type, wanted.item_type, aliases, f"{path}.value")
+    if pa.types.is_struct(has) and pa.types.is_struct(expected):
+        return _renames(list(has), list(expected), aliases, f"{path}.")
+    if pa.types.is_list(has) and pa.types.is_list(expected):
+        return _inner_renames(has.value_type, expected.value_type, aliases, f"{path}.element")
+    if pa.types.is_map(has) and pa.types.is_map(expected):
+        return _inner_renames(has.item_type, expected.item_type, aliases, f"{path}.value")
     return {}
 
 

@@ -84,7 +84,7 @@ from lastwrite.tables.format import (
     Head,
     TableChange,
     TableState,
-    not_ours,
+    foreign_table,
 )
 from lastwrite.tables.iceberg_deletes import Deletes, positions_of
 from lastwrite.tables.iceberg_io import path_of
@@ -209,7 +209,7 @@ class IcebergFormat:
         if snapshot is None:
             return Head("none", None, plain_schema(table.schema()), ())
         if PROPERTY not in table.properties:
-            raise not_ours(self.address)
+            raise foreign_table(self.address)
         if anew:
             state = TableState.if_readable(table.properties[PROPERTY], self.address)
             return Head(str(snapshot.snapshot_id), state, plain_schema(table.schema()), ())
@@ -290,7 +290,7 @@ class IcebergFormat:
                 properties = {}
             state = TableState.if_readable(properties.get(PROPERTY), self.address)
             if state is None:
-                raise not_ours(self.address)
+                raise foreign_table(self.address)
             if self._topic and state.topic != self._topic:
                 raise InvalidConfig(
                     f"the folder has a table of topic {state.topic}; nothing was changed",
@@ -559,14 +559,14 @@ class IcebergFormat:
             at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)
         if at is not None:
             stays.add(at.snapshot_id)
-        gone = [
+        removed = [
             each.snapshot_id
             for each in table.metadata.snapshots
             if each.timestamp_ms < older_than_ms and each.snapshot_id not in stays
         ]
-        if gone:
-            self._ask(table, _requirements(table), (RemoveSnapshotsUpdate(snapshot_ids=gone),))
-        return len(gone)
+        if removed:
+            self._ask(table, _requirements(table), (RemoveSnapshotsUpdate(snapshot_ids=removed),))
+        return len(removed)
 
     def named(self) -> set[str]:
         table = self._table()

@@ -11,7 +11,7 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from lastwrite.errors import CommitConflict
 from lastwrite.tables.conditional import was_put
-from lastwrite.tables.files import place_of
+from lastwrite.tables.files import locate
 
 
 def path_of(location: str) -> str:
@@ -34,7 +34,7 @@ class StoreIO(FileIO):
         return _Object(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        store, key = place_of(path_of(location if isinstance(location, str) else location.location))
+        store, key = locate(path_of(location if isinstance(location, str) else location.location))
         store.remove([key])
 
 
@@ -43,7 +43,7 @@ class _Object(InputFile, OutputFile):
 
     def __init__(self, location: str) -> None:
         super().__init__(location)
-        self._store, self._key = place_of(path_of(location))
+        self._store, self._key = locate(path_of(location))
 
     def __len__(self) -> int:
         found = self._store.head(self._key)

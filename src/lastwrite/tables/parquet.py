@@ -85,11 +85,11 @@ class ParquetTable:
             )
         return self._head(name, made)
 
-    def _head(self, name: str, made: _Manifest, anew: bool = False) -> Head:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(made.schema)))
+    def _head(self, name: str, manifest: _Manifest, anew: bool = False) -> Head:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(manifest.schema)))
         read = TableState.if_readable if anew else TableState.from_json
-        state = read(bytes(made.state).decode(), self.address)
-        files = [DataFile(self._place.path(f.path), *_of(f)) for f in made.files]
+        state = read(bytes(manifest.state).decode(), self.address)
+        files = [DataFile(self._place.path(f.path), *_of(f)) for f in manifest.files]
         return Head(name, state, schema, tuple(files))
 
     def data_path(self, bucket: int, name: str) -> str:

@@ -12,7 +12,7 @@ from lastwrite.decoding.options import ASIDE, NULL, DecodingConfig
 from lastwrite.errors import BadValue
 from lastwrite.model.log import TopicPartition
 from lastwrite.rows.arrow import HEADERS
-from lastwrite.rows.decoded import ERROR, REMEDY, DecodedRows, decoder_of, put_aside
+from lastwrite.rows.decoded import ERROR, REMEDY, DecodedRows, decoder_of, write_bad_records
 from lastwrite.tables.columns import KEY, NAMES, RAW_KEY, identity_of
 
 IS_DELETE = "_is_delete"  # column of changes; tables do not have it
@@ -82,7 +82,7 @@ class Rows:
         self.identity = identity_of(self.schema)
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
-    def fitted_to(self, schema: pa.Schema) -> Rows:
+    def fit_to(self, schema: pa.Schema) -> Rows:
         """This object, or one for the column by which ``schema`` identifies keys."""
         has_raw_key = RAW_KEY in schema.names
         if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
@@ -108,17 +108,17 @@ class Rows:
             bad = self._bad_of(rows)
             given = {NAMES.get(name, name): rows.column(name) for name in rows.schema.names}
             if bad and self._config.on_bad == ASIDE:
-                put_aside(writes, bad, self._config.bad_to)
+                write_bad_records(writes, bad, self._config.bad_to)
                 stays = pa.array([row not in bad for row in range(len(rows))])
                 given = {name: column.filter(stays) for name, column in given.items()}
                 deletes.append(writes.filter(pc.invert(stays)))
             elif self._config.on_bad == NULL:
                 given[ERROR] = pa.array([bad.get(row) for row in range(len(rows))], pa.string())
-            made.append(self._made(given, is_delete=False))
+            made.append(self._make_batch(given, is_delete=False))
         for each in deletes:
             names = ("key", *_READ[2:])
             given = {NAMES.get(name, name): each.column(name) for name in names}
-            made.append(self._made(given, is_delete=True))
+            made.append(self._make_batch(given, is_delete=True))
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
@@ -142,7 +142,7 @@ class Rows:
             bad[row] = f"key: {why}; {bad[row]}" if row in bad else f"key: {why}"
         return bad
 
-    def _made(self, given: dict[str, pa.Array], *, is_delete: bool) -> pa.RecordBatch:
+    def _make_batch(self, given: dict[str, pa.Array], *, is_delete: bool) -> pa.RecordBatch:
         if self._keys is not None:
             keys, bad = self._keys.decode(given[KEY])
             given = {**given, KEY: keys, RAW_KEY: given[KEY]}

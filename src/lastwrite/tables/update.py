@@ -103,7 +103,7 @@ def sync_table(
         check_free(format.location)
     for tries in (2, 1, 0):
         try:
-            return _brought_up(_Task(format, system, logs, wish, head, head, progress))
+            return _synchronize(_Task(format, system, logs, wish, head, head, progress))
         except LogHeld:
             now = format.head(anew=wish.anew)
             if not tries or head is None or now is None or not _same_rows(now.state, head.state):
@@ -119,14 +119,14 @@ def _same_rows(one: TableState | None, other: TableState | None) -> bool:
     return replace(one, buckets=other.buckets) == other
 
 
-def _brought_up(task: _Task) -> TableRound:
+def _synchronize(task: _Task) -> TableRound:
     format, system, logs, wish, head, *_ = task
     if head is not None and head.state is not None:
         _check_topic(format, head.state, system, logs)
     if head is None or wish.anew:
         return _round(task._replace(base=None), None)
-    wish = wish._replace(rows=wish.rows.fitted_to(head.schema))
-    task = task._replace(wish=wish)
+    wish = wish._replace(rows=wish.rows.fit_to(head.schema))
+    task = task._replace(request=wish)
     state = _same(format, head, wish)
     _reject_gaps(system, logs, state)
     renamed = renames(head.schema, wish.rows.schema, wish.rows.aliases)
@@ -161,14 +161,14 @@ class _Task(NamedTuple):
     format: TableFormat
     system: RowSystem
     logs: Sequence[PartitionLog]
-    wish: TableRequest
+    request: TableRequest
     head: Head | None
     base: Head | None
     progress: Progress
 
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
-    wish = task.wish
+    wish = task.request
     # Checked once per table in a store, where the check costs two requests.
     if task.base is None or not is_address(task.format.location):
         check_writable(task.format.location)
@@ -219,7 +219,7 @@ def _moved(task: _Task, buckets: int) -> _Task:
         f"the table has outgrown its {was} buckets; Lastwrite distributes the rows over "
         f"{buckets} buckets"
     )
-    head = rebucket(task.format, task.base, buckets, task.wish.memory_bytes, task.progress)
+    head = rebucket(task.format, task.base, buckets, task.request.memory_bytes, task.progress)
     return task._replace(head=head, base=head)
 
 
@@ -248,8 +248,10 @@ class _BucketChanges:
 
     bucket: int
     added: pa.Table  # new rows, in any order
-    came: int  # number of new rows
-    gone: dict[str, Int64Array]  # file path to positions of rows that are not current any more
+    new_rows: int  # number of new rows
+    removed_rows: dict[
+        str, Int64Array
+    ]  # file path to positions of rows that are not current any more
     minus: int  # checksum of the removed rows
     plus: int  # checksum of the new rows
     files: list[DataFile] = field(default_factory=list)  # new files
@@ -258,8 +260,8 @@ class _BucketChanges:
     written_anew: bool = False
 
     @property
-    def gone_rows(self) -> int:
-        return sum(map(len, self.gone.values()))
+    def removed_count(self) -> int:
+        return sum(map(len, self.removed_rows.values()))
 
 
 class _Round:
@@ -269,8 +271,8 @@ class _Round:
         self._task, self._format, self._changes = task, task.format, changes
         self._base, self._buckets = task.base, buckets
         self._state = task.base.state if task.base is not None else None
-        self._identity = task.wish.rows.identity
-        schema = task.wish.rows.schema
+        self._identity = task.request.rows.identity
+        schema = task.request.rows.schema
         self._schema = schema if task.base is None else grown(task.base.schema, schema)
         self._file_schema = task.format.file_schema(task.base, self._schema)
         self._old = {} if task.base is None else task.base.in_bucket()
@@ -279,13 +281,13 @@ class _Round:
 
     def run(self) -> TableRound:
         chosen, credit = self._chosen()
-        every = self._old if self._changes.whole else ()
+        every = self._old if self._changes.is_complete else ()
         buckets = sorted({*self._changes.counts, *chosen, *every})
         try:
             rows_bytes = self._changes.bytes + (self._state.plain_bytes if self._state else 0)
-            threads = _threads(self._task.wish, rows_bytes // self._buckets)
+            threads = _threads(self._task.request, rows_bytes // self._buckets)
             with ThreadPoolExecutor(threads, "table") as pool:
-                found = self._told(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
+                found = self._collect(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
             release_memory()
             return self._commit(found, credit)
         except RemoteFailed:
@@ -295,7 +297,9 @@ class _Round:
                 remove_files(self._written)
             raise
 
-    def _told(self, each: Iterator[_BucketChanges], buckets: Sequence[int]) -> list[_BucketChanges]:
+    def _collect(
+        self, each: Iterator[_BucketChanges], buckets: Sequence[int]
+    ) -> list[_BucketChanges]:
         """Collect the results, and report progress in bytes read and added."""
         counts, progress = self._changes.counts, self._task.progress
         a_change = self._changes.bytes / max(1, sum(counts.values()))
@@ -326,7 +330,7 @@ class _Round:
             deleted = sum(file.deleted for file in files)
             size = sum(file.size_bytes for file in files)
             # after a read of the entire log, most changes are rows that the table already has
-            changed = 0 if self._changes.whole else counts.get(bucket, 0)
+            changed = 0 if self._changes.is_complete else counts.get(bucket, 0)
             score = max(changed / rows / MANY, deleted / rows / MANY, len(files) / MANY_FILES)
             if score >= 1:
                 scored.append((score, bucket, size))
@@ -347,9 +351,9 @@ class _Round:
     def _one(self, bucket: int, chosen: set[int]) -> _BucketChanges:
         files = self._old.get(bucket, [])
         deleted = self._deleted(bucket) if files else {}
-        found = self._looked_up(bucket, files, deleted)
+        found = self._find_changes(bucket, files, deleted)
         if self._base is not None and self._base.by_positions and bucket not in chosen:
-            for path, positions in found.gone.items():
+            for path, positions in found.removed_rows.items():
                 whole = np.union1d(deleted.get(path, _NONE), positions)
                 rows = next(file.rows for file in files if file.path == path)
                 if len(whole) == rows:
@@ -357,9 +361,9 @@ class _Round:
                 else:
                     found.deletes[path] = whole
             self._write(found, [found.added])
-        elif found.gone or bucket in chosen:
+        elif found.removed_rows or bucket in chosen:
             found.written_anew = True
-            parts = [self._left(file, deleted, found.gone) for file in files]
+            parts = [self._remaining_rows(file, deleted, found.removed_rows) for file in files]
             found.removed = [file.path for file in files]
             self._write(found, [*parts, found.added])
         else:
@@ -371,7 +375,7 @@ class _Round:
         assert self._base is not None
         return self._format.deleted(self._base, bucket)
 
-    def _looked_up(
+    def _find_changes(
         self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
     ) -> _BucketChanges:
         """Find the bucket's removed rows and new rows."""
@@ -394,7 +398,7 @@ class _Round:
             change = at[hits]
             its_partitions = np.asarray(there.column(PARTITION))
             its_offsets = np.asarray(there.column(OFFSET))
-            if self._changes.whole:
+            if self._changes.is_complete:
                 same = (its_partitions[hits] == partitions[change]) & (
                     its_offsets[hits] == offsets[change]
                 )
@@ -419,7 +423,7 @@ class _Round:
         )
         return _BucketChanges(bucket, rows, len(rows), gone, minus, plus)
 
-    def _left(
+    def _remaining_rows(
         self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
     ) -> pa.Table:
         """The file's rows that stay current."""
@@ -444,22 +448,23 @@ class _Round:
         task, was, changes = self._task, self._state, self._changes
         log = task.logs[0]
         deletes = dict(changes.deletes_ms)
-        if not changes.whole and was is not None:
+        if not changes.is_complete and was is not None:
             for partition, latest in was.deletes_ms.items():
                 deletes[partition] = max(latest, deletes.get(partition, latest))
         ids = {
             each.name.partition: task.system.identity(each, changes.ends[each.name.partition])
             for each in task.logs
         }
-        came, gone = sum(each.came for each in found), sum(each.gone_rows for each in found)
+        added = sum(each.new_rows for each in found)
+        removed = sum(each.removed_count for each in found)
         state = TableState(
             system=task.system.name,
             topic=log.name.topic,
             identity={partition: id_ for partition, id_ in ids.items() if id_ is not None},
             offsets=changes.ends,
-            settings=dict(task.wish.settings),
+            settings=dict(task.request.settings),
             buckets=self._buckets,
-            rows=came - gone + (was.rows if was is not None else 0),
+            rows=added - removed + (was.rows if was is not None else 0),
             checksum=summed(
                 was.checksum if was is not None else "",
                 sum(each.plus for each in found),
@@ -468,8 +473,8 @@ class _Round:
             moved=changes.moved,
             deletes_ms=deletes,
             credit_bytes=credit,
-            plain_bytes=self._plain_bytes(came, gone),
-            unions=unions_after(was.unions if was is not None else None, task.wish.rows),
+            plain_bytes=self._plain_bytes(added, removed),
+            unions=unions_after(was.unions if was is not None else None, task.request.rows),
         )
         change = TableChange(
             added=[file for each in found for file in each.files],
@@ -480,7 +485,7 @@ class _Round:
             replaces_all=task.base is None,
         )
         head = self._format.commit(task.head, change)
-        how = "updated" if not changes.whole else "compared" if self._base else "made"
+        how = "updated" if not changes.is_complete else "compared" if self._base else "made"
         return TableRound(
             path=self._format.address,
             format=self._format.name,
@@ -490,8 +495,8 @@ class _Round:
             offsets=dict(state.offsets),
             rows=state.rows,
             buckets=state.buckets,
-            added=came,
-            removed=gone,
+            added=added,
+            removed=removed,
             files=len(change.added),
             bytes_written=sum(file.size_bytes for file in change.added),
             written_anew=sum(each.written_anew for each in found),
@@ -504,14 +509,14 @@ class _Round:
             return [file.path for file in self._task.head.files]
         return [path for each in found for path in each.removed]
 
-    def _plain_bytes(self, came: int, gone: int) -> int:
+    def _plain_bytes(self, added: int, removed: int) -> int:
         was, changes = self._state, self._changes
-        if changes.whole or was is None:
+        if changes.is_complete or was is None:
             return changes.bytes
         if not was.plain_bytes:
             return 0
-        stays = was.plain_bytes * (was.rows - gone) // max(1, was.rows)
-        return stays + changes.bytes * came // max(1, sum(changes.counts.values()))
+        stays = was.plain_bytes * (was.rows - removed) // max(1, was.rows)
+        return stays + changes.bytes * added // max(1, sum(changes.counts.values()))
 
 
 def _unchanged(format: TableFormat, head: Head, state: TableState) -> TableRound:

@@ -30,7 +30,7 @@ from pyroaring import BitMap64
 
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.tables.files import place_of
+from lastwrite.tables.files import locate
 
 MAGIC: Final = (1681511377).to_bytes(4, "little")
 AROUND: Final = 8  # bytes of the length and the CRC, which the stored length does not include
@@ -72,7 +72,7 @@ def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
     Raises:
         CorruptLog: the vector is missing or damaged, or does not have ``count`` positions.
     """
-    store, key = place_of(path)
+    store, key = locate(path)
     target: ByteArray = np.empty(size_bytes, np.uint8)
     try:
         store.read_into(key, target, at)

@@ -221,7 +221,7 @@ def _hashed(
     made: np.ndarray, keys: Sequence[bytes], values: Sequence[bytes | None] | None
 ) -> np.ndarray:
     """Fill in the hashes of entries. ``values`` is None if values are not compared."""
-    made["one"], made["two"] = _words([md5(key).digest() for key in keys])
+    made["one"], made["two"] = _digest_words([md5(key).digest() for key in keys])
     places = np.empty(len(made), np.dtype([("partition", "<i4"), ("offset", "<i8")]))
     places["partition"], places["offset"] = made["partition"], made["offset"]
     raw = places.tobytes()
@@ -230,11 +230,11 @@ def _hashed(
         md5(b"%d:%b%b%b" % (len(key), key, raw[12 * n : 12 * n + 12], value or b"")).digest()
         for n, (key, value) in enumerate(zip(keys, given, strict=True))
     ]
-    made["row_one"], made["row_two"] = _words(rows)
+    made["row_one"], made["row_two"] = _digest_words(rows)
     return made
 
 
-def _words(digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+def _digest_words(digests: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     words = np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2)
     return words[:, 0], words[:, 1]
 
@@ -252,7 +252,7 @@ class _Parts:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit, self._held_bytes = limit_bytes, 0
-        self._held: list[list[np.ndarray]] = [[] for _ in range(_PARTS)]
+        self._parts: list[list[np.ndarray]] = [[] for _ in range(_PARTS)]
         self._folder: Path | None = None
         self._writers: list[ScratchWriter] = []
         self._spilt: list[list[tuple[str, int, int]]] = [[] for _ in range(_PARTS)]
@@ -262,7 +262,7 @@ class _Parts:
         order = np.argsort(numbers, kind="stable")
         bounds = np.searchsorted(numbers[order], np.arange(_PARTS + 1))
         for part in np.flatnonzero(np.diff(bounds)).tolist():
-            self._held[part].append(entries[order[bounds[part] : bounds[part + 1]]])
+            self._parts[part].append(entries[order[bounds[part] : bounds[part + 1]]])
         self._held_bytes += entries.nbytes
         if self._held_bytes > self._limit:
             self._spill()
@@ -272,17 +272,17 @@ class _Parts:
             self._folder = make_folder()
             folder = str(self._folder)
             self._writers = [ScratchWriter(folder, f"part-{n}") for n in range(_PARTS)]
-        for part, held in enumerate(self._held):
+        for part, held in enumerate(self._parts):
             for block in held:
                 path, position = self._writers[part].append(block.view(np.uint8))
                 self._spilt[part].append((path, position, len(block)))
-        self._held, self._held_bytes = [[] for _ in range(_PARTS)], 0
+        self._parts, self._held_bytes = [[] for _ in range(_PARTS)], 0
 
     def __iter__(self) -> Iterator[np.ndarray]:
         if self._folder is None and self._held_bytes <= _FEW_BYTES:
-            yield np.concatenate([np.empty(0, _ENTRY), *chain.from_iterable(self._held)])
+            yield np.concatenate([np.empty(0, _ENTRY), *chain.from_iterable(self._parts)])
             return
-        for spilt, held in zip(self._spilt, self._held, strict=True):
+        for spilt, held in zip(self._spilt, self._parts, strict=True):
             yield np.concatenate([np.empty(0, _ENTRY), *map(_read, spilt), *held])
 
     def __enter__(self) -> _Parts:

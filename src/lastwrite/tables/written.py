@@ -47,10 +47,14 @@ def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _same_field(wanted: pa.Field, fields: Sequence[pa.Field]) -> pa.Field | None:
-    number = _number(wanted)
+def _same_field(expected: pa.Field, fields: Sequence[pa.Field]) -> pa.Field | None:
+    number = _number(expected)
     for each in fields:
-        if each.name == wanted.name if None in (number, _number(each)) else number == _number(each):
+        if (
+            each.name == expected.name
+            if None in (number, _number(each))
+            else number == _number(each)
+        ):
             return each
     return None
 
@@ -59,27 +63,27 @@ def _number(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(_FIELD_ID)
 
 
-def _with_names(has: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+def _with_names(has: pa.DataType, expected: pa.DataType) -> pa.DataType:
     """A type with the wanted type's names for fields of the same ids."""
-    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
-        fields, theirs = list(has), {_same_field(each, list(has)): each for each in wanted}
+    if pa.types.is_struct(has) and pa.types.is_struct(expected):
+        fields, theirs = list(has), {_same_field(each, list(has)): each for each in expected}
         return pa.struct([_field_with_names(each, theirs.get(each)) for each in fields])
-    if pa.types.is_list(has) and pa.types.is_list(wanted):
-        inner = _with_names(has.value_type, wanted.value_type)
+    if pa.types.is_list(has) and pa.types.is_list(expected):
+        inner = _with_names(has.value_type, expected.value_type)
         return pa.list_(pa.field(has.value_field.name, inner))
-    if pa.types.is_map(has) and pa.types.is_map(wanted):
+    if pa.types.is_map(has) and pa.types.is_map(expected):
         key, item = (
             _with_names(one, other)
             for one, other in (
-                (has.key_type, wanted.key_type),
-                (has.item_type, wanted.item_type),
+                (has.key_type, expected.key_type),
+                (has.item_type, expected.item_type),
             )
         )
         return pa.map_(key, item)
     return has
 
 
-def _field_with_names(has: pa.Field, wanted: pa.Field | None) -> pa.Field:
-    if wanted is None:
+def _field_with_names(has: pa.Field, expected: pa.Field | None) -> pa.Field:
+    if expected is None:
         return pa.field(has.name, has.type)
-    return pa.field(wanted.name, _with_names(has.type, wanted.type))
+    return pa.field(expected.name, _with_names(has.type, expected.type))

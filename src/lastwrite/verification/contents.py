@@ -96,7 +96,7 @@ class RowSink:
         room = 0
         if unit.seed is not None:
             room = max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
-        self.is_wanted = unit.seed is not None
+        self.is_seeded = unit.seed is not None
         self.rows: UInt64Array = np.empty((room, ROW_WORDS), dtype=np.uint64)
         self.filled = 0
         self._bits = unit.bits
@@ -110,7 +110,7 @@ class RowSink:
 
     def reserve(self, needed: int, found: PieceContents) -> None:
         """Make room for more rows. May write the rows in memory to the file."""
-        if not self.is_wanted:
+        if not self.is_seeded:
             return
         if self.filled + needed > len(self.rows):
             self.flush(found)

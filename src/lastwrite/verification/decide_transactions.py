@@ -114,7 +114,7 @@ def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     comparable = blocks if unit.grown_from is None else _below(blocks, unit.grown_from)
     path_of = unit.after.log.path_of
     settled.break_promise(
-        Violation("redecided", _in_words(batch), batch.offset, path_of(batch.offset))
+        Violation("redecided", _describe_batch(batch), batch.offset, path_of(batch.offset))
         for batch in redecided(
             comparable, was, found, max(unit.before.log.log_start, unit.after.log.log_start)
         )
@@ -176,7 +176,7 @@ def _structure(
     return problems
 
 
-def _in_words(batch: ChangedDecision) -> str:
+def _describe_batch(batch: ChangedDecision) -> str:
     was = "aborted" if batch.was_aborted else "committed"
     now = "open" if batch.is_open else "committed" if batch.was_aborted else "aborted"
     return (

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.config.keyless import reject_elsewhere
-from lastwrite.encoding.kernel_cache import tell_of_compiling
+from lastwrite.encoding.kernel_cache import report_if_compiling
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport
@@ -42,7 +42,7 @@ def verify(
     proof.check_config(question.config)
     found = pairs(proof, question)
     for folder in (folder for pair in found for folder in pair if folder is not None):
-        proof.refuse_if_held(folder)
+        proof.reject_if_locked(folder)
     where = spark if proof.needs_workers else INLINE
     progress = progress or NoProgress()
     with runner_for(where, master, memory, conf, progress) as (runner, plan):
@@ -53,7 +53,7 @@ def verify(
             kernels = [f"lastwrite.{proof.system.name}.format.kernels:split"]
             if question.before is not None:
                 kernels.append("lastwrite.verification.invariants:_judge")
-            tell_of_compiling(progress.note, *kernels)
+            report_if_compiling(progress.note, *kernels)
         means = ProofTools(runner, plan.limits(), plan.worker_bytes, scratch, progress)
         partitions = list(proof.check(found, question, means))
         store = proof.check_beside(question, partitions, means)

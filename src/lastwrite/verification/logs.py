@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lastwrite.config.keyless import is_refused
+from lastwrite.config.keyless import is_over_limit
 from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
@@ -190,11 +190,11 @@ class _PartitionJob:
             return
         self.found.problems.append(problem)
         if is_damage:
-            self.found.worsen(VerifyStatus.DAMAGED, str(problem))
+            self.found.raise_status(VerifyStatus.DAMAGED, str(problem))
 
     def fail(self, error: Exception) -> None:
         damaged = isinstance(error, LogError) and error.exit_status == 3
-        self.found.worsen(
+        self.found.raise_status(
             VerifyStatus.DAMAGED if damaged else VerifyStatus.FAILED,
             str(error) or type(error).__name__,
         )
@@ -207,7 +207,7 @@ class _PartitionJob:
             : _MOST_VIOLATIONS - len(self.found.comparison.violations)
         ]
         if violations:
-            self.found.worsen(VerifyStatus.BROKEN, str(violations[0]))
+            self.found.raise_status(VerifyStatus.BROKEN, str(violations[0]))
 
 
 class _Verifier:
@@ -252,7 +252,9 @@ class _Verifier:
             for job in wave:
                 # A log that was not read completely must never pass.
                 if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
-                    job.found.worsen(VerifyStatus.FAILED, "the log could not be read to its end")
+                    job.found.raise_status(
+                        VerifyStatus.FAILED, "the log could not be read to its end"
+                    )
             self._settle([job for job in wave if job.can_settle], folder)
             self._compare([job for job in wave if job.is_compared])
         finally:
@@ -296,7 +298,7 @@ class _Verifier:
                 # Ignore records that were written after the copy was made.
                 log = self._system.read_below(folder, copy.log.end_offset)
         except UnsupportedFormat as error:
-            job.found.worsen(VerifyStatus.UNSUPPORTED, str(error))
+            job.found.raise_status(VerifyStatus.UNSUPPORTED, str(error))
             return
         except (LogError, OSError) as error:
             job.fail(error)
@@ -392,7 +394,7 @@ class _Verifier:
             by_segment.setdefault(part.piece.segment, []).append(part)
             for problem in part.problems:
                 if problem.kind is ProblemKind.UNSUPPORTED:
-                    job.found.worsen(VerifyStatus.UNSUPPORTED, str(problem))
+                    job.found.raise_status(VerifyStatus.UNSUPPORTED, str(problem))
                 job.problem(problem)
         for n, segment in enumerate(side.log.segments):
             parts = by_segment.get(n, [])
@@ -547,7 +549,7 @@ class _Verifier:
 
     def _account_keyless(self, job: _PartitionJob, comparison: Comparison) -> None:
         most = 1.0 if job.rules is None else job.rules.max_keyless_ratio
-        if is_refused(comparison.keyless, comparison.records_before, most):
+        if is_over_limit(comparison.keyless, comparison.records_before, most):
             message = (
                 f"{comparison.keyless:,} records without a key are missing, but no option "
                 "allows their removal"

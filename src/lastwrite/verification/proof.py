@@ -89,13 +89,13 @@ class Proof(ABC):
         """Whether ``path`` is the single log in ``folder``, and not a root with several logs."""
         return os.path.commonpath([os.path.abspath(path), folder]) == folder
 
-    def refuse_if_held(self, folder: str) -> None:
+    def reject_if_locked(self, folder: str) -> None:
         """Check that nothing changes the log while it is read.
 
         Raises:
             LogHeld: a broker or a run may change it.
         """
-        self.system.refuse_if_held(self.system.root_of(folder), [self.system.name_of(folder)])
+        self.system.reject_if_locked(self.system.root_of(folder), [self.system.name_of(folder)])
 
     def check_beside(
         self, question: Question, found: list[PartitionVerification], means: ProofTools

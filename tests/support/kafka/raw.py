@@ -12,7 +12,7 @@ from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from lastwrite.kafka.network.messages import made, schema, skip_tags
+from lastwrite.kafka.network.messages import build_message, schema, skip_tags
 from tests.support.sockets import received
 
 
@@ -27,7 +27,7 @@ class Raw:
     def ask(self, name: str, version: int, /, **values: object) -> Any:
         """The answer to a request; parts of it are made by ``part``."""
         module = schema(name, version)
-        return self.say(name, version, made(module, _class_of(name) + "Request", **values))
+        return self.say(name, version, build_message(module, _class_of(name) + "Request", **values))
 
     def say(self, name: str, version: int, message: Any) -> Any:
         """The answer to a request that is made."""
@@ -70,7 +70,7 @@ class Raw:
 
 def part(name: str, version: int, of: str, /, **values: object) -> Any:
     """A part of a request."""
-    return made(schema(name, version), of, **values)
+    return build_message(schema(name, version), of, **values)
 
 
 def _class_of(name: str) -> str:

@@ -118,7 +118,7 @@ class Trio:
             module = connection.schema("alter_partition_reassignments", "move")
             part = module.ReassignablePartition(partition_index=0, replicas=tuple(replicas))
             moved = module.ReassignableTopic(name=topic, partitions=(part,))
-            answer = connection.ask("alter_partition_reassignments", "move", topics=(moved,))
+            answer = connection.request("alter_partition_reassignments", "move", topics=(moved,))
             connection.close()
         assert not answer.error_code, answer
         wait_for(lambda: self.in_sync(topic) == set(replicas) and self.leader(topic) in replicas)

@@ -210,7 +210,7 @@ def changes(root: Path, layout: Layout) -> list[QueueChange]:
             pairs.append(Pair(file_name(place * LOG_BYTES), *paths))
         names = [file_name(place * LOG_BYTES) for place in gone]
         made.append(
-            QueueChange(name=name, gone=names, pairs=pairs, position=layout.further.get(name))
+            QueueChange(name=name, removed=names, pairs=pairs, position=layout.further.get(name))
         )
     return made
 

@@ -166,7 +166,7 @@ class TransactionTracker:
 
     def __init__(self) -> None:
         self._pids = np.full(16, -1, dtype=np.int64)
-        self._seen = np.zeros(16, dtype=np.uint8)
+        self._marks = np.zeros(16, dtype=np.uint8)
         self._used = 0
         self._markers = np.empty((16, _MARKER_COLUMNS), dtype=np.int64)
         self._filled = 0
@@ -188,7 +188,7 @@ class TransactionTracker:
                 states,
                 ordinal,
                 self._pids,
-                self._seen,
+                self._marks,
                 self._used,
                 self._markers,
                 self._filled,
@@ -203,12 +203,12 @@ class TransactionTracker:
         if self._filled == len(self._markers):
             self._markers = np.concatenate((self._markers, np.empty_like(self._markers)))
         if 2 * self._used >= len(self._pids):
-            pids, seen = self._pids, self._seen
+            pids, seen = self._pids, self._marks
             self._pids = np.full(4 * len(pids), -1, dtype=np.int64)
-            self._seen = np.zeros(len(self._pids), dtype=np.uint8)
+            self._marks = np.zeros(len(self._pids), dtype=np.uint8)
             for pid, bits in zip(pids[pids >= 0], seen[pids >= 0], strict=True):
                 slot = _slot(self._pids, pid)
-                self._pids[slot], self._seen[slot] = pid, bits
+                self._pids[slot], self._marks[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
         """The facts for decisions that need other pieces. None if the piece has no transactions."""
@@ -217,7 +217,7 @@ class TransactionTracker:
         known = self._pids >= 0
         return PieceTransactions(
             producers=self._pids[known],
-            seen=self._seen[known],
+            marks=self._marks[known],
             contradiction=self.contradiction,
             markers=tuple(
                 PendingMarker(
@@ -233,7 +233,7 @@ class MergedTransactions:
     """The decisions on the transactions of a log, from all its pieces."""
 
     # by piece: pending markers that are spent
-    spent: list[list[PendingMarker]] = field(default_factory=list)
+    used_markers: list[list[PendingMarker]] = field(default_factory=list)
     # offsets of the abort markers whose transactions still have data in the log
     aborting: set[int] = field(default_factory=set)
     contradiction: int | None = None  # offset of a marker that disagrees with the transaction index
@@ -244,7 +244,7 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
     merged = MergedTransactions()
     before: dict[int, int] = {}
     for piece in pieces:
-        merged.spent.append([])
+        merged.used_markers.append([])
         if piece is None:
             continue
         contradictions = [] if piece.contradiction is None else [piece.contradiction]
@@ -253,12 +253,12 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
             if bits & (_UNFLAGGED if marker.aborts else _FLAGGED):
                 contradictions.append(marker.offset)
             if marker.ordinal >= 0 and not bits & _DATA:
-                merged.spent[-1].append(marker)
+                merged.used_markers[-1].append(marker)
             elif marker.aborts:
                 merged.aborting.add(marker.offset)
         if contradictions and merged.contradiction is None:
             merged.contradiction = min(contradictions)
-        for pid, bits in zip(piece.producers.tolist(), piece.seen.tolist(), strict=True):
+        for pid, bits in zip(piece.producers.tolist(), piece.marks.tolist(), strict=True):
             before[pid] = bits if bits & _ENDED else bits | before.get(pid, 0)
     return merged
 

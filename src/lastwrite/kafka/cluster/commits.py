@@ -59,23 +59,24 @@ class UnreadCommit(NamedTuple):
 
     offset: int
     group: str | None  # None if the group cannot be decoded
-    place: GroupPartition | None  # None if the key cannot be decoded
+    partition: GroupPartition | None  # None if the key cannot be decoded
     reason: str
 
 
 class OffsetCommits:
     """Replays the records of ``__consumer_offsets``.
 
-    ``known`` has the committed offset of each group in each partition. ``gone`` has the groups and
-    partitions whose offset expired or was deleted. ``unread`` has the newest record of each key, if
-    it cannot be decoded. Its group and partition are then neither in ``known`` nor in ``gone``.
+    ``offsets`` has the committed offset of each group in each partition. ``deleted`` has the
+    groups and partitions whose offset expired or was deleted. ``unread`` has the newest record of
+    each key, if it cannot be decoded. Its group and partition are then neither in ``offsets`` nor
+    in ``deleted``.
     """
 
     def __init__(self) -> None:
-        self.known: dict[GroupPartition, Commit] = {}
-        self.gone: set[GroupPartition] = set()
+        self.offsets: dict[GroupPartition, Commit] = {}
+        self.deleted: set[GroupPartition] = set()
         self.unread: dict[bytes, UnreadCommit] = {}
-        self._said: dict[GroupPartition, int] = {}  # offset of each key's newest record
+        self._newest_offsets: dict[GroupPartition, int] = {}  # offset of each key's newest record
         self._open: dict[int, list[Record]] = {}  # records of open transactions by producer id
 
     def take(self, batches: Iterable[Batch]) -> None:
@@ -100,9 +101,9 @@ class OffsetCommits:
         for record in records:
             place, key = None, record.key or b""
             try:
-                place = place_of(record.key)
+                place = decode_group_partition(record.key)
                 # A transaction's records are applied at the marker, perhaps after newer records.
-                if place is None or record.offset < self._said.get(place, -1):
+                if place is None or record.offset < self._newest_offsets.get(place, -1):
                     continue
                 commit = None if record.value is None else commit_of(record.value)
             except CorruptLog as error:
@@ -112,22 +113,22 @@ class OffsetCommits:
                 group = _group_of(key) if place is None else place.group
                 self.unread[key] = UnreadCommit(record.offset, group, place, error.problem)
                 if place is not None:
-                    self._said[place] = record.offset
-                    self.known.pop(place, None)
-                    self.gone.discard(place)
+                    self._newest_offsets[place] = record.offset
+                    self.offsets.pop(place, None)
+                    self.deleted.discard(place)
                 continue
             self.unread.pop(key, None)
-            self._said[place] = record.offset
+            self._newest_offsets[place] = record.offset
             self.note(place, commit)
 
     def note(self, place: GroupPartition, commit: Commit | None) -> None:
         """Apply the newest commit of a group in a partition. None means deleted."""
         if commit is None:
-            self.known.pop(place, None)
-            self.gone.add(place)
+            self.offsets.pop(place, None)
+            self.deleted.add(place)
         else:
-            self.known[place] = commit
-            self.gone.discard(place)
+            self.offsets[place] = commit
+            self.deleted.discard(place)
 
 
 def key_of(place: GroupPartition) -> bytes:
@@ -140,7 +141,7 @@ def value_of(commit: Commit) -> bytes:
     return head + _text(commit.metadata) + struct.pack(">q", commit.at_ms)
 
 
-def place_of(key: bytes | None) -> GroupPartition | None:
+def decode_group_partition(key: bytes | None) -> GroupPartition | None:
     """Decode the group and partition in a record's key. None if the record is not a commit.
 
     Raises:

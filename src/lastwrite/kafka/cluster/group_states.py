@@ -120,14 +120,14 @@ class Expiry:
         subscribed: frozenset[tuple[str, str]],
     ) -> None:
         self._empty_since = empty_since
-        self._held = held
+        self._stack = held
         self._subscribed = subscribed
 
     def is_expired(
         self, place: GroupPartition, commit: Commit, now_ms: int, retention_ms: int
     ) -> bool:
         """Whether a broker would expire the offset at ``now_ms``."""
-        if place.group in self._held or (place.group, place.topic) in self._subscribed:
+        if place.group in self._stack or (place.group, place.topic) in self._subscribed:
             return False
         if commit.expires_ms >= 0:
             return now_ms >= commit.expires_ms

@@ -91,7 +91,7 @@ class MetadataSource:
 
     folder: str | None = None  # folder of the metadata log; None: no metadata log is used
     node: str | None = None  # id of the broker with this log root; None if unknown
-    refused: tuple[str, ...] = ()  # one sentence for each rejected candidate
+    rejected: tuple[str, ...] = ()  # one sentence for each rejected candidate
 
 
 class MetadataLookup:
@@ -129,7 +129,7 @@ class MetadataLookup:
         state = self._state(root)
         known = self._found.get(root)
         if known is None or known[0] != state:
-            known = self._found[root] = (state, self._look(root))
+            known = self._found[root] = (state, self._find_source(root))
         return known[1]
 
     def _state(self, root: str) -> object:
@@ -140,7 +140,7 @@ class MetadataLookup:
             found.append(os.path.isdir(os.path.join(each, FOLDER)))
         return found
 
-    def _look(self, root: str) -> MetadataSource:
+    def _find_source(self, root: str) -> MetadataSource:
         mine = read_meta_properties(root)
         if self._stated is not None:
             return MetadataSource(self._stated, mine.node)

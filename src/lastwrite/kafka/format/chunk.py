@@ -120,12 +120,12 @@ class KafkaFormat:
     # earlier pass verified is verified again.
     split_proven = split
 
-    def kept(self) -> list[tuple[int, str]]:
+    def take_problems(self) -> list[tuple[int, str]]:
         """Always empty: unreadable records are never kept."""
         return []
 
     def opened(
-        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+        self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]:
         """Decompress the batches of ``table``, and yield them in runs.
 
@@ -138,13 +138,13 @@ class KafkaFormat:
             OutOfMemoryBudget: one batch decompresses to more than the limit.
         """
         chosen = (table["codec"] != 0) & (table["flags"] & IS_OLD == 0)
-        if not chosen.any() and wanted is None:
+        if not chosen.any() and selected is None:
             yield BatchRun(0, len(table), buffer)
             return
         kinds = (
             np.where(chosen, 2, 1)
-            if wanted is None
-            else np.where(wanted, np.where(chosen, 2, 1), 0)
+            if selected is None
+            else np.where(selected, np.where(chosen, 2, 1), 0)
         )
         borders = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):

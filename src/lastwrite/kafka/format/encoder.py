@@ -50,7 +50,7 @@ class BatchEncoder:
         headers = np.stack((*records.header_names, *records.header_values))
         header_ends = np.zeros(records.rows + 1, np.int64)
         np.cumsum(records.headers[1], out=header_ends[1:])
-        room = _room(parts, headers, header_ends)
+        room = _encoded_bounds(parts, headers, header_ends)
         times = np.ascontiguousarray(records.times_ms)
         offsets = np.ascontiguousarray(offsets)
         out = np.empty(0, np.uint8)
@@ -95,7 +95,7 @@ class BatchEncoder:
         return max(first + 1, min(by_bytes, by_offsets))
 
 
-def _room(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
+def _encoded_bounds(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
     """Upper bound of the encoded size of the records before each row; last, of all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)

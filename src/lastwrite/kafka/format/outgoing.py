@@ -109,7 +109,11 @@ class Sender:
         borders = [0, *(np.flatnonzero(np.diff(is_whole)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):
             part = table[first:last]
-            yield from self._copied(buffer, part) if is_whole[first] else self._made(buffer, part)
+            yield from (
+                self._copied(buffer, part)
+                if is_whole[first]
+                else self._encode_batches(buffer, part)
+            )
 
     def _copied(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
         for row in table:
@@ -122,7 +126,7 @@ class Sender:
             struct.pack_into(">h", data, _ATTRIBUTES, data[_ATTRIBUTES + 1] & CODEC_BITS)
             yield OutgoingBatch(data, range(base, behind))
 
-    def _made(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
+    def _encode_batches(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
         codecs = table["codec"]
         borders = [0, *(np.flatnonzero(np.diff(codecs)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders):

@@ -119,7 +119,7 @@ class Transplant:
         rows[:, ROW_MAX_TIMESTAMP] = largest[is_there]
         rows[:, ROW_BASE_OFFSET] = table["base_offset"][is_there]
         if not is_old:
-            self._dress(made, rows[:, ROW_POSITION], rows[:, ROW_SIZE], table[is_there])
+            self._rewrite_headers(made, rows[:, ROW_POSITION], rows[:, ROW_SIZE], table[is_there])
         return made, rows, table[is_there]
 
     def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
@@ -165,7 +165,7 @@ class Transplant:
         rows: list[int] = np.flatnonzero(table["next_offset"] > self._end_offset).tolist()
         return rows
 
-    def _dress(
+    def _rewrite_headers(
         self, made: ByteArray, positions: Int64Array, sizes: Int64Array, table: BatchTable
     ) -> None:
         """Set the leader epoch of the batches that stay, and remove their producers."""

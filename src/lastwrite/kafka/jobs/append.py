@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.archive.partition_store import WriteTransaction, place_at
+from lastwrite.archive.partition_store import WriteTransaction, partition_store_at
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
@@ -89,7 +89,7 @@ class AppendJob:
         if topic not in self.counts:
             found = _partitions_of(self.archive, topic)
             for name, log in found.items():
-                _reject_brought(name, log, self.archive)
+                _reject_fetched(name, log, self.archive)
             numbers = [name.partition for name in found]
             self.counts[topic] = max(numbers, default=self.new_partitions - 1) + 1
         return self.counts[topic]
@@ -105,13 +105,13 @@ def _partitions_of(archive: str, topic: str) -> dict[TopicPartition, ArchivedLog
         return {}
     found = {}
     for folder in folders:
-        seen = place_at(folder).read()
-        if seen is not None:
-            found[archived.name_of(folder)] = archived.contents_of(seen.manifest, folder)
+        current = partition_store_at(folder).read()
+        if current is not None:
+            found[archived.name_of(folder)] = archived.contents_of(current.manifest, folder)
     return found
 
 
-def _reject_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
+def _reject_fetched(name: TopicPartition, log: ArchivedLog, path: str) -> None:
     if log.written is None:
         raise InvalidConfig(
             f"cannot append to {name}: the archive fetched it from a cluster, and has the "
@@ -177,7 +177,7 @@ class _StagedObject:
 
     def __init__(self, append: AppendJob, name: TopicPartition) -> None:
         self._name, self._codec = name, append.codec
-        place = place_at(append.folder(name))
+        place = partition_store_at(append.folder(name))
         place.note_round(append.id)
         self._key = f"{WriteTransaction(append.id, None).prefix}{uuid.uuid4().hex}/part"
         self.writer: Writer = place.store.writer(place.key(self._key))
@@ -254,14 +254,14 @@ def clear(append: AppendJob, names: Mapping[TopicPartition, object] | None = Non
         counts = append.counts.items()
         names = {TopicPartition(topic, n): None for topic, count in counts for n in range(count)}
     for name in names:
-        place_at(append.folder(name)).abandon(WriteTransaction(append.id, None))
+        partition_store_at(append.folder(name)).abandon(WriteTransaction(append.id, None))
 
 
 def _make_topic(append: AppendJob, topic: str) -> None:
     """Create missing partitions, the last one first: its number determines the partition count."""
     there = _partitions_of(append.archive, topic)
     for name, log in there.items():
-        _reject_brought(name, log, append.archive)
+        _reject_fetched(name, log, append.archive)
     id = next((log.topic_id for log in there.values()), None) or topic_id_text(uuid.uuid4().bytes)
     for number in reversed(range(append.partitions_of(topic))):
         name = TopicPartition(topic, number)
@@ -281,15 +281,15 @@ def _append_once(
     append: AppendJob, name: TopicPartition, parts: Sequence[AppendedPart], number: int
 ) -> int:
     folder = append.folder(name)
-    seen = place_at(folder).read()
-    if seen is None:
+    current = partition_store_at(folder).read()
+    if current is None:
         raise CommitConflict(
             "another program removed the partition during the append",
             path=folder,
             remedy="run again",
         )
-    log = archived.contents_of(seen.manifest, folder)
-    _reject_brought(name, log, append.archive)
+    log = archived.contents_of(current.manifest, folder)
+    _reject_fetched(name, log, append.archive)
     if append.name and dict(log.written or ()).get(append.name, -1) >= number:
         return 0
     count = sum(part.records for part in parts)
@@ -326,7 +326,7 @@ def _source(
         end=log.end_offset + count,
         topic_id=log.topic_id,
         lineage=lambda epoch: (),
-        known=None,
+        metadata=None,
         groups=None,
         config=KafkaTopicConfig(),
         asked_ms=time.time_ns() // 1_000_000,

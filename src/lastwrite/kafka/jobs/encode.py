@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
@@ -53,8 +53,8 @@ def fetch_batches(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec)
         LogError: the archived records are not the start of this log, or the archive cannot be
             written.
     """
-    seen = place_at(folder).read()
-    before = None if seen is None else archived.contents_of(seen.manifest, folder)
+    current = partition_store_at(folder).read()
+    before = None if current is None else archived.contents_of(current.manifest, folder)
     since = log.log_start
     if before is not None and before.segments:
         since = rows.offset_of(before.end_offset - 1) + 1
@@ -90,7 +90,7 @@ def _source(log: PartitionLog) -> LiveSource:
         end=_NO_END,
         topic_id=None,
         lineage=lambda epoch: (),
-        known=_KNOWN,
+        metadata=_KNOWN,
         groups=None,
         config=KafkaTopicConfig(),
         asked_ms=time.time_ns() // 1_000_000,

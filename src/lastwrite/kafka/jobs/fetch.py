@@ -18,7 +18,7 @@ from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, ArchivedMetadata
-from lastwrite.kafka.store.divergence import or_aside, set_aside
+from lastwrite.kafka.store.divergence import fetch_or_set_aside, set_aside
 from lastwrite.kafka.store.positions import Brought, positions_of
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
@@ -46,7 +46,7 @@ def fetch_logs(
     folders: Sequence[str],
     to: str,
     config: Mapping[str, object],
-    wanted: FetchRequest,
+    request: FetchRequest,
     memory: str | int | None,
     progress: Progress | None,
 ) -> LogsFetched:
@@ -61,13 +61,13 @@ def fetch_logs(
     system.check_config(config)
     reject_if_broken(to)
     for folder in folders:
-        system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
+        system.reject_if_locked(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
-    secret = secret_or_none(to, progress) if wanted.keep_scans else None
+    secret = secret_or_none(to, progress) if request.keep_scans else None
     # Read the committed offsets before the end of any log, so no offset is beyond that end.
     groups, unread = positions_of(system.roots)
     limits = plan_memory(memory, max_parallel()).limits()
-    one = _KafkaFetch(system, to, config, wanted, limits, secret, groups, progress)
+    one = _KafkaFetch(system, to, config, request, limits, secret, groups, progress)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     fetched = fetch_all(folders, to, one.fetch, progress)
     return structs.replace(fetched, unread_positions=unread)
@@ -81,7 +81,7 @@ class _KafkaFetch:
         system: KafkaSystem,
         to: str,
         config: Mapping[str, object],
-        wanted: FetchRequest,
+        request: FetchRequest,
         limits: Limits,
         secret: bytes | None,
         groups: Brought,
@@ -90,7 +90,7 @@ class _KafkaFetch:
         self._system = system
         self._to = to
         self._config = config
-        self._wanted = wanted
+        self._request = request
         self._limits = limits
         self._secret = secret
         self._groups = groups
@@ -101,13 +101,13 @@ class _KafkaFetch:
 
         0 for a tier whose segments are only referenced, because listing it is slow.
         """
-        if tiered.is_tier(folder) and not self._wanted.copies:
+        if tiered.is_tier(folder) and not self._request.copies:
             return 0
         try:
             log = self._system.read(folder)
         except (LogError, OSError):  # the partition's report will have the error
             return 0
-        is_whole = self._wanted.include_active or log.is_closed
+        is_whole = self._request.include_active or log.is_closed
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
     def fetch(self, folder: str, advance: Advance) -> FetchedLog:
@@ -126,14 +126,14 @@ class _KafkaFetch:
             log = self._system.judged(self._system.read(folder), self._config)
             return self._fetch(log, found, advance)
 
-        def aside(before: ArchivedLog, held: HoldReason) -> str:
+        def aside(before: ArchivedLog, reason: HoldReason) -> str:
             begin = fetching.begin_of(self._system.read(folder))
             return set_aside(self._to, found.folder, None, begin)
 
-        def bring() -> FetchedLog:
-            return or_aside(found.folder, fetch, aside, asides)
+        def fetch_once() -> FetchedLog:
+            return fetch_or_set_aside(found.folder, fetch, aside, asides)
 
-        done = fetch_with_retry(found, bring if self._wanted.sets_aside else fetch)
+        done = fetch_with_retry(found, fetch_once if self._request.sets_aside else fetch)
         return structs.replace(done, aside=asides[-1]) if asides else done
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
@@ -145,19 +145,19 @@ class _KafkaFetch:
             if problem.kind is ProblemKind.GAP and log.holes:
                 self._progress.note(str(problem))
         system, folder, name = self._system, log.folder, log.name
-        known = system.known_of(folder)
+        known = system.topic_metadata(folder)
         settings = system.settings(folder, self._config).config
         done = fetching.fetch(
             log,
             found.folder,
             known=None if known is None else ArchivedMetadata.of(known),
             config=settings,
-            include_active=self._wanted.include_active,
+            include_active=self._request.include_active,
             limits=self._limits,
             advance=advance,
-            copies=self._wanted.copies,
+            copies=self._request.copies,
             secret=self._secret and partition_secret(self._secret, SYSTEM, name),
             groups=self._groups.get(name),
-            accepts_gap=self._wanted.accepts_gap,
+            accepts_gap=self._request.accepts_gap,
         )
         return done.of(found)

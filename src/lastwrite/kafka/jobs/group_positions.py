@@ -96,7 +96,7 @@ class _GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     groups: OffsetsSet = ()
 
 
-def set_kept(
+def set_archived_positions(
     found: RestorablePartition,
     cluster: KafkaCluster,
     client: KafkaClientConfig,

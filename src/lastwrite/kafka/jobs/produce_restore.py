@@ -89,7 +89,7 @@ class RestoreContext:
     limits: Limits
     drop_open: bool
     largest_request: int | None  # largest request in bytes for all brokers; None if unknown
-    spend: Advance  # called with the bytes to be sent; waits for the rate limit
+    throttle: Advance  # called with the bytes to be sent; waits for the rate limit
     advance: Advance  # called with the number of archived bytes that were restored
 
 
@@ -130,21 +130,21 @@ class PartitionRestore:
         self._note = ProgressRecord(self._cluster, f"{PREFIX}{self._name.topic}", self._name)
         self._path = f"kafka://{self._cluster.address}/{self._name}"
         self._records = self._bytes = 0
-        self._told = -1  # offset in the archive up to which ``advance`` was called
+        self._reported = -1  # offset in the archive up to which ``advance`` was called
 
     def has_more(self) -> bool:
         """Whether records remain to be restored. Changes nothing.
 
         Raises:
-            LogError, CommitConflict, RemoteFailed: as ``give``.
+            LogError, CommitConflict, RemoteFailed: as ``restore``.
         """
         if self._complete() is not None:
             return False
-        given, _ = self._seen()
-        self._refuse_large(self._log.log_start if given is None else given.at)
+        given, _ = self._read_progress()
+        self._check_batch_sizes(self._log.log_start if given is None else given.at)
         return True
 
-    def _refuse_large(self, first: int) -> None:
+    def _check_batch_sizes(self, first: int) -> None:
         """Check the batch sizes.
 
         Raises:
@@ -174,7 +174,7 @@ class PartitionRestore:
         is_all = given is not None and given.at >= self._end and not given.steps
         return given if is_all else None
 
-    def give(self) -> LogGiven:
+    def restore(self) -> LogGiven:
         """Restore the missing records, and set the groups.
 
         Raises:
@@ -207,10 +207,10 @@ class PartitionRestore:
         at, until = -1, time.monotonic() + patience_s
         while True:
             try:
-                given = self._complete() or self._begun()
+                given = self._complete() or self._fence()
                 if given.at > at:
                     at, until = given.at, time.monotonic() + patience_s
-                return given if given.at >= self._end else self._rest(given)
+                return given if given.at >= self._end else self._restore_rest(given)
             except RetriableError as error:
                 if time.monotonic() < until:
                     self._cluster.wait(until)
@@ -254,14 +254,14 @@ class PartitionRestore:
             )
         return given
 
-    def _begun(self) -> RestoreProgress:
+    def _fence(self) -> RestoreProgress:
         """Fence other producers. Returns the progress, derived from the records in the topic.
 
         Raises:
             LogError: the topic has records of another producer.
         """
         self._producer.begin()
-        given, end = self._seen()
+        given, end = self._read_progress()
         producer = self._transactions.producer_id
         if given is None:
             begin = self._log.log_start
@@ -270,7 +270,7 @@ class PartitionRestore:
         first = end if given.offset == given.first else given.first
         return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
 
-    def _seen(self) -> tuple[RestoreProgress | None, int]:
+    def _read_progress(self) -> tuple[RestoreProgress | None, int]:
         """The progress in the topic (None if it has no note), and the end of its log.
 
         Raises:
@@ -301,24 +301,24 @@ class PartitionRestore:
         return given and self._advanced(given, ours), bounds.high_watermark
 
     def _ends(
-        self, log: LiveLog, start: int, end: int, given: RestoreProgress | None
+        self, log: LiveLog, start: int, end: int, progress: RestoreProgress | None
     ) -> tuple[int, int | None]:
         """The end offset of restored records, and the first offset of other records, or None."""
         ours = start
         format = KafkaFormat(self._shared.limits.plain_bytes)
         for _, table in log.batches(start, end, format, epoch=-1):
             data = table[table["flags"] & IS_CONTROL == 0]
-            is_ours = data["producer_id"] == (-2 if given is None else given.producer)
+            is_ours = data["producer_id"] == (-2 if progress is None else progress.producer)
             if is_ours.any():
                 ours = int(data["next_offset"][is_ours].max())
             if not is_ours.all():
                 return ours, int(data["base_offset"][np.argmin(is_ours)])
         return ours, None
 
-    def _advanced(self, given: RestoreProgress, ours: int) -> RestoreProgress:
+    def _advanced(self, progress: RestoreProgress, ours: int) -> RestoreProgress:
         """The note, advanced past the batches that arrived."""
-        at, offset = given.at, given.offset
-        for behind, records in given.steps:
+        at, offset = progress.at, progress.offset
+        for behind, records in progress.steps:
             if offset + records > ours:
                 break
             at, offset = behind, offset + records
@@ -329,47 +329,51 @@ class PartitionRestore:
                 path=self._path,
                 remedy=_ANOTHER_NAME,
             )
-        return structs.replace(given, at=at, offset=offset, steps=())
+        return structs.replace(progress, at=at, offset=offset, steps=())
 
     # ------------------------------------------------------------------ the remaining batches
 
-    def _rest(self, given: RestoreProgress) -> RestoreProgress:
-        for window in self._windows(given.at):
+    def _restore_rest(self, progress: RestoreProgress) -> RestoreProgress:
+        for window in self._windows(progress.at):
             size = sum(len(each.data) for each in window)
-            self._shared.spend(size)
-            marks = self._marks(given, window)
+            self._shared.throttle(size)
+            marks = self._marks(progress, window)
             steps = tuple((each.next_offset, each.records) for each in window)
-            given = structs.replace(given, steps=steps, marks=marks)
-            self._write(given)
-            self._producer.send(window, given.offset)
+            progress = structs.replace(progress, steps=steps, marks=marks)
+            self._write(progress)
+            self._producer.send(window, progress.offset)
             records = sum(each.records for each in window)
-            given = structs.replace(
-                given, at=window[-1].next_offset, offset=given.offset + records, steps=()
+            progress = structs.replace(
+                progress, at=window[-1].next_offset, offset=progress.offset + records, steps=()
             )
             self._records += records
             self._bytes += size
-        new = dict.fromkeys(self._pending(given), given.offset)
-        end = {} if self._end in dict(given.marks) else {self._end: given.offset}
-        marks = (*given.marks, *sorted((new | end).items()))
-        given = structs.replace(given, at=self._end, marks=marks)
-        self._write(given)
-        return given
+        new = dict.fromkeys(self._pending(progress), progress.offset)
+        end = {} if self._end in dict(progress.marks) else {self._end: progress.offset}
+        marks = (*progress.marks, *sorted((new | end).items()))
+        progress = structs.replace(progress, at=self._end, marks=marks)
+        self._write(progress)
+        return progress
 
-    def _write(self, given: RestoreProgress) -> None:
-        self._note.write(msgspec.json.encode(given).decode(), self._transactions)
+    def _write(self, progress: RestoreProgress) -> None:
+        self._note.write(msgspec.json.encode(progress).decode(), self._transactions)
 
-    def _pending(self, given: RestoreProgress) -> Iterator[int]:
+    def _pending(self, progress: RestoreProgress) -> Iterator[int]:
         """The groups' committed offsets whose records were not restored yet."""
-        is_begin = given.offset == given.first
-        known = {each[0] for each in given.marks}
+        is_begin = progress.offset == progress.first
+        known = {each[0] for each in progress.marks}
         for each in self._positions:
-            if each not in known and (is_begin or each >= given.at):
+            if each not in known and (is_begin or each >= progress.at):
                 yield each
 
     def _marks(
-        self, given: RestoreProgress, window: Sequence[OutgoingBatch]
+        self, progress: RestoreProgress, window: Sequence[OutgoingBatch]
     ) -> tuple[tuple[int, int], ...]:
-        pending, found, offset = list(self._pending(given)), list(given.marks), given.offset
+        pending, found, offset = (
+            list(self._pending(progress)),
+            list(progress.marks),
+            progress.offset,
+        )
         for batch in window:
             count = bisect_left(pending, batch.next_offset)
             found += [(each, offset + bisect_left(batch.offsets, each)) for each in pending[:count]]
@@ -405,28 +409,28 @@ class PartitionRestore:
                 with located(segment.path, chunk.shift):
                     yield from sender.batches(chunk.buffer, chunk.table)
                 behind = int(chunk.table["next_offset"][-1])
-                if behind > self._told:
-                    self._told = behind
+                if behind > self._reported:
+                    self._reported = behind
                     self._shared.advance(chunk.origin_bytes)
 
     # ------------------------------------------------------------------ groups
 
-    def _set_groups(self, given: RestoreProgress) -> list[GroupGiven]:
+    def _set_groups(self, progress: RestoreProgress) -> list[GroupGiven]:
         def translate(positions: Sequence[int]) -> Mapping[int, int | str]:
-            unknown = [each for each in positions if given.where(each) is None]
-            located = self._located(given, unknown) if unknown else {}
+            unknown = [each for each in positions if progress.where(each) is None]
+            located = self._located(progress, unknown) if unknown else {}
             return {
-                each: located[each] if (at := given.where(each)) is None else at
+                each: located[each] if (at := progress.where(each)) is None else at
                 for each in positions
             }
 
         def note(groups: OffsetsSet) -> None:
-            self._write(structs.replace(given, groups=groups))
+            self._write(structs.replace(progress, groups=groups))
 
         positions = self._contents.groups
-        return set_groups(self._cluster, self._name, positions, given.groups, translate, note)
+        return set_groups(self._cluster, self._name, positions, progress.groups, translate, note)
 
-    def _located(self, given: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
+    def _located(self, progress: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
         """The cluster's offset for each committed offset in records that earlier runs restored.
 
         Records are counted in both logs from the last mark at or below the first position. If both
@@ -434,22 +438,22 @@ class PartitionRestore:
         correspond. If one log has lost records since, the mark is used for each position: the group
         reads records again, but skips none.
         """
-        marks = [(self._log.log_start, given.first), *given.marks]
+        marks = [(self._log.log_start, progress.first), *progress.marks]
         at, offset = max(
-            (each for each in marks if each[0] <= positions[0]), default=(0, given.first)
+            (each for each in marks if each[0] <= positions[0]), default=(0, progress.first)
         )
         counts, total = dict.fromkeys(positions, 0), 0
-        for batch in self._batches(at, given.at):
+        for batch in self._batches(at, progress.at):
             total += batch.records
             for each in positions:
                 counts[each] += bisect_left(batch.offsets, each)
-        runs, there = self._runs(offset, given.offset)
+        runs, there = self._runs(offset, progress.offset)
         if there != total:
             return dict.fromkeys(positions, offset)
         found = {}
         for each, count in counts.items():
-            before, start = runs[bisect_right(runs, (count, given.offset)) - 1]
-            found[each] = given.offset if count == total else start + count - before
+            before, start = runs[bisect_right(runs, (count, progress.offset)) - 1]
+            found[each] = progress.offset if count == total else start + count - before
         return found
 
     def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:

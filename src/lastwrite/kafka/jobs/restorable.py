@@ -56,12 +56,12 @@ class RestorablePartition:
     def settings(self) -> KafkaTopicConfig | None:
         """The topic's settings when it was fetched. None if they are unknown."""
         known = self.contents.known
-        return settings_of(self.name.topic, None if known is None else known.told())
+        return settings_of(self.name.topic, None if known is None else known.to_topic_metadata())
 
 
-def settings_of(topic: str, known: TopicMetadata | None) -> KafkaTopicConfig | None:
+def settings_of(topic: str, metadata: TopicMetadata | None) -> KafkaTopicConfig | None:
     """The topic's effective settings. None if ``known`` is None."""
-    return None if known is None else resolve(topic, (), known, {}, False).config
+    return None if metadata is None else resolve(topic, (), metadata, {}, False).config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class RestoreRequest:
     groups: bool = False
 
 
-def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
+def in_archive(path: str, request: RestoreRequest) -> list[RestorablePartition]:
     """The selected partitions, by name.
 
     Raises:
@@ -100,9 +100,9 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
     for name in everything:
         ends[name.topic] = max(ends.get(name.topic, 0), name.partition + 1)
     listed = sorted(everything.items())
-    numbers: Sequence[int | None] = [None] if wanted.partitions is None else wanted.partitions
+    numbers: Sequence[int | None] = [None] if request.partitions is None else request.partitions
     folders = dict.fromkeys(
-        each for number in numbers for each in choose(listed, wanted.topic, number, path)
+        each for number in numbers for each in choose(listed, request.topic, number, path)
     )
 
     def read(folder: str) -> RestorablePartition:
@@ -112,7 +112,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
 
     with ThreadPoolExecutor(16) as pool:  # a request mostly waits for the store
         found = list(pool.map(read, folders))
-    if wanted.name is None:
+    if request.name is None:
         return found
     topics = {each.name.topic for each in found}
     if len(topics) > 1:
@@ -120,7 +120,7 @@ def in_archive(path: str, wanted: RestoreRequest) -> list[RestorablePartition]:
             f"--as gives one name to {len(topics)} topics: {', '.join(sorted(topics))}",
             remedy="select one of them with --topic",
         )
-    return [replace(each, to=TopicPartition(wanted.name, each.name.partition)) for each in found]
+    return [replace(each, to=TopicPartition(request.name, each.name.partition)) for each in found]
 
 
 def until_of(found: RestorablePartition, until: Until | None, limits: Limits) -> int | None:
@@ -143,12 +143,12 @@ def until_of(found: RestorablePartition, until: Until | None, limits: Limits) ->
     return until
 
 
-def at_once() -> int:
+def max_parallel() -> int:
     """The number of partitions to restore at once."""
     return min(_MOST_AT_ONCE, core_count())
 
 
-def telling(progress: Progress) -> Callable[[int], None]:
+def locked_advance(progress: Progress) -> Callable[[int], None]:
     """Return a thread-safe ``progress.advance``."""
     turn = Lock()
 

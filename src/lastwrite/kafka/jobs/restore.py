@@ -34,10 +34,10 @@ from lastwrite.kafka.jobs.restorable import (
     RestorablePartition,
     RestoreRequest,
     Until,
-    at_once,
     in_archive,
+    locked_advance,
+    max_parallel,
     settings_of,
-    telling,
     until_of,
 )
 from lastwrite.kafka.restored import LogsRestored, RestoredLog
@@ -58,7 +58,7 @@ _NO_DIRECTORY = 20 * "A"  # prefix of the directory ids UNASSIGNED, LOST and MIG
 def restore_logs(
     path: str,
     to: str,
-    wanted: RestoreRequest,
+    request: RestoreRequest,
     metadata: str | None,
     memory: str | int | None,
     config: Mapping[str, object] | None,
@@ -67,29 +67,29 @@ def restore_logs(
     """Restore into the log root ``to``; see ``lastwrite.restore``."""
     progress = progress or NoProgress()
     root = _root(to)
-    found = in_archive(path, wanted)
+    found = in_archive(path, request)
     cluster = _Cluster(root, metadata)
     found, notes = cluster.taken(found)
     notes += [note for each in found for note in each.notes]
     progress.stage("restore", sum(each.bytes for each in found))
-    limits = plan_memory(memory, at_once()).limits()
-    one = _Restore(cluster, wanted, limits, telling(progress))
-    with lock.hold(root, [each.to for each in found]), ThreadPoolExecutor(at_once()) as pool:
+    limits = plan_memory(memory, max_parallel()).limits()
+    one = _Restore(cluster, request, limits, locked_advance(progress))
+    with lock.hold(root, [each.to for each in found]), ThreadPoolExecutor(max_parallel()) as pool:
         done = tuple(pool.map(one.restore, found))
     for each, log in zip(found, done, strict=True):
-        notes += cluster.told_of(each, log)
+        notes += cluster.notes_on(each, log)
     return LogsRestored(
         path=root,
         partitions=done,
         notes=tuple(dict.fromkeys(notes)),
-        groups_command=_groups_command(path, wanted, config or {}, cluster, found, done),
+        groups_command=_groups_command(path, request, config or {}, cluster, found, done),
         untouched=tuple(list_untouched(root, WRITTEN_BY_RESTORES)),
     )
 
 
 def _groups_command(
     path: str,
-    wanted: RestoreRequest,
+    request: RestoreRequest,
     config: Mapping[str, object],
     cluster: _Cluster,
     found: Sequence[RestorablePartition],
@@ -104,12 +104,12 @@ def _groups_command(
     if has_topic or not _has_groups(restored):
         return None
     words = ["lastwrite", "restore", path, "--to", f"kafka://{cluster.address}", "--groups"]
-    topics = [wanted.topic] if isinstance(wanted.topic, str) else wanted.topic or ()
+    topics = [request.topic] if isinstance(request.topic, str) else request.topic or ()
     for option, values in (
         ("--topic", topics),
-        ("--partition", wanted.partitions or ()),
-        ("--as", () if wanted.name is None else (wanted.name,)),
-        ("--until", () if wanted.until is None else (_until_text(wanted.until),)),
+        ("--partition", request.partitions or ()),
+        ("--as", () if request.name is None else (request.name,)),
+        ("--until", () if request.until is None else (_until_text(request.until),)),
         ("--config", [f"{name}={value}" for name, value in stated_stores(config).items()]),
     ):
         for value in values:
@@ -260,7 +260,7 @@ class _Cluster:
                 "topic's records are not needed, delete the topic, create it with that number "
                 "of partitions, stop the broker, and run again",
             )
-        self._refuse_elsewhere(name, there)
+        self._reject_elsewhere(name, there)
         return Target(
             root=self.root,
             name=name,
@@ -273,7 +273,7 @@ class _Cluster:
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
 
-    def _refuse_elsewhere(self, name: TopicPartition, there: ClusterPartition) -> None:
+    def _reject_elsewhere(self, name: TopicPartition, there: ClusterPartition) -> None:
         node, directory = self._identity.node, self._identity.directory
         if node is None or int(node) not in there.replicas:
             brokers = ", ".join(map(str, there.replicas))
@@ -293,7 +293,7 @@ class _Cluster:
                     f"directory.id={wanted}",
                 )
 
-    def told_of(self, found: RestorablePartition, log: RestoredLog) -> Iterator[str]:
+    def notes_on(self, found: RestorablePartition, log: RestoredLog) -> Iterator[str]:
         """Notes about the partition that matter before the broker starts."""
         if log.reason is not None or log.end_offset is None:
             return
@@ -320,7 +320,7 @@ class _Cluster:
                     "empty"
                 )
         folder = os.path.join(self.root, str(found.to))
-        here, before = settings_of(topic, self._system.known_of(folder)), found.settings
+        here, before = settings_of(topic, self._system.topic_metadata(folder)), found.settings
         if here is None:
             return
         if before is not None and set(here.cleanup_policy) != set(before.cleanup_policy):
@@ -343,7 +343,7 @@ class _Restore:
     """The parameters that all partitions of a call share."""
 
     cluster: _Cluster
-    wanted: RestoreRequest
+    request: RestoreRequest
     limits: Limits
     advance: restoring.Advance
 
@@ -360,8 +360,8 @@ class _Restore:
             done = restoring.restore(
                 found.address,
                 target,
-                until=until_of(found, self.wanted.until, self.limits),
-                drop_open=self.wanted.drop_open,
+                until=until_of(found, self.request.until, self.limits),
+                drop_open=self.request.drop_open,
                 limits=self.limits,
                 advance=self.advance,
             )

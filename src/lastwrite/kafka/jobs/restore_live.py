@@ -22,16 +22,16 @@ import msgspec
 from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
-from lastwrite.kafka.jobs.group_positions import set_kept
+from lastwrite.kafka.jobs.group_positions import set_archived_positions
 from lastwrite.kafka.jobs.produce_restore import PartitionRestore, RestoreContext
 from lastwrite.kafka.jobs.restorable import (
     OF_COORDINATORS,
     PREFIX,
     RestorablePartition,
     RestoreRequest,
-    at_once,
     in_archive,
-    telling,
+    locked_advance,
+    max_parallel,
     until_of,
 )
 from lastwrite.kafka.network import topics
@@ -85,7 +85,7 @@ class _Topic:
 def restore_live(
     path: str,
     url: str,
-    wanted: RestoreRequest,
+    request: RestoreRequest,
     config: Mapping[str, object],
     replication: int,
     limits: Limits,
@@ -106,30 +106,31 @@ def restore_live(
     client = KafkaClientConfig.from_names(config)
     brokers = brokers_of(url)
     progress = progress or NoProgress()
-    found, notes = _without_internal(in_archive(path, wanted))
+    found, notes = _without_internal(in_archive(path, request))
     notes += [note for each in found for note in each.notes]
     pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
     with KafkaCluster(brokers, client) as cluster:
         cluster.reach()
-        if wanted.groups:
-            done = _set_kept(found, wanted, cluster, client)
+        if request.groups:
+            done = _restore_groups_only(found, request, cluster, client)
             return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
         progress.stage("restore", sum(each.bytes for each in found))
         shared = RestoreContext(
             cluster=cluster,
             client=client,
             limits=replace(limits, reading=()),  # the rate limit applies to sending, not to reading
-            drop_open=wanted.drop_open,
+            drop_open=request.drop_open,
             largest_request=topics.largest_request(cluster),
-            spend=pacer.spend,
-            advance=telling(progress),
+            throttle=pacer.throttle,
+            advance=locked_advance(progress),
         )
-        run = _LiveRestore(shared, wanted, replication)
+        run = _LiveRestore(shared, request, replication)
         done = []
         made = [run.prepared(name, parts) for name, parts in _by_topic(found)]
-        with ThreadPoolExecutor(at_once(), "restore") as pool:
+        with ThreadPoolExecutor(max_parallel(), "restore") as pool:
             coming = pool.map(
-                run.give, [(topic, part) for topic in made for part in topic.partitions]
+                run.restore_partition,
+                [(topic, part) for topic in made for part in topic.partitions],
             )
             try:
                 done.extend(coming)
@@ -141,9 +142,9 @@ def restore_live(
     return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
 
 
-def _set_kept(
+def _restore_groups_only(
     found: Iterable[RestorablePartition],
-    wanted: RestoreRequest,
+    request: RestoreRequest,
     cluster: KafkaCluster,
     client: KafkaClientConfig,
 ) -> list[LogGiven]:
@@ -151,7 +152,7 @@ def _set_kept(
 
     def one(each: RestorablePartition) -> LogGiven:
         try:
-            return set_kept(each, cluster, client, wanted.until)
+            return set_archived_positions(each, cluster, client, request.until)
         except LogError as error:
             return LogGiven(
                 topic=each.to.topic,
@@ -163,7 +164,7 @@ def _set_kept(
                 is_damaged=isinstance(error, CorruptLog),
             )
 
-    with ThreadPoolExecutor(at_once(), "restore") as pool:
+    with ThreadPoolExecutor(max_parallel(), "restore") as pool:
         return list(pool.map(one, (each for each in found if each.contents.groups)))
 
 
@@ -197,9 +198,9 @@ def _by_topic(found: Iterable[RestorablePartition]) -> list[tuple[str, list[Rest
 class _LiveRestore:
     """The parameters that all topics of a call share."""
 
-    def __init__(self, shared: RestoreContext, wanted: RestoreRequest, replication: int) -> None:
+    def __init__(self, shared: RestoreContext, request: RestoreRequest, replication: int) -> None:
         self._shared, self._cluster = shared, shared.cluster
-        self._wanted = wanted
+        self._request = request
         self._replication = replication
 
     # ------------------------------------------------------------------ before
@@ -247,7 +248,7 @@ class _LiveRestore:
                     remedy="add partitions with kafka-topics.sh --alter and run again; or restore "
                     "under another name with --as",
                 )
-            until = until_of(found, self._wanted.until, self._shared.limits)
+            until = until_of(found, self._request.until, self._shared.limits)
             partition = PartitionRestore(found, self._shared, until)
             return partition, partition.has_more()
         except LogError as error:
@@ -296,7 +297,7 @@ class _LiveRestore:
 
     # ------------------------------------------------------------------ one partition
 
-    def give(self, what: tuple[_Topic, RestorablePartition]) -> LogGiven:
+    def restore_partition(self, what: tuple[_Topic, RestorablePartition]) -> LogGiven:
         """Restore one partition; errors are in its report."""
         topic, found = what
         log = LogGiven(
@@ -309,7 +310,7 @@ class _LiveRestore:
         try:
             if isinstance(ready, LogError):
                 raise ready
-            return ready.give()
+            return ready.restore()
         except (LogError, OSError) as error:
             is_damaged = isinstance(error, CorruptLog)
             return msgspec.structs.replace(log, reason=str(error), is_damaged=is_damaged)

@@ -34,12 +34,12 @@ class _KafkaRowReader:
     def records(
         self,
         chunk: BatchWindow,
-        wanted: ByteArray | None,
+        selected: ByteArray | None,
         span: tuple[int, int],
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        for run in self.format.opened(chunk.buffer, chunk.table, wanted):
+        for run in self.format.opened(chunk.buffer, chunk.table, selected):
             yield gather(
                 chunk.buffer,
                 run,
@@ -71,7 +71,7 @@ class _KafkaRows(RowSystem):
             name = partitions.partition_name(folder)
             if wants is not None and not wants(name):
                 continue
-            lock.reject_if_held(partitions.root_of(folder), [name])
+            lock.reject_if_locked(partitions.root_of(folder), [name])
             log = KAFKA.read_judged(folder, config)
             for problem in log.problems:
                 if loses_records(problem, log):  # damaged offset and time indexes are harmless here

@@ -133,7 +133,7 @@ class KafkaContents:
         order: int = BY_OFFSET,
         header: str = "",
     ) -> None:
-        self._means = _ContentTools(
+        self._tools = _ContentTools(
             seed=np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed,
             side=AFTER if is_after else 0,
             now_ms=np.iinfo(np.int64).max if now_ms is None else now_ms,
@@ -165,7 +165,7 @@ class KafkaContents:
         Raises:
             CorruptLog: a record is malformed; the position is relative to ``buffer``.
         """
-        means = self._means._replace(is_old_due=self.is_old_due)
+        means = self._tools._replace(is_old_due=self.is_old_due)
         done, noted, code, b, at = contents(
             run, buffer, table, means, rows, filled, tally, facts, noted
         )

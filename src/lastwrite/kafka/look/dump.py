@@ -84,26 +84,26 @@ def dump_logs(
     path: str,
     topic: str | None,
     partition: int | None,
-    wanted: LogDumpRequest,
+    request: LogDumpRequest,
     limit: int | None,
-    say: Callable[[str], None],
+    note: Callable[[str], None],
 ) -> Iterator[Row]:
     """The rows at ``path``; errors as ``commands.dump``."""
-    wanted.check()
-    job = _Dump(wanted, say)
+    request.check()
+    job = _Dump(request, note)
     if os.path.isfile(path):
         file = identify(path)
-        lock.reject_if_held(file.root)
+        lock.reject_if_locked(file.root)
         reject_beyond(file)
         return job.limited(job.file(file), limit)
     metadata = _metadata_folder(path, topic, partition)
     if metadata is not None:
-        lock.reject_if_held(partitions.root_of(metadata))
+        lock.reject_if_locked(partitions.root_of(metadata))
         reject_metadata(partitions.root_of(metadata))
         return job.limited(job.metadata(metadata), limit)
     folders = partitions.find_partitions(path, topic, partition)
     for folder in folders:
-        lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+        lock.reject_if_locked(partitions.root_of(folder), [partitions.partition_name(folder)])
     return job.limited(job.folders(folders), limit)
 
 
@@ -121,9 +121,9 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 class _Dump:
     """One call of ``dump_logs``, and the problems found."""
 
-    def __init__(self, wanted: LogDumpRequest, say: Callable[[str], None]) -> None:
-        self._wanted = wanted
-        self._say = say
+    def __init__(self, request: LogDumpRequest, note: Callable[[str], None]) -> None:
+        self._request = request
+        self._note = note
         self._problems: list[Problem] = []
         self._generation = 0  # generation of the archive's manifest; 0 for a log directory
 
@@ -143,13 +143,13 @@ class _Dump:
     def folders(self, folders: list[str]) -> Iterator[Row]:
         for folder in folders:
             try:
-                log = KAFKA.read_judged(folder, self._wanted.config)
+                log = KAFKA.read_judged(folder, self._request.config)
             except CorruptLog as error:
                 self.note(kafka_problem_of(error, folder))
                 continue
-            yield from self._again(log)
+            yield from self._dump_again(log)
 
-    def _again(self, log: PartitionLog) -> Iterator[Row]:
+    def _dump_again(self, log: PartitionLog) -> Iterator[Row]:
         """The rows of a log. If a broker replaces or deletes segments not yet read, continue with
         the current ones.
 
@@ -160,8 +160,8 @@ class _Dump:
             if problem.kind is ProblemKind.DAMAGED:
                 self.note(problem)
             elif problem.kind in (ProblemKind.OPEN, ProblemKind.GAP):
-                self._say(str(problem))
-        asked, last = self._wanted, -1
+                self._note(str(problem))
+        asked, last = self._request, -1
         at = "last_offset" if asked.batches else "offset"
         tries = 0
         while True:
@@ -174,13 +174,13 @@ class _Dump:
                         yield row
                         last = row.get(at, last)
                 finally:
-                    self._wanted = asked
+                    self._request = asked
                 beside_a_broker.check_uncut(log)
                 return
-            log = beside_a_broker.go_on(log, store.read_partition, last)
+            log = beside_a_broker.relist_after(log, store.read_partition, last)
             tries = 0 if last > since else tries
             if last >= 0:
-                self._wanted = replace(asked, offset=last + 1, time_ms=None)
+                self._request = replace(asked, offset=last + 1, time_ms=None)
 
     def metadata(self, folder: str) -> Iterator[Row]:
         """The rows of the metadata log's segments. A log root has no checkpoints for that log."""
@@ -197,14 +197,14 @@ class _Dump:
             [
                 segment
                 for number, segment in enumerate(log.segments)
-                if number == last or log.segment_end(number) > self._wanted.offset
+                if number == last or log.segment_end(number) > self._request.offset
             ],
             log.name,
         )
 
     def _segments(self, segments: list[Segment], name: TopicPartition | None) -> Iterator[Row]:
         """The rows of a partition's segments, or of a single segment."""
-        wanted, first = self._wanted, self._wanted.offset
+        wanted, first = self._request, self._request.offset
         if wanted.time_ms is not None:
             at = self._offset_at(segments, wanted.time_ms)
             if at is None:
@@ -245,14 +245,14 @@ class _Dump:
             if header.last_offset < first:
                 continue
             try:
-                if self._wanted.batches:
+                if self._request.batches:
                     yield batch_row(name, segment.base_offset, position, header, data)
                     continue
                 batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
                 rows = [
                     self._row(name, segment.base_offset, position, batch, record)
                     for record in batch.records
-                    if record.offset >= first and self._is_wanted(batch, record)
+                    if record.offset >= first and self._is_requested(batch, record)
                 ]
             except LogError as error:
                 self.note(kafka_problem_of(error, segment.path, position))
@@ -263,13 +263,13 @@ class _Dump:
         self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
     ) -> Row:
         row = record_row(name, segment, position, batch, record)
-        if self._wanted.decode:
+        if self._request.decode:
             row["decoded"] = None if batch.attributes.control else decoded_row(name, record)
         return row
 
-    def _is_wanted(self, batch: Batch, record: Record) -> bool:
-        return self._wanted.key is None or (
-            record.key == self._wanted.key and not batch.attributes.control
+    def _is_requested(self, batch: Batch, record: Record) -> bool:
+        return self._request.key is None or (
+            record.key == self._request.key and not batch.attributes.control
         )
 
     # ------------------------------------------------------------------ index entries
@@ -304,7 +304,7 @@ class _Dump:
             if end < len(data):
                 words = f"{len(data) - end} bytes follow the index's last complete entry"
                 self.note(kafka_problem_of(CorruptLog(words, end), path))
-        yield from (row for row in rows if row[at] >= self._wanted.offset)
+        yield from (row for row in rows if row[at] >= self._request.offset)
 
     # ------------------------------------------------------------------ single files
 
@@ -324,4 +324,4 @@ class _Dump:
             except LogError as error:
                 self.note(kafka_problem_of(error, file.path))
                 return
-            yield from rows if self._wanted.last is None else rows[-self._wanted.last :]
+            yield from rows if self._request.last is None else rows[-self._request.last :]

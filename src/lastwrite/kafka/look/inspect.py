@@ -32,7 +32,7 @@ from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.settings import OverriddenSetting
-from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.inline import Inline, choose_spark
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.quarantine import read_quarantine
 from lastwrite.storage.reading import read_small
@@ -63,7 +63,7 @@ def inspect_logs(
     for folder in folders:
         roots.setdefault(partitions.root_of(folder), []).append(partitions.partition_name(folder))
     for root, inside in sorted(roots.items()):
-        lock.reject_if_held(root, inside)
+        lock.reject_if_locked(root, inside)
         report.problems += root_problems(root)
     report.partitions += job.partitions(folders)
     report.notes += job.notes.values()
@@ -87,7 +87,7 @@ def inspect_file(
         LogHeld: a process has locked the file's log root.
     """
     file = identify(path)
-    lock.reject_if_held(file.root)
+    lock.reject_if_locked(file.root)
     reject_beyond(file)
     report.files.append(_LogInspection(LOOKING, memory, KAFKA, None, progress).file(file))
 
@@ -179,7 +179,7 @@ class _LogInspection:
             self._judge(log, found)
         if not found.is_damaged:
             with (
-                runner_for(place_of(self._spark), "", None, {}, NoProgress()) as (runner, plan),
+                runner_for(choose_spark(self._spark), "", None, {}, NoProgress()) as (runner, plan),
                 closing(exchange_for(runner)) as way,
             ):
                 found.keys = count_keys(

@@ -60,16 +60,18 @@ class Contents(Document, kw_only=True):
             self.first_offset = other.first_offset
         if other.last_offset is not None:
             self.last_offset = other.last_offset
-        self.max_timestamp = max(_known(self.max_timestamp, other.max_timestamp), default=None)
+        self.max_timestamp = max(
+            _without_none(self.max_timestamp, other.max_timestamp), default=None
+        )
         self.earliest_horizon = min(
-            _known(self.earliest_horizon, other.earliest_horizon), default=None
+            _without_none(self.earliest_horizon, other.earliest_horizon), default=None
         )
 
 
 _SUMS = tuple(field.name for field in fields(Contents) if field.default == 0)
 
 
-def _known(*values: int | None) -> Iterable[int]:
+def _without_none(*values: int | None) -> Iterable[int]:
     return (value for value in values if value is not None)
 
 

@@ -41,9 +41,9 @@ def loses_records(problem: Problem, log: PartitionLog) -> bool:
     )
 
 
-def torn_tail(path: str, position: int, left: int, wanted: int) -> Problem:
+def torn_tail(path: str, position: int, left: int, needed: int) -> Problem:
     """The problem of a file that ends inside a batch."""
-    cut = f"after {left} of the {wanted} bytes of a batch" if wanted else "inside a batch header"
+    cut = f"after {left} of the {needed} bytes of a batch" if needed else "inside a batch header"
     return Problem(
         ProblemKind.DAMAGED,
         f"torn tail: the file ends {cut}",

@@ -230,14 +230,14 @@ class KafkaIndexProof:
         """Check a piece's next batches; ``shift`` plus their position gives the file position."""
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
-        self._offset_lie(
+        self._report_offset_entry(
             index_check.false_offset_entry(
                 self.offsets, self.positions, begins, end, table["base_offset"]
             )
         )
         last = table["next_offset"] - 1
         before = self._last if self._last >= 0 else int(last[0])
-        self._time_lie(
+        self._report_time_entry(
             index_check.false_time_entry(
                 self.times, self.time_offsets, last, table["max_timestamp"], self._reached, before
             )
@@ -250,7 +250,7 @@ class KafkaIndexProof:
         ``reached``.
         """
         if reached != NO_TIME:
-            self._time_lie(
+            self._report_time_entry(
                 index_check.hidden_from_time_entry(
                     self.times, self.time_offsets, next_offset, reached
                 )
@@ -264,7 +264,7 @@ class KafkaIndexProof:
         An entry with an offset beyond the end is evidence of lost records. Its remedy is therefore
         to restore the segment, not to rebuild the index.
         """
-        self._offset_lie(
+        self._report_offset_entry(
             index_check.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
             next_offset,
         )
@@ -272,13 +272,17 @@ class KafkaIndexProof:
             contradiction = index_check.wrong_last_time(
                 self.times, self.time_offsets, next_offset, largest
             )
-            self._time_lie(contradiction, next_offset)
+            self._report_time_entry(contradiction, next_offset)
 
-    def _offset_lie(self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END) -> None:
+    def _report_offset_entry(
+        self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END
+    ) -> None:
         path = index_files.index_path(self._log_path)
         self._add(contradiction, self.offsets, end_offset, path, OFFSET_ENTRY.size)
 
-    def _time_lie(self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END) -> None:
+    def _report_time_entry(
+        self, contradiction: BadIndexEntry | None, end_offset: int = _NO_END
+    ) -> None:
         path = index_files.time_index_path(self._log_path)
         self._add(contradiction, self.time_offsets, end_offset, path, TIME_ENTRY.size)
 
@@ -352,7 +356,7 @@ class KafkaTransactionProof:
                 (e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
                 for e in entries
             ]
-            contradiction = truth.first_lie(rows, segment.base_offset, end)
+            contradiction = truth.first_bad_entry(rows, segment.base_offset, end)
             if contradiction is not None:
                 at = contradiction.row * ABORTED_TRANSACTION.size
                 found.append(Problem(ProblemKind.DAMAGED, contradiction.problem, path, at, REBUILD))

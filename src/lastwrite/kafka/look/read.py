@@ -162,7 +162,7 @@ class KafkaReading(Iterator[Row]):
                 beside_a_broker.check_uncut(self._log)
                 self.status = status
                 return
-            self._log = beside_a_broker.go_on(self._log, log_dir.read_partition, last)
+            self._log = beside_a_broker.relist_after(self._log, log_dir.read_partition, last)
             tries = 0 if last > since else tries
             self._aborted = AbortedData(self._log)
 
@@ -277,7 +277,7 @@ def read_partition(
             remedy=f"select one by topic and partition: {names}",
         )
     (folder,) = folders
-    lock.reject_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+    lock.reject_if_locked(partitions.root_of(folder), [partitions.partition_name(folder)])
     log = KAFKA.read_judged(folder, config)
     return KafkaReading(log, level, offset, time_ms, limit)
 

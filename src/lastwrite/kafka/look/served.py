@@ -69,7 +69,7 @@ class ByteRange(NamedTuple):
     size: int
     # (producer id, first offset) of aborted transactions; None if not requested
     aborted: tuple[tuple[int, int], ...] | None = None
-    made: bytes | None = None  # the converted batches of old formats
+    converted: bytes | None = None  # the converted batches of old formats
 
 
 class OutOfRange(Exception):
@@ -180,13 +180,13 @@ class ServedLog:
             segment = log.segments[n]
             if segment.base_offset >= end:
                 return None
-            place = self._place(n, offset)
+            place = self._find_batch(n, offset)
             if place is None:
                 continue
             position, header = place
             stop = segment.size_bytes
             if log.segment_end(n) > end:
-                bound = self._place(n, end)
+                bound = self._find_batch(n, end)
                 stop = stop if bound is None else bound[0]
             size = min(most_bytes, stop - position)
             if is_first:
@@ -199,7 +199,7 @@ class ServedLog:
             return ByteRange(segment, position, size, aborted)
         return None
 
-    def _place(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
+    def _find_batch(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
         """The position and header of the first batch that ends at ``offset`` or later."""
         segment = self.log.segments[n]
         start = self._index(n).lookup(offset)[1] if offset > segment.base_offset else 0
@@ -281,7 +281,7 @@ class ServedLog:
                     )
                 )
         content = b"".join(made)
-        return ByteRange(segment, position, len(content), made=content)
+        return ByteRange(segment, position, len(content), converted=content)
 
     # ------------------------------------------------------------------ by time
 
@@ -341,7 +341,7 @@ class ServedLog:
             times, offsets = read_time_index(segment)
             row = int(times.searchsorted(timestamp, side="left")) - 1
             if row >= 0 and int(offsets[row]) > segment.base_offset:
-                place = self._place(n, int(offsets[row]))
+                place = self._find_batch(n, int(offsets[row]))
                 return 0 if place is None else place[0]
         return 0
 
@@ -361,10 +361,10 @@ def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
     """
     start, _ = stretch_of(segment, offset, end, end)
 
-    def refuse(problem: Problem) -> None:
+    def reject(problem: Problem) -> None:
         raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
-    for position, header, _ in whole_batches(segment, refuse, start):
+    for position, header, _ in whole_batches(segment, reject, start):
         if header.next_offset > offset:
             size = segment.size_bytes - position
             return replace(segment, base_offset=offset, position=position, size_bytes=size)

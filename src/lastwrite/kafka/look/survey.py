@@ -243,14 +243,14 @@ class _SegmentWalk:
         self._end_offset = end_offset
         self._contents = contents
         self._indexes = indexes
-        self._tell = note
+        self._note = note
         self._advance = advance
         self.next_offset = segment.base_offset  # end offset of the last batch
         self.is_whole = True  # every batch so far could be read
 
     def note(self, problem: Problem) -> None:
         self.is_whole = False
-        self._tell(problem)
+        self._note(problem)
 
     def run(self) -> None:
         path, size = self._segment.path, self._segment.size_bytes
@@ -267,7 +267,7 @@ class _SegmentWalk:
                         data, 0, len(data), self.next_offset
                     )
                 except (CorruptLog, UnsupportedFormat, OutOfMemoryBudget) as error:
-                    step = self._past(error, position, data)
+                    step = self._skip_damage(error, position, data)
                     self._advance(step)
                     if not step:
                         return
@@ -283,7 +283,7 @@ class _SegmentWalk:
                     self.note(torn_tail(path, position, size - position, max(wanted, 0)))
                     return
 
-    def _past(self, error: LogError, position: int, data: ByteArray) -> int:
+    def _skip_damage(self, error: LogError, position: int, data: ByteArray) -> int:
         """Report the error at ``position``. Returns the number of bytes to skip; 0 if unknown."""
         size = frame_bytes(data)
         left = self._segment.size_bytes - position

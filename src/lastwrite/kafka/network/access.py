@@ -97,8 +97,12 @@ class _Scram:
 
     def proof(self, answer: bytes) -> bytes:
         """The client's final message, for the server's first message ``answer``."""
-        said = self._parts(answer)
-        nonce, salt, turns = said.get("r", ""), self._bytes(said.get("s", "")), said.get("i", "")
+        fields = self._parts(answer)
+        nonce, salt, turns = (
+            fields.get("r", ""),
+            self._bytes(fields.get("s", "")),
+            fields.get("i", ""),
+        )
         if not nonce.startswith(self._nonce) or nonce == self._nonce or not turns.isdecimal():
             raise self._wrong("its nonce does not begin with the client's nonce")
         if not _LEAST_TURNS <= int(turns) <= _MOST_TURNS:
@@ -113,8 +117,8 @@ class _Scram:
 
     def finish(self, answer: bytes) -> None:
         """Verify the server signature."""
-        said = self._bytes(self._parts(answer).get("v", ""))
-        if not hmac.compare_digest(said, self._signature):
+        fields = self._bytes(self._parts(answer).get("v", ""))
+        if not hmac.compare_digest(fields, self._signature):
             raise self._wrong("its signature does not match the password")
 
     def _parts(self, message: bytes) -> dict[str, str]:

@@ -108,7 +108,7 @@ class KafkaCluster:
         self._idle: dict[str, list[KafkaConnection]] = {}
         self._busy: set[KafkaConnection] = set()
         self._is_stopped = False
-        self._records_s, self._gave_up_s = 0.0, -1.0
+        self._records_s, self._failed_s = 0.0, -1.0
         self._lock = Lock()
         self.address = ",".join(bootstrap)
 
@@ -151,7 +151,7 @@ class KafkaCluster:
             self._busy.discard(connection)
             self._idle.setdefault(address, []).append(connection)
 
-    def ask_any(self, name: str, doing: str, **values: object) -> Any:
+    def request_any(self, name: str, doing: str, **values: object) -> Any:
         """The response of the first broker that answers.
 
         Raises:
@@ -161,7 +161,7 @@ class KafkaCluster:
         for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
             try:
                 with self.connection(address) as connection:
-                    return connection.ask(name, doing, **values)
+                    return connection.request(name, doing, **values)
             except RemoteFailed as error:
                 last = error
         assert last is not None
@@ -175,7 +175,7 @@ class KafkaCluster:
         partition arrives.
         """
         full = self._config.api_timeout_ms / 1000
-        return min(full, _SHORT_S) if self._gave_up_s > self._records_s else full
+        return min(full, _SHORT_S) if self._failed_s > self._records_s else full
 
     def note_records(self) -> None:
         """Record that records of a partition arrived, for ``patience_s``."""
@@ -183,9 +183,9 @@ class KafkaCluster:
 
     def note_abandoned(self) -> None:
         """Record that a fetch failed after its last retry, for ``patience_s``."""
-        self._gave_up_s = time.monotonic()
+        self._failed_s = time.monotonic()
 
-    def patiently(
+    def with_retries(
         self,
         work: Callable[[], T],
         since_s: float | None = None,
@@ -223,7 +223,7 @@ class KafkaCluster:
         try:
             self.refresh()
         except ConnectionBroken:
-            self.patiently(self.refresh)
+            self.with_retries(self.refresh)
 
     def wait(self, until: float, breaks: int | None = None) -> None:
         """Pause, then refresh the metadata.
@@ -254,7 +254,7 @@ class KafkaCluster:
             RemoteFailed: no broker answers.
         """
         doing = "list the cluster's topics"
-        found = self.ask_any(
+        found = self.request_any(
             "metadata",
             doing,
             topics=None,
@@ -365,7 +365,7 @@ class KafkaCluster:
                 )
                 for topic in topics
             )
-            answer = connection.ask(
+            answer = connection.request(
                 "describe_configs", doing, resources=resources, include_synonyms=True
             )
         found: dict[str, TopicMetadata | LogError] = {}
@@ -374,7 +374,7 @@ class KafkaCluster:
                 self.check(
                     each.error_code, f"read the settings of topic {each.resource_name}", address
                 )
-                found[each.resource_name] = _known(each.configs)
+                found[each.resource_name] = _topic_metadata(each.configs)
             except LogError as error:
                 found[each.resource_name] = error
         missing = NotALog("no broker returned the topic's settings", path=self.address)
@@ -389,10 +389,12 @@ class KafkaCluster:
         found: dict[TopicPartition, list[GroupOffset]] = {}
         unread: list[UnreadPosition] = []
         done: set[str] = set()  # a retry skips the groups that are done
-        self.patiently(lambda: self._ask_positions(found, unread, done), None, lambda: len(done))
+        self.with_retries(
+            lambda: self._request_positions(found, unread, done), None, lambda: len(done)
+        )
         return {name: sorted(each) for name, each in found.items()}, unread
 
-    def _ask_positions(
+    def _request_positions(
         self,
         found: dict[TopicPartition, list[GroupOffset]],
         unread: list[UnreadPosition],
@@ -401,14 +403,14 @@ class KafkaCluster:
         doing = "read the groups' committed offsets"
         for address in list(self._brokers.values()):  # a broker lists only its own groups
             with self.connection(address) as connection:
-                listed = connection.ask("list_groups", doing, states_filter=())
+                listed = connection.request("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)
                 for group in sorted(
                     each.group_id
                     for each in listed.groups
                     if each.protocol_type != _SHARE and each.group_id not in done
                 ):
-                    answer = connection.ask(
+                    answer = connection.request(
                         "offset_fetch", doing, group_id=group, topics=None, require_stable=False
                     )
                     try:
@@ -435,7 +437,7 @@ def _parts(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
             yield TopicPartition(topic.name, part.partition_index), part
 
 
-def _known(configs: Sequence[Any]) -> TopicMetadata:
+def _topic_metadata(configs: Sequence[Any]) -> TopicMetadata:
     said: dict[str, dict[str, object]] = {"broker": {}, "brokers": {}, "file": {}}
     own: dict[str, object] = {}
     for each in configs:

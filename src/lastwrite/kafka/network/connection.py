@@ -94,7 +94,7 @@ class KafkaConnection:
 
     # ------------------------------------------------------------------ requests
 
-    def ask(self, name: str, doing: str, **values: object) -> Any:
+    def request(self, name: str, doing: str, **values: object) -> Any:
         """The response to a request, in the newest version that both sides support.
 
         ``doing`` describes the request in error messages.
@@ -109,19 +109,21 @@ class KafkaConnection:
             return self._exchange(name, version, deadline, **values)
 
     def schema(self, name: str, doing: str) -> Any:
-        """The message classes of the version that ``ask`` uses for ``name``."""
+        """The message classes of the version that ``request`` uses for ``name``."""
         with self._failing(doing):
             self._opened(doing)
             return messages.schema(name, self._version(name))
 
-    def knows(self, name: str, doing: str) -> bool:
+    def supports(self, name: str, doing: str) -> bool:
         """Whether the broker and Lastwrite support a common version of this request."""
         with self._failing(doing):
             self._opened(doing)
             return self._common(name) is not None
 
-    def ask_fetch(self, asked: FetchPartition, doing: str) -> None:
-        """Send a Fetch request. ``fetched`` returns its response and must be the next call."""
+    def send_fetch(self, asked: FetchPartition, doing: str) -> None:
+        """Send a Fetch request. ``receive_fetch`` returns its response and must be the next
+        call.
+        """
         with self._failing(doing):
             self._opened(doing)
             self._pause()
@@ -131,20 +133,22 @@ class KafkaConnection:
             )
             self._send(request)
 
-    def fetched(self, asked: FetchPartition, room: ReceiveBuffer, doing: str) -> FetchedPartition:
-        """The response to ``ask_fetch``; its records are a view of ``room``.
+    def receive_fetch(
+        self, request: FetchPartition, room: ReceiveBuffer, doing: str
+    ) -> FetchedPartition:
+        """The response to ``send_fetch``; its records are a view of ``room``.
 
         If the connection breaks within the records, the response has the bytes received so far.
         """
         with self._failing(doing):
-            deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
-            version = self._fetch_version(asked)
+            deadline = time.monotonic() + self._timeout + request.max_wait_ms / 1000
+            version = self._fetch_version(request)
             try:
                 answer = decode_fetch(version, self._receive(deadline, room))
             except OSError as error:
                 answer = self._cut(version, error)
                 self.close()
-            self._mute(answer.throttle_ms)
+            self._wait_out_throttle(answer.throttle_ms)
             return answer
 
     def _cut(self, version: int, error: OSError) -> FetchedPartition:
@@ -162,12 +166,12 @@ class KafkaConnection:
         except CorruptLog:
             raise error from None
 
-    def _fetch_version(self, asked: FetchPartition) -> int:
+    def _fetch_version(self, request: FetchPartition) -> int:
         version = self._version("fetch")
-        return version if any(asked.topic_id) else min(version, 12)
+        return version if any(request.topic_id) else min(version, 12)
 
-    def ask_produce(self, append: ProduceBatch, doing: str) -> None:
-        """Send a Produce request. ``produced`` returns its response.
+    def send_produce(self, append: ProduceBatch, doing: str) -> None:
+        """Send a Produce request. ``receive_produce`` returns its response.
 
         Several Produce requests may be in flight. Send no other request until all are answered.
         """
@@ -186,14 +190,14 @@ class KafkaConnection:
                 )
             )
 
-    def produced(self, doing: str) -> ProduceResult:
-        """The response to the oldest unanswered ``ask_produce``."""
+    def receive_produce(self, doing: str) -> ProduceResult:
+        """The response to the oldest unanswered ``send_produce``."""
         with self._failing(doing):
             # The broker may also wait for its replicas.
             deadline = time.monotonic() + 2 * self._timeout
             data = self._receive(deadline, self._room, self._awaited.popleft())
             answer = decode_produce(self._version("produce"), data)
-            self._mute(answer.throttle_ms)
+            self._wait_out_throttle(answer.throttle_ms)
             return answer
 
     def close(self) -> None:
@@ -217,7 +221,7 @@ class KafkaConnection:
         if self._socket is None:
             try:
                 self._socket = self._connected(deadline)
-                self._learn_versions(deadline)
+                self._fetch_versions(deadline)
                 self._expires = 0.0
                 if self._config.uses_sasl:
                     self._authenticate(deadline)
@@ -228,7 +232,7 @@ class KafkaConnection:
         return deadline
 
     def _connected(self, deadline: float) -> socket.socket:
-        plain = socket.create_connection((self._host, self._port), _left(deadline))
+        plain = socket.create_connection((self._host, self._port), _seconds_left(deadline))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             return plain
@@ -269,7 +273,7 @@ class KafkaConnection:
 
         authenticate(self._config, exchange, self.address)
 
-    def _learn_versions(self, deadline: float) -> None:
+    def _fetch_versions(self, deadline: float) -> None:
         software = {
             "client_software_name": "lastwrite",
             "client_software_version": version_of("lastwrite"),
@@ -312,12 +316,12 @@ class KafkaConnection:
         found = messages.decode(name, version, bytes(data))
         throttle = getattr(found, "throttle_time", None)
         if throttle is not None:
-            self._mute(throttle.total_seconds() * 1000)
+            self._wait_out_throttle(throttle.total_seconds() * 1000)
         return found
 
     # ------------------------------------------------------------------ frames
 
-    def _mute(self, throttle_ms: float) -> None:
+    def _wait_out_throttle(self, throttle_ms: float) -> None:
         """Send no request until the broker's throttle time is over."""
         if throttle_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_ms / 1000, _LONGEST_PAUSE_S)
@@ -373,7 +377,7 @@ class KafkaConnection:
             raise ConnectionAbortedError("the connection is closed")
         self._filled = 0
         while self._filled < len(view):
-            self._socket.settimeout(_left(deadline))
+            self._socket.settimeout(_seconds_left(deadline))
             received = self._socket.recv_into(view[self._filled :])
             if not received:
                 raise ConnectionResetError("the broker closed the connection")
@@ -425,7 +429,7 @@ def _error_of(data: memoryview) -> int:
     return int.from_bytes(data[:2], "big", signed=True)
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.errors import CommitConflict, RemoteFailed
 from lastwrite.kafka.network.cluster import KafkaCluster, address_of
-from lastwrite.kafka.network.messages import made
+from lastwrite.kafka.network.messages import build_message
 from lastwrite.model.log import TopicPartition
 
 _GROUP, _TRANSACTIONS = 0, 1
@@ -37,7 +37,7 @@ class _Coordinator:
         self._key, self._kind = key, kind
         self._address: str | None = None
 
-    def ask(self, name: str, doing: str, values: Values, errors: Errors = _own) -> Any:
+    def request(self, name: str, doing: str, values: Values, errors: Errors = _own) -> Any:
         """The response of the current coordinator.
 
         Raises:
@@ -50,7 +50,7 @@ class _Coordinator:
             self._address = None  # look the coordinator up again unless this request succeeds
             with self._cluster.connection(address) as connection:
                 said = values(connection.schema(name, doing))
-                answer = connection.ask(name, doing, **said)
+                answer = connection.request(name, doing, **said)
             for error in errors(answer):
                 if error in _FENCED:
                     raise CommitConflict(
@@ -68,10 +68,10 @@ class _Coordinator:
             self._address = address
             return answer
 
-        return self._cluster.patiently(asked)
+        return self._cluster.with_retries(asked)
 
     def _found(self, doing: str) -> str:
-        answer = self._cluster.ask_any(
+        answer = self._cluster.request_any(
             "find_coordinator", doing, key=self._key, key_type=self._kind
         )
         self._cluster.check(answer.error_code, doing, self._cluster.address, rights=_RIGHTS)
@@ -106,7 +106,7 @@ class GroupClient:
             return {"group_id": self.name, "topics": (topic,), "require_stable": True}
 
         doing = f"read the committed offsets of group {self.name}"
-        answer = self._coordinator.ask("offset_fetch", doing, values, _of_positions)
+        answer = self._coordinator.request("offset_fetch", doing, values, _of_positions)
         for topic in answer.topics:
             for part in topic.partitions:
                 if part.committed_offset >= 0:
@@ -134,7 +134,7 @@ class GroupClient:
             }
 
         doing = f"set group {self.name} to offset {offset} of {name}"
-        self._coordinator.ask("offset_commit", doing, values, _of_offsets)
+        self._coordinator.request("offset_commit", doing, values, _of_offsets)
 
     def commit_within(
         self, transactions: TransactionClient, name: TopicPartition, offset: int, metadata: str
@@ -143,10 +143,10 @@ class GroupClient:
 
         def values(module: Any) -> Mapping[str, object]:
             topics = _position(module, "TxnOffsetCommitRequest", name, offset, metadata)
-            return {"group_id": self.name, "topics": topics, **transactions.who}
+            return {"group_id": self.name, "topics": topics, **transactions.identity_fields}
 
         doing = f"write the restore's progress for {name} to group {self.name}"
-        self._coordinator.ask("txn_offset_commit", doing, values, _of_offsets)
+        self._coordinator.request("txn_offset_commit", doing, values, _of_offsets)
 
 
 def _of_positions(answer: Any) -> Iterable[int]:
@@ -157,7 +157,7 @@ def _of_positions(answer: Any) -> Iterable[int]:
 def _position(
     module: Any, of: str, name: TopicPartition, offset: int, metadata: str
 ) -> tuple[Any, ...]:
-    part = made(
+    part = build_message(
         module,
         f"{of}Partition",
         partition_index=name.partition,
@@ -165,7 +165,7 @@ def _position(
         committed_leader_epoch=-1,
         committed_metadata=metadata,
     )
-    return (made(module, f"{of}Topic", name=name.topic, partitions=(part,)),)
+    return (build_message(module, f"{of}Topic", name=name.topic, partitions=(part,)),)
 
 
 class TransactionClient:
@@ -177,7 +177,7 @@ class TransactionClient:
         self.producer_id = self.epoch = -1
 
     @property
-    def who(self) -> Mapping[str, object]:
+    def identity_fields(self) -> Mapping[str, object]:
         """The fields that identify this producer in requests."""
         return {
             "transactional_id": self._id,
@@ -205,7 +205,7 @@ class TransactionClient:
             "producer_epoch": -1,
         }
         doing = f"initialize the transactional producer {self._id}"
-        answer = self._coordinator.ask("init_producer_id", doing, lambda module: asked)
+        answer = self._coordinator.request("init_producer_id", doing, lambda module: asked)
         self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
 
     def add_partition(self, name: TopicPartition) -> None:
@@ -213,25 +213,25 @@ class TransactionClient:
 
         def values(module: Any) -> Mapping[str, object]:
             topic = module.AddPartitionsToTxnTopic(name=name.topic, partitions=(name.partition,))
-            found = {**self.who, "topics": (topic,)}
+            found = {**self.identity_fields, "topics": (topic,)}
             return {f"v3_and_below_{key}": each for key, each in found.items()}
 
         doing = f"add {name} to a transaction"
-        self._coordinator.ask("add_partitions_to_txn", doing, values, _of_partitions)
+        self._coordinator.request("add_partitions_to_txn", doing, values, _of_partitions)
 
     def add_group(self, group: str) -> None:
         """Add the group's offsets to the transaction."""
         doing = f"add group {group} to a transaction"
-        asked = {**self.who, "group_id": group}
-        self._coordinator.ask("add_offsets_to_txn", doing, lambda module: asked)
+        asked = {**self.identity_fields, "group_id": group}
+        self._coordinator.request("add_offsets_to_txn", doing, lambda module: asked)
 
     def end(self, committed: bool) -> None:
         """Commit or abort the transaction.
 
         When this returns, the outcome is final, but the markers may not yet be written.
         """
-        asked = {**self.who, "committed": committed}
-        self._coordinator.ask("end_txn", "end a transaction", lambda module: asked)
+        asked = {**self.identity_fields, "committed": committed}
+        self._coordinator.request("end_txn", "end a transaction", lambda module: asked)
 
 
 def _of_partitions(answer: Any) -> Iterable[int]:

@@ -50,26 +50,28 @@ class FetchedPartition(NamedTuple):
     is_cut: bool = False  # whether the connection broke within ``records``
 
 
-def encode_fetch(version: int, correlation_id: int, client_id: str, asked: FetchPartition) -> bytes:
+def encode_fetch(
+    version: int, correlation_id: int, client_id: str, request: FetchPartition
+) -> bytes:
     """The bytes of a Fetch request."""
     flexible = version >= _FLEXIBLE
     one = b"\x02" if flexible else struct.pack(">i", 1)
     none = b"\x01" if flexible else struct.pack(">i", 0)
     parts = [
         header("fetch", version, correlation_id, client_id, flexible),
-        struct.pack(">iiiib", -1, asked.max_wait_ms, 1, asked.max_bytes, 0),
+        struct.pack(">iiiib", -1, request.max_wait_ms, 1, request.max_bytes, 0),
     ]
     if version >= 7:
         parts.append(struct.pack(">ii", 0, -1))
-    parts += [one, _topic(version, asked), one, struct.pack(">i", asked.partition)]
+    parts += [one, _topic(version, request), one, struct.pack(">i", request.partition)]
     if version >= 9:
-        parts.append(struct.pack(">i", asked.leader_epoch))
-    parts.append(struct.pack(">q", asked.offset))
+        parts.append(struct.pack(">i", request.leader_epoch))
+    parts.append(struct.pack(">q", request.offset))
     if version >= 12:
         parts.append(struct.pack(">i", -1))
     if version >= 5:
         parts.append(struct.pack(">q", -1))
-    parts.append(struct.pack(">i", asked.max_bytes))
+    parts.append(struct.pack(">i", request.max_bytes))
     if flexible:
         parts.append(b"\0\0")  # no tagged fields of the partition and the topic
     if version >= 7:
@@ -81,10 +83,10 @@ def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Fetch
     return b"".join(parts)
 
 
-def _topic(version: int, asked: FetchPartition) -> bytes:
+def _topic(version: int, request: FetchPartition) -> bytes:
     if version >= _BY_ID:
-        return asked.topic_id
-    name = asked.topic.encode()
+        return request.topic_id
+    name = request.topic.encode()
     if version >= _FLEXIBLE:
         size = len(name) + 1  # at most 250, a varint of one or two bytes
         return bytes([size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]) + name

@@ -20,7 +20,7 @@ from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import KafkaCluster
 from lastwrite.kafka.network.connection import KafkaConnection, ReceiveBuffer, RetriableError
 from lastwrite.kafka.network.fetch import FetchedPartition, FetchPartition
-from lastwrite.kafka.network.messages import made
+from lastwrite.kafka.network.messages import build_message
 from lastwrite.kafka.rules import forks
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray
@@ -56,16 +56,16 @@ class LiveLog:
         self.topic_id = cluster.topic(name.topic).id
         self._cluster = cluster
         self._config = config
-        self._held = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._connection: KafkaConnection | None = None
         self._epoch = -1  # leader epoch of the requests
         self._last_epoch = -1  # leader epoch of the last batch received; -1 if unknown
         self._max_bytes = _FETCH_BYTES
-        self._asked: FetchPartition | None = None
+        self._requested: FetchPartition | None = None
         self._room = ReceiveBuffer()  # other responses overwrite the connection's buffer
 
     def close(self) -> None:
-        self._held.close()
+        self._stack.close()
 
     # ------------------------------------------------------------------ bounds
 
@@ -76,7 +76,7 @@ class LiveLog:
             RemoteFailed: no broker answers within the timeout.
         """
         try:
-            return self._cluster.patiently(
+            return self._cluster.with_retries(
                 lambda: LogBounds(self._offset(_EARLIEST), self._offset(_LATEST))
             )
         except RemoteFailed:
@@ -89,9 +89,11 @@ class LiveLog:
         with self._cluster.connection(address) as connection:
             module = connection.schema("list_offsets", doing)
             part = {"partition_index": self.name.partition, "timestamp": timestamp}
-            parts = (made(module, "ListOffsetsPartition", **part, current_leader_epoch=epoch),)
+            parts = (
+                build_message(module, "ListOffsetsPartition", **part, current_leader_epoch=epoch),
+            )
             topics = (module.ListOffsetsTopic(name=self.name.topic, partitions=parts),)
-            answer = connection.ask(
+            answer = connection.request(
                 "list_offsets", doing, replica_id=-1, isolation_level=0, topics=topics
             )
         found = answer.topics[0].partitions[0]
@@ -113,7 +115,7 @@ class LiveLog:
         _, epoch = self._cluster.leader(self.name.topic, self.name.partition)
         found: list[tuple[int, int]] = []
         while epoch > max(known, 0):
-            below, start = self._cluster.patiently(partial(self._end_of_epoch, epoch - 1))
+            below, start = self._cluster.with_retries(partial(self._end_of_epoch, epoch - 1))
             if start < 0 or (found and start == found[-1][1]):  # the epoch has no records
                 return tuple(reversed(found))
             found.append((epoch, start))
@@ -132,7 +134,7 @@ class LiveLog:
         """
 
         def ask(epoch: int) -> tuple[int, int]:
-            return self._cluster.patiently(partial(self._end_of_epoch, epoch))
+            return self._cluster.with_retries(partial(self._end_of_epoch, epoch))
 
         return forks.common_end(epochs, end, ask)
 
@@ -146,7 +148,9 @@ class LiveLog:
                 partition=self.name.partition, current_leader_epoch=current, leader_epoch=epoch
             )
             topics = (module.OffsetForLeaderTopic(topic=self.name.topic, partitions=(part,)),)
-            answer = connection.ask("offset_for_leader_epoch", doing, replica_id=-1, topics=topics)
+            answer = connection.request(
+                "offset_for_leader_epoch", doing, replica_id=-1, topics=topics
+            )
         found = answer.topics[0].partitions[0]
         self._cluster.check(found.error_code, doing, address)
         return int(found.leader_epoch), int(found.end_offset)
@@ -208,14 +212,14 @@ class LiveLog:
                 lowest = at
                 self._last_epoch = _epoch_of(data, tables[-1])
                 if at < end:
-                    self._ask_ahead(at)  # the broker reads while this response is processed
+                    self._prefetch(at)  # the broker reads while this response is processed
                 for table in tables:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
                 heard = time.monotonic()  # the broker's timeout excludes the caller's time
         finally:
-            if self._asked is not None:  # the connection has an unread response
+            if self._requested is not None:  # the connection has an unread response
                 self._drop()
 
     def _wait_for_more(self, at: int, received: int, heard: float) -> None:
@@ -267,12 +271,12 @@ class LiveLog:
 
         def read() -> FetchedPartition:
             try:
-                if self._asked is None or self._asked.offset != at:
+                if self._requested is None or self._requested.offset != at:
                     self._drop()
-                    self._ask(at)
-                assert self._asked is not None and self._connection is not None
-                asked, self._asked = self._asked, None
-                answer = self._connection.fetched(asked, self._room, doing)
+                    self._request(at)
+                assert self._requested is not None and self._connection is not None
+                asked, self._requested = self._requested, None
+                answer = self._connection.receive_fetch(asked, self._room, doing)
                 if answer.error == _OUT_OF_RANGE:
                     raise CommitConflict(
                         f"the log no longer contains offset {at}: it was deleted or truncated "
@@ -288,11 +292,11 @@ class LiveLog:
                 raise
 
         try:
-            return self._cluster.patiently(read, heard)
+            return self._cluster.with_retries(read, heard)
         except RetriableError as error:
             raise self._stalled(at, heard, error.problem) from error
 
-    def _ask(self, at: int) -> None:
+    def _request(self, at: int) -> None:
         """Request the records from offset ``at`` on."""
         doing = f"fetch from {self.name}"
         if self._connection is None:
@@ -305,10 +309,10 @@ class LiveLog:
                 )
             address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
             if epoch != self._epoch:
-                self._refuse_if_cut(at)
+                self._reject_if_cut(at)
             self._epoch = epoch
-            self._connection = self._held.enter_context(self._cluster.connection(address))
-        asked = FetchPartition(
+            self._connection = self._stack.enter_context(self._cluster.connection(address))
+        request = FetchPartition(
             self.name.topic,
             self.topic_id,
             self.name.partition,
@@ -317,10 +321,10 @@ class LiveLog:
             self._max_bytes,
             _WAIT_MS,
         )
-        self._connection.ask_fetch(asked, doing)
-        self._asked = asked
+        self._connection.send_fetch(request, doing)
+        self._requested = request
 
-    def _refuse_if_cut(self, at: int) -> None:
+    def _reject_if_cut(self, at: int) -> None:
         """Raise ``CommitConflict`` if the new leader lacks records that were already fetched."""
         if self._last_epoch < 0:
             return
@@ -333,20 +337,20 @@ class LiveLog:
                 remedy="run again: the command starts with the log's present offsets",
             )
 
-    def _ask_ahead(self, at: int) -> None:
-        """Call ``_ask`` and ignore its error. The call that needs the response asks again."""
+    def _prefetch(self, at: int) -> None:
+        """Call ``_request`` and ignore its error. The call that needs the response asks again."""
         try:
-            self._ask(at)
+            self._request(at)
         except RemoteFailed:
             self._drop()
 
     def _drop(self) -> None:
         """Close the connection, because an unread response may still arrive."""
-        self._asked = None
+        self._requested = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            self._held.close()
+            self._stack.close()
 
 
 def _epoch_of(data: ByteArray, table: BatchTable) -> int:

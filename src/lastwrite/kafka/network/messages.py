@@ -81,7 +81,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
         ) from error
 
 
-def made(module: Any, of: str, /, **values: object) -> Any:
+def build_message(module: Any, of: str, /, **values: object) -> Any:
     """A message, or a structure in it, named ``of``. Ignores values that its version lacks."""
     kind = getattr(module, of)
     return kind(
@@ -142,4 +142,4 @@ def skip_tags(data: Buffer, at: int) -> int:
 
 def request_of(name: str, version: int, **values: object) -> Any:
     """The body of a request. Ignores values that its version lacks."""
-    return made(schema(name, version), _class_of(name) + "Request", **values)
+    return build_message(schema(name, version), _class_of(name) + "Request", **values)

@@ -98,12 +98,12 @@ class TransactionalProducer:
         self._name = name
         self._transactions = transactions
         self._doing = f"write to {name}"
-        self._held = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._connection: KafkaConnection | None = None
         self._sequence = 0
 
     def close(self) -> None:
-        self._held.close()
+        self._stack.close()
 
     def begin(self) -> None:
         """Fence every earlier producer with this transactional id.
@@ -132,7 +132,7 @@ class TransactionalProducer:
         try:
             address, _ = self._cluster.leader(self._name.topic, self._name.partition)
             if self._connection is None:
-                self._connection = self._held.enter_context(self._cluster.connection(address))
+                self._connection = self._stack.enter_context(self._cluster.connection(address))
             for batch in batches:
                 if len(waiting) == _UNDER_WAY:
                     self._take(waiting.popleft())
@@ -142,7 +142,7 @@ class TransactionalProducer:
                 )
                 self._sequence = next_sequence(self._sequence, batch.records)
                 append = ProduceBatch(self._name.topic, self._name.partition, data.data)
-                self._connection.ask_produce(append, self._doing)
+                self._connection.send_produce(append, self._doing)
                 waiting.append(offset)
                 offset += batch.records
             while waiting:
@@ -168,7 +168,7 @@ class TransactionalProducer:
     def _take(self, offset: int) -> None:
         """Receive a response, and check that its batch was written at ``offset``."""
         assert self._connection is not None
-        answer, address = self._connection.produced(self._doing), self._connection.address
+        answer, address = self._connection.receive_produce(self._doing), self._connection.address
         if answer.error in _FENCED:
             raise CommitConflict(
                 f"could not {self._doing}: another restore of the same topic has started",
@@ -196,4 +196,4 @@ class TransactionalProducer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            self._held.close()
+            self._stack.close()

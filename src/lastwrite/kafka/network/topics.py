@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from lastwrite.kafka.network.cluster import KafkaCluster
-from lastwrite.kafka.network.messages import made
+from lastwrite.kafka.network.messages import build_message
 
 _TOPIC, _BROKER = 2, 4  # resource types in DescribeConfigs
 _LARGEST_REQUEST = "socket.request.max.bytes"
@@ -37,8 +37,8 @@ def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
         address = cluster.controller
         with cluster.connection(address) as connection:
             module = connection.schema("describe_configs", doing)
-            resources = (made(module, "DescribeConfigsResource", **resource),)
-            answer = connection.ask("describe_configs", doing, resources=resources)
+            resources = (build_message(module, "DescribeConfigsResource", **resource),)
+            answer = connection.request("describe_configs", doing, resources=resources)
         (found,) = answer.results
         rights = "DescribeConfigs of the topic"
         cluster.check(found.error_code, doing, address, found.error_message, rights)
@@ -47,7 +47,7 @@ def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
             for each in found.configs
         }
 
-    return cluster.patiently(asked)
+    return cluster.with_retries(asked)
 
 
 def largest_request(cluster: KafkaCluster) -> int | None:
@@ -64,14 +64,16 @@ def largest_request(cluster: KafkaCluster) -> int | None:
     def ask(node: int, address: str) -> list[int]:
         with cluster.connection(address) as connection:
             module = connection.schema("describe_configs", doing)
-            resource = made(module, "DescribeConfigsResource", resource_name=str(node), **asked)
-            answer = connection.ask("describe_configs", doing, resources=(resource,))
+            resource = build_message(
+                module, "DescribeConfigsResource", resource_name=str(node), **asked
+            )
+            answer = connection.request("describe_configs", doing, resources=(resource,))
         return [int(config.value) for found in answer.results for config in found.configs]
 
     def ask_all() -> list[int]:
         return [size for each in cluster.brokers.items() for size in ask(*each)]
 
-    return min(cluster.patiently(ask_all), default=None)
+    return min(cluster.with_retries(ask_all), default=None)
 
 
 def create(
@@ -88,10 +90,10 @@ def create(
 
     def values(module: Any) -> Mapping[str, object]:
         configs = tuple(
-            made(module, "CreatableTopicConfig", name=name, value=value)
+            build_message(module, "CreatableTopicConfig", name=name, value=value)
             for name, value in own.items()
         )
-        wanted = made(
+        wanted = build_message(
             module,
             "CreatableTopic",
             name=topic,
@@ -106,19 +108,19 @@ def create(
         address = cluster.controller
         with cluster.connection(address) as connection:
             said = values(connection.schema("create_topics", doing))
-            (found,) = connection.ask("create_topics", doing, **said).topics
+            (found,) = connection.request("create_topics", doing, **said).topics
         if found.error_code != _EXISTS:
             rights = "Create of the topic"
             cluster.check(found.error_code, doing, address, found.error_message, rights)
 
-    cluster.patiently(asked)
+    cluster.with_retries(asked)
 
     def seen() -> None:
         cluster.refresh()
         for number in cluster.topic(topic).partitions:
             cluster.leader(topic, number)
 
-    cluster.patiently(seen)
+    cluster.with_retries(seen)
 
 
 def alter(cluster: KafkaCluster, topic: str, own: Mapping[str, str | None]) -> None:
@@ -142,11 +144,11 @@ def alter(cluster: KafkaCluster, topic: str, own: Mapping[str, str | None]) -> N
             resource = module.AlterConfigsResource(
                 resource_type=_TOPIC, resource_name=topic, configs=configs
             )
-            answer = connection.ask(
+            answer = connection.request(
                 "incremental_alter_configs", doing, resources=(resource,), validate_only=False
             )
         (found,) = answer.responses
         rights = "AlterConfigs of the topic"
         cluster.check(found.error_code, doing, address, found.error_message, rights)
 
-    cluster.patiently(asked)
+    cluster.with_retries(asked)

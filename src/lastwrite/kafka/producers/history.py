@@ -172,25 +172,25 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
     return -1, int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
 
 
-def entry_after(before: ProducerEntry | None, seen: ProducerBatch) -> ProducerEntry:
+def entry_after(before: ProducerEntry | None, batch: ProducerBatch) -> ProducerEntry:
     """A broker's entry for a producer after the batch ``seen``; ``before`` is the old entry."""
-    is_other = before is None or before.producer_epoch != seen.epoch
+    is_other = before is None or before.producer_epoch != batch.epoch
     open_from = -1 if before is None else before.current_txn_first_offset
     coordinator_epoch = -1 if before is None else before.coordinator_epoch
-    if seen.kind > headers.TRANSACTIONAL:  # a marker ends the transaction and may begin an epoch
+    if batch.kind > headers.TRANSACTIONAL:  # a marker ends the transaction and may begin an epoch
         last = (-1, -1, 0) if is_other or before is None else before[2:5]
         return ProducerEntry(
-            seen.producer_id, seen.epoch, *last, seen.timestamp_ms, seen.coordinator_epoch, -1
+            batch.producer_id, batch.epoch, *last, batch.timestamp_ms, batch.coordinator_epoch, -1
         )
-    if seen.kind == headers.TRANSACTIONAL and open_from < 0:
-        open_from = seen.base_offset
+    if batch.kind == headers.TRANSACTIONAL and open_from < 0:
+        open_from = batch.base_offset
     return ProducerEntry(
-        seen.producer_id,
-        seen.epoch,
-        seen.last_sequence,
-        seen.last_offset,
-        seen.last_offset - seen.base_offset,
-        seen.timestamp_ms,
+        batch.producer_id,
+        batch.epoch,
+        batch.last_sequence,
+        batch.last_offset,
+        batch.last_offset - batch.base_offset,
+        batch.timestamp_ms,
         coordinator_epoch,
         open_from,
     )

@@ -32,12 +32,12 @@ class LastBatches:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, ProducerEntry] = {}
+        self._last: dict[int, ProducerEntry] = {}
 
     @property
     def entries(self) -> tuple[ProducerEntry, ...]:
         """The entries by producer id, including expired ones, because expiry needs a clock."""
-        return tuple(entry for _, entry in sorted(self._known.items()))
+        return tuple(entry for _, entry in sorted(self._last.items()))
 
     def add(self, data: ByteArray, positions: Int64Array, table: BatchTable) -> None:
         """Add the batches of ``table``, all of magic 2, at ``positions`` in ``data``."""
@@ -51,8 +51,8 @@ class LastBatches:
 
     def _data(self, batch: memoryview) -> None:
         header = decode_batch_header(batch, 0)
-        before = self._known.get(header.producer_id)
-        self._known[header.producer_id] = ProducerEntry(
+        before = self._last.get(header.producer_id)
+        self._last[header.producer_id] = ProducerEntry(
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             last_sequence=header.last_sequence,
@@ -69,10 +69,10 @@ class LastBatches:
         said = decode_control_record(marker)
         if said.coordinator_epoch is None:  # other control records do not change producers
             return
-        before = self._known.get(header.producer_id)
+        before = self._last.get(header.producer_id)
         if before is None or before.producer_epoch != header.producer_epoch:
             before = ProducerEntry(header.producer_id, 0, _NONE, _NONE, 0, _NONE, _NONE, _NONE)
-        self._known[header.producer_id] = before._replace(
+        self._last[header.producer_id] = before._replace(
             producer_epoch=header.producer_epoch,
             timestamp_ms=marker.timestamp_ms,
             coordinator_epoch=said.coordinator_epoch,

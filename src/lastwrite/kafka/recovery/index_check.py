@@ -149,7 +149,7 @@ def false_time_entry(
     n = int(np.argmax(wrong))
     row = first + n
     if found[n] > times[row]:
-        return _time_lie(row, times, offsets, int(found[n]))
+        return _bad_time_entry(row, times, offsets, int(found[n]))
     time, right = int(times[row]), int(max_timestamps[batch[n]])
     return BadIndexEntry(
         row,
@@ -167,11 +167,11 @@ def hidden_from_time_entry(
     """
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
-        return _time_lie(row, times, offsets, reached)
+        return _bad_time_entry(row, times, offsets, reached)
     return None
 
 
-def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexEntry:
+def _bad_time_entry(row: int, times: Int64s, offsets: Int64s, found: int) -> BadIndexEntry:
     return BadIndexEntry(
         row,
         f"the entry's time {int(times[row])} must be the largest up to offset "
@@ -257,7 +257,7 @@ class TransactionIndexCheck:
         ]
         self._committed = committed[np.lexsort((committed[:, MARKER], committed[:, OWNER]))]
 
-    def first_lie(
+    def first_bad_entry(
         self, entries: Sequence[tuple[int, int, int, int]], base_offset: int, end_offset: int
     ) -> BadIndexEntry | None:
         """The first wrong or missing entry of the segment from ``base_offset`` to ``end_offset``.
@@ -268,7 +268,7 @@ class TransactionIndexCheck:
         named = set()
         for row, (producer, first, last, stable) in enumerate(entries):
             words = (
-                self._lie(producer, first, last, stable, end_offset)
+                self._check_entry(producer, first, last, stable, end_offset)
                 if last >= self._log_start
                 else None
             )
@@ -295,7 +295,7 @@ class TransactionIndexCheck:
                 )
         return None
 
-    def _lie(
+    def _check_entry(
         self, producer: int, first: int, last: int, stable: int, end_offset: int
     ) -> str | None:
         if last >= end_offset:

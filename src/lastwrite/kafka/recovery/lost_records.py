@@ -33,7 +33,7 @@ class EndEvidence(NamedTuple):
     """Evidence that a log once had all records below ``end_offset``."""
 
     end_offset: int
-    words: str  # the evidence, as the end of a sentence
+    description: str  # the evidence, as the end of a sentence
     if_stale: str = ""  # what the user can do if the evidence belongs to an older log
 
 
@@ -49,7 +49,7 @@ def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = Tru
         else f"offsets {end_offset} to {last} are missing"
     )
     more = "" if is_file_at_end else " or cannot be read"
-    return f"{gone}{more}; the evidence is that {witness.words}"
+    return f"{gone}{more}; the evidence is that {witness.description}"
 
 
 def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_start: int) -> str:

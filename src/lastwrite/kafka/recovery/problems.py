@@ -18,7 +18,11 @@ from lastwrite.kafka.recovery.lost_records import (
     recovery_end_offset,
     recovery_truncation_offset,
 )
-from lastwrite.kafka.recovery.unclean_shutdown import RecoveredSegment, file_identity, whole_beyond
+from lastwrite.kafka.recovery.unclean_shutdown import (
+    RecoveredSegment,
+    entries_behind_damage,
+    file_identity,
+)
 from lastwrite.kafka.recovery.walking import Walk, end_offset_of
 from lastwrite.model.log import Problem, ProblemKind, Segment
 from lastwrite.storage.problems import problem_of
@@ -40,7 +44,7 @@ class RecoveryProblems:
         folder: str,
         live: Mapping[str, str],
         bases: Sequence[int],
-        gone: Mapping[int, int],
+        missing: Mapping[int, int],
         log_start: int,
     ) -> None:
         self.problems: list[Problem] = []
@@ -48,9 +52,9 @@ class RecoveryProblems:
         self._folder = folder
         self._live = live
         self._bases = bases
-        self._gone = gone
+        self._missing = missing
         self._log_start = log_start
-        self._is_end_said = False  # whether records after the log's end were reported
+        self._is_end_reported = False  # whether records after the log's end were reported
 
     def path_of(self, name: str) -> str:
         return f"{self._folder}/{self._live.get(name, name)}"
@@ -85,7 +89,7 @@ class RecoveryProblems:
         following = [other for other in self._bases if other > base]
         if error is None:
             named = None if is_active else found.indexed_beyond
-            return named is not None and self.do_indexes_know_more(
+            return named is not None and self.report_indexed_beyond(
                 base, found.size_bytes, end_offset, named
             )
         if found.is_unseen or not is_unflushed:
@@ -99,7 +103,7 @@ class RecoveryProblems:
             words = f"{error.problem}: a broker's start would empty the segment"
         elif any(file_identity(self.log_path(other)).size_bytes > 0 for other in following):
             words = f"{error.problem}, although later segments contain records"
-        elif beyond := whole_beyond(path, found.size_bytes, base, end_offset):
+        elif beyond := entries_behind_damage(path, found.size_bytes, base, end_offset):
             known = (
                 f"complete batches from offset {beyond.base_offset} on follow at byte "
                 f"{beyond.position}"
@@ -110,10 +114,12 @@ class RecoveryProblems:
             return False
         remedy = recovery_truncation_offset(end_offset, following, self._log_start)
         self.damaged(words, path, error.at, remedy)
-        self._is_end_said |= not following
+        self._is_end_reported |= not following
         return True
 
-    def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
+    def report_indexed_beyond(
+        self, base: int, size_bytes: int, end_offset: int, named: int
+    ) -> bool:
         """Report offsets in a closed segment's indexes that are beyond the segment's end.
 
         Returns whether there are such offsets.
@@ -123,13 +129,14 @@ class RecoveryProblems:
             return False  # a wrong entry is no evidence
         ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
         witness = EndEvidence(
-            after.end_offset, f"the segment's indexes contain offset {named}, and {after.words}"
+            after.end_offset,
+            f"the segment's indexes contain offset {named}, and {after.description}",
         )
         words = f"{ends}: {missing(end_offset, witness)}"
         self.damaged(words, self.log_path(base), size_bytes, RESTORE)
         return True
 
-    def entry_beyond(
+    def report_entry_beyond(
         self, base: int, end_offset: int, size_bytes: int, entry: tuple[int, int], index_bytes: int
     ) -> None:
         """Report a last index entry that points beyond the segment.
@@ -149,11 +156,12 @@ class RecoveryProblems:
             self.damaged(words, path, index_bytes - OFFSET_ENTRY.size, REBUILD)
             return
         witness = EndEvidence(
-            known.end_offset, f"the segment's index contains offset {offset}, and {known.words}"
+            known.end_offset,
+            f"the segment's index contains offset {offset}, and {known.description}",
         )
         words = f"the segment ends at offset {end_offset}: {missing(end_offset, witness)}"
         self.damaged(words, self.log_path(base), size_bytes, RESTORE)
-        self._is_end_said |= is_last
+        self._is_end_reported |= is_last
 
     def _next_segment(self, base: int) -> EndEvidence:
         after = min(other for other in self._bases if other > base)
@@ -176,12 +184,12 @@ class RecoveryProblems:
             gone = missing(tail.end_offset, witness, is_file_at_end=is_torn)
             wrong = CorruptLog(f"{wrong.problem}: {gone}", wrong.at, wrong.path)
         self.note(wrong, path, recovery_checkpoint_offset(tail.end_offset))
-        self._is_end_said = True
+        self._is_end_reported = True
 
     def missing_at_end(self, last: Segment | None, end_offset: int) -> None:
         """Report lost records after the log's end, if files beside the log are evidence of them."""
         witness = self._furthest
-        if witness.end_offset <= end_offset or self._is_end_said:
+        if witness.end_offset <= end_offset or self._is_end_reported:
             return
         words = f"the log ends at offset {end_offset}: {missing(end_offset, witness)}"
         remedy = recovery_end_offset(end_offset, self._log_start)
@@ -192,16 +200,16 @@ class RecoveryProblems:
 
     # ------------------------------------------------------------------ missing segments
 
-    def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
+    def report_missing_segments(self, orphans: Sequence[str], end_offset: int) -> None:
         """Report indexes without a segment, ``orphans``, and the records lost with the segments."""
         lost = [
-            base for base, named in sorted(self._gone.items()) if not self._is_over(base, named)
+            base for base, named in sorted(self._missing.items()) if not self._is_over(base, named)
         ]
         for name in orphans:
             if int(name[:20]) not in lost:
                 self.recovered("the index has no segment and is ignored", name)
         for base in lost:
-            after, named = self._after(base), self._gone[base]
+            after, named = self._after(base), self._missing[base]
             known = "no segment follows"
             if after is not None:
                 known = f"the next segment begins at offset {after}"
@@ -230,4 +238,6 @@ class RecoveryProblems:
 
     def _after(self, base: int) -> int | None:
         """The base offset of the next segment, with or without a file. None if it is the last."""
-        return min((other for other in (*self._bases, *self._gone) if other > base), default=None)
+        return min(
+            (other for other in (*self._bases, *self._missing) if other > base), default=None
+        )

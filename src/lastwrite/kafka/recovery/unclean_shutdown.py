@@ -63,7 +63,8 @@ _MAGIC = 16
 _ATTRIBUTES = 21  # the first byte that a batch's checksum covers
 _HEADER_BYTES = 61
 _HEAD_BYTES = 17  # bytes of an entry from its start through the magic
-# ``whole_beyond`` stops after it has verified this many bytes of invalid candidate entries.
+# ``entries_behind_damage`` stops after it has verified this many bytes of invalid candidate
+# entries.
 _MOST_PROVEN = 256 << 20
 
 
@@ -79,7 +80,7 @@ class IndexState(NamedTuple):
     """The state of an index, after a walk over its segment."""
 
     entry_bytes: int = 0  # size of the file without trailing zeros
-    is_true: bool = False  # whether every entry is correct; entries may be missing
+    is_correct: bool = False  # whether every entry is correct; entries may be missing
     # whether the index is correct and has no trailing zeros; the last entry of a time index must
     # also have the segment's largest timestamp
     is_closed: bool = False
@@ -108,7 +109,7 @@ class RecoveredSegment:
     def is_indexed(self, *, is_active: bool) -> bool:
         """Whether the indexes can be used. In a closed segment, ``is_closed`` must be true."""
         if is_active:
-            return self.index.is_true and self.time_index.is_true
+            return self.index.is_correct and self.time_index.is_correct
         return self.index.is_closed and self.time_index.is_closed
 
 
@@ -228,7 +229,7 @@ class _Entries:
                     position += at
                     window = max(_WINDOW_BYTES, wanted)
                     if why == proof_walk.MORE and wanted > _LARGE_BYTES:
-                        if _proves_true(file.fileno(), position, wanted):
+                        if _checksum_matches(file.fileno(), position, wanted):
                             yield _row(
                                 os.pread(file.fileno(), _HEADER_BYTES, position), position, wanted
                             )
@@ -251,7 +252,7 @@ class _Entries:
             raise to_log_error(error, self._path, "read the segment") from error
 
 
-def _proves_true(file: int, position: int, size_bytes: int) -> bool:
+def _checksum_matches(file: int, position: int, size_bytes: int) -> bool:
     """Whether the checksum of a large entry is right. Reads the entry in windows."""
     head = os.pread(file, _HEADER_BYTES, position)
     is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
@@ -283,7 +284,7 @@ class EntriesBehindDamage(NamedTuple):
     end_offset: int  # offset after the last entry before the next damage
 
 
-def whole_beyond(
+def entries_behind_damage(
     log_path: str, at: int, base_offset: int, end_offset: int
 ) -> EntriesBehindDamage | None:
     """The first verified entries after byte ``at`` with offsets from ``end_offset`` on.
@@ -295,11 +296,11 @@ def whole_beyond(
     Raises:
         LogError: the file cannot be read.
     """
-    return _beyond_once(file_identity(log_path), at, base_offset, end_offset)
+    return _entries_behind_damage_once(file_identity(log_path), at, base_offset, end_offset)
 
 
 @lru_cache(maxsize=256)
-def _beyond_once(
+def _entries_behind_damage_once(
     log: FileIdentity, at: int, base_offset: int, end_offset: int
 ) -> EntriesBehindDamage | None:
     path, file_bytes, *_ = log
@@ -319,7 +320,7 @@ def _beyond_once(
                     if place < 0:
                         break
                     size = int.from_bytes(data[place + 8 : place + 12].tobytes(), "big") + 12
-                    if _proves_true(file.fileno(), begin + place, size):
+                    if _checksum_matches(file.fileno(), begin + place, size):
                         return _follow(path, file_bytes, begin + place, end_offset)
                     proven += size
                     place += 1
@@ -372,16 +373,16 @@ class _IndexCheck:
             decode_offset_index(b"", base_offset),
             decode_time_index(b"", base_offset),
         )
-        self._are_offsets_true = self._are_times_true = True
+        self._are_offsets_correct = self._are_times_correct = True
         self._file_bytes = index[1], time_index[1]
         try:
             self._offsets = decode_offset_index(_read(index), base_offset)
         except CorruptLog:
-            self._are_offsets_true = False
+            self._are_offsets_correct = False
         try:
             self._times = decode_time_index(_read(time_index), base_offset)
         except CorruptLog:
-            self._are_times_true = False
+            self._are_times_correct = False
 
     def check(self, rows: Int64Array) -> None:
         """Check the indexes against the next entries of the segment."""
@@ -392,11 +393,11 @@ class _IndexCheck:
         contradiction = index_check.false_offset_entry(
             offsets.offsets, offsets.positions, begins, end, bases
         )
-        self._are_offsets_true &= contradiction is None
+        self._are_offsets_correct &= contradiction is None
         contradiction = index_check.false_time_entry(
             times.timestamps_ms, times.offsets, lasts, timestamps, self._reached, self._last_before
         )
-        self._are_times_true &= contradiction is None
+        self._are_times_correct &= contradiction is None
         self._reached = max(self._reached, int(timestamps.max()))
         self._last_before = int(lasts[-1])
 
@@ -416,8 +417,8 @@ class _IndexCheck:
         beyond = index_check.entry_beyond(
             offsets.offsets, offsets.positions, size_bytes, end_offset
         )
-        are_offsets_true = self._are_offsets_true and beyond is None
-        are_times_true = self._are_times_true and not (
+        are_offsets_true = self._are_offsets_correct and beyond is None
+        are_times_true = self._are_times_correct and not (
             len(times) and int(times.offsets[-1]) >= end_offset
         )
         last = times.largest_timestamp_ms
@@ -452,7 +453,7 @@ def _read(file: FileIdentity) -> bytes:
 # ---------------------------------------------------------------------- what recovery writes
 
 
-def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
+def repair_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
     """Write the indexes that a broker would write for a segment at start. Correct indexes stay.
 
     If only the time index is missing, an empty time index is created, as in Kafka. ``aborted`` are

@@ -112,9 +112,9 @@ class CrashState:
 
     def live(self, names: Iterable[str]) -> dict[str, str]:
         """The current name of every file of the log, by its final name."""
-        gone = {*self.doomed, *(source for source, _ in self.renames)}
+        removed = {*self.doomed, *(source for source, _ in self.renames)}
         return {
-            **{name: name for name in names if name not in gone},
+            **{name: name for name in names if name not in removed},
             **{target: source for source, target in self.renames},
         }
 
@@ -200,13 +200,13 @@ def _outcome(
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
     """The files among ``names`` that ``finish_swap`` removes, and the renames that it does."""
     present = set(names)
-    gone = [name for _, name in _replaced(intent, present)]
-    gone += [name for name in map(_snapshot, intent.vanished) if name in present]
-    gone += [name for name in swaps if name in intent.stand_ins]
+    removed = [name for _, name in _replaced(intent, present)]
+    removed += [name for name in map(_snapshot, intent.vanished) if name in present]
+    removed += [name for name in swaps if name in intent.stand_ins]
     renames = [
         (name, name.removesuffix(Suffix.SWAP)) for name in swaps if name not in intent.stand_ins
     ]
-    return gone, tuple(renames)
+    return removed, tuple(renames)
 
 
 def _snapshot(base: int) -> str:
@@ -302,7 +302,7 @@ def orphans(names: Iterable[str]) -> list[str]:
     )
 
 
-def going(names: Iterable[str]) -> list[str]:
+def orphans_being_deleted(names: Iterable[str]) -> list[str]:
     """The orphans of segments that are being deleted: the ``.log`` is already ``.deleted``."""
     present = {*names}
     if not any(name.endswith(Suffix.DELETED) for name in present):

@@ -20,7 +20,7 @@ from lastwrite.model.policy import FOR_EVER_MS, NOT_HELD
 from lastwrite.reports.holding import BlockingGroup
 
 
-def held_for(
+def blocking_groups(
     groups: Sequence[str],
     positions: Mapping[str, int],
     end_offset: int,

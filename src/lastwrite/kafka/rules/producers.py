@@ -42,7 +42,7 @@ class ProducerStates:
     def __init__(self, producers: Iterable[ProducerState] = (), high_watermark: int = 0) -> None:
         producers = tuple(producers)
         # Producer id to (epoch, last offset, timestamp).
-        self._known = {
+        self._producers = {
             p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers
         }
         # Open transactions, producer id to first offset. They are added in log order, so the first
@@ -63,7 +63,7 @@ class ProducerStates:
         transactional: bool,
     ) -> None:
         """Add a data batch, which may be empty. ``timestamp_ms`` is the largest timestamp in it."""
-        self._known[producer_id] = (epoch, last_offset, timestamp_ms)
+        self._producers[producer_id] = (epoch, last_offset, timestamp_ms)
         if transactional:
             self._open.setdefault(producer_id, base_offset)
 
@@ -71,8 +71,8 @@ class ProducerStates:
         self, producer_id: int, epoch: int, offset: int, timestamp_ms: int, aborts: bool
     ) -> None:
         """Add the COMMIT or ABORT record at ``offset``. Skip control batches without records."""
-        known_epoch, last_offset, _ = self._known.get(producer_id, (epoch, -1, -1))
-        self._known[producer_id] = (
+        known_epoch, last_offset, _ = self._producers.get(producer_id, (epoch, -1, -1))
+        self._producers[producer_id] = (
             epoch,
             last_offset if epoch == known_epoch else -1,
             timestamp_ms,
@@ -93,7 +93,7 @@ class ProducerStates:
         """All producers so far, by id, including expired ones, because expiry needs a clock."""
         return tuple(
             ProducerState(producer_id, *state, self._open.get(producer_id, -1))
-            for producer_id, state in sorted(self._known.items())
+            for producer_id, state in sorted(self._producers.items())
         )
 
     @property
@@ -132,7 +132,7 @@ def active(
     )
 
 
-def kept_batches(active: Iterable[ProducerState]) -> tuple[Int64Array, Int64Array]:
+def required_batches(active: Iterable[ProducerState]) -> tuple[Int64Array, Int64Array]:
     """The batches that must stay, even without records.
 
     Returns two arrays. The first has the last offset of each active producer's last data batch,

@@ -43,30 +43,32 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
         }
     # For each segment, the bytes from its start to the log's end.
     sizes = list(accumulate(segment.size_bytes for segment in reversed(log.segments)))[::-1]
-    gone: list[Expired] = []
+    removed: list[Expired] = []
     stays = None
     for rule, limit in limits.items():
         if limit < 0:  # a negative limit switches the rule off
             continue
-        while len(gone) < len(log.segments):
-            qualifies, reason = _ask(rule, limit, log, len(gone), sizes[len(gone)], now_ms)
+        while len(removed) < len(log.segments):
+            qualifies, reason = _evaluate_rule(
+                rule, limit, log, len(removed), sizes[len(removed)], now_ms
+            )
             if not qualifies:
                 stays = reason
                 break
-            segment = log.segments[len(gone)]
-            gone.append(Expired(segment.base_offset, segment.size_bytes, rule, reason))
-    rolls = len(gone) == len(log.segments)
-    first_base = log.end_offset if rolls else log.segments[len(gone)].base_offset
+            segment = log.segments[len(removed)]
+            removed.append(Expired(segment.base_offset, segment.size_bytes, rule, reason))
+    rolls = len(removed) == len(log.segments)
+    first_base = log.end_offset if rolls else log.segments[len(removed)].base_offset
     return Retention(
-        segments=tuple(gone),
+        segments=tuple(removed),
         rolls=rolls,
         first_base=first_base,
-        log_start=max(log.log_start, first_base) if gone else log.log_start,
+        log_start=max(log.log_start, first_base) if removed else log.log_start,
         stays=None if rolls else stays,
     )
 
 
-def _ask(
+def _evaluate_rule(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
     """Whether segment number ``place`` qualifies, and why.

@@ -63,7 +63,7 @@ class ServeConfig(SettingsTable):
 
     def __post_init__(self) -> None:
         SettingsTable.__post_init__(self)
-        if self.asks_for_certificate and not (self.certificate and self.client_ca):
+        if self.requests_certificate and not (self.certificate and self.client_ca):
             raise InvalidConfig(
                 "ssl.client.auth=required needs the server's certificate and the trusted "
                 "certificate authorities",
@@ -71,7 +71,7 @@ class ServeConfig(SettingsTable):
             )
 
     @property
-    def asks_for_certificate(self) -> bool:
+    def requests_certificate(self) -> bool:
         return self.client_auth == "required"
 
     @classmethod

@@ -152,7 +152,7 @@ class KafkaTopicSettings:
 
     config: KafkaTopicConfig
     # all values with their sources by field name; the effective value first, the default last
-    words: Mapping[str, tuple[SettingValue, ...]]
+    candidates: Mapping[str, tuple[SettingValue, ...]]
     # every setting under its topic name, with its value as text and all its sources
     listed: tuple[Setting, ...]
     outvoted: tuple[OverriddenSetting, ...] = ()
@@ -161,7 +161,7 @@ class KafkaTopicSettings:
     is_age_stated: bool
 
     def source_of(self, field_name: str) -> str:
-        return self.words[field_name][0].source
+        return self.candidates[field_name][0].source
 
     @cached_property
     def of_retention(self) -> KafkaTopicConfig:
@@ -174,13 +174,13 @@ class KafkaTopicSettings:
 def resolve(
     topic: str,
     overrides: Sequence[Override],
-    known: TopicMetadata | None,
+    metadata: TopicMetadata | None,
     config: Mapping[str, object],
     is_named: bool = False,
 ) -> KafkaTopicSettings:
     """The settings of ``topic``.
 
-    ``known`` are its settings in the cluster's metadata. None means that the topic is not there.
+    ``metadata`` are its settings in the cluster's metadata. None means that the topic is not there.
     ``config`` has defaults for settings without another source. ``is_named`` means that the caller
     named this single topic for compaction.
 
@@ -188,7 +188,7 @@ def resolve(
         InvalidConfig: a value is invalid.
     """
     said = overrides_of(topic, overrides)
-    layers = ((SettingOrigin.OVERRIDE, said), *_layers(known), (SettingOrigin.CONFIG, config))
+    layers = ((SettingOrigin.OVERRIDE, said), *_layers(metadata), (SettingOrigin.CONFIG, config))
     defaults = KafkaTopicConfig().to_names()
     words: dict[str, tuple[SettingValue, ...]] = {}
     chosen: set[str] = set()
@@ -198,9 +198,9 @@ def resolve(
             (source, name, layer[name])
             for source, layer in layers
             for name in names_of(field_name)
-            if name in layer and _counts(field_name, source, name, known)
+            if name in layer and _counts(field_name, source, name, metadata)
         ]
-        if field_name == POLICY and not counted and known is None and is_named:
+        if field_name == POLICY and not counted and metadata is None and is_named:
             counted.append((SettingOrigin.NAMED, "cleanup.policy", "compact"))
         if counted:
             _, strongest, value = counted[0]
@@ -212,11 +212,11 @@ def resolve(
             *(SettingValue(name, _text(value), str(source)) for source, name, value in counted),
             SettingValue(default_name, default, str(SettingOrigin.DEFAULT)),
         )
-    is_known = known is not None or POLICY in chosen
-    if known is not None and POLICY not in chosen:
+    is_known = metadata is not None or POLICY in chosen
+    if metadata is not None and POLICY not in chosen:
         values["cleanup.policy"] = "delete"
     made = KafkaTopicConfig.from_names(values)
-    states_all = known is not None and any(name in config for name in _BROKERS_FILE)
+    states_all = metadata is not None and any(name in config for name in _BROKERS_FILE)
     is_policy_stated, is_age_stated = POLICY in chosen or states_all, AGE in chosen or states_all
     unknown: tuple[str, ...] = ()
     if not is_known:
@@ -225,29 +225,31 @@ def resolve(
         unknown = (AGE,)
     return KafkaTopicSettings(
         config=made,
-        words=words,
+        candidates=words,
         listed=_listed(made, words, unknown),
-        outvoted=() if known is None else tuple(_outvoted(topic, config, words, made)),
+        outvoted=() if metadata is None else tuple(_outvoted(topic, config, words, made)),
         is_policy_known=is_known,
         is_policy_stated=is_policy_stated,
         is_age_stated=is_age_stated,
     )
 
 
-def _layers(known: TopicMetadata | None) -> Iterator[tuple[SettingOrigin, Mapping[str, object]]]:
+def _layers(metadata: TopicMetadata | None) -> Iterator[tuple[SettingOrigin, Mapping[str, object]]]:
     """The sources in the cluster's metadata, the strongest first."""
-    if known is not None:
-        yield SettingOrigin.TOPIC, known.topic
-        yield SettingOrigin.BROKER, known.broker
-        yield SettingOrigin.BROKERS, known.brokers
-        yield SettingOrigin.FILE, known.file
+    if metadata is not None:
+        yield SettingOrigin.TOPIC, metadata.topic
+        yield SettingOrigin.BROKER, metadata.broker
+        yield SettingOrigin.BROKERS, metadata.brokers
+        yield SettingOrigin.FILE, metadata.file
 
 
 def _listed(
-    made: KafkaTopicConfig, words: Mapping[str, tuple[SettingValue, ...]], unknown: Collection[str]
+    config: KafkaTopicConfig,
+    words: Mapping[str, tuple[SettingValue, ...]],
+    unknown: Collection[str],
 ) -> tuple[Setting, ...]:
     """Every setting. Fields in ``unknown`` are listed without a value."""
-    values = made.to_names()
+    values = config.to_names()
     found = []
     for field_name, said in words.items():
         name = topic_name(field_name)
@@ -258,11 +260,13 @@ def _listed(
     return tuple(found)
 
 
-def _counts(field_name: str, source: SettingOrigin, name: str, known: TopicMetadata | None) -> bool:
+def _counts(
+    field_name: str, source: SettingOrigin, name: str, metadata: TopicMetadata | None
+) -> bool:
     """Whether a value applies to this topic. Only values from ``config`` may not apply."""
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
-    if known is None:
+    if metadata is None:
         return is_topic_setting(name)
     return field_name != POLICY or not is_topic_setting(name)
 

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.ingest import IngestResult
-from lastwrite.archive.partition_store import WriteTransaction, place_at
+from lastwrite.archive.partition_store import WriteTransaction, partition_store_at
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
@@ -33,7 +33,7 @@ from lastwrite.kafka.store.archived import ArchivedLog, ArchivedMetadata, Stored
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.fetching import (
     DivergenceReason,
-    another,
+    find_divergence,
     fork,
     lost_deletes,
     manifest_of,
@@ -41,7 +41,7 @@ from lastwrite.kafka.store.fetching import (
     proven_batches,
     reject_across,
 )
-from lastwrite.kafka.store.last_batch import behind, last_of
+from lastwrite.kafka.store.last_batch import batches_from, last_of
 from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import AbortedTransaction, ProducerState
 from lastwrite.model.work import Limits, SegmentOutput
@@ -65,7 +65,7 @@ class LiveSource:
     # returns the leader epochs above an epoch, with their first offsets; see ``LiveLog.lineage``
     lineage: Callable[[int], Epochs]
     # the topic's settings in the cluster; None leaves the archive's settings unchanged
-    known: ArchivedMetadata | None
+    metadata: ArchivedMetadata | None
     # the groups' committed offsets; None leaves the archive's offsets unchanged
     groups: Groups | None
     config: KafkaTopicConfig
@@ -92,26 +92,26 @@ class KafkaArchiveWriter:
     def __init__(self, source: LiveSource, folder: str) -> None:
         self._source = source
         self._folder = folder
-        self._place = place_at(folder)
-        self._seen = self._place.read()
-        self._is_new = self._seen is None
+        self._store = partition_store_at(folder)
+        self._current = self._store.read()
+        self._is_new = self._current is None
         self._gap: str | None = None
-        if self._seen is not None:
-            self._log = archived.contents_of(self._seen.manifest, folder)
+        if self._current is not None:
+            self._log = archived.contents_of(self._current.manifest, folder)
             self._is_new = self._log.is_blank
         if self._is_new:
             begin = min(source.log_start, source.end)
             self._log = ArchivedLog(log_start=begin, end_offset=begin)
         else:
-            why = another(source.log_start, self._log, source.topic_id)
-            if source.accepts_gap and why is not None and why.held is HoldReason.GAP:
+            why = find_divergence(source.log_start, self._log, source.topic_id)
+            if source.accepts_gap and why is not None and why.reason is HoldReason.GAP:
                 self._log, why = self._log.with_gap(source.log_start), None
-                self._gap = archived.gap_words(*self._log.gaps[-1])
-            self._refuse(why)
+                self._gap = archived.describe_gap(*self._log.gaps[-1])
+            self._check_continuation(why)
         self.epoch = max(dict(self._log.epochs), default=-1)  # the last leader epoch in the archive
         self._lineage = source.lineage(self.epoch)
         if not self._is_new:
-            self._refuse(self._fork())
+            self._check_continuation(self._fork())
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
         self._last = self._log.last_batch
@@ -124,23 +124,23 @@ class KafkaArchiveWriter:
         )
         self._entries = {each.producer_id: each for each in self._snapshot()}
         self._aborted_seen = 0
-        self._brought_ms = source.asked_ms
+        self._fetched_ms = source.asked_ms
         if not self._is_new:
-            self._brought_ms = max(self._log.brought_ms, source.level_ms)
+            self._fetched_ms = max(self._log.brought_ms, source.level_ms)
         self._epochs = dict(self._log.epochs)
         for epoch, start in self._lineage:
             if start < self.end:
                 self._epochs.setdefault(epoch, start)
-        self._begun: WriteTransaction | None = None
+        self._transaction: WriteTransaction | None = None
         self._segment: ArchivedSegment | None = None
         self._segment_base = self._segment_bytes = 0
         self._segment_records: int | None = 0
         self._active_from, self._active_bytes, self._active_since = self._active()
         self._replaced = 0  # number of the archive's last segments that are merged into a new one
-        self._made: list[StoredSegment] = []
+        self._new_segments: list[StoredSegment] = []
         self._since_commit = self._segments = self._bytes = 0
 
-    def _refuse(self, why: DivergenceReason | None) -> None:
+    def _check_continuation(self, why: DivergenceReason | None) -> None:
         if why is not None:
             raise no_continuation(self._folder, why, self._source.path)
 
@@ -199,17 +199,17 @@ class KafkaArchiveWriter:
             CommitConflict, RemoteFailed: from the store.
         """
         compacts = self._source.config.compacts
-        table, is_another = behind(self._last, self._at, data, table, compacts)
-        self._refuse(self._other_end() if is_another else None)
+        table, is_another = batches_from(self._last, self._at, data, table, compacts)
+        self._check_continuation(self._other_end() if is_another else None)
         if not len(table):
             return
         base = self._at
         if self._is_new and not self._bytes:  # the log may start inside its first batch
             base = min(base, int(table["base_offset"][0]))
         reject_across(table, base, self.end, self._source.path)
-        self._refuse(self._lost_deletes(table, base))
+        self._check_continuation(self._lost_deletes(table, base))
         while len(table):
-            count = self._fitting(table, base)
+            count = self._count_fitting(table, base)
             if count:
                 self._take(data, table[:count], base)
                 table, base = table[count:], self._at
@@ -224,7 +224,7 @@ class KafkaArchiveWriter:
         config = self._source.config
         if self._gap is not None:  # --accept-gap also accepts lost tombstones
             return None
-        since_ms = time.time_ns() // 1_000_000 - self._brought_ms
+        since_ms = time.time_ns() // 1_000_000 - self._fetched_ms
         if since_ms <= config.delete_retention_ms or not config.compacts:
             return None
         count = int(table["next_offset"][-1]) - min(at, int(table["base_offset"][0]))
@@ -232,7 +232,7 @@ class KafkaArchiveWriter:
             return None
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
-    def _fitting(self, table: BatchTable, base: int) -> int:
+    def _count_fitting(self, table: BatchTable, base: int) -> int:
         """The number of batches that fit into the segment by a broker's limits (bytes, offsets).
 
         A follower also applies the limit for time. At least one batch fits into an empty segment.
@@ -278,8 +278,8 @@ class KafkaArchiveWriter:
         self._last = last_of(data, table)
 
     def _open(self, table: BatchTable, base: int) -> None:
-        if self._begun is None:
-            self._begun = self._begin()
+        if self._transaction is None:
+            self._transaction = self._begin()
         if int(table["next_offset"][0]) - 1 - base > MAX_RELATIVE_OFFSET:
             base = int(table["base_offset"][0])
         again = self._joined(table)
@@ -290,7 +290,7 @@ class KafkaArchiveWriter:
         self._segment_base, self._segment_bytes, self._segment_records = base, 0, 0
         self._segment = ArchivedSegment(
             self._folder,
-            f"data/{self._begun.id}-",
+            f"data/{self._transaction.id}-",
             base,
             self._source.config.index_interval_bytes,
         )
@@ -303,7 +303,7 @@ class KafkaArchiveWriter:
         new segment must still have space for the batches in ``coming``.
         """
         before, config = self._log, self._source.config
-        if self._made or self._at != before.end_offset or self._gap is not None:
+        if self._new_segments or self._at != before.end_offset or self._gap is not None:
             return ()
         begin = before.checkpoint or 0
         if self._source.follows:
@@ -331,8 +331,8 @@ class KafkaArchiveWriter:
                 reject_across(table, *span, segment.path)
                 self._segment.append(exact, rows_of(table))
                 self._segment_bytes += len(exact)
-            if self._segment_bytes and self._begun is not None:
-                self._place.renew(self._begun)
+            if self._segment_bytes and self._transaction is not None:
+                self._store.renew(self._transaction)
         if None in (each.records for each in segments):
             self._segment_records = None
         else:
@@ -344,7 +344,7 @@ class KafkaArchiveWriter:
     def _close_segment(self) -> None:
         if self._segment is None:
             return
-        assert self._begun is not None
+        assert self._transaction is not None
         base, result = self._segment_base, SegmentOutput(0, 0, 0)
         known = (AbortedTransaction(*each) for each in self._log.aborted)
         new = self._states.aborted[self._aborted_seen :]
@@ -352,10 +352,10 @@ class KafkaArchiveWriter:
         self._segment.finish(result, time.time_ns(), aborted)
         self._segment = None
         assert isinstance(result.stored, StoredSegment)
-        self._made.append(structs.replace(result.stored, records=self._segment_records))
+        self._new_segments.append(structs.replace(result.stored, records=self._segment_records))
         self._since_commit += result.stored.bytes
         self._segment_bytes = 0
-        self._place.renew(self._begun)
+        self._store.renew(self._transaction)
 
     def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
         """Record the first offset of each leader epoch. Batches of v0 and v1 have no epochs."""
@@ -379,9 +379,9 @@ class KafkaArchiveWriter:
         Raises:
             LogHeld: a follower must wait until another process ends its write transaction.
         """
-        if self._source.follows and self._seen is not None:
-            return self._place.begin_after_others(self._seen)
-        return self._place.begin(self._seen)
+        if self._source.follows and self._current is not None:
+            return self._store.begin_after_others(self._current)
+        return self._store.begin(self._current)
 
     def finish(self, end: int | None = None) -> None:
         """Commit the batches so far. ``end`` replaces ``self.end`` if the log's end was unknown.
@@ -395,13 +395,13 @@ class KafkaArchiveWriter:
         self._at = self.end = self.end if end is None else end
         before, source = self._log, self._source
         is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
-        is_other = source.known not in (None, before.known)
+        is_other = source.metadata not in (None, before.known)
         is_other = is_other or self._groups(before) != before.groups
         is_other = is_other or (not source.follows and before.active_from is not None)
-        if self._begun or self._is_new or is_due or is_other or self._gap:
+        if self._transaction or self._is_new or is_due or is_other or self._gap:
             self._commit()
 
-    def keep(self) -> bool:
+    def commit_partial(self) -> bool:
         """Commit the batches so far, after the source failed. False if there are none.
 
         Raises:
@@ -409,7 +409,7 @@ class KafkaArchiveWriter:
         """
         try:
             self._close_segment()
-            if self._made:
+            if self._new_segments:
                 self._commit()
         except BaseException:
             self.abandon()
@@ -419,7 +419,7 @@ class KafkaArchiveWriter:
         return self.end > self.first
 
     @property
-    def brought_ms(self) -> int:
+    def fetched_ms(self) -> int:
         """Time of the last fetch, as in the manifest."""
         return self._log.brought_ms
 
@@ -440,42 +440,47 @@ class KafkaArchiveWriter:
         if self._segment is not None:
             self._segment.abandon()
             self._segment = None
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            self._place.abandon(begun)
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            self._store.abandon(transaction)
 
     def _commit(self) -> None:
         """Add the finished segments to the archive."""
-        begun = self._begun or self._begin()
-        self._begun = None  # after an error the commit may have succeeded, so its objects stay
-        after = self._after(begun)
-        manifest = manifest_of(self._seen, after, self._folder)
-        self._seen = self._place.commit(begun, manifest)
+        transaction = self._transaction or self._begin()
+        self._transaction = (
+            None  # after an error the commit may have succeeded, so its objects stay
+        )
+        after = self._after(transaction)
+        manifest = manifest_of(self._current, after, self._folder)
+        self._current = self._store.commit(transaction, manifest)
         self._log = after
-        self._segments += len(self._made)
-        self._made, self._since_commit, self._replaced = [], 0, 0
+        self._segments += len(self._new_segments)
+        self._new_segments, self._since_commit, self._replaced = [], 0, 0
         self._aborted_seen = len(self._states.aborted)
 
-    def _after(self, begun: WriteTransaction) -> ArchivedLog:
+    def _after(self, transaction: WriteTransaction) -> ArchivedLog:
         """The partition's state after the commit."""
         before, source = self._log, self._source
         aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
         expiration_ms = source.config.producer_id_expiration_ms
         producers = active(self._states.producers, source.asked_ms, expiration_ms)
         open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
-        snapshot, size = self._put_snapshot(begun, producers)
+        snapshot, size = self._put_snapshot(transaction, producers)
         return structs.replace(
             before,
             end_offset=self._at,
             first_unstable=None if open_from is None else max(open_from, before.log_start),
-            segments=(*before.segments[: len(before.segments) - self._replaced], *self._made),
+            segments=(
+                *before.segments[: len(before.segments) - self._replaced],
+                *self._new_segments,
+            ),
             aborted=(*before.aborted, *map(astuple, aborted)),
             producers=tuple(astuple(each) for each in producers),
             snapshot=snapshot,
             snapshot_bytes=size,
             epochs=tuple(sorted(self._epochs.items())),
             topic_id=source.topic_id or before.topic_id,
-            known=source.known or before.known,
+            known=source.metadata or before.known,
             brought_ms=source.asked_ms,
             groups=self._groups(before),
             active_from=self._active_from if source.follows else None,
@@ -492,7 +497,7 @@ class KafkaArchiveWriter:
         return tuple(sorted((*source.groups, *kept)))
 
     def _put_snapshot(
-        self, begun: WriteTransaction, producers: Sequence[ProducerState]
+        self, transaction: WriteTransaction, producers: Sequence[ProducerState]
     ) -> tuple[str | None, int]:
         """Write a snapshot of the producers as a broker would; return its key and size."""
         if self._at == self._log.end_offset and self._log.snapshot is not None:
@@ -503,6 +508,8 @@ class KafkaArchiveWriter:
         if not entries or len(entries) < len(producers):  # some producers have no entry
             return None, 0
         content = encode_snapshot(entries)
-        key = f"data/{begun.id}-producers/{segment_file_name(self._at, KafkaFileKind.SNAPSHOT)}"
-        self._place.put(key, content)
+        key = (
+            f"data/{transaction.id}-producers/{segment_file_name(self._at, KafkaFileKind.SNAPSHOT)}"
+        )
+        self._store.put(key, content)
         return key, len(content)

@@ -47,7 +47,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.gaps import gap_at, words_of
+from lastwrite.archive.gaps import gap_at, gap_sentence
 from lastwrite.archive.layout import manifests_at, partition_address, partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.partition_store import MANIFEST, read_versioned_manifest
@@ -94,10 +94,10 @@ class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     etag: str = ""
 
     @classmethod
-    def of(cls, kept: KeptScan, folder: str) -> StoredScan:
+    def of(cls, scan: KeptScan, folder: str) -> StoredScan:
         """The scan as the manifest of the partition at ``folder`` references it."""
-        key = kept.address.removeprefix(f"{folder}/")
-        return cls(key=key, bytes=kept.size_bytes, etag=kept.etag)
+        key = scan.address.removeprefix(f"{folder}/")
+        return cls(key=key, bytes=scan.size_bytes, etag=scan.etag)
 
     def at(self, folder: str) -> KeptScan:
         """The scan with its full address."""
@@ -158,16 +158,16 @@ class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
     file: dict[str, str | None] = {}
 
     @classmethod
-    def of(cls, known: topic_settings.TopicMetadata) -> ArchivedMetadata:
+    def of(cls, metadata: topic_settings.TopicMetadata) -> ArchivedMetadata:
         """Convert settings from the form of the rules to the form of the manifest."""
         return cls(
-            topic=_texts(known.topic),
-            broker=_texts(known.broker),
-            brokers=_texts(known.brokers),
-            file=_texts(known.file),
+            topic=_texts(metadata.topic),
+            broker=_texts(metadata.broker),
+            brokers=_texts(metadata.brokers),
+            file=_texts(metadata.file),
         )
 
-    def told(self) -> topic_settings.TopicMetadata:
+    def to_topic_metadata(self) -> topic_settings.TopicMetadata:
         """Convert the settings to the form of the rules."""
         return topic_settings.TopicMetadata(
             topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
@@ -337,12 +337,12 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 def gaps_of(log: ArchivedLog, path: str) -> tuple[Problem, ...]:
     """A note for each gap that ends above the log's start."""
-    return tuple(gap_at(path, gap_words(*gap)) for gap in log.gaps if gap[1] > log.log_start)
+    return tuple(gap_at(path, describe_gap(*gap)) for gap in log.gaps if gap[1] > log.log_start)
 
 
-def gap_words(first: int, end: int) -> str:
+def describe_gap(first: int, end: int) -> str:
     """The sentence that describes a gap."""
-    return words_of(f"offsets {first} to {end - 1}")
+    return gap_sentence(f"offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredSegment, folder: str) -> Segment:
@@ -363,7 +363,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
     )
 
 
-def kept_after(
+def with_cached_scans(
     segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
 ) -> tuple[StoredSegment, ...]:
     """The segments, with their cached scans updated from ``kept`` (see ``CommitPlan``)."""

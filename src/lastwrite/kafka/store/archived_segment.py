@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.kafka.format.index import DEFAULT_INTERVAL_BYTES, SegmentIndexer
 from lastwrite.kafka.format.names import KafkaFileKind, segment_file_name
 from lastwrite.kafka.producers.history import encode_aborted
@@ -54,7 +54,7 @@ class ArchivedSegment:
         index_interval_bytes: int = DEFAULT_INTERVAL_BYTES,
         stores: StoreSettings | None = None,
     ) -> None:
-        self._place = place_at(folder, stores)
+        self._place = partition_store_at(folder, stores)
         self._folder = f"{round_folder}{uuid.uuid4().hex[:12]}/"
         self._address = f"{folder}/{self._folder}"
         self._base_offset = base_offset
@@ -98,7 +98,7 @@ class ArchivedSegment:
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._writer is None or self._indexer is None or self._base_offset is None:
-            result.is_gone = True
+            result.is_deleted = True
             return
         offsets, times = self._indexer.finish()
         of_transactions = encode_aborted(aborted) if aborted else b""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.archive.rounds import (
     ArchiveRounds,
     Outcome,
@@ -35,7 +35,7 @@ class KafkaRounds(ArchiveRounds):
     def __init__(self) -> None:
         super().__init__()
         # (the manifest's nonce, the topic's settings) by folder
-        self._known: dict[str, tuple[str, ArchivedMetadata | None]] = {}
+        self._metadata: dict[str, tuple[str, ArchivedMetadata | None]] = {}
         # partitions with equal settings share one object
         self._alike: dict[str, ArchivedMetadata | None] = {}
 
@@ -45,43 +45,46 @@ class KafkaRounds(ArchiveRounds):
 
     def contents(self, folder: str) -> ArchivedLog:
         """The contents of the manifest that was read last."""
-        return archived.contents_of(self.seen(folder).manifest, folder)
+        return archived.contents_of(self.manifest_of(folder).manifest, folder)
 
-    def known(self, folder: str) -> ArchivedMetadata | None:
+    def metadata_of(self, folder: str) -> ArchivedMetadata | None:
         """The topic's settings in the manifest that was read last.
 
         They are cached longer than the manifest, because the daemon requests them for all
         partitions at each check.
         """
-        seen, last = self._seen.get(folder), self._known.get(folder)
+        seen, last = self._manifests.get(folder), self._metadata.get(folder)
         if last is None or (seen is not None and seen.manifest.nonce != last[0]):
-            seen = self.seen(folder)
+            seen = self.manifest_of(folder)
             found = archived.contents_of(seen.manifest, folder).known
             last = seen.manifest.nonce, self._alike.setdefault(repr(found), found)
-            self._known[folder] = last
+            self._metadata[folder] = last
         return last[1]
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         return archived.address_in(to, log.name)
 
     def publish(
-        self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], ArchivedMetadata | None]
+        self,
+        copies: Sequence[CommitPlan],
+        to: str,
+        metadata: Callable[[str], ArchivedMetadata | None],
     ) -> list[Outcome]:
         """Write each copy to a partition of the archive ``to``; returns an error or None per copy.
 
         ``known`` returns the topic's settings for a partition's folder.
         """
         return map_concurrently(
-            lambda copy: self._publish(copy, to, known(copy.log.folder)), copies
+            lambda copy: self._publish(copy, to, metadata(copy.log.folder)), copies
         )
 
-    def _publish(self, copy: CommitPlan, to: str, known: ArchivedMetadata | None) -> None:
+    def _publish(self, copy: CommitPlan, to: str, metadata: ArchivedMetadata | None) -> None:
         reject_damaged(copy.log, to)
         self.output_folder(copy.log, to)
         folder = archived.address_in(to, copy.log.name)
-        begun = self.take(folder)
-        assert begun is not None
-        fetching.publish(copy, folder, begun, known)
+        transaction = self.take(folder)
+        assert transaction is not None
+        fetching.publish(copy, folder, transaction, metadata)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
         """Commit each plan; returns an error or None per plan. Journals are written together."""
@@ -95,13 +98,15 @@ class KafkaRounds(ArchiveRounds):
         def path_of(there: StoredSegment) -> str:
             return archived.segment_of(there, folder).path
 
-        for sources, made in zip(new.sources, new.made, strict=True):
+        for sources, made in zip(new.sources, new.outputs, strict=True):
             delete_replaced_objects(stored, sources, path_of, folder)
             if made.stored is not None:
                 stored[made.base_offset] = fetching.counted(made)
         after = structs.replace(
             before,
-            segments=archived.kept_after(map(stored.__getitem__, sorted(stored)), folder, new.kept),
+            segments=archived.with_cached_scans(
+                map(stored.__getitem__, sorted(stored)), folder, new.scans
+            ),
             checkpoint=before.checkpoint if new.first_dirty is None else new.first_dirty,
             aborted=fetching.aborted_after(before.aborted, new),
         )
@@ -126,7 +131,7 @@ class KafkaRounds(ArchiveRounds):
 
     def discard_part(self, part: SegmentOutput) -> None:
         """Delete the objects of a segment and of its continuations."""
-        for new in (part, *part.further):
+        for new in (part, *part.more_outputs):
             if isinstance(new.stored, StoredSegment) and new.log_path:
                 folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
                 self.discard(folder.rstrip("/"), [each.key for each in new.stored.objects()])
@@ -145,7 +150,7 @@ def join_parts(parts: SegmentParts) -> SegmentOutput:
     An archive does not join parts, because its segments may begin at any batch. The transaction
     index of each segment is written here.
     """
-    made = [part for part in parts.parts if not part.is_gone]
+    made = [part for part in parts.parts if not part.is_deleted]
     if not made:
         return parts.parts[0]
     if len(parts.parts) > 1 and parts.aborted:
@@ -159,9 +164,9 @@ def join_parts(parts: SegmentParts) -> SegmentOutput:
             ]
             if inside and isinstance(part.stored, StoredSegment):
                 content = encode_aborted(inside)
-                place = place_at(partition_of(parts.folder))
+                place = partition_store_at(partition_of(parts.folder))
                 place.put(part.stored.key(KafkaFileKind.TRANSACTION_INDEX), content)
                 part.stored = structs.replace(part.stored, transaction_index_bytes=len(content))
     first, *others = made
-    behind = [further for part in others for further in (part, *part.further)]
-    return replace(first, further=(*first.further, *behind))
+    behind = [further for part in others for further in (part, *part.more_outputs)]
+    return replace(first, more_outputs=(*first.more_outputs, *behind))

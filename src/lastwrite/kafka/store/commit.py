@@ -57,7 +57,7 @@ from lastwrite.kafka.store.outputs import (
     NewSegment,
     check_outputs,
     check_unchanged,
-    dress,
+    copy_attributes,
     in_order,
 )
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -241,7 +241,7 @@ class _Swap:
         for segment in kept:
             for kind in SEGMENT_KINDS:
                 name = segment_file_name(segment.base_offset, kind)
-                if os.path.exists(self._place(name)):
+                if os.path.exists(self._path(name)):
                     staged = segment_file_name(
                         segment.base_offset, kind, Suffix.CLEANED, attempt="kept"
                     )
@@ -250,14 +250,14 @@ class _Swap:
         self._empty: list[str] = []
         if stand_in is not None:
             for kind in ALWAYS:
-                self._stand_in(stand_in, kind)
+                self._link_stand_in(stand_in, kind)
         # If the range ends at the base offset of an empty segment, the loader removes an old file
         # of that segment only if a new file replaces it.
         if end == stand_in or (
             end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
         ):
-            if os.path.exists(self._place(segment_file_name(end, KafkaFileKind.TRANSACTION_INDEX))):
-                self._stand_in(end, KafkaFileKind.TRANSACTION_INDEX)
+            if os.path.exists(self._path(segment_file_name(end, KafkaFileKind.TRANSACTION_INDEX))):
+                self._link_stand_in(end, KafkaFileKind.TRANSACTION_INDEX)
         empty = set(self._empty)
         self.intent = Intent(
             first_dirty_offset=first_dirty_offset,
@@ -268,14 +268,14 @@ class _Swap:
             stand_ins=tuple(swap for *_, staged, swap in self._parts if staged in empty),
         )
 
-    def _stand_in(self, base: int, kind: KafkaFileKind) -> None:
+    def _link_stand_in(self, base: int, kind: KafkaFileKind) -> None:
         self._empty.append(segment_file_name(base, kind, Suffix.CLEANED, attempt="gone"))
         self._add(base, kind, self._empty[-1])
 
     def _add(self, base: int, kind: KafkaFileKind, staged: str) -> None:
         self._parts.append((base, kind, staged, segment_file_name(base, kind, Suffix.SWAP)))
 
-    def _place(self, name: str) -> str:
+    def _path(self, name: str) -> str:
         return f"{self._log.folder}/{name}"
 
     def prepare(self, notes: CommitNotes) -> list[DiskWork]:
@@ -283,28 +283,28 @@ class _Swap:
         self._sweep()
         for output, sources in self._outputs:
             for kind, path in output.files:
-                dress(path, sources[0], kind, sources[-1].mtime_ns)
+                copy_attributes(path, sources[0], kind, sources[-1].mtime_ns)
         for path, staged in self._handed:
-            files.rename(path, self._place(staged))
+            files.rename(path, self._path(staged))
         for name, staged in self._links:
-            files.link(self._place(name), self._place(staged))
+            files.link(self._path(name), self._path(staged))
         for name in self._empty:
-            like = files.owner_of(self._place(name), [self._log.segments[-1].path])
-            files.write(self._place(name), b"", like=like)
+            like = files.owner_of(self._path(name), [self._log.segments[-1].path])
+            files.write(self._path(name), b"", like=like)
         notes.leave(self._log.folder)
-        return [partial(files.fsync_dir, self._log.folder), *self._witnesses()]
+        return [partial(files.fsync_dir, self._log.folder), *self._sync_kept_segments()]
 
-    def _witnesses(self) -> list[DiskWork]:
+    def _sync_kept_segments(self) -> list[DiskWork]:
         """Syncs of unflushed segments that stay. Their records shadow records that are removed."""
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):
             return []
         flushed = recovery_point(root, self._log.name)
-        gone = set(self.intent.sources)
+        removed = set(self.intent.sources)
         return [
             partial(files.fsync_file, segment.path)
             for n, segment in enumerate(self._log.segments)
-            if segment.base_offset not in gone
+            if segment.base_offset not in removed
             and segment.base_offset < self.intent.first_dirty_offset
             and self._log.segment_end(n) > flushed
         ]
@@ -314,18 +314,18 @@ class _Swap:
         ours = {os.path.basename(path) for path, _ in self._handed}
         for name in sorted(os.listdir(self._log.folder)):
             if (_is_a(Suffix.CLEANED, name) and name not in ours) or is_intent(name):
-                files.unlink(self._place(name))
+                files.unlink(self._path(name))
 
     def decide(self) -> None:
         """Rename all to ``.swap``, the highest base offset first. The last rename decides."""
         for _, _, staged, swap in sorted(
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):
-            files.rename(self._place(staged), self._place(swap))
+            files.rename(self._path(staged), self._path(swap))
         # An abandoned task may have written files in the meantime.
         for name in sorted(os.listdir(self._log.folder)):
             if _is_a(Suffix.CLEANED, name):
-                files.unlink(self._place(name))
+                files.unlink(self._path(name))
 
     def undo(self) -> None:
         """Restore the old log. Only possible before the first old file is renamed."""
@@ -336,15 +336,15 @@ class _Swap:
         if swap in names:
             # All files were renamed. One .cleaned file at the lowest base offset makes any loader
             # discard the swap.
-            files.rename(self._place(swap), self._place(staged))
+            files.rename(self._path(swap), self._path(staged))
             files.fsync_dir(self._log.folder)
         note = intent_file(self.intent)
         if note in names:
-            files.unlink(self._place(note))
+            files.unlink(self._path(note))
             files.fsync_dir(self._log.folder)
         names = set(os.listdir(self._log.folder))
         handed = [os.path.basename(path) for path, _ in self._handed]
         for name in [part[3] for part in self._parts] + [part[2] for part in self._parts] + handed:
             if name in names:
-                files.unlink(self._place(name))
+                files.unlink(self._path(name))
         files.fsync_dir(self._log.folder)

@@ -16,7 +16,11 @@ from dataclasses import astuple
 
 from msgspec import structs
 
-from lastwrite.archive.partition_store import WriteTransaction, place_at, read_versioned_manifest
+from lastwrite.archive.partition_store import (
+    WriteTransaction,
+    partition_store_at,
+    read_versioned_manifest,
+)
 from lastwrite.errors import CommitConflict, NotContinued
 from lastwrite.kafka.producers.history import read_producers
 from lastwrite.kafka.store import archived
@@ -28,7 +32,7 @@ from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.storage.objects.address import join
 
 
-def or_aside(
+def fetch_or_set_aside(
     folder: str,
     bring: Callable[[], FetchedLog],
     aside: Callable[[ArchivedLog, HoldReason], str],
@@ -69,25 +73,29 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
         CommitConflict: another process changed the partition meanwhile; its change stays.
         CorruptLog, RemoteFailed: the archive cannot be read or written. Nothing is lost then.
     """
-    place = place_at(folder)
-    seen = place.read()
-    if seen is None:
+    place = partition_store_at(folder)
+    current = place.read()
+    if current is None:
         raise CommitConflict(
             "another program removed the partition during the command",
             path=folder,
             remedy="run again",
         )
-    before = archived.contents_of(seen.manifest, folder)
-    log = archived.log_of(seen.manifest, folder)
+    before = archived.contents_of(current.manifest, folder)
+    log = archived.log_of(current.manifest, folder)
     if cut is not None and not _may_be_cut(before, cut, log_start):
         cut = None
-    name = f"{log.name}-{seen.manifest.generation}"
+    name = f"{log.name}-{current.manifest.generation}"
     aside = join(to, f"_lastwrite/aside/{name}")
     _copy(log, before, archived.address_in(aside, log.name), cut)
-    begun = place.begin(seen)
-    with place.abort_on_error(begun):
-        after = _blank(before, log_start) if cut is None else _cut(log, before, cut, folder, begun)
-    place.commit(begun, manifest_of(seen, after, folder))
+    transaction = place.begin(current)
+    with place.abort_on_error(transaction):
+        after = (
+            _blank(before, log_start)
+            if cut is None
+            else _cut(log, before, cut, folder, transaction)
+        )
+    place.commit(transaction, manifest_of(current, after, folder))
     return aside
 
 
@@ -102,28 +110,28 @@ def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
 
 
 def _segments(
-    log: PartitionLog, span: tuple[int, int], target: str, begun: WriteTransaction
+    log: PartitionLog, span: tuple[int, int], target: str, transaction: WriteTransaction
 ) -> Sequence[StoredSegment]:
     """The part of the log in ``span``, copied to the partition at ``target``."""
     made: list[StoredSegment] = []
     for n, segment in enumerate(log.segments):
         base = max(span[0], segment.base_offset)
-        made += copied(log, n, segment, span, ArchivedSegment(target, begun.prefix, base))
-        place_at(target).renew(begun)
+        made += copied(log, n, segment, span, ArchivedSegment(target, transaction.prefix, base))
+        partition_store_at(target).renew(transaction)
     return made
 
 
 def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
     """Copy the part from ``cut`` on to a partition of an archive, unless it exists already."""
-    place = place_at(target)
+    place = partition_store_at(target)
     if place.read() is not None:
         return
     first = log.log_start if cut is None else cut
     begin = min((each.base_offset for each in log.segments), default=first)
     span = (begin if cut is None else cut), log.end_offset
-    begun = place.begin(None)
-    with place.abort_on_error(begun):
-        made = _segments(log, span, target, begun)
+    transaction = place.begin(None)
+    with place.abort_on_error(transaction):
+        made = _segments(log, span, target, transaction)
         unstable = before.first_unstable
         after = structs.replace(
             before,
@@ -136,7 +144,7 @@ def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) 
             snapshot_bytes=0,
             active_from=None,
         )
-    place.commit(begun, manifest_of(None, after, target))
+    place.commit(transaction, manifest_of(None, after, target))
 
 
 def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
@@ -145,7 +153,7 @@ def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
 
 
 def _cut(
-    log: PartitionLog, before: ArchivedLog, cut: int, folder: str, begun: WriteTransaction
+    log: PartitionLog, before: ArchivedLog, cut: int, folder: str, transaction: WriteTransaction
 ) -> ArchivedLog:
     """The archive's state truncated at ``cut``. A segment that spans ``cut`` is rewritten."""
     below: list[StoredSegment] = []
@@ -154,7 +162,7 @@ def _cut(
             below.append(stored)
         elif stored.base_offset < cut:
             span = stored.base_offset, cut
-            new = ArchivedSegment(folder, begun.prefix, stored.base_offset)
+            new = ArchivedSegment(folder, transaction.prefix, stored.base_offset)
             below += copied(log, n, log.segments[n], span, new)
     segments = [archived.segment_of(each, folder) for each in below]
     producers, unstable = read_producers(segments, (), lambda _: (), before.log_start, cut, cut)

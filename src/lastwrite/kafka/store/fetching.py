@@ -31,7 +31,7 @@ from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.partition_store import (
     VersionedManifest,
     WriteTransaction,
-    place_at,
+    partition_store_at,
     read_versioned_manifest,
 )
 from lastwrite.engine.chunks import BatchWindows
@@ -114,7 +114,7 @@ def fetch(
         CommitConflict: another process changed the archive meanwhile.
         RemoteFailed: the store fails.
     """
-    place, now_ms = place_at(folder), time.time_ns() // 1_000_000
+    place, now_ms = partition_store_at(folder), time.time_ns() // 1_000_000
     said = _of_cluster(log, now_ms)
     seen = place.read()
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
@@ -131,11 +131,11 @@ def fetch(
         end = min(end, log.segments[-1].base_offset)
     epochs, topic_id = _lineage(log, end)
     if seen is not None and not before.is_blank:
-        why = another(log.log_start, before, topic_id)
-        is_gap = accepts_gap and why is not None and why.held is HoldReason.GAP
+        why = find_divergence(log.log_start, before, topic_id)
+        is_gap = accepts_gap and why is not None and why.reason is HoldReason.GAP
         if is_gap:
             why, before = None, before.with_gap(log.log_start)
-            gap = archived.gap_words(*before.gaps[-1])
+            gap = archived.describe_gap(*before.gaps[-1])
         why = why or fork(before, epochs, end, None in (topic_id, before.topic_id))
         if not is_gap:  # with an accepted gap, lost tombstones are accepted too
             why = why or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
@@ -201,7 +201,7 @@ def _moved(
 
 
 def publish(
-    copy: CommitPlan, folder: str, begun: WriteTransaction, known: ArchivedMetadata | None
+    copy: CommitPlan, folder: str, transaction: WriteTransaction, metadata: ArchivedMetadata | None
 ) -> None:
     """Write a log, or another archive's partition, as a new partition of an archive.
 
@@ -212,30 +212,30 @@ def publish(
     """
     log, end = copy.log, copy.log.high_watermark
     replaced = {source.base_offset for sources in copy.sources for source in sources}
-    span, target = (_begin(log).end_offset, end), (folder, begun)
-    made = [counted(each) for each in copy.made if each.stored is not None]
-    place = place_at(folder)
-    with place.abort_on_error(begun):
+    span, target = (_begin(log).end_offset, end), (folder, transaction)
+    made = [counted(each) for each in copy.outputs if each.stored is not None]
+    place = partition_store_at(folder)
+    with place.abort_on_error(transaction):
         said = _of_cluster(log, time.time_ns() // 1_000_000)
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
                 base = max(span[0], segment.base_offset)
-                new = ArchivedSegment(folder, f"data/{begun.id}-", base)
+                new = ArchivedSegment(folder, f"data/{transaction.id}-", base)
                 made += copied(log, n, segment, span, new)
-                place.renew(begun)
+                place.renew(transaction)
         made.sort(key=lambda each: each.base_offset)
-        made = [*archived.kept_after(made, folder, copy.kept)]
+        made = [*archived.with_cached_scans(made, folder, copy.scans)]
         epochs, topic_id = _lineage(log, end)
         after = _after(log, _begin(log), made, end, epochs, topic_id, target)
     after = structs.replace(
         after,
-        known=known,
+        known=metadata,
         checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
         aborted=aborted_after(after.aborted, copy),
         **said,
     )
     manifest = manifest_of(None, retained(after, copy.retention), folder)
-    place.commit(begun, manifest)
+    place.commit(transaction, manifest)
 
 
 def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
@@ -264,11 +264,11 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
     }
 
 
-def counted(made: SegmentOutput) -> StoredSegment:
+def counted(output: SegmentOutput) -> StoredSegment:
     """The manifest's entry for a new segment."""
-    assert isinstance(made.stored, StoredSegment)
+    assert isinstance(output.stored, StoredSegment)
     # The records of a part that became several segments were not counted per segment.
-    return structs.replace(made.stored, records=None if made.further else made.records)
+    return structs.replace(output.stored, records=None if output.more_outputs else output.records)
 
 
 def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
@@ -327,11 +327,13 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
 class DivergenceReason(NamedTuple):
     """The reason why a log does not continue an archive."""
 
-    held: HoldReason
-    words: str
+    reason: HoldReason
+    description: str
 
 
-def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> DivergenceReason | None:
+def find_divergence(
+    log_start: int, before: ArchivedLog, topic_id: str | None
+) -> DivergenceReason | None:
     """Why the log cannot continue the archive, by topic id and log start. None if it can."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
@@ -352,10 +354,10 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Diverg
 
 def no_continuation(folder: str, why: DivergenceReason, source: str) -> NotContinued:
     """The error for a ``source`` that does not continue the partition at ``folder``."""
-    words = f"the archived partition {folder} cannot be continued: {why.words}"
-    remedy = _GAP if why.held is HoldReason.GAP else _ASIDE
+    words = f"the archived partition {folder} cannot be continued: {why.description}"
+    remedy = _GAP if why.reason is HoldReason.GAP else _ASIDE
     error = NotContinued(words, path=source, remedy=remedy)
-    error.held = why.held
+    error.held = why.reason
     return error
 
 
@@ -427,7 +429,7 @@ def _named(
     first, end = span
     if not tiered.is_tier(log.folder) or segment.base_offset < first:
         return None
-    found = tiered.known_tier(log.folder).named(segment)
+    found = tiered.cached_tier(log.folder).named(segment)
     if found is None or log.segment_end(number) > end:
         return None
     return StoredSegment(
@@ -530,7 +532,7 @@ def reject_across(table: BatchTable, base: int, end: int, path: str) -> None:
 def _after(
     log: PartitionLog,
     before: ArchivedLog,
-    made: Sequence[StoredSegment],
+    segments: Sequence[StoredSegment],
     end: int,
     epochs: Sequence[tuple[int, int]],
     topic_id: str | None,
@@ -555,7 +557,7 @@ def _after(
         content = index_files.read_file(snapshots[end])
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, KafkaFileKind.SNAPSHOT)}"
         size = len(content)
-        place_at(folder).put(snapshot, content)
+        partition_store_at(folder).put(snapshot, content)
     # A broker that deletes old segments moves the start of the first epoch; the archive has the
     # original.
     lineage = {**dict(epochs), **dict(before.epochs)}
@@ -569,7 +571,7 @@ def _after(
         log_start=log_start,
         end_offset=end,
         first_unstable=first_unstable,
-        segments=(*before.segments, *made),
+        segments=(*before.segments, *segments),
         aborted=(*before.aborted, *added),
         producers=tuple(tuple(astuple(each)) for each in producers),
         snapshot=snapshot,
@@ -580,11 +582,11 @@ def _after(
     )
 
 
-def manifest_of(seen: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
+def manifest_of(current: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
     """The manifest of the new state. ``PartitionStore.commit`` fills in generation and nonce."""
     log = msgspec.Raw(msgspec.json.encode(after))
-    if seen is not None:
-        return structs.replace(seen.manifest, log=log, objects=after.objects())
+    if current is not None:
+        return structs.replace(current.manifest, log=log, objects=after.objects())
     name = archived.name_of(folder)
     return Manifest(
         system=archived.SYSTEM,

@@ -51,10 +51,10 @@ class KafkaIndexChecker:
         entries = self._offsets, self._positions, self._times, self._time_offsets
         reached = index_check.time_if_true(*entries, table, shift, self._reached, before)
         if reached == index_check.NO_TIME:
-            self._refuse_false(table, shift, before)
+            self._check_entries(table, shift, before)
         self._reached, self._last = reached, int(table["next_offset"][-1]) - 1
 
-    def _refuse_false(self, table: BatchTable, shift: int, before: int) -> None:
+    def _check_entries(self, table: BatchTable, shift: int, before: int) -> None:
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
         lie = index_check.false_offset_entry(

@@ -26,12 +26,12 @@ def read_file(path: str) -> bytes:
     if is_address(path) or "#" in path:
         return read_small(path)
     try:
-        return _whole(path)
+        return _read_file(path)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error
 
 
-def _whole(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """The bytes of a file. Uses fewer system calls than ``open``."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -124,7 +124,7 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
     if archived.is_archived(folder):
         return archived.snapshots_of(folder)
     if tiered.is_tier(folder):
-        return list(tiered.known_tier(folder).snapshots)
+        return list(tiered.cached_tier(folder).snapshots)
     return sorted(
         (int(entry.name[:20]), entry.path)
         for entry in scan(folder)
@@ -141,10 +141,10 @@ def side_file(folder: str, name: str) -> bytes | None:
     if archived.is_archived(folder):
         return archived.side_file(folder, name)
     if tiered.is_tier(folder):
-        return tiered.known_tier(folder).side_file(name)
+        return tiered.cached_tier(folder).side_file(name)
     path = os.path.join(folder, name)
     try:
-        return _whole(path)
+        return _read_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -164,7 +164,7 @@ def _read_if_there(path: str) -> bytes:
     if is_address(path):
         return read_small(path) if exists(path) else b""
     try:
-        return _whole(path)
+        return _read_file(path)
     except FileNotFoundError:
         return b""
     except OSError as error:

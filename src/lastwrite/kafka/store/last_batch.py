@@ -27,10 +27,10 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
 def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
     """The last batch of the table. None if it is of v0 or v1, which a cleaner rewrites."""
     row = table[-1]
-    return None if row["flags"] & IS_OLD else _known(data, row)
+    return None if row["flags"] & IS_OLD else _last_batch_at(data, row)
 
 
-def behind(
+def batches_from(
     before: LastBatch | None, end: int, data: ByteArray, table: BatchTable, compacts: bool
 ) -> tuple[BatchTable, bool]:
     """The batches from offset ``end`` on, and whether the log has another batch for ``before``.
@@ -46,14 +46,14 @@ def behind(
     if not len(found):
         return left, True
     row = found[0]
-    now = before if row["flags"] & IS_OLD else _known(data, row)
+    now = before if row["flags"] & IS_OLD else _last_batch_at(data, row)
     if now == before:
         return left, False
     may_be_cleaned = compacts and (now.records < before.records or row["horizon"] != NO_HORIZON)
     return left, not may_be_cleaned or now.base_offset != before.base_offset
 
 
-def _known(data: ByteArray, row: np.void) -> LastBatch:
+def _last_batch_at(data: ByteArray, row: np.void) -> LastBatch:
     begin, size = int(row["origin"]), int(row["origin_size"])
     crc = zlib.crc32(data[begin : begin + size])
     return LastBatch(int(row["base_offset"]), int(row["next_offset"]), int(row["records"]), crc)

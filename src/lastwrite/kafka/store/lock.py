@@ -36,14 +36,14 @@ _STARTS_AT_LEAST_S = 1.0
 PLACE = LockPlace(
     FILE,
     "the log root",
-    turn=0,
-    turn_s=60.0,  # normally a process holds the turn for milliseconds
+    root_lock_byte=0,
+    root_lock_s=60.0,  # normally a process holds the turn for milliseconds
     siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
 )
 
 byte_of = PLACE.byte_of
 holds = partial(locking.holds, place=PLACE)
-root_turn = partial(locking.root_turn, place=PLACE)
+root_turn = partial(locking.root_lock, place=PLACE)
 siblings = partial(locking.siblings, place=PLACE)
 
 
@@ -114,12 +114,12 @@ def try_lock(
     return locking.try_each(names, lambda name: hold(root, [name]))
 
 
-def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
+def is_locked(root: str, names: Collection[TopicPartition] | None = None) -> bool:
     """Whether a broker or a run, also of this process, has locked ``names``; None means any."""
-    return locking.is_held(root, names, PLACE)
+    return locking.is_locked(root, names, PLACE)
 
 
-def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_locked(root: str, names: Collection[TopicPartition] | None = None) -> None:
     """Check that ``names`` can be read. None means all partitions of the root.
 
     A broker that has the root open is no obstacle once it has started
@@ -131,14 +131,14 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     if archived.is_root(root, names or ()) or is_tier(root):
         return
     try:
-        locking.reject_if_held(root, names, PLACE)
+        locking.reject_if_locked(root, names, PLACE)
     except LogHeld:
         if broker_of(root) is None:
             raise
         reject_starting(root)
     if names is not None:
         for other, inside in _other_roots(root, names).items():
-            locking.reject_if_held(other, [there for _, there in inside], PLACE)
+            locking.reject_if_locked(other, [there for _, there in inside], PLACE)
 
 
 def reject_starting(root: str) -> None:

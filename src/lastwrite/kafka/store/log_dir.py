@@ -49,9 +49,9 @@ from lastwrite.kafka.recovery.problems import RecoveryProblems
 from lastwrite.kafka.recovery.unfinished_swap import (
     crash_state,
     finish_swap,
-    going,
     is_intent,
     orphans,
+    orphans_being_deleted,
     remove_leftovers,
     remove_orphans,
     undo_or_end,
@@ -99,7 +99,7 @@ def recover(folder: str) -> None:
     # Indexes of a segment being deleted are removed first: once its .deleted file is gone, they
     # would look like evidence of a lost segment.
     names = _names(folder)
-    if unfinished := going(names):
+    if unfinished := orphans_being_deleted(names):
         remove_orphans(folder, unfinished)
         names = _names(folder)
     state = crash_state(folder, names)
@@ -121,7 +121,7 @@ def recover(folder: str) -> None:
     if log.is_damaged:
         return
     for n, segment in enumerate(log.segments[:-1]):
-        unclean_shutdown.mend_indexes(segment, log.aborted_in(n))
+        unclean_shutdown.repair_indexes(segment, log.aborted_in(n))
 
 
 def reject_unwritable(folder: str, end: int) -> None:
@@ -240,15 +240,15 @@ class _PartitionListing:
         self._below = below
         self._behind: list[str] = []  # files of segments beyond the bound, which are not read
         if below is not None:
-            self._below = self._leave_out(min(below, self._offsets[HIGH_WATERMARKS] or 0))
-        self._gone = self._segments_gone({*going(names)})
+            self._below = self._drop_beyond(min(below, self._offsets[HIGH_WATERMARKS] or 0))
+        self._missing = self._missing_segments({*orphans_being_deleted(names)})
         for name in self._orphans:
             del self._live[name]
         self._was_killed = below is None and root.was_killed
         # A killed broker may not have flushed everything in the segments from this base on.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
         self._found = RecoveryProblems(
-            self._folder, self._live, self._bases, self._gone, self._log_start
+            self._folder, self._live, self._bases, self._missing, self._log_start
         )
         self._found.problems += problems
         self._found.witnesses += [
@@ -268,14 +268,14 @@ class _PartitionListing:
 
     def log(self) -> PartitionLog:
         for name in sorted(self._live):
-            self._look_at(name)
+            self._check_file(name)
         bases = self._bases
         segments, end_offset = self._segments()
         checkpoint = self._offsets[CLEANER_OFFSETS]
         log_start = max(self._log_start, bases[0] if bases else 0)
         if not bases:
             end_offset = log_start
-        self._found.gone_segments(self._orphans, end_offset)
+        self._found.report_missing_segments(self._orphans, end_offset)
         if self._below is None:
             self._found.missing_at_end(segments[-1] if segments else None, end_offset)
         else:
@@ -326,7 +326,7 @@ class _PartitionListing:
 
     # ------------------------------------------------------------------ beside a broker
 
-    def _leave_out(self, bound: int) -> int:
+    def _drop_beyond(self, bound: int) -> int:
         """Drop the segments beyond ``bound``. Returns ``bound`` or, if larger, the first base."""
         last = max((base for base in self._bases if base <= bound), default=None)
         if last is None:
@@ -478,7 +478,7 @@ class _PartitionListing:
             )
             return None
 
-    def _look_at(self, name: str) -> None:
+    def _check_file(self, name: str) -> None:
         """Check a file by its name, and a small file also by its content."""
         kind, found = classify(name).kind, self._found
         if (
@@ -504,11 +504,11 @@ class _PartitionListing:
                 offset = int(name[:20])
                 self._producers[offset] = decode_snapshot(self._read(name))
                 for entry in self._producers[offset]:
-                    said = (
+                    text = (
                         f"producer {entry.producer_id} wrote up to offset {entry.last_offset} "
                         f"({name})"
                     )
-                    found.witnesses.append(EndEvidence(entry.last_offset + 1, said))
+                    found.witnesses.append(EndEvidence(entry.last_offset + 1, text))
             except LogError as error:
                 found.recovered(
                     f"{error.problem}: the snapshot is ignored, as by a broker", name, error.at
@@ -517,8 +517,8 @@ class _PartitionListing:
             try:
                 if name == LEADER_EPOCHS:
                     for epoch, start_offset in decode_leader_epochs(self._read(name)):
-                        said = f"leader epoch {epoch} starts at offset {start_offset} ({name})"
-                        found.witnesses.append(EndEvidence(start_offset, said))
+                        text = f"leader epoch {epoch} starts at offset {start_offset} ({name})"
+                        found.witnesses.append(EndEvidence(start_offset, text))
                 elif name == PARTITION_METADATA:
                     decode_partition_metadata(self._read(name))
             except LogError as error:
@@ -539,14 +539,14 @@ class _PartitionListing:
             found = decode_snapshot(self._read(segment_file_name(offset, KafkaFileKind.SNAPSHOT)))
         return found
 
-    def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
+    def _missing_segments(self, on_their_way: set[str]) -> dict[int, int]:
         """Base offsets of segments without a ``.log``, and the largest offset in their indexes."""
-        gone: dict[int, int] = {}
+        removed: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
             if name in on_their_way or not any(data):  # an index of zeros is no evidence
                 continue
-            named = [gone.get(base, base)]
+            named = [removed.get(base, base)]
             try:
                 if kind is KafkaFileKind.TRANSACTION_INDEX:
                     named += [entry.last_offset for entry in decode_aborted(data, base)]
@@ -556,8 +556,8 @@ class _PartitionListing:
                     named += decode_time_index(data, base).offsets.tolist()
             except LogError:
                 pass
-            gone[base] = max(named)
-        return gone
+            removed[base] = max(named)
+        return removed
 
     # ------------------------------------------------------------------ segments
 
@@ -568,7 +568,7 @@ class _PartitionListing:
         is not a hole: the indexes are reported.
         """
         following = self._following(base)
-        if end < following and not any(end <= gone < following for gone in self._gone):
+        if end < following and not any(end <= gone < following for gone in self._missing):
             self._holes.append((end, following))
 
     def _may_precede_hole(self, base: int) -> bool:
@@ -664,10 +664,10 @@ class _PartitionListing:
                 entry[n] for n, entry in enumerate((last_entry, last_time)) if entry is not None
             ]
             if named:
-                self._found.do_indexes_know_more(base, 0, base, base + min(named))
+                self._found.report_indexed_beyond(base, 0, base, base + min(named))
         elif last_entry is not None and not is_active and last_entry[1] >= seen.st_size:
             end_offset = walk(path, seen.st_size, base).end_offset
-            self._found.entry_beyond(base, end_offset, seen.st_size, last_entry, index_bytes)
+            self._found.report_entry_beyond(base, end_offset, seen.st_size, last_entry, index_bytes)
         elif seen.st_size and not is_active and self._may_precede_hole(base):
             self._find_end(base, seen.st_size, last_entry, file)
         largest = seen.st_mtime_ns // 1_000_000
@@ -806,7 +806,9 @@ class _PartitionListing:
         if len(index) and int(index.positions[-1]) >= active.size_bytes:
             last = int(index.offsets[-1]) - base, int(index.positions[-1])
             index_bytes = len(index) * OFFSET_ENTRY.size
-            self._found.entry_beyond(base, tail.end_offset, active.size_bytes, last, index_bytes)
+            self._found.report_entry_beyond(
+                base, tail.end_offset, active.size_bytes, last, index_bytes
+            )
         self._found.torn_tail(active.path, tail)
         # The time index of a segment that is still appended to may lag behind the records.
         indexed = active.largest_timestamp_ms if active.time_index_bytes else -1

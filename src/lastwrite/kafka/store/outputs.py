@@ -59,7 +59,7 @@ def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segm
     return found
 
 
-def dress(
+def copy_attributes(
     path: str, source: Segment, kind: KafkaFileKind, mtime_ns: int, *, is_copy: bool = False
 ) -> None:
     """Durably set a new file's modification time, and the owner and mode of the replaced file.

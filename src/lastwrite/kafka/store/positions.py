@@ -37,8 +37,8 @@ Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] |
 class GroupPositions(NamedTuple):
     """Like ``OffsetCommits``. ``unread`` lists the unreadable records; see ``unread_of``."""
 
-    known: Mapping[GroupPartition, Commit]
-    gone: Set[GroupPartition]
+    offsets: Mapping[GroupPartition, Commit]
+    deleted: Set[GroupPartition]
     unread: tuple[UnreadPosition, ...] = ()
     # keys of ``known`` whose offsets a broker would have removed by now
     expired: Set[GroupPartition] = frozenset()
@@ -51,7 +51,7 @@ class GroupPositions(NamedTuple):
         affect groups in other partitions.
         """
         for each in self.unread:
-            is_elsewhere = each.offset is None and place in self.known
+            is_elsewhere = each.offset is None and place in self.offsets
             is_groups = not is_elsewhere and each.group in (None, place.group)
             if is_groups and each.topic in (None, place.topic):
                 if each.partition in (None, place.partition):
@@ -78,7 +78,7 @@ def positions_in(path: str, retention: OffsetRetention | None = None) -> GroupPo
         NotALog: the path has no ``__consumer_offsets``.
     """
     known: dict[GroupPartition, Commit] = {}
-    gone: set[GroupPartition] = set()
+    removed: set[GroupPartition] = set()
     unread: list[UnreadPosition] = []
     expired: set[GroupPartition] = set()
     kinds: dict[str, GroupKind] = {}
@@ -90,17 +90,17 @@ def positions_in(path: str, retention: OffsetRetention | None = None) -> GroupPo
         except (LogError, OSError) as error:
             unread.append(unread_because(error, folder))
             continue
-        known |= found.known
-        gone |= found.gone
+        known |= found.offsets
+        removed |= found.deleted
         unread += found.unread
         if retention is not None:
             states = _group_states(log.segments, log.high_watermark)
             rule = states.expiry()
             kinds |= states.kinds()
             expired |= {
-                each for each, at in found.known.items() if rule.is_expired(each, at, *retention)
+                each for each, at in found.offsets.items() if rule.is_expired(each, at, *retention)
             }
-    return GroupPositions(known, gone, tuple(unread), expired, kinds)
+    return GroupPositions(known, removed, tuple(unread), expired, kinds)
 
 
 def _reject_damaged(log: PartitionLog) -> None:
@@ -115,7 +115,7 @@ def _replayed(segments: tuple[Segment, ...], end: int) -> GroupPositions:
     found.take(_batches_before(segments, end))
     unread = sorted(found.unread.values(), key=lambda each: each.offset)
     return GroupPositions(
-        found.known, found.gone, tuple(_unread(each, segments) for each in unread)
+        found.offsets, found.deleted, tuple(_unread(each, segments) for each in unread)
     )
 
 
@@ -133,7 +133,7 @@ def _group_states(segments: tuple[Segment, ...], end: int) -> GroupStates:
 
 def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition:
     bases = [segment.base_offset for segment in segments]
-    place = commit.place
+    place = commit.partition
     return UnreadPosition(
         source=segments[max(bisect_right(bases, commit.offset) - 1, 0)].path,
         offset=commit.offset,
@@ -157,8 +157,8 @@ def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, .
         with suppress(NotALog):
             there = positions_in(root)
             unread += there.unread
-            gone = dict.fromkeys(there.gone)
-            at = {place: commit[:3] for place, commit in there.known.items()}
-            for place, position in {**gone, **at}.items():
+            removed = dict.fromkeys(there.deleted)
+            at = {place: commit[:3] for place, commit in there.offsets.items()}
+            for place, position in {**removed, **at}.items():
                 found.setdefault(place.name, {})[place.group] = position
     return found, tuple(unread)

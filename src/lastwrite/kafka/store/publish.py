@@ -29,14 +29,14 @@ from lastwrite.kafka.format.names import (
     segment_file_name,
 )
 from lastwrite.kafka.recovery import unclean_shutdown
-from lastwrite.kafka.recovery.unfinished_swap import crash_state, going, orphans
+from lastwrite.kafka.recovery.unfinished_swap import crash_state, orphans, orphans_being_deleted
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offsets
 from lastwrite.kafka.store.outputs import (
     NewSegment,
     check_outputs,
     check_unchanged,
-    dress,
+    copy_attributes,
     in_order,
 )
 from lastwrite.kafka.store.retention import (
@@ -129,18 +129,20 @@ class _Publishing:
     """Runs each step for all copies. After an error, a copy takes no further step."""
 
     def __init__(
-        self, copies: Sequence[PartitionCopy], root: str, held: contextlib.ExitStack
+        self, copies: Sequence[PartitionCopy], root: str, stack: contextlib.ExitStack
     ) -> None:
         self._copies = copies
         self._root = root
-        self._held = held
+        self._stack = stack
         self.errors: list[Outcome] = [None] * len(copies)
-        self._begun: set[int] = set()  # numbers of the copies whose targets this run has locked
+        self._locked_copies: set[int] = (
+            set()
+        )  # numbers of the copies whose targets this run has locked
 
     def run(self) -> None:
         for place, copy in enumerate(self._copies):
             self._try(self._hold, place, copy)
-        self._begun = {place for place, error in enumerate(self.errors) if error is None}
+        self._locked_copies = {place for place, error in enumerate(self.errors) if error is None}
         self._each(_fill_checked)
         sound = [
             copy for copy, error in zip(self._copies, self.errors, strict=True) if error is None
@@ -150,7 +152,7 @@ class _Publishing:
         except (LogError, OSError) as error:
             self.errors = [known or error for known in self.errors]
         self._each(self._place)
-        for place in self._begun:
+        for place in self._locked_copies:
             if self.errors[place] is not None:
                 # The removal frees a full disk. If it fails, the next run removes the folder.
                 with contextlib.suppress(LogError, OSError):
@@ -171,7 +173,7 @@ class _Publishing:
         # An existing target is refused before it is locked.
         staging_folder(copy.target_folder, copy.log.folder)
         if not lock.holds(self._root, copy.log.name):
-            self._held.enter_context(lock.hold(self._root, [copy.log.name]))
+            self._stack.enter_context(lock.hold(self._root, [copy.log.name]))
 
     def _place(self, copy: PartitionCopy) -> None:
         _reject_existing(copy.target_folder)
@@ -190,28 +192,30 @@ def _fill(
     log: PartitionLog, outputs: Sequence[NewSegment], staging: str, retention: Retention | None
 ) -> None:
     """Write and sync all files under their final names, and remove other files of ``staging``."""
-    gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
+    removed = (
+        set() if retention is None else {segment.base_offset for segment in retention.segments}
+    )
     written = {os.path.basename(path) for output in outputs for path in output.paths}
     for name in sorted(os.listdir(staging)):
         if name not in written:
             files.unlink(os.path.join(staging, name))
     for output, sources in in_order(outputs):
         for kind, path in output.files:
-            if output.base_offset in gone:
+            if output.base_offset in removed:
                 files.unlink(path)
                 continue
-            dress(path, sources[0], kind, sources[-1].mtime_ns, is_copy=True)
+            copy_attributes(path, sources[0], kind, sources[-1].mtime_ns, is_copy=True)
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)
     live = crash_state(log.folder, names).live(names)
     # The indexes of a lost segment are evidence of the loss, so a damaged log keeps them.
-    lost = going(names) if log.is_damaged else orphans(live)
+    lost = orphans_being_deleted(names) if log.is_damaged else orphans(live)
     expired = set() if retention is None else set(doomed(list(live), retention))
     copied = [name for name in _copied(log, outputs, live, lost) if name not in expired]
     for name in copied:
         files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
     if not log.is_damaged:  # a damaged log is copied with its damage
-        _end_what_a_crash_left(log, copied, staging)
+        _recover_copy(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
             make_empty_segment(staging, retention.first_base)
@@ -221,7 +225,7 @@ def _fill(
     files.fsync_dir(staging)
 
 
-def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
+def _recover_copy(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
     """Repair the copy as Kafka's recovery would.
 
     The target root does not show that the broker was killed, so no broker would repair the copy.
@@ -235,7 +239,7 @@ def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: st
             files.truncate(path, segment.size_bytes)
             files.set_mtime(path, segment.mtime_ns)
             files.fsync_file(path)
-        unclean_shutdown.mend_indexes(replace(segment, path=path), log.aborted_in(n))
+        unclean_shutdown.repair_indexes(replace(segment, path=path), log.aborted_in(n))
     if log.unseen and not log.segments:
         make_empty_segment(staging, log.log_start)
 

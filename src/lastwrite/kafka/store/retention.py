@@ -144,12 +144,12 @@ def _take(log: PartitionLog, retention: Retention) -> Steps:
 
 def doomed(names: list[str], retention: Retention) -> list[str]:
     """The files to delete with the segments of ``retention``, in the order of deletion."""
-    gone = {segment.base_offset for segment in retention.segments}
+    removed = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [
         (file.kind is not KafkaFileKind.SNAPSHOT, file.offset, _ORDER.index(file.kind), name)
         for name, file in found
-        if file.suffix is Suffix.LIVE and file.kind in _ORDER and file.offset in gone
+        if file.suffix is Suffix.LIVE and file.kind in _ORDER and file.offset in removed
     ]
     return [name for *_, name in sorted(chosen)]
 

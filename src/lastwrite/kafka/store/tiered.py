@@ -236,7 +236,7 @@ class Tier:
 _known: dict[str, Tier] = {}  # the last results of ``read_tier``, by folder
 
 
-def known_tier(folder: str) -> Tier:
+def cached_tier(folder: str) -> Tier:
     """The last result of ``read_tier`` for a folder. Without one, the tier is read."""
     return _known.get(folder) or read_tier(folder)
 
@@ -280,7 +280,7 @@ def read_tier(
     if beside is None or begin <= max((states[id].end_offset for id in removed), default=0):
         log_start = begin
     told = [states[id].state if id in states else None for id in there]
-    chained = _told_apart(copies, told, lambda some: chain(some, lineage, log_start, end))
+    chained = _resolve_copies(copies, told, lambda some: chain(some, lineage, log_start, end))
     tier = _tier(folder, found, chained, lineage, log_start, beside)
     if beside is None:
         lost = _lost_after_end(folder, tier, everything, states)
@@ -291,7 +291,7 @@ def read_tier(
     return tier
 
 
-def _told_apart(
+def _resolve_copies(
     copies: Sequence[TieredSegment],
     told: Sequence[int | None],
     chained: Callable[[Sequence[TieredSegment]], Chain],
@@ -499,7 +499,7 @@ def _segment(folder: str, files: Mapping[KafkaFileKind, ObjectInfo]) -> TierSegm
         time_index_bytes=_size(files, KafkaFileKind.TIME_INDEX),
         etag=log.version.etag,
     )
-    return _whole(segment, index, epochs, aborted, paths.get(KafkaFileKind.SNAPSHOT), files)
+    return _with_end(segment, index, epochs, aborted, paths.get(KafkaFileKind.SNAPSHOT), files)
 
 
 def _segment_in_chunks(
@@ -531,10 +531,10 @@ def _segment_in_chunks(
         etag=found.version.etag,
     )
     snapshot = f"{beside}#{at.producer_snapshot.position}+{at.producer_snapshot.size}"
-    return _whole(segment, index, epochs, aborted, snapshot, files)
+    return _with_end(segment, index, epochs, aborted, snapshot, files)
 
 
-def _whole(
+def _with_end(
     segment: Segment,
     index: OffsetIndex,
     epochs: Sequence[LeaderEpoch],

@@ -160,12 +160,12 @@ class PulsarFormat:
 
     split_proven = split
 
-    def kept(self) -> list[tuple[int, str]]:
+    def take_problems(self) -> list[tuple[int, str]]:
         """An empty list: no unreadable record is kept."""
         return []
 
     def opened(
-        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+        self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]:
         """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
 
@@ -177,14 +177,14 @@ class PulsarFormat:
         """
         entries = self._entries[: len(table)]
         packed = (entries["kind"] == kernels.BATCH) & (table["codec"] != 0)
-        if wanted is None:
+        if selected is None:
             borders = [0, len(table)]
         else:
-            packed &= wanted != 0
-            borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
+            packed &= selected != 0
+            borders = [0, *(np.flatnonzero(np.diff(selected != 0)) + 1).tolist(), len(table)]
         in_place = not packed.any()
         for first, last in pairwise(borders if len(table) else ()):
-            if wanted is not None and not wanted[first]:
+            if selected is not None and not selected[first]:
                 continue
             while not in_place and first < last:
                 b = self._open(buffer, table, first, last)

@@ -82,7 +82,7 @@ class SplitRows(NamedTuple):
     entries: EntryTable
 
 
-def open_singles(given: SplitRows, wanted: ByteArray | None, limit_bytes: int) -> None:
+def open_singles(given: SplitRows, selected: ByteArray | None, limit_bytes: int) -> None:
     """Mark compressed single messages as batches, so that their payloads are decompressed.
 
     Raises:
@@ -92,8 +92,8 @@ def open_singles(given: SplitRows, wanted: ByteArray | None, limit_bytes: int) -
     table, entries = given.table, given.entries[: len(given.table)]
     packed = (entries["kind"] == SINGLE) & (table["codec"] != 0)
     packed &= entries["marks"] & (IS_ENCRYPTED | IS_CHUNKED | IS_PART) == 0
-    if wanted is not None:
-        packed &= wanted != 0
+    if selected is not None:
+        packed &= selected != 0
     if not packed.any():
         return
     sizes, codecs = entries["plain_size"], table["codec"]

@@ -94,7 +94,7 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
     return tuple(found)
 
 
-def in_words(ledger: int, ranges: Sequence[EntryRange]) -> str:
+def describe_ids(ledger: int, ranges: Sequence[EntryRange]) -> str:
     """The ids in words, the first few by number.
 
     For example ``entry 80:7``, or ``entries 80:0 to 80:4 and 80:9, 6 in all``.
@@ -106,6 +106,6 @@ def in_words(ledger: int, ranges: Sequence[EntryRange]) -> str:
     ]
     if len(ranges) > _MOST_NAMED:
         named.append(f"{len(ranges) - _MOST_NAMED} more ranges")
-    told = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+    text = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
     total = f", {count} in all" if len(ranges) > 1 else ""
-    return f"{'entry' if count == 1 else 'entries'} {told}{total}"
+    return f"{'entry' if count == 1 else 'entries'} {text}{total}"

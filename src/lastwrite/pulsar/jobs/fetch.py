@@ -30,8 +30,8 @@ from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.jobs.topic_fetcher import State, TopicFetcher
-from lastwrite.pulsar.network.cluster import PulsarCluster, looking_at
-from lastwrite.pulsar.network.patience import until_whole
+from lastwrite.pulsar.network.cluster import PulsarCluster, temporary_subscription
+from lastwrite.pulsar.network.patience import retry_disconnects
 from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
 from lastwrite.pulsar.store.archiving import Incoming, LedgerCopy, reject_gaps
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
@@ -68,18 +68,18 @@ class IntoArchive:
     """Copies topics of one cluster into the archive ``to``.
 
     ``waits`` means to wait until an earlier compaction by another writer has finished in the
-    archive. ``spend`` is called with the received bytes, and may raise to end the work.
+    archive. ``throttle`` is called with the received bytes, and may raise to end the work.
     """
 
     cluster: PulsarCluster
     to: str
     progress: Progress
-    spend: Callable[[int], None]
+    throttle: Callable[[int], None]
     waits: bool = False
     goes_on: bool = False  # continues even if the compacted ledger is lost
     accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
     # the last seen state of each topic that had nothing new
-    seen: dict[TopicName, State] = field(default_factory=dict)
+    states: dict[TopicName, State] = field(default_factory=dict)
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # see ``TopicFetcher``
 
     def fetch(self, name: TopicName) -> TopicFetchResult:
@@ -98,27 +98,27 @@ class IntoArchive:
             cluster=self.cluster,
             topic=name,
             progress=self.progress,
-            spend=self.spend,
+            throttle=self.throttle,
             goes_on=self.goes_on,
             ended=self.ended,
             keeps_part=True,
         )
 
         def look() -> tuple[int, State]:
-            with looking_at(self.cluster, name) as looking:
+            with temporary_subscription(self.cluster, name) as looking:
                 return time.time_ns() // 1_000_000, bringer.state(looking)
 
         access = self.cluster.access
         words = f"no answer about {name}"
-        asked_ms, state = until_whole(look, access.patience_s, words, access.check)
-        if self.seen.get(name) == state:
+        asked_ms, state = retry_disconnects(look, access.patience_s, words, access.check)
+        if self.states.get(name) == state:
             return TopicFetchResult(asked_ms=asked_ms)
-        self.seen.pop(name, None)
-        found = replace(self._brought(bringer, state), asked_ms=asked_ms)
-        self.seen[name] = state
+        self.states.pop(name, None)
+        found = replace(self._fetch_result(bringer, state), asked_ms=asked_ms)
+        self.states[name] = state
         return found
 
-    def _brought(self, bringer: TopicFetcher, state: State) -> TopicFetchResult:
+    def _fetch_result(self, bringer: TopicFetcher, state: State) -> TopicFetchResult:
         into = Incoming(state.topic, self.to)
         listed = [each.ledger for each in state.info.ledgers]
         sizes = {
@@ -126,7 +126,7 @@ class IntoArchive:
             for each in state.info.ledgers
         }
         stored = into.before
-        into.refuse_another(
+        into.reject_other_topic(
             listed, sizes, state.topic.full, has_list=True, accepts_gap=self.accepts_gap
         )
         new = [each for each in state.filled.ledgers if into.lacks(each.ledger, each.entries or 0)]
@@ -135,13 +135,13 @@ class IntoArchive:
             into.before,
             metadata=state.filled.encode(),
             metadata_is_json=False,
-            known=state.known.encode(),
+            known=state.facts.encode(),
         )
-        if not new and not is_further and after == stored and into.seen is not None:
-            return TopicFetchResult(topic=_told(into, after, state, ()))
+        if not new and not is_further and after == stored and into.current is not None:
+            return TopicFetchResult(topic=_fetched_topic(into, after, state, ()))
         begun = self._begin(into)
-        with into.place.abort_on_error(begun):
-            copy = LedgerCopy(into.place, begun, lambda written: None)
+        with into.store.abort_on_error(begun):
+            copy = LedgerCopy(into.store, begun, lambda written: None)
             compacted = self._compacted(bringer, state, copy) if is_further else None
             raw: list[StoredLedger] = []
             here = {each.ledger: each.path(into.folder) for each in into.before.ledgers}
@@ -152,7 +152,7 @@ class IntoArchive:
                 except RemoteFailed as error:
                     broken = error
                     break
-                into.place.renew(begun)
+                into.store.renew(begun)
                 raw += [] if made is None else [made]
                 broken = bringer.broken
                 if broken is not None:
@@ -172,25 +172,29 @@ class IntoArchive:
         came = (*raw, *(() if compacted is None else compacted.parts))
         before = {each.ledger: each.entries for each in into.before.ledgers}
         return TopicFetchResult(
-            topic=_told(into, after, state, came),
+            topic=_fetched_topic(into, after, state, came),
             ledgers=came,
             first=Position(raw[0].ledger, before.get(raw[0].ledger, 0)) if raw else None,
             end=Position(raw[-1].ledger, raw[-1].entries) if raw else None,
-            is_new=into.seen is None,
+            is_new=into.current is None,
         )
 
     def _begin(self, into: Incoming) -> WriteTransaction:
-        begun = into.place.begin(into.seen)
-        rival = into.place.newer_writer(begun) if self.waits and into.seen is not None else None
+        transaction = into.store.begin(into.current)
+        rival = (
+            into.store.newer_writer(transaction)
+            if self.waits and into.current is not None
+            else None
+        )
         if rival is not None:
-            into.place.yield_to_other(begun)
+            into.store.yield_to_other(transaction)
             raise LogHeld(
                 f"{rival} has begun a round in the archive",
                 path=into.folder,
                 remedy="nothing was changed; run the command again after that round: the next "
                 "fetch copies the new entries",
             )
-        return begun
+        return transaction
 
     def _raw(
         self,
@@ -206,25 +210,25 @@ class IntoArchive:
         archive's object of the ledger, if there is one.
         """
 
-        def bring(mirror: Mirror) -> None:
-            mirror.keep_metadata(replace(state.info, ledgers=(each,)).encode())
+        def copy_ledger(mirror: Mirror) -> None:
+            mirror.write_metadata(replace(state.info, ledgers=(each,)).encode())
             try:
                 bringer.fetch_raw(mirror, each, None, here)
             except InvalidConfig as error:
                 raise LogError(error.problem, path=state.topic.full, remedy=_MIXED) from error
             if bringer.broken is not None:
                 part = replace(state.info, ledgers=(bringer.part(each),))
-                mirror.keep_metadata(part.encode())
+                mirror.write_metadata(part.encode())
 
-        with _staged(state, bring) as topic:
+        with _staged(state, copy_ledger) as topic:
             return copy.one(topic.ledgers[0]) if topic.ledgers else None
 
     def _compacted(self, bringer: TopicFetcher, state: State, copy: LedgerCopy) -> StoredCompacted:
-        def bring(mirror: Mirror) -> None:
+        def copy_compacted(mirror: Mirror) -> None:
             assert state.compacted is not None and state.horizon is not None
             bringer.fetch_compacted(mirror, state.compacted, state.horizon)
 
-        with _staged(state, bring) as topic:
+        with _staged(state, copy_compacted) as topic:
             assert topic.manifest is not None and topic.compacted is not None
             return StoredCompacted.of(topic.manifest, tuple(map(copy.one, topic.compacted)))
 
@@ -273,7 +277,7 @@ def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[TopicFold
         remove_folder(scratch)
 
 
-def _told(
+def _fetched_topic(
     into: Incoming, after: ArchivedTopic, state: State, came: tuple[StoredLedger, ...]
 ) -> FetchedTopic:
     still_open = {each.ledger for each in state.info.ledgers if not each.is_closed}

@@ -47,7 +47,7 @@ class State:
         return None if self.compacted is None or self.base is None else self.base.horizon
 
     @property
-    def known(self) -> TopicFacts:
+    def facts(self) -> TopicFacts:
         """The facts about the topic that are stored beside its ledgers."""
         told = None
         if self.compacted is not None and self.horizon is not None:
@@ -76,17 +76,17 @@ class TopicFetcher:
     cluster: PulsarCluster
     topic: TopicName
     progress: Progress
-    spend: Callable[[int], None]
+    throttle: Callable[[int], None]
     goes_on: bool = False
     is_whole: bool = False
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
     keeps_part: bool = False  # keeps the entries of a raw ledger that were read before an error
     broken: RemoteFailed | None = field(default=None, init=False)  # why only a part was read
-    _came: int = field(default=0, init=False)  # number of entries that were read
+    _entries_read: int = field(default=0, init=False)  # number of entries that were read
 
     def part(self, info: LedgerInfo) -> LedgerInfo:
         """The ledger with the entries that were read before its bookies stopped answering."""
-        return replace(info, entries=self._came)
+        return replace(info, entries=self._entries_read)
 
     def state(self, asked: Subscription) -> State:
         """The topic's state in the cluster. ``asked`` is a subscription to the topic.
@@ -186,7 +186,7 @@ class TopicFetcher:
         here: str | None = None,
     ) -> None:
         self.progress.note(f"fetching {what}: {entries} entries")
-        spend = self.spend
+        spend = self.throttle
 
         def spent(
             found: Iterator[tuple[int, bytes]], may_stop: bool = False
@@ -195,9 +195,9 @@ class TopicFetcher:
                 for entry, data in found:
                     spend(len(data))
                     yield entry, data
-                    self._came = entry + 1
+                    self._entries_read = entry + 1
             except RemoteFailed as error:
-                if not (may_stop and self._came):
+                if not (may_stop and self._entries_read):
                     raise
                 self.broken = error
 
@@ -205,11 +205,11 @@ class TopicFetcher:
         may_stop = self.keeps_part and info is not None
         uid = None if info is None else info.offloaded_as
         try:
-            self._came = 0 if here is None else self._same(here, ledger)
+            self._entries_read = 0 if here is None else self._same(here, ledger)
             known: Iterator[tuple[int, bytes]] = iter(())
-            if here is not None and self._came:
-                known = read_entries(here, 0, self._came - 1, read_index(here))
-            found = chain(known, spent(bookies.read(ledger, self._came, last), may_stop))
+            if here is not None and self._entries_read:
+                known = read_entries(here, 0, self._entries_read - 1, read_index(here))
+            found = chain(known, spent(bookies.read(ledger, self._entries_read, last), may_stop))
             mirror.fetch(ledger.id, ledger.metadata, found, uid)
         except CorruptLog as error:
             # The listing reports the gap, and compaction stops at a gap beyond the horizon. For a
@@ -218,7 +218,7 @@ class TopicFetcher:
             if info is None and not self.is_whole:
                 raise
             self.progress.note(f"{error}; fetching the undamaged part of {what}")
-            whole = spent(bookies.read_whole(ledger, 0, last))
+            whole = spent(bookies.read_intact(ledger, 0, last))
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
@@ -240,7 +240,7 @@ class _Ends:
     """The end of an open ledger: by the broker, or the last confirmed entry on the bookies."""
 
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
-        told = cluster.told(topic)
+        told = cluster.fetch_topic_state(topic)
         self._cluster = cluster
         # Send only one request: a broker never answers the request for the last message if it
         # cannot read the last entry.

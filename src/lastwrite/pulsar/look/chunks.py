@@ -27,7 +27,7 @@ class ChunkGroups:
         self._limit = limit_bytes
         # payloads by uuid, in the order of the first chunks
         self._groups: dict[str, list[bytes]] = {}
-        self._held = 0
+        self._held_bytes = 0
         self.dropped = 0  # number of chunks of messages that are never complete
 
     def add(self, entry: Entry) -> Entry | None:
@@ -52,8 +52,8 @@ class ChunkGroups:
                 self.dropped += 1
             return None
         parts.append(entry.payload)
-        self._held += len(entry.payload)
-        if self._held > self._limit:
+        self._held_bytes += len(entry.payload)
+        if self._held_bytes > self._limit:
             raise OutOfMemoryBudget(
                 f"the incomplete chunked messages have more than {self._limit} bytes"
             )
@@ -71,5 +71,5 @@ class ChunkGroups:
     def _drop(self, uuid: str, counts: bool = True) -> None:
         parts = self._groups.pop(uuid, None)
         if parts is not None:
-            self._held -= sum(map(len, parts))
+            self._held_bytes -= sum(map(len, parts))
             self.dropped += len(parts) if counts else 0

@@ -34,7 +34,7 @@ from lastwrite.pulsar.format.gather import (
     with_properties,
 )
 from lastwrite.pulsar.format.kernels import IS_CHUNKED, IS_ENCRYPTED, MARKER
-from lastwrite.pulsar.format.missing import in_words
+from lastwrite.pulsar.format.missing import describe_ids
 from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_ENTRY, Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.store.objects import first_entry_of
@@ -73,14 +73,14 @@ class _PulsarRowReader:
     def records(
         self,
         chunk: BatchWindow,
-        wanted: ByteArray | None,
+        selected: ByteArray | None,
         span: tuple[int, int],
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
         given = SplitRows(chunk.buffer, chunk.table, self.format.entries)
-        open_singles(given, wanted, self._limit)
-        for run in self.format.opened(chunk.buffer, chunk.table, wanted):
+        open_singles(given, selected, self._limit)
+        for run in self.format.opened(chunk.buffer, chunk.table, selected):
             found = gather(
                 given,
                 run,
@@ -244,7 +244,7 @@ def _backlog(topic: TopicFolder) -> TopicFolder:
     for ledger in topic.ledgers:
         if ledger.missing:
             raise CorruptLog(
-                f"the log lacks {in_words(ledger.id, ledger.missing)}",
+                f"the log lacks {describe_ids(ledger.id, ledger.missing)}",
                 path=ledger.path,
                 remedy="read the compacted view, or fetch the topic from a source that has these "
                 "entries",

@@ -98,11 +98,11 @@ class TopicDumpRequest:
 
 
 def dump_topics(
-    path: str, wanted: TopicDumpRequest, limit: int | None, say: Callable[[str], None]
+    path: str, request: TopicDumpRequest, limit: int | None, note: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows of the topic folders at ``path``, or of a file outside of topic folders.
 
-    ``say`` is called with notes on missing entries that compaction does not need.
+    ``note`` is called with notes on missing entries that compaction does not need.
 
     Raises:
         NotALog, InvalidConfig: before the first row.
@@ -111,30 +111,30 @@ def dump_topics(
     kind = kind_of(path)
     if kind is not None and not is_topic_folder(os.path.dirname(os.path.abspath(path))):
         problems: list[Problem] = []
-        begin = wanted.start or wanted.only
-        rows = file_rows(path, kind, begin, wanted.key, wanted.whole_batches, problems.append)
-        held: Iterator[Row] = (row for row in rows if wanted.holds(row))
-        if wanted.last is not None:
-            held = iter(last_of([held], wanted.last))
+        begin = request.start or request.only
+        rows = file_rows(path, kind, begin, request.key, request.whole_batches, problems.append)
+        held: Iterator[Row] = (row for row in rows if request.holds(row))
+        if request.last is not None:
+            held = iter(last_of([held], request.last))
         return limited(held, limit, problems)
-    folders = find_topics(path, wanted.topic, wanted.partition)
+    folders = find_topics(path, request.topic, request.partition)
     only = os.path.abspath(path) if os.path.isfile(path) else None
-    job = _TopicDump(wanted, say, only)
+    job = _TopicDump(request, note, only)
     return limited(job.rows(folders), limit, job.problems)
 
 
 class _TopicDump:
     def __init__(
-        self, wanted: TopicDumpRequest, say: Callable[[str], None], only: str | None
+        self, request: TopicDumpRequest, note: Callable[[str], None], only: str | None
     ) -> None:
-        self._wanted = wanted
-        self._say = say
+        self._request = request
+        self._note = note
         self._only = only
         self.problems: list[Problem] = []
 
     def note(self, problem: Problem) -> None:
         if problem.kind in (ProblemKind.RECOVERED, ProblemKind.GAP):
-            self._say(str(problem))
+            self._note(str(problem))
         else:
             self.problems.append(problem)
 
@@ -147,13 +147,13 @@ class _TopicDump:
             if name in (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON):
                 yield from side_rows(topic, name)
                 continue
-            if self._wanted.last is not None and not name.endswith(INDEX_SUFFIX):
+            if self._request.last is not None and not name.endswith(INDEX_SUFFIX):
                 newest_first = reversed(list(self._ledgers(topic)))
                 parts = (self._entries(topic, *each) for each in newest_first)
-                yield from last_of(parts, self._wanted.last)
+                yield from last_of(parts, self._request.last)
                 continue
             for ledger, source in self._ledgers(topic):
-                if self._wanted.blocks or name.endswith(INDEX_SUFFIX):
+                if self._request.blocks or name.endswith(INDEX_SUFFIX):
                     yield from self._blocks(topic, ledger, source)
                 else:
                     yield from self._entries(topic, ledger, source)
@@ -165,9 +165,9 @@ class _TopicDump:
                 if ledger.path == path:
                     is_raw = ledger in topic.ledgers
                     yield ledger, LogPart.BACKLOG if is_raw else LogPart.COMPACTED
-        elif self._wanted.compacted:
+        elif self._request.compacted:
             if topic.compacted is None:
-                self._say(f"{topic.name} has no compacted ledger in this folder")
+                self._note(f"{topic.name} has no compacted ledger in this folder")
             else:
                 for part in topic.compacted:
                     yield part, LogPart.COMPACTED
@@ -177,14 +177,14 @@ class _TopicDump:
                     "has no raw ledger in this folder; add --compacted to print its compacted "
                     "ledger"
                 )
-                self._say(f"{topic.name} {words}")
+                self._note(f"{topic.name} {words}")
             for ledger in topic.ledgers:
-                if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:
+                if self._request.only is not None and ledger.id != self._request.only.ledger:
                     continue
                 yield ledger, LogPart.BACKLOG
 
     def _entries(self, topic: TopicFolder, ledger: Ledger, source: LogPart) -> Iterator[Row]:
-        wanted = self._wanted
+        wanted = self._request
         first = self._first(ledger, source)
         for entry, position, size, _ in walk(
             LedgerReader(ledger), source is LogPart.COMPACTED, self.note, first
@@ -213,7 +213,7 @@ class _TopicDump:
 
         The ids of a compacted ledger are not its entry numbers.
         """
-        begin = self._wanted.only or self._wanted.start
+        begin = self._request.only or self._request.start
         if begin is None or source is LogPart.COMPACTED or ledger.id > begin.ledger:
             return 0
         return ledger.entries if ledger.id < begin.ledger else max(begin.entry, 0)

@@ -28,7 +28,7 @@ from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, has_key, message_id
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.pulsar.store.place import name_of
-from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, kept_survey
+from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, stored_survey
 from lastwrite.reports.explanation import Reason, Rule
 
 
@@ -84,7 +84,7 @@ class PulsarExplainer(RecordExplainer):
         data: set[int] = set()
         ended: set[int] = set()
         for segment in log.segments:
-            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            seen = stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
             if seen is not None:
                 data.update(seen.runs[seen.runs[:, 2] == DATA, 3].tolist())
                 ended.update(seen.runs[np.isin(seen.runs[:, 2], (COMMIT, ABORT)), 3].tolist())

@@ -34,9 +34,9 @@ from lastwrite.pulsar.store.manifest import CompactionManifest
 from lastwrite.pulsar.store.place import PulsarFileKind, is_topic_folder, kind_of, name_of
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
 from lastwrite.pulsar.store.topic import Ledger, TopicFolder, find_topics, list_topic, partition_of
-from lastwrite.pulsar.store.view import look
+from lastwrite.pulsar.store.view import read_view
 from lastwrite.pulsar.store.watching import NOTES
-from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.inline import Inline, choose_spark
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.problems import problem_of
@@ -207,19 +207,19 @@ class _TopicInspection:
         self._progress.advance(ledger.size_bytes)
         return seen
 
-    def _walk(self, ledger: Ledger, is_compacted: bool, seen: LedgerInspection) -> None:
+    def _walk(self, ledger: Ledger, is_compacted: bool, inspection: LedgerInspection) -> None:
         """Count a ledger entry by entry, because it is damaged or the kernels do not support it."""
         last: Position | None = None
         try:
             for each in walk(LedgerReader(ledger), is_compacted, self.note):
                 place = Position(each.entry.ledger, each.entry.entry)
-                if seen.first_entry is None:
-                    seen.first_entry, seen.first_id = each.number, str(place)
+                if inspection.first_entry is None:
+                    inspection.first_entry, inspection.first_id = each.number, str(place)
                 elif last is not None and place <= last:
                     wrong = CorruptLog(f"entry {place} follows entry {last}", each.position)
                     self.note(problem_of(wrong, ledger.path, remedy=RESTORE))
-                seen.last_entry, seen.last_id, last = each.number, str(place), place
-                self._count(seen.contents, each, ledger.path)
+                inspection.last_entry, inspection.last_id, last = each.number, str(place), place
+                self._count(inspection.contents, each, ledger.path)
         except CorruptLog as error:
             self.note(problem_of(error, ledger.path, remedy=RESTORE))
 
@@ -263,7 +263,7 @@ class _TopicInspection:
         """Find the last message ids, and the open and aborted transactions."""
         found = self.found
         try:
-            view = look(self._topic.folder, False)
+            view = read_view(self._topic.folder, False)
             found.open_transactions = view.open_transactions
             found.aborted_transactions = len(view.aborted)
             found.read_below = None if view.undecided is None else str(Position.of(view.undecided))
@@ -291,26 +291,26 @@ class _TopicInspection:
         self.found.is_due, self.found.reason = decision.reason is None, decision.reason
         self.found.settings = system.settings_of(self._topic.folder, settings)
         with (
-            runner_for(place_of(spark), "", None, {}, NoProgress()) as (runner, plan),
+            runner_for(choose_spark(spark), "", None, {}, NoProgress()) as (runner, plan),
             closing(exchange_for(runner)) as way,
         ):
             context = Context(system, way, runner.workers, plan.limits(), LOOKING, NoProgress())
             self.found.keys = count_keys(context, log)
 
 
-def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
+def _joined(inspection: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
     """Add the next part of a compacted ledger to the earlier parts."""
-    seen.contents.add(part.contents)
-    seen.file_bytes += part.file_bytes
-    seen.blocks = (seen.blocks or 0) + (part.blocks or 0)
+    inspection.contents.add(part.contents)
+    inspection.file_bytes += part.file_bytes
+    inspection.blocks = (inspection.blocks or 0) + (part.blocks or 0)
     if part.last_id is not None:
-        entries = 0 if seen.last_entry is None else seen.last_entry + 1
-        seen.first_entry, seen.last_entry = 0, entries + (part.last_entry or 0)
-        seen.first_id, seen.last_id = seen.first_id or part.first_id, part.last_id
-    return seen
+        entries = 0 if inspection.last_entry is None else inspection.last_entry + 1
+        inspection.first_entry, inspection.last_entry = 0, entries + (part.last_entry or 0)
+        inspection.first_id, inspection.last_id = inspection.first_id or part.first_id, part.last_id
+    return inspection
 
 
-def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
+def _bytes_below(ledger: Ledger, horizon: Position | None, inspection: LedgerInspection) -> int:
     """The approximate bytes of entries up to the horizon.
 
     A ledger that contains the horizon counts in proportion to its entries up to the horizon.
@@ -318,8 +318,8 @@ def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspectio
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0
     if ledger.id < horizon.ledger:
-        return seen.contents.bytes
-    return seen.contents.bytes * min(horizon.entry + 1, ledger.entries) // ledger.entries
+        return inspection.contents.bytes
+    return inspection.contents.bytes * min(horizon.entry + 1, ledger.entries) // ledger.entries
 
 
 def count_entry(counts: EntryCounts, entry: Entry, size: int) -> None:

@@ -68,8 +68,8 @@ class PulsarProof(Proof):
     def check_config(self, config: Mapping[str, object]) -> None:
         """Accepts any settings: the manifest has the settings of the compaction."""
 
-    def refuse_if_held(self, folder: str) -> None:
-        lock.reject_if_held(folder)
+    def reject_if_locked(self, folder: str) -> None:
+        lock.reject_if_locked(folder)
 
     def check(
         self, pairs: Sequence[Pair], question: Question, means: ProofTools
@@ -82,7 +82,7 @@ class PulsarProof(Proof):
             except (LogError, OSError) as error:
                 is_damage = isinstance(error, LogError) and error.exit_status == 3
                 status = VerifyStatus.DAMAGED if is_damage else VerifyStatus.FAILED
-                report.worsen(status, str(error))
+                report.raise_status(status, str(error))
             yield report
 
 
@@ -97,7 +97,7 @@ def _verify(
         words = "the topic is missing, although it existed before"
         broken = Violation("partition", words, None, before)
         report.comparison = Comparison(folder=before or "", violation_count=1, violations=[broken])
-        report.worsen(VerifyStatus.BROKEN, str(broken))
+        report.raise_status(VerifyStatus.BROKEN, str(broken))
         return
     topic = list_topic(after)
     _verify_structure(report, topic, limits)
@@ -109,7 +109,7 @@ def _verify(
                 f"{after}: the topic was compacted by the broker's rules, not by those of Lastwrite"
             )
         if report.comparison.violations:
-            report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
+            report.raise_status(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
 
 
 def _verify_structure(report: PartitionVerification, topic: TopicFolder, limits: Limits) -> None:
@@ -146,9 +146,9 @@ def _verify_structure(report: PartitionVerification, topic: TopicFolder, limits:
 def _note(report: PartitionVerification, problem: Problem) -> None:
     report.problems.append(problem)
     if problem.kind is ProblemKind.DAMAGED:
-        report.worsen(VerifyStatus.DAMAGED, str(problem))
+        report.raise_status(VerifyStatus.DAMAGED, str(problem))
     elif problem.kind is ProblemKind.UNSUPPORTED:
-        report.worsen(VerifyStatus.UNSUPPORTED, str(problem))
+        report.raise_status(VerifyStatus.UNSUPPORTED, str(problem))
 
 
 # ---------------------------------------------------------------------- a ledger
@@ -248,12 +248,12 @@ def _read(
 
 
 def _read_entries(
-    ledger: Ledger, limits: Limits, is_compacted: bool, seen: _LedgerFacts, secret: UInt64Array
+    ledger: Ledger, limits: Limits, is_compacted: bool, facts: _LedgerFacts, secret: UInt64Array
 ) -> None:
     for first, stop, begin, end in ledger.runs():
         offset = None if is_compacted else Position(ledger.id, first).offset
-        _read_run(ledger, (begin, end), offset, limits, seen, secret)
-        if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
+        _read_run(ledger, (begin, end), offset, limits, facts, secret)
+        if ledger.missing and facts.next_offset != Position(ledger.id, stop).offset:
             words = f"entry {ledger.id}:{stop - 1} is missing or in the wrong place"
             raise CorruptLog(words, end, ledger.path, RESTORE)
 
@@ -263,7 +263,7 @@ def _read_run(
     place: tuple[int, int],
     first: int | None,
     limits: Limits,
-    seen: _LedgerFacts,
+    facts: _LedgerFacts,
     secret: UInt64Array,
 ) -> None:
     """Read a run of entries.
@@ -295,44 +295,44 @@ def _read_run(
                 at = chunk.shift + int(table["origin"][n])
                 raise CorruptLog(words, at, ledger.path, RESTORE)
             following = int(table["next_offset"][-1])
-        seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
-        seen.next_offset = int(table["next_offset"][-1])
-        seen.entries += len(table)
-        seen.bytes += chunk.origin_bytes - ENTRY_HEAD_BYTES * len(table)
-        _tell_transactions(form, table, seen)
+        facts.first_offset = int(base[0]) if facts.first_offset < 0 else facts.first_offset
+        facts.next_offset = int(table["next_offset"][-1])
+        facts.entries += len(table)
+        facts.bytes += chunk.origin_bytes - ENTRY_HEAD_BYTES * len(table)
+        _count_transactions(form, table, facts)
         for run in form.opened(chunk.buffer, table):
             records = int(table["records"][run.first : run.last].sum())
             states = np.empty(records, dtype=np.uint8)
             entries = np.empty((records, 2), dtype=np.uint64)
             filled = form.walk(run, table, secret, 0, states, entries, 0)
-            seen.messages += records
-            seen.tombstones += int(np.count_nonzero(states & TOMBSTONE))
-            seen.keyless += int(np.count_nonzero(states & KEYLESS))
-            if is_compacted and sum(map(len, seen.keys)) <= _MOST_KEYS:
+            facts.messages += records
+            facts.tombstones += int(np.count_nonzero(states & TOMBSTONE))
+            facts.keyless += int(np.count_nonzero(states & KEYLESS))
+            if is_compacted and sum(map(len, facts.keys)) <= _MOST_KEYS:
                 lanes = entries[:filled].copy()
                 lanes[:, 1] >>= np.uint64(32)
-                seen.keys.append(lanes)
+                facts.keys.append(lanes)
         kinds = form.entries["kind"][: len(table)]
-        seen.whole += int(np.count_nonzero(kinds == kernels.WHOLE))
+        facts.whole += int(np.count_nonzero(kinds == kernels.WHOLE))
 
 
-def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _LedgerFacts) -> None:
+def _count_transactions(form: PulsarFormat, table: np.ndarray, facts: _LedgerFacts) -> None:
     markers = form.entries["marker"][: len(table)]
     is_marker = markers >= 0
-    seen.markers += int(np.count_nonzero(is_marker))
+    facts.markers += int(np.count_nonzero(is_marker))
     of_transaction = table["flags"] & IS_TRANSACTIONAL != 0
     producers = table["producer_id"]
     committed, aborted = (producers[markers == kind] for kind in (COMMIT_MARKER, ABORT_MARKER))
-    seen.committed.update(committed.tolist())
-    seen.aborted.update(aborted.tolist())
-    seen.committed_markers += len(committed)
-    seen.aborted_markers += len(aborted)
+    facts.committed.update(committed.tolist())
+    facts.aborted.update(aborted.tolist())
+    facts.committed_markers += len(committed)
+    facts.aborted_markers += len(aborted)
     data = of_transaction & ~is_marker
     for number, records in zip(
         producers[data].tolist(), table["records"][data].tolist(), strict=True
     ):
-        seen.transactions.add(number)
-        seen.records_of[number] = seen.records_of.get(number, 0) + records
+        facts.transactions.add(number)
+        facts.records_of[number] = facts.records_of.get(number, 0) + records
 
 
 def _check_blocks(ledger: Ledger) -> None:
@@ -351,9 +351,9 @@ def _check_blocks(ledger: Ledger) -> None:
                     f"the index places a block at byte {block.offset}, but the block begins at "
                     f"byte {expected}"
                 )
-                _refuse(ledger, words)
+                _reject_index(ledger, words)
             if block.offset + BLOCK_HEADER_BYTES > ledger.size_bytes:
-                _refuse(
+                _reject_index(
                     ledger,
                     f"the index places a block at byte {block.offset}, beyond the object's end",
                 )
@@ -362,16 +362,16 @@ def _check_blocks(ledger: Ledger) -> None:
                 found = parse_block_header(head.tobytes(), 0, _LARGEST_BLOCK)
             if found.first_entry != block.first_entry:
                 words = f"the block at byte {block.offset} begins with entry {found.first_entry}, "
-                _refuse(ledger, words + f"but the index states entry {block.first_entry}")
+                _reject_index(ledger, words + f"but the index states entry {block.first_entry}")
             expected = block.offset + found.block_bytes
     if expected != ledger.size_bytes:
-        _refuse(
+        _reject_index(
             ledger,
             f"the blocks end at byte {expected}, but the object ends at byte {ledger.size_bytes}",
         )
 
 
-def _refuse(ledger: Ledger, message: str) -> None:
+def _reject_index(ledger: Ledger, message: str) -> None:
     raise CorruptLog(message, path=ledger.path + INDEX_SUFFIX, remedy=RESTORE)
 
 

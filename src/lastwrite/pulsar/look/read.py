@@ -36,7 +36,7 @@ class TopicReading(Iterator[Row]):
         self._reader = reader
         self._limit = limit
         self._found = 0
-        self._asked = reader.at
+        self._requested = reader.at
         self._is_limited = False
         self._rows = self._read()
 
@@ -69,13 +69,13 @@ class TopicReading(Iterator[Row]):
     def summary(self) -> Row:
         """The summary of the read. Existing field names never change."""
         reader = self._reader
-        topic = reader.looked().topic
+        topic = reader.current_view().topic
         return {
             "status": self.status,
             "topic": reader.name.base,
             "partition": reader.name.partition,
             "read_compacted": reader.reads_compacted,
-            "from": self._id(self._asked),
+            "from": self._id(self._requested),
             "next": self.next_id,
             "messages": self._found,
             "horizon": None if topic.horizon is None else str(topic.horizon),

@@ -26,7 +26,7 @@ from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, EntryPointer, MessageP
 from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, step
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
-from lastwrite.pulsar.store.view import TopicView, look
+from lastwrite.pulsar.store.view import TopicView, read_view
 from lastwrite.storage.problems import problem_of
 
 EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
@@ -102,7 +102,7 @@ class TopicReader:
         self.status: str | None = None
         self._notes: dict[tuple[str, int | None, str], Problem] = {}
         self._view: TopicView | None = None
-        self.at = Start(self.looked().end) if start is None else start
+        self.at = Start(self.current_view().end) if start is None else start
 
     @property
     def notes(self) -> list[Problem]:
@@ -127,7 +127,7 @@ class TopicReader:
             if problem.kind is ProblemKind.DAMAGED:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
-    def looked(self) -> TopicView:
+    def current_view(self) -> TopicView:
         """The current state of the folder.
 
         Raises:
@@ -135,7 +135,7 @@ class TopicReader:
         """
         for _ in range(_LOOKS):
             try:
-                self._view = look(self.folder, self.reads_compacted, self._view)
+                self._view = read_view(self.folder, self.reads_compacted, self._view)
             except LedgerMoved:
                 self._view = None
                 continue
@@ -152,7 +152,7 @@ class TopicReader:
         """
         for _ in range(_LOOKS):
             try:
-                return self.looked().last_message_id(self.reads_compacted)
+                return self.current_view().last_message_id(self.reads_compacted)
             except LedgerMoved:
                 self._view = None
         raise self._unsteady()
@@ -191,9 +191,9 @@ class TopicReader:
 
     def _read(self) -> list[ReadEntry]:
         """The entries of one read. Empty if the reader only moved, or is at an end."""
-        view = self.looked()
+        view = self.current_view()
         horizon = view.horizon if self.reads_compacted else None
-        said = step(self.at.offset, horizon, view.offsets, view.borders)
+        said = step(self.at.offset, horizon, view.offsets, view.block_starts)
         if said.source is LogPart.COMPACTED:
             assert view.compacted is not None
             if not self.horizons or self.horizons[-1] != str(view.topic.horizon):
@@ -220,7 +220,7 @@ class TopicReader:
             stored = reader.read(first)
         except CorruptLog as error:
             self.note(problem_of(error, path, remedy=RESTORE))
-            self._go_on(view, reader, reader.behind(first), source)
+            self._continue_at(view, reader, reader.next_after_damage(first), source)
             return []
         found: list[ReadEntry] = []
         for each in stored:
@@ -242,10 +242,12 @@ class TopicReader:
                 ReadEntry(entry, EntryPointer(self.name, path, position, source), len(body))
             )
         if not found:
-            self._go_on(view, reader, first + len(stored), source)
+            self._continue_at(view, reader, first + len(stored), source)
         return found
 
-    def _go_on(self, view: TopicView, reader: LedgerReader, number: int, source: LogPart) -> None:
+    def _continue_at(
+        self, view: TopicView, reader: LedgerReader, number: int, source: LogPart
+    ) -> None:
         """Move to entry ``number`` of this ledger, or beyond its end."""
         if source is LogPart.BACKLOG:
             self.at = Start(Position(reader.ledger.id, number).offset)

@@ -254,8 +254,8 @@ def row_problem(entry: Entry, row: Row) -> Problem:
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
     """The id as upstream's clients print it: ledger, entry, partition, and in a batch the index."""
     partition = -1 if name is None else name.partition
-    said = f"{entry.ledger}:{entry.entry}:{partition}"
-    return said if index == NOT_BATCHED else f"{said}:{index}"
+    text = f"{entry.ledger}:{entry.entry}:{partition}"
+    return text if index == NOT_BATCHED else f"{text}:{index}"
 
 
 def compression_of(meta: Metadata) -> str:

@@ -49,7 +49,7 @@ def walk(
             raise _replaced(path) from None
         except CorruptLog as error:
             note(problem_of(error, path, remedy=RESTORE))
-            number = reader.behind(number)
+            number = reader.next_after_damage(number)
             continue
         for each in stored:
             try:

@@ -150,7 +150,7 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
                 f"{doing}: {admin!r} is not an HTTP address", path=admin, remedy=remedy
             )
         # Send no token without TLS. A redirect may lead to such an address.
-        if url.scheme == "http" and identity.wants_tls:
+        if url.scheme == "http" and identity.requires_tls:
             remedy = (
                 "set webServicePortTls on the brokers, and give webServiceUrl=https://HOST:PORT"
             )

@@ -42,8 +42,8 @@ from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link, PulsarConnectionBroken
-from lastwrite.pulsar.network.patience import go_on, until_whole
-from lastwrite.pulsar.network.start_tls import ask_for_tls
+from lastwrite.pulsar.network.patience import go_on, retry_disconnects
+from lastwrite.pulsar.network.start_tls import request_tls
 
 _ADD, _READ, _BATCH_READ = 1, 2, 7
 _VERSION = 2
@@ -118,7 +118,7 @@ class LiveLedger:
         ensemble = self.ensemble_of(max(entry, 0))
         return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
 
-    def turns(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
+    def by_ensemble(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
         """The entries from ``first`` to before ``end`` by ensemble.
 
         Yields the first entry, the end, and ``bookies_of`` for as many entries as the ensemble has
@@ -166,7 +166,7 @@ class Bookies:
         patience_s: float = 0.0,
         check: Callable[[], None] = go_on,
     ) -> None:
-        self._patience_s, self._check = patience_s, check
+        self._timeout_s, self._check = patience_s, check
         self._address_of = address_of
         self._timeout = timeout
         self._tls = tls
@@ -203,7 +203,7 @@ class Bookies:
         """
         return self._read(ledger, first, last, skips=False)
 
-    def read_whole(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read_intact(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """As ``read``, but skips an entry if all its bookies answer and none returns it undamaged.
 
         Raises:
@@ -246,7 +246,7 @@ class Bookies:
         damage: CorruptLog | None = None
         for bookie in dict.fromkeys(ledger.ensemble_of(newest)):
             try:
-                packet = self._ask_one(bookie, ledger.id, _LAST)
+                packet = self._query_one(bookie, ledger.id, _LAST)
                 there = (
                     LastEntry(-1, -1)
                     if packet is None
@@ -267,16 +267,16 @@ class Bookies:
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
         if best.entry < confirmed:  # the newest ensemble has no entry yet, so ask the previous one
-            best = self._ask_each(ledger, confirmed, digest)
+            best = self._query_each(ledger, confirmed, digest)
         return best._replace(confirmed=confirmed)
 
-    def _ask_each(self, ledger: LiveLedger, entry: int, digest: Digest) -> LastEntry:
+    def _query_each(self, ledger: LiveLedger, entry: int, digest: Digest) -> LastEntry:
         """Ask the bookies of an entry one after the other."""
         troubles: list[RemoteFailed] = []
         damage: CorruptLog | None = None
         for bookie in sorted(ledger.bookies_of(entry), key=lambda bookie: bookie in self._failed):
             try:
-                packet = self._ask_one(bookie, ledger.id, entry)
+                packet = self._query_one(bookie, ledger.id, entry)
                 if packet is not None:
                     return _opened(packet, ledger.id, entry, digest, bookie)
             except RemoteFailed as error:
@@ -293,7 +293,7 @@ class Bookies:
             "their logs",
         )
 
-    def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
+    def _query_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
         """The packet of one entry. None if the bookie answers that it does not have the entry.
 
         Raises:
@@ -309,7 +309,7 @@ class Bookies:
             link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
             _, code, packet = self._answer(link, _READ, ledger, doing)
             if code == _FAILED and not self._is_answered(link):
-                raise _refused(link, doing, code)
+                raise _rejected_error(link, doing, code)
         if code in (_FAILED, _UNREADABLE):
             raise CorruptLog(
                 f"{doing}: bookie {bookie} cannot read the entry (code {code})",
@@ -336,14 +336,14 @@ class Bookies:
         self, frame: bytes, link: Link, operation: int, ledger: int, doing: str
     ) -> _Answer:
         if len(frame) < _ANSWER.size:
-            raise _strange(link, doing, f"the answer has only {len(frame)} bytes")
+            raise _malformed_error(link, doing, f"the answer has only {len(frame)} bytes")
         version, said, _, code, answered, entry = _ANSWER.unpack_from(frame)
         if version != _VERSION or said != operation or answered != ledger:
-            raise _strange(
+            raise _malformed_error(
                 link, doing, f"the answer belongs to another request: {frame[: _ANSWER.size].hex()}"
             )
         if code != 0 and not (operation != _ADD and code in (*_NOT_THERE, _FAILED, _UNREADABLE)):
-            raise _refused(link, doing, code)
+            raise _rejected_error(link, doing, code)
         return _Answer(entry, code, frame[_ANSWER.size :])
 
     # ------------------------------------------------------------------ connections
@@ -354,7 +354,7 @@ class Bookies:
         return self._links[bookie]
 
     def _connection(self, bookie: str) -> Link:
-        return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, ask_for_tls)
+        return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, request_tls)
 
     def release(self, bookies: Iterable[str]) -> None:
         """Close the connections to these bookies. Their unanswered requests are lost."""
@@ -363,16 +363,16 @@ class Bookies:
             if link is not None:
                 link.close()
 
-    def _give_up(self, bookie: str, error: RemoteFailed) -> None:
+    def _mark_failed(self, bookie: str, error: RemoteFailed) -> None:
         self._failed[bookie] = error
         self.release([bookie])
 
     def _none_answers(self, what: str, troubles: list[RemoteFailed]) -> RemoteFailed:
-        said = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
+        text = "; ".join(f"{error.path}: {error.problem}" for error in troubles)
         is_broken = any(isinstance(error, PulsarConnectionBroken) for error in troubles)
         kind = PulsarConnectionBroken if is_broken else RemoteFailed
         return kind(
-            f"{what} cannot be read: {said}", path=troubles[0].path, remedy=troubles[0].remedy
+            f"{what} cannot be read: {text}", path=troubles[0].path, remedy=troubles[0].remedy
         )
 
 
@@ -392,7 +392,7 @@ class _LedgerReadAhead:
         self._last = last
         self._next = first  # next entry to request
         self._ahead = _FIRST_AHEAD
-        self._asked: dict[int, tuple[str, Link]] = {}
+        self._requested: dict[int, tuple[str, Link]] = {}
         self._batches: dict[int, int] = {}  # end of each batch, by its first entry
         # payloads that arrived out of order; None if the bookie does not have the entry
         self._found: dict[int, bytes | None] = {}
@@ -404,12 +404,12 @@ class _LedgerReadAhead:
         Errors as ``Bookies.read``. The caller may continue after ``CorruptLog``.
         """
         if self._next <= self._last and entry + self._ahead // 2 >= self._next:
-            self._ask(min(entry + self._ahead, self._last + 1))
+            self._request(min(entry + self._ahead, self._last + 1))
         payload = self._received(entry)
         if payload is None:
-            payload = until_whole(
-                lambda: self._bookies._ask_each(self._ledger, entry, self._digest),
-                self._bookies._patience_s,
+            payload = retry_disconnects(
+                lambda: self._bookies._query_each(self._ledger, entry, self._digest),
+                self._bookies._timeout_s,
                 f"no bookie returned an entry of ledger {self._ledger.id} from entry {entry} on",
                 self._bookies._check,
             ).payload
@@ -417,12 +417,12 @@ class _LedgerReadAhead:
 
     def end(self) -> None:
         """Close connections with unread answers, which would be mistaken for later answers."""
-        self._bookies.release({bookie for bookie, _ in self._asked.values()})
+        self._bookies.release({bookie for bookie, _ in self._requested.values()})
 
-    def _ask(self, end: int) -> None:
+    def _request(self, end: int) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
-        for begin, behind, turn in self._ledger.turns(self._next, end):
-            many = max(1, self._ahead // _BATCHES_AHEAD) if self._gives_batches(turn) else 1
+        for begin, behind, turn in self._ledger.by_ensemble(self._next, end):
+            many = max(1, self._ahead // _BATCHES_AHEAD) if self._supports_batches(turn) else 1
             for first in range(begin, behind, many):
                 bookies = turn[first // many % len(turn)]
                 chosen = next(
@@ -437,9 +437,9 @@ class _LedgerReadAhead:
         try:
             self._send(bookie, self._bookies._link(bookie), stretches)
         except RemoteFailed as error:
-            self._bookies._give_up(bookie, error)
+            self._bookies._mark_failed(bookie, error)
 
-    def _gives_batches(self, turn: list[list[str]]) -> bool:
+    def _supports_batches(self, turn: list[list[str]]) -> bool:
         """Whether each bookie of the ensemble has all entries, and none refused a batch before."""
         refused = self._bookies._without_batches
         return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])
@@ -457,7 +457,7 @@ class _LedgerReadAhead:
         ]
         link.send(frames, self._doing)
         for first, end in stretches:
-            self._asked.update(dict.fromkeys(range(first, end), (bookie, link)))
+            self._requested.update(dict.fromkeys(range(first, end), (bookie, link)))
             if end > first + 1:
                 self._batches[first] = end
 
@@ -467,10 +467,10 @@ class _LedgerReadAhead:
         None if that bookie does not return it.
         """
         while entry not in self._found:
-            bookie, link = self._asked.get(entry, ("", None))
+            bookie, link = self._requested.get(entry, ("", None))
             # The entry was not requested, or the bookie has failed since.
             if link is None or self._bookies._links.get(bookie) is not link:
-                self._asked.pop(entry, None)
+                self._requested.pop(entry, None)
                 return None
             try:
                 frame = link.receive(self._doing)
@@ -478,9 +478,9 @@ class _LedgerReadAhead:
                 self._take_in(frame, bookie, link)
             except RemoteFailed as error:
                 if self._may_be_older(bookie, error):
-                    self._ask_without_batches(bookie)
+                    self._request_singly(bookie)
                 else:
-                    self._bookies._give_up(bookie, error)
+                    self._bookies._mark_failed(bookie, error)
                     self._ahead = max(1, self._ahead // 2)
         return self._found.pop(entry)
 
@@ -490,14 +490,14 @@ class _LedgerReadAhead:
         return (
             isinstance(error.__cause__, ConnectionError)
             and bookie not in known
-            and any(self._asked.get(first, ("",))[0] == bookie for first in self._batches)
+            and any(self._requested.get(first, ("",))[0] == bookie for first in self._batches)
         )
 
-    def _ask_without_batches(self, bookie: str) -> None:
+    def _request_singly(self, bookie: str) -> None:
         """Request the unanswered entries again, one by one."""
         self._bookies._without_batches.add(bookie)
         self._bookies.release([bookie])
-        again = [entry for entry, (asked, _) in self._asked.items() if asked == bookie]
+        again = [entry for entry, (asked, _) in self._requested.items() if asked == bookie]
         self._begin(bookie, [(entry, entry + 1) for entry in again])
 
     def _take_in(self, frame: bytes, bookie: str, link: Link) -> None:
@@ -516,15 +516,15 @@ class _LedgerReadAhead:
             packets = self._packets(rest, link)
             self._bookies._with_batches.add(bookie)
         behind = first + max(1, len(packets))
-        if behind > end or self._asked.get(first, ("", None))[1] is not link:
-            raise _strange(link, self._doing, f"the answer is for entry {first}")
+        if behind > end or self._requested.get(first, ("", None))[1] is not link:
+            raise _malformed_error(link, self._doing, f"the answer is for entry {first}")
         if not packets:
             self._found[first] = None
-            del self._asked[first]
+            del self._requested[first]
         if code == _UNREADABLE:
-            self._bookies._failed[bookie] = _refused(link, self._doing, code)
+            self._bookies._failed[bookie] = _rejected_error(link, self._doing, code)
         for entry, packet in enumerate(packets, first):
-            del self._asked[entry]
+            del self._requested[entry]
             self._found[entry] = self._payload(packet, entry, bookie, link)
         if behind < end:  # the answer has only a part of the batch
             self._send(bookie, link, [(behind, end)])
@@ -541,7 +541,7 @@ class _LedgerReadAhead:
             at = begin + _SIZE.unpack_from(rest, at)[0]
             found.append(rest[begin:at])
         if at != len(rest) or not found:
-            raise _strange(
+            raise _malformed_error(
                 link, self._doing, f"the answer states {at} bytes of entries, but has {len(rest)}"
             )
         return found
@@ -582,7 +582,7 @@ class LedgerWriter:
         self._digest = _digest_of(ledger)
         self._password = password
         self._master_key = hashlib.sha1(b"ledger" + password).digest()
-        self._turn = [ledger.bookies_of(n) for n in range(len(ledger.ensemble_of(0)))]
+        self._write_sets = [ledger.bookies_of(n) for n in range(len(ledger.ensemble_of(0)))]
         self._confirmed = -1
         self._frames: dict[str, list[bytes]] = {}
         self._waited: dict[str, set[int]] = {}
@@ -603,7 +603,7 @@ class LedgerWriter:
         packet = b"".join(
             (_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload)
         )
-        for bookie in self._turn[entry % len(self._turn)]:
+        for bookie in self._write_sets[entry % len(self._write_sets)]:
             self._frames.setdefault(bookie, []).append(packet)
             self._waited.setdefault(bookie, set()).add(entry)
         self._unsent += len(packet)
@@ -628,7 +628,7 @@ class LedgerWriter:
                 while waited:
                     entry = self._bookies._answer(link, _ADD, self._ledger.id, doing).entry
                     if entry not in waited:
-                        raise _strange(link, doing, f"the answer is for entry {entry}")
+                        raise _malformed_error(link, doing, f"the answer is for entry {entry}")
                     waited.discard(entry)
             except RemoteFailed as error:
                 self._fail(bookie, error)
@@ -654,7 +654,7 @@ class LedgerWriter:
 
     def _fail(self, bookie: str, error: RemoteFailed) -> None:
         self.failed = bookie
-        self._bookies._give_up(bookie, error)
+        self._bookies._mark_failed(bookie, error)
         raise error
 
 
@@ -695,7 +695,7 @@ def _opened(
     return LastEntry(number, confirmed, payload, ledger_bytes)
 
 
-def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
+def _rejected_error(link: Link, doing: str, code: int) -> RemoteFailed:
     said = _CODES.get(code, "the bookie refuses the request")
     remedy = (
         "set bookkeeperTLSClientAuthentication=true with its certificate files; SASL is not "
@@ -706,7 +706,7 @@ def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
     return RemoteFailed(f"{doing}: {said} (code {code})", path=link.address, remedy=remedy)
 
 
-def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
+def _malformed_error(link: Link, doing: str, what: str) -> RemoteFailed:
     return RemoteFailed(
         f"{doing}: {what}", path=link.address, remedy="check that this address is a bookie's"
     )

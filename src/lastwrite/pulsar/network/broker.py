@@ -102,7 +102,7 @@ class Broker:
         self._answers: dict[int, BaseCommand] = {}
         self._waited: set[int] = set()
         self._lost: set[int] = set()  # consumers that the broker has closed
-        self._trouble: RemoteFailed | None = None
+        self._error: RemoteFailed | None = None
         self._is_closed = False
         self._numbers = iter(range(1, 1 << 62))
         self._link.open("connecting")
@@ -135,7 +135,7 @@ class Broker:
         number = next(self._numbers)
         lookup = Lookup(topic=topic, request_id=number, authoritative=authoritative)
         doing = f"looking up the broker of {topic}"
-        answer = self._ask(number, BaseCommand(kind=23, lookup=lookup), doing)
+        answer = self._request(number, BaseCommand(kind=23, lookup=lookup), doing)
         assert answer.lookup_response is not None
         return answer.lookup_response
 
@@ -155,7 +155,7 @@ class Broker:
             initial_position=1,
         )
 
-    def look(self, topic: str) -> Subscription:
+    def temporary_subscription(self, topic: str) -> Subscription:
         """A temporary subscription, used only to ask for the topic's end.
 
         Raises: as ``subscribe``.
@@ -170,9 +170,9 @@ class Broker:
             topic=topic, subscription=name, consumer_id=consumer, request_id=number, **how
         )
         doing = f"subscribing to {topic}"
-        answer = self._ask(number, BaseCommand(kind=4, subscribe=subscribe), doing)
+        answer = self._request(number, BaseCommand(kind=4, subscribe=subscribe), doing)
         if answer.error is not None:
-            raise self._refusal(doing, answer.error.error, answer.error.message)
+            raise self._rejected_error(doing, answer.error.error, answer.error.message)
         return Subscription(self, topic, consumer)
 
     # ------------------------------------------------------------------ connection
@@ -190,7 +190,7 @@ class Broker:
             while True:
                 answer = self._received(self._link.receive(doing))
                 if answer.error is not None:
-                    raise self._refusal(doing, answer.error.error, answer.error.message)
+                    raise self._rejected_error(doing, answer.error.error, answer.error.message)
                 if answer.auth_challenge is not None:
                     self._authenticate()
                 elif answer.connected is not None:
@@ -216,7 +216,7 @@ class Broker:
                     self._hand_out(command)
         except RemoteFailed as error:
             with self._changed:
-                self._trouble = self._trouble or error
+                self._error = self._error or error
                 self._changed.notify_all()
 
     def _hand_out(self, command: BaseCommand) -> None:
@@ -234,7 +234,7 @@ class Broker:
                     self._answers[answer.request_id] = command
             self._changed.notify_all()
 
-    def _ask(self, number: int, command: BaseCommand, doing: str) -> BaseCommand:
+    def _request(self, number: int, command: BaseCommand, doing: str) -> BaseCommand:
         """The answer to the request with this number.
 
         Raises:
@@ -243,13 +243,13 @@ class Broker:
         """
         deadline = time.monotonic() + self._timeout
         with self._changed:
-            self._raise_trouble(doing)
+            self._raise_error(doing)
             self._waited.add(number)
         try:
             self._link.send([encode_command(command)], doing)
             with self._changed:
                 while number not in self._answers:
-                    self._raise_trouble(doing)
+                    self._raise_error(doing)
                     self._changed.wait(max(0.0, deadline - time.monotonic()))
                     if number not in self._answers and time.monotonic() >= deadline:
                         raise RemoteFailed(
@@ -262,10 +262,10 @@ class Broker:
             with self._changed:
                 self._waited.discard(number)
 
-    def _raise_trouble(self, doing: str) -> None:
-        if self._trouble is not None:
-            words = f"{doing}: {self._trouble.problem}"
-            raise RemoteFailed(words, path=self.address, remedy=self._trouble.remedy)
+    def _raise_error(self, doing: str) -> None:
+        if self._error is not None:
+            words = f"{doing}: {self._error.problem}"
+            raise RemoteFailed(words, path=self.address, remedy=self._error.remedy)
 
     def _received(self, frame: bytes | None) -> BaseCommand:
         assert frame is not None
@@ -281,7 +281,7 @@ class Broker:
     def _authenticate(self) -> None:
         method = self._identity.login.method
         if method is None:
-            raise self._refusal(
+            raise self._rejected_error(
                 "connecting", ServerError.AUTHENTICATION, "the broker requires authentication"
             )
         data = AuthData(auth_method_name=method, auth_data=self._proof())
@@ -295,29 +295,29 @@ class Broker:
         except InvalidConfig as error:
             raise RemoteFailed(error.problem, path=error.path, remedy=error.remedy) from error
 
-    def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
-        said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
+    def _rejected_error(self, doing: str, code: int | None, message: str | None) -> LogError:
+        text = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
         if code == ServerError.CONSUMER_BUSY:
             remedy = (
                 "wait until the other compaction of the topic has ended, then run the command again"
             )
-            return LogHeld(said, path=self.address, remedy=remedy)
+            return LogHeld(text, path=self.address, remedy=remedy)
         if code == ServerError.TOPIC_NOT_FOUND:
-            return NotALog(said, path=self.address, remedy="give a topic that exists")
+            return NotALog(text, path=self.address, remedy="give a topic that exists")
         if code in (ServerError.AUTHENTICATION, ServerError.AUTHORIZATION):
             return RemoteFailed(
-                said,
+                text,
                 path=self.address,
                 remedy="set authParams, or brokerClientAuthenticationParameters, to token:… or "
                 "file:///… of a role that may consume the topic; see docs/guide/pulsar-live.md",
             )
         is_early = code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
         kind = _NotReady if is_early else RemoteFailed
-        return kind(f"{said} (error {code})", path=self.address, remedy="see the broker's log")
+        return kind(f"{text} (error {code})", path=self.address, remedy="see the broker's log")
 
 
 class Subscription:
-    """A subscription to a topic, from ``Broker.subscribe`` or ``Broker.look``."""
+    """A subscription to a topic, from ``Broker.subscribe`` or ``Broker.temporary_subscription``."""
 
     def __init__(self, broker: Broker, topic: str, consumer: int) -> None:
         self.broker = broker
@@ -330,7 +330,7 @@ class Subscription:
 
         Another compaction may then have subscribed.
         """
-        return self._consumer in self.broker._lost or self.broker._trouble is not None
+        return self._consumer in self.broker._lost or self.broker._error is not None
 
     def last_message(self) -> LastMessage:
         """The topic's end. Undecided and aborted data and markers at the end are not messages.
@@ -341,9 +341,9 @@ class Subscription:
         number = next(self.broker._numbers)
         doing = f"reading the last message id of {self.topic}"
         question = LastMessageId(consumer_id=self._consumer, request_id=number)
-        answer = self.broker._ask(number, BaseCommand(kind=29, last_message_id=question), doing)
+        answer = self.broker._request(number, BaseCommand(kind=29, last_message_id=question), doing)
         if answer.error is not None:
-            raise self.broker._refusal(doing, answer.error.error, answer.error.message)
+            raise self.broker._rejected_error(doing, answer.error.error, answer.error.message)
         found = answer.last_message_id_response
         assert found is not None
         mark_delete = found.mark_delete
@@ -372,10 +372,10 @@ class Subscription:
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
             return  # the broker reads this acknowledgement before it answers the next request
-        answer = self.broker._ask(number, BaseCommand(kind=10, ack=ack), doing)
+        answer = self.broker._request(number, BaseCommand(kind=10, ack=ack), doing)
         response = answer.ack_response
         if response is not None and response.error is not None:
-            raise self.broker._refusal(doing, response.error, response.message)
+            raise self.broker._rejected_error(doing, response.error, response.message)
 
     def close(self) -> None:
         """End the subscription. The broker answers after it has read everything sent before."""
@@ -384,7 +384,7 @@ class Subscription:
         number = next(self.broker._numbers)
         close = CloseConsumer(consumer_id=self._consumer, request_id=number)
         command = BaseCommand(kind=16, close_consumer=close)
-        self.broker._ask(number, command, f"closing the subscription of {self.topic}")
+        self.broker._request(number, command, f"closing the subscription of {self.topic}")
 
     def __enter__(self) -> Subscription:
         return self
@@ -433,7 +433,7 @@ def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout
         try:
             answer = broker.lookup(topic, authoritative)
             if answer.response == LookupType.FAILED or answer.response is None:
-                raise broker._refusal(
+                raise broker._rejected_error(
                     f"looking up the broker of {topic}", answer.error, answer.message
                 )
             named = _named(answer, at, topic)

@@ -125,7 +125,7 @@ class PulsarCluster:
         identity = self.access.identity
         named = list(parse_broker_urls(self.access.brokers)) or [
             parse_broker_url(broker.binary)
-            for broker in self.store.brokers(identity.wants_tls)
+            for broker in self.store.brokers(identity.requires_tls)
             if broker.binary is not None
         ]
         return find_owner(named, topic.full, identity, self.access.timeout)
@@ -177,18 +177,18 @@ class PulsarCluster:
 
         After an acknowledgement the position is valid at once, the ledger a moment later.
         """
-        found = self.told(topic)
+        found = self.fetch_topic_state(topic)
         if found is None or found.mark_delete is None:
             return None
         return Compaction(found.mark_delete, found.ledger)
 
-    def told(self, topic: TopicName) -> TopicInMemory | None:
+    def fetch_topic_state(self, topic: TopicName) -> TopicInMemory | None:
         """The topic's state in its broker's memory. None if no broker answers."""
-        return self._asked(
+        return self._first_answer(
             lambda admin: topic_in_memory(admin, topic, self.access.identity, self.access.timeout)
         )
 
-    def _asked(self, ask: Callable[[str], T]) -> T | None:
+    def _first_answer(self, ask: Callable[[str], T]) -> T | None:
         """The answer of the first broker that answers."""
         for admin in self._admins():
             if admin in self._silent:
@@ -202,13 +202,13 @@ class PulsarCluster:
 
     def _admins(self) -> Iterator[str]:
         yield from parse_admin_urls(self.access.admin)
-        for broker in self.store.brokers(self.access.identity.wants_tls):
+        for broker in self.store.brokers(self.access.identity.requires_tls):
             if broker.admin is not None:
                 yield broker.admin
 
     def threshold_of(self, topic: TopicName) -> int | None:
         """The backlog in bytes from which brokers compact the topic. None if no broker answers."""
-        return self._asked(
+        return self._first_answer(
             lambda admin: compaction_threshold(
                 admin, topic, self.access.identity, self.access.timeout
             )
@@ -216,7 +216,7 @@ class PulsarCluster:
 
     def retention_of(self, topic: TopicName) -> RetentionPolicy | None:
         """The retention of the topic's raw ledgers. None if no broker answers."""
-        return self._asked(
+        return self._first_answer(
             lambda admin: retention(admin, topic, self.access.identity, self.access.timeout)
         )
 
@@ -241,7 +241,7 @@ class CursorHold:
 
     While it is held, no other compaction can run.
 
-    If the topic moves to another broker, ``again`` subscribes there. Another compaction may have
+    If the topic moves to another broker, ``renew`` subscribes there. Another compaction may have
     run in between, so check how far the topic is compacted.
 
     Raises:
@@ -256,9 +256,9 @@ class CursorHold:
         self._broker: Broker | None = None
         self._subscription: Subscription | None = None
         self.since = 0.0  # monotonic time of the subscription or of the last acknowledgement
-        self.again()
+        self.renew()
 
-    def again(self) -> Subscription:
+    def renew(self) -> Subscription:
         """The subscription, renewed if it was lost. Errors as for the class."""
         if self._subscription is None or self._subscription.is_lost:
             self.release()
@@ -293,10 +293,10 @@ class CursorHold:
 
 
 @contextlib.contextmanager
-def looking_at(cluster: PulsarCluster, topic: TopicName) -> Iterator[Subscription]:
+def temporary_subscription(cluster: PulsarCluster, topic: TopicName) -> Iterator[Subscription]:
     """A temporary subscription, which excludes no other subscription.
 
     Errors as ``CursorHold``.
     """
-    with cluster.owner_of(topic) as broker, broker.look(topic.full) as looking:
+    with cluster.owner_of(topic) as broker, broker.temporary_subscription(topic.full) as looking:
         yield looking

@@ -34,8 +34,8 @@ _REFUSED = (401, 403)
 class _Refused(Exception):
     """etcd refused the request. ``status`` is the HTTP status."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
         self.status = status
 
 
@@ -75,14 +75,14 @@ class Etcd:
     # ------------------------------------------------------------------ reading
 
     def find(self, path: str, doing: str) -> Node | None:
-        found = self._asked("kv/range", {"key": _text(path)}, doing).get("kvs") or []
+        found = self._request("kv/range", {"key": _text(path)}, doing).get("kvs") or []
         return Node(_bytes(found[0].get("value")), int(found[0]["version"])) if found else None
 
     def children(self, path: str, doing: str) -> list[str]:
         prefix = f"{path.rstrip('/')}/"
         end = prefix[:-1] + chr(ord("/") + 1)
         asked = {"key": _text(prefix), "range_end": _text(end), "keys_only": True}
-        found = self._asked("kv/range", asked, doing).get("kvs") or []
+        found = self._request("kv/range", asked, doing).get("kvs") or []
         names = (_bytes(each["key"]).decode()[len(prefix) :] for each in found)
         return sorted({name.partition("/")[0] for name in names if name})
 
@@ -98,14 +98,14 @@ class Etcd:
             raise VersionMismatch
 
     def delete(self, path: str, doing: str) -> None:
-        self._asked("kv/deleterange", {"key": _text(path)}, doing)
+        self._request("kv/deleterange", {"key": _text(path)}, doing)
 
     def number(self, prefix: str, doing: str) -> str:
         folder = prefix.rpartition("/")[0]
         asked = {
             "success": [_put(folder, b""), {"request_range": {"key": _text(folder)}}],
         }
-        answer = self._asked("kv/txn", asked, doing)
+        answer = self._request("kv/txn", asked, doing)
         try:
             (found,) = answer["responses"][1]["response_range"]["kvs"]
             return f"{int(found['version']) - 1:010d}"
@@ -121,7 +121,7 @@ class Etcd:
 
     # ------------------------------------------------------------------ requests
 
-    def _asked(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
+    def _request(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
         """Send a request, and repeat it until the timeout, with each of the servers."""
         deadline = time.monotonic() + self._timeout
         while True:

@@ -14,11 +14,11 @@ from lastwrite.pulsar.rules.live_settings import Login, TlsFiles, checked_token
 
 @dataclass(frozen=True)
 class PulsarCredentials:
-    """The client's login and TLS files. ``wants_tls`` prefers a broker's address with TLS."""
+    """The client's login and TLS files. ``requires_tls`` prefers a broker's address with TLS."""
 
     login: Login = field(default_factory=Login)
     files: TlsFiles = field(default_factory=TlsFiles)
-    wants_tls: bool = False
+    requires_tls: bool = False
 
     @cached_property
     def tls(self) -> ssl.SSLContext:

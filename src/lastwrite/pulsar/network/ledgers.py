@@ -87,15 +87,15 @@ def write_ledger(
     raise next(reversed(refused.values()))
 
 
-def _closed(store: MetadataStore, made: CreatedLedger, writer: LedgerWriter) -> LiveLedger:
+def _closed(store: MetadataStore, ledger: CreatedLedger, writer: LedgerWriter) -> LiveLedger:
     metadata = replace(
-        made.ledger.metadata,
+        ledger.ledger.metadata,
         state=LedgerState.CLOSED,
         length=writer.bytes,
         last_entry=writer.entries - 1,
     )
-    store.close_ledger(made, metadata)
-    return LiveLedger(made.ledger.id, metadata)
+    store.close_ledger(ledger, metadata)
+    return LiveLedger(ledger.ledger.id, metadata)
 
 
 def open_metadata(
@@ -130,9 +130,9 @@ def choose_bookies(
     """
     usable = [bookie for bookie in alive if bookie not in refused]
     if len(usable) < count:
-        said = "".join(f"; {bookie} failed" for bookie in refused)
+        text = "".join(f"; {bookie} failed" for bookie in refused)
         raise RemoteFailed(
-            f"a new ledger needs {count} bookies, but only {len(usable)} accept entries{said}",
+            f"a new ledger needs {count} bookies, but only {len(usable)} accept entries{text}",
             remedy="start more bookies, or set managedLedgerDefaultEnsembleSize, "
             "managedLedgerDefaultWriteQuorum and managedLedgerDefaultAckQuorum to the "
             "brokers' values",

@@ -60,7 +60,7 @@ class Link:
         self._begin = begin
         self._socket: socket.socket | TlsSocket | None = None
         self._received = bytearray()
-        self._taken = 0  # bytes at the start of ``_received`` that were already returned
+        self._consumed = 0  # bytes at the start of ``_received`` that were already returned
 
     def open(self, doing: str) -> None:
         """Connect, if not connected yet. ``doing`` names the purpose in errors.
@@ -130,7 +130,7 @@ class Link:
                     return None
                 deadline = max(deadline, time.monotonic() + self._timeout)
             self._fill(_PREFIX.size, deadline)
-            (length,) = _PREFIX.unpack_from(self._received, self._taken)
+            (length,) = _PREFIX.unpack_from(self._received, self._consumed)
             if not 0 < length <= _MOST_BYTES:
                 raise RemoteFailed(
                     f"{doing}: the answer begins with an invalid frame length of {length} bytes",
@@ -149,14 +149,14 @@ class Link:
 
     def _at_hand(self) -> bytes | None:
         """The next frame, if it has arrived completely. ``receive`` handles an invalid frame."""
-        begin = self._taken + _PREFIX.size
+        begin = self._consumed + _PREFIX.size
         if len(self._received) < begin:
             return None
-        (length,) = _PREFIX.unpack_from(self._received, self._taken)
+        (length,) = _PREFIX.unpack_from(self._received, self._consumed)
         end = begin + length
         if not begin < end <= len(self._received):
             return None
-        self._taken = end
+        self._consumed = end
         return bytes(memoryview(self._received)[begin:end])
 
     def shutdown(self) -> None:
@@ -171,7 +171,7 @@ class Link:
             self._socket.close()
             self._socket = None
         self._received = bytearray()
-        self._taken = 0
+        self._consumed = 0
 
     def __enter__(self) -> Link:
         return self
@@ -180,10 +180,10 @@ class Link:
         self.close()
 
     def _fill(self, size: int, deadline: float) -> None:
-        while len(self._received) - self._taken < size:
-            if self._taken:
-                del self._received[: self._taken]
-                self._taken = 0
+        while len(self._received) - self._consumed < size:
+            if self._consumed:
+                del self._received[: self._consumed]
+                self._consumed = 0
             if self._socket is None:
                 raise ConnectionAbortedError
             left = deadline - time.monotonic()

@@ -126,7 +126,7 @@ class MetadataStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def refuse_read_only(self, doing: str) -> None:
+    def reject_read_only(self, doing: str) -> None:
         """Check that the store can be changed.
 
         Raises:
@@ -267,7 +267,7 @@ class MetadataStore:
             RemoteFailed: no answer, or a refusal.
             UnsupportedFormat: the cluster's ledger numbers or their layout are not supported.
         """
-        self._refuse_other_layout()
+        self._check_layout()
         # The token identifies the node as this process's.
         metadata = replace(metadata, ctoken=secrets.randbits(62))
         number = self._next_number()
@@ -285,18 +285,18 @@ class MetadataStore:
             version = found.version
         return CreatedLedger(LiveLedger(number, metadata), version)
 
-    def close_ledger(self, made: CreatedLedger, metadata: LedgerMetadata) -> None:
+    def close_ledger(self, ledger: CreatedLedger, metadata: LedgerMetadata) -> None:
         """Store the final metadata of a ledger of this process.
 
         Raises:
             CommitConflict: another program has fenced or deleted the ledger.
             RemoteFailed: no answer, or a refusal.
         """
-        metadata = replace(metadata, ctoken=made.ledger.metadata.ctoken)
-        number, data = made.ledger.id, metadata.encode_node()
+        metadata = replace(metadata, ctoken=ledger.ledger.metadata.ctoken)
+        number, data = ledger.ledger.id, metadata.encode_node()
         path, doing = self._ledger_path(number), f"closing ledger {number}"
         try:
-            self._nodes.replace(path, data, made.version, doing)
+            self._nodes.replace(path, data, ledger.version, doing)
         except (VersionMismatch, MetadataTimeout) as error:
             found = self._nodes.find(path, doing)
             if found is not None and found.data == data:
@@ -337,7 +337,7 @@ class MetadataStore:
         names = self._nodes.children(_notes_path(topic), f"reading the notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
-    def forget(self, topic: TopicName, ledger: int) -> None:
+    def delete_note(self, topic: TopicName, ledger: int) -> None:
         """Delete a note."""
         folder = _notes_path(topic)
         for place in (f"{folder}/{ledger}", folder):
@@ -355,7 +355,7 @@ class MetadataStore:
         digits = f"{number:010d}"
         return f"{self._ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
-    def _refuse_other_layout(self) -> None:
+    def _check_layout(self) -> None:
         doing = "reading the layout of the ledgers"
         node = self._get(f"{self._ledgers}/LAYOUT", doing)
         if node is None and not isinstance(self._nodes, ZooKeeper):

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 def go_on() -> None:
-    """Never ends the work; see ``until_whole``."""
+    """Never ends the work; see ``retry_disconnects``."""
 
 
-def until_whole(
+def retry_disconnects(
     ask: Callable[[], T], seconds: float, what: str, check: Callable[[], None] = go_on
 ) -> T:
     """The result of ``ask``, which is repeated for ``seconds`` while its connection breaks.

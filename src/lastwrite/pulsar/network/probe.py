@@ -61,7 +61,7 @@ class ProbeResult:
     serve.
     """
 
-    words: str
+    description: str
     worth_seconds: float = 0
     remedy: str = _WHERE
 
@@ -76,15 +76,15 @@ _SILENT = ProbeResult(
 
 def probe_addresses(addresses: Sequence[str]) -> dict[str, ProbeResult]:
     """Describe the server at each ``HOST:PORT``. Waits at most three seconds for all of them."""
-    asked = [partial(_who_answers, address) for address in addresses]
-    found = _at_once(asked, _SECONDS + 2 * _MORE_SECONDS)
+    asked = [partial(_identify, address) for address in addresses]
+    found = _run_parallel(asked, _SECONDS + 2 * _MORE_SECONDS)
     return {
         address: _SILENT if answer is None else answer
         for address, answer in zip(addresses, found, strict=True)
     }
 
 
-def _at_once(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | None]:
+def _run_parallel(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | None]:
     """Run ``works`` in parallel. A result is None if the function does not return in time."""
     found: list[_T | None] = [None] * len(works)
 
@@ -100,13 +100,13 @@ def _at_once(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | Non
     return found
 
 
-def _who_answers(address: str) -> ProbeResult:
+def _identify(address: str) -> ProbeResult:
     try:
         host, port = parse_address(address)
     except InvalidConfig as error:
         return ProbeResult(error.problem)
-    found = _at_once(
-        [partial(_ask, host, port, each) for each in _QUESTIONS], _SECONDS + _MORE_SECONDS
+    found = _run_parallel(
+        [partial(_exchange, host, port, each) for each in _QUESTIONS], _SECONDS + _MORE_SECONDS
     )
     failed = next((each for each in found if isinstance(each, ProbeResult)), None)
     if failed is not None:
@@ -119,7 +119,7 @@ def _who_answers(address: str) -> ProbeResult:
     return ProbeResult(words, worth_seconds=_STALLED_SECONDS)
 
 
-def _ask(host: str, port: int, question: bytes) -> bytes | ProbeResult:
+def _exchange(host: str, port: int, question: bytes) -> bytes | ProbeResult:
     """The first bytes of the answer, empty if there is none.
 
     A ``ProbeResult`` if the connection failed.

@@ -90,7 +90,7 @@ def publish(
     at = horizon
     for tries in range(1, _MOST_TRIES + 1):
         try:
-            subscription = hold.again()
+            subscription = hold.renew()
             _reject_other(cluster, topic, base, written)
             at = _place(cluster, topic, horizon, subscription.last_message().mark_delete)
             ours = write_ledger(
@@ -134,10 +134,10 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
     cluster, topic = hold.cluster, hold.topic
     if not cluster.store.noted(topic):
         return ()
-    told, written = cluster.told(topic), cluster.written_down(topic)
+    told, written = cluster.fetch_topic_state(topic), cluster.written_down(topic)
     if told is None or written is None or not told.ledger == told.served == written.ledger:
         return ()  # unknown which ledger is in use; the next commit deletes the unused ledgers
-    return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
+    return () if hold.renew().is_lost else _swept(cluster, topic, written.ledger)
 
 
 def _swept(cluster: PulsarCluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
@@ -149,7 +149,7 @@ def _swept(cluster: PulsarCluster, topic: TopicName, used: int | None) -> tuple[
             if found is not None and found.metadata.compacted_topic == topic.full:
                 cluster.store.delete_ledger(ledger)
                 removed.append(ledger)
-        cluster.store.forget(topic, ledger)
+        cluster.store.delete_note(topic, ledger)
     return tuple(removed)
 
 
@@ -162,16 +162,16 @@ def _clear_away(
 ) -> None:
     """Delete the written ledgers that are not served. If that is unknown, the notes stay."""
     with contextlib.suppress(LogError):
-        told, durable = cluster.told(topic), cluster.written_down(topic)
+        told, durable = cluster.fetch_topic_state(topic), cluster.written_down(topic)
         used = {base and base.ledger, durable and durable.ledger}
         # If the broker does not answer, it may serve any of the acknowledged ledgers.
         used |= set(acknowledged) if told is None else {told.ledger, told.served}
         for ledger in written:
             if ledger not in used:
                 cluster.store.delete_ledger(ledger)
-                cluster.store.forget(topic, ledger)
+                cluster.store.delete_note(topic, ledger)
         if base is not None and base.ledger is not None and not used & set(written):
-            cluster.store.forget(topic, base.ledger)
+            cluster.store.delete_note(topic, base.ledger)
 
 
 def _reject_other(

@@ -106,18 +106,18 @@ class RocksDb:
             ) from error
 
     def create(self, path: str, data: bytes, doing: str) -> int:
-        raise self._refused(doing)
+        raise self._open_error(doing)
 
     def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
-        raise self._refused(doing)
+        raise self._open_error(doing)
 
     def delete(self, path: str, doing: str) -> None:
-        raise self._refused(doing)
+        raise self._open_error(doing)
 
     def number(self, prefix: str, doing: str) -> str:
-        raise self._refused(doing)
+        raise self._open_error(doing)
 
-    def _refused(self, doing: str) -> InvalidConfig:
+    def _open_error(self, doing: str) -> InvalidConfig:
         return InvalidConfig(
             f"{doing}: Lastwrite can only read a RocksDB store",
             path=self.address,

@@ -45,7 +45,7 @@ class BookieResponse(ProtoMessage):
     status: Annotated[int, ProtoField(2, INT32, required=True)]
 
 
-def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
+def request_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
     """Ask the bookie at ``address`` to start TLS.
 
     ``exchange`` sends a frame and returns the next received frame.

@@ -95,8 +95,8 @@ class TlsSocket:
     def close(self) -> None:
         self._socket.close()
 
-    def _wait(self, wanted: int, deadline: float) -> None:
+    def _wait(self, needed: int, deadline: float) -> None:
         poll = select.poll()
-        poll.register(self._socket, wanted)
+        poll.register(self._socket, needed)
         if not poll.poll(max(deadline - time.monotonic(), 0) * _MILLISECONDS):
             raise TimeoutError

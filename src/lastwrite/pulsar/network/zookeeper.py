@@ -87,14 +87,14 @@ class ZooKeeper:
 
     def find(self, path: str, doing: str) -> Node | None:
         try:
-            data, stat = self._asked(lambda client: client.get_async(path), doing)
+            data, stat = self._request(lambda client: client.get_async(path), doing)
         except NoNodeError:
             return None
         return Node(data or b"", stat.version)
 
     def children(self, path: str, doing: str) -> list[str]:
         try:
-            return list(self._asked(lambda client: client.get_children_async(path), doing))
+            return list(self._request(lambda client: client.get_children_async(path), doing))
         except NoNodeError:
             return []
 
@@ -117,17 +117,17 @@ class ZooKeeper:
 
     def delete(self, path: str, doing: str) -> None:
         with contextlib.suppress(NoNodeError, NotEmptyError):
-            self._asked(_delete(path), doing)
+            self._request(_delete(path), doing)
 
     def number(self, prefix: str, doing: str) -> str:
         how = {"ephemeral": True, "sequence": True, "makepath": True}
         # The request may be repeated: an unused number costs nothing.
-        made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
+        made = str(self._request(lambda client: client.create_async(prefix, b"", **how), doing))
         with contextlib.suppress(NoNodeError, *_AGAIN):  # the node is deleted with the session
             self._once(_delete(made), doing)
         return made.removeprefix(prefix)
 
-    def _asked(self, ask: Callable[[Any], Any], doing: str) -> Any:
+    def _request(self, ask: Callable[[Any], Any], doing: str) -> Any:
         """Send a request that may be repeated.
 
         Returns the answer, or raises kazoo's error for a missing node.
@@ -197,14 +197,14 @@ class ZooKeeper:
         begun = time.monotonic()
         connected = client.start_async()
         if connected.wait(min(self._timeout, _FIRST_SECONDS)):
-            return self._refuse_no_root(client, doing)
+            return self._check_root(client, doing)
         found = probe_addresses(self.address.partition("/")[0].split(","))
         until = begun + min(self._timeout, max(each.worth_seconds for each in found.values()))
         if connected.wait(max(until - time.monotonic(), 0)):
-            return self._refuse_no_root(client, doing)
+            return self._check_root(client, doing)
         several = len(found) > 1
         words = "; ".join(
-            f"{address}: {answer.words}" if several else answer.words
+            f"{address}: {answer.description}" if several else answer.description
             for address, answer in found.items()
         )
         raise RemoteFailed(
@@ -213,7 +213,7 @@ class ZooKeeper:
             remedy="; ".join(dict.fromkeys(answer.remedy for answer in found.values())),
         )
 
-    def _refuse_no_root(self, client: Any, doing: str) -> None:
+    def _check_root(self, client: Any, doing: str) -> None:
         """Check that the chroot exists. Without it every node would seem to be missing."""
         if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
             raise RemoteFailed(

@@ -46,7 +46,7 @@ def backlog_of(
     free = passed = 0
     reason = None
     for segment in segments[:below]:
-        reason = _held(
+        reason = _retention_reason(
             segment, total - passed - segment.size_bytes, retention_ms, retention_bytes, now_ms
         )
         if reason is not None:
@@ -65,7 +65,7 @@ def backlog_of(
     )
 
 
-def _held(
+def _retention_reason(
     segment: RawSegment, bytes_left: int, retention_ms: int, retention_bytes: int, now_ms: int
 ) -> str | None:
     """The reason why retention keeps the segment, or None if it expires.

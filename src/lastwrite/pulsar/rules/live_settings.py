@@ -192,7 +192,7 @@ def _login(names: Mapping[str, object]) -> tuple[Login, tuple[str, str]]:
     """The client's identity, and the certificate and key from the plugin's parameters, if any."""
     (plugin_name, plugin), (name, text) = _first(names, _PLUGINS), _first(names, _PARAMETERS)
     if plugin == _TLS_PLUGIN:
-        told = _told(text)
+        told = _parse_parameters(text)
         return Login(method="tls"), (told.get("tlsCertFile", ""), told.get("tlsKeyFile", ""))
     if plugin and plugin != _TOKEN_PLUGIN:
         raise InvalidConfig(
@@ -203,7 +203,7 @@ def _login(names: Mapping[str, object]) -> tuple[Login, tuple[str, str]]:
         return Login(), ("", "")
     if text.startswith("file:"):
         return Login(method="token", token_file=path_of(text)), ("", "")
-    token = _told(text).get("token", "") if text.startswith("{") else text
+    token = _parse_parameters(text).get("token", "") if text.startswith("{") else text
     return Login(method="token", token=checked_token(token, name)), ("", "")
 
 
@@ -229,7 +229,7 @@ def checked_token(text: str, source: str) -> str:
     return token
 
 
-def _told(parameters: str) -> dict[str, str]:
+def _parse_parameters(parameters: str) -> dict[str, str]:
     """Parse ``name:value,name:value`` or a JSON object."""
     if parameters.startswith("{"):
         try:

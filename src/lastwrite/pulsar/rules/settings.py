@@ -42,7 +42,7 @@ def _service(name: str, value: object) -> str:
     return text
 
 
-def _whole(name: str, value: object) -> int:
+def _as_integer(name: str, value: object) -> int:
     return int(parse_number(name, _plain(value), whole=True))
 
 
@@ -82,27 +82,29 @@ class PulsarConfig(SettingsTable):
     # size of the backlog from which the daemon compacts a topic; 0 means never; suffixes K, M, G
     # and T are allowed
     compaction_threshold_bytes: int = setting(
-        0, "compactionThreshold brokerServiceCompactionThresholdInBytes", 0, parse=_whole
+        0, "compactionThreshold brokerServiceCompactionThresholdInBytes", 0, parse=_as_integer
     )
     # pause between two checks of the backlog
     monitor_interval_ms: int = setting(
-        60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1, parse=_whole
+        60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1, parse=_as_integer
     )
     # how long raw ledgers stay that no subscription needs; -1 means for ever
     retention_time_minutes: int = setting(
-        0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX, parse=_whole
+        0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX, parse=_as_integer
     )
     # how many megabytes of raw ledgers stay that no subscription needs; -1 means any size
     retention_size_mb: int = setting(
-        0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20, parse=_whole
+        0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20, parse=_as_integer
     )
     # live topics: number of bookies of a new ledger; if not set, as the topic's own ledgers
-    ensemble_size: int = setting(2, "managedLedgerDefaultEnsembleSize", 1, INT_MAX, parse=_whole)
+    ensemble_size: int = setting(
+        2, "managedLedgerDefaultEnsembleSize", 1, INT_MAX, parse=_as_integer
+    )
     # live topics: number of bookies that store an entry; if not set, as the topic's own ledgers
-    write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", 1, INT_MAX, parse=_whole)
+    write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", 1, INT_MAX, parse=_as_integer)
     # live topics: number of bookies that must confirm an entry; if not set, as the topic's own
     # ledgers
-    ack_quorum: int = setting(2, "managedLedgerDefaultAckQuorum", 1, INT_MAX, parse=_whole)
+    ack_quorum: int = setting(2, "managedLedgerDefaultAckQuorum", 1, INT_MAX, parse=_as_integer)
 
     def __post_init__(self) -> None:
         SettingsTable.__post_init__(self)

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.gaps import gap_at, words_of
+from lastwrite.archive.gaps import gap_at, gap_sentence
 from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
@@ -125,7 +125,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
             parts=parts,
         )
 
-    def told(self, topic: str) -> CompactionManifest:
+    def to_manifest(self, topic: str) -> CompactionManifest:
         """Convert to the manifest of a topic folder. It names the object of the first part."""
         return CompactionManifest(
             topic=topic,
@@ -164,9 +164,9 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
         """The parts of the compacted ledger."""
         return () if self.compacted is None else self.compacted.parts
 
-    def told(self, name: TopicName) -> CompactionManifest | None:
+    def compacted_manifest(self, name: TopicName) -> CompactionManifest | None:
         """The compacted ledger as a topic folder's manifest. None if there is none."""
-        return None if self.compacted is None else self.compacted.told(name.full)
+        return None if self.compacted is None else self.compacted.to_manifest(name.full)
 
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that the manifest references."""
@@ -191,7 +191,7 @@ def _gap_words(gap: Gap, topic: ArchivedTopic) -> str:
             f"the entries {first} to before {end} were lost before they were fetched; the "
             f"compacted ledger up to {compacted.horizon} has the last write of each key in them"
         )
-    return words_of(f"the entries {first} to before {end}")
+    return gap_sentence(f"the entries {first} to before {end}")
 
 
 def _is_below(gap: Gap, horizon: str) -> bool:
@@ -267,7 +267,7 @@ def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
     try:
         found = decode_struct(manifest.log, ArchivedTopic)
         if found.compacted is not None:
-            found.compacted.told(manifest.topic)
+            found.compacted.to_manifest(manifest.topic)
     except (msgspec.MsgspecError, InvalidConfig) as error:
         raise CorruptLog(
             f"the file is not the manifest of a Pulsar topic: {error}", 0, folder

@@ -27,7 +27,7 @@ from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.partition_store import (
     PartitionStore,
     WriteTransaction,
-    place_at,
+    partition_store_at,
     read_versioned_manifest,
 )
 from lastwrite.archive.rounds import (
@@ -101,7 +101,7 @@ def fetch(
     """
     reject_if_broken(to)
     for folder in folders:
-        lock.reject_if_held(folder)
+        lock.reject_if_locked(folder)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(_bytes_of, folders)))
     turn = Lock()
@@ -153,12 +153,12 @@ class Incoming:
     def __init__(self, name: TopicName, to: str) -> None:
         self.name = name
         self.folder = archived.address_in(to, name)
-        self.place = place_at(self.folder)
-        self.seen = self.place.read()
+        self.store = partition_store_at(self.folder)
+        self.current = self.store.read()
         self.before = ArchivedTopic()
-        if self.seen is not None:
-            self.before = archived.contents_of(self.seen.manifest, self.folder)
-        self.gap: tuple[str, str] | None = None  # the gap that ``refuse_another`` accepted
+        if self.current is not None:
+            self.before = archived.contents_of(self.current.manifest, self.folder)
+        self.gap: tuple[str, str] | None = None  # the gap that ``reject_other_topic`` accepted
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:
@@ -171,7 +171,7 @@ class Incoming:
         before = self.before.compacted
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
-    def refuse_another(
+    def reject_other_topic(
         self,
         listed: Collection[int],
         sizes: Mapping[int, tuple[int, int | None]],
@@ -189,12 +189,12 @@ class Incoming:
         Raises:
             NotContinued: the ledgers are another topic's, or ledgers in between are lost.
         """
-        why = self._another(listed, sizes)
+        why = self._find_difference(listed, sizes)
         if accepts_gap and why is not None and why[0] is HoldReason.GAP:
             why, self.gap = None, self._gap_before(listed)
             self.before = structs.replace(self.before, gaps=(*self.before.gaps, self.gap))
         if has_list:
-            why = why or self._behind(listed, sizes) or self._untied(listed)
+            why = why or self._find_recreation(listed, sizes) or self._untied(listed)
         if why is not None:
             error = NotContinued(
                 f"the archive {self.folder} cannot be continued: {why[1]}",
@@ -204,7 +204,7 @@ class Incoming:
             error.held = why[0]
             raise error
 
-    def _another(
+    def _find_difference(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
     ) -> tuple[HoldReason, str] | None:
         for ledger, (entries, length) in sizes.items():
@@ -241,7 +241,7 @@ class Incoming:
             return ()
         return (archived.gaps_of(after, self.folder)[after.gaps.index(self.gap)],)
 
-    def _behind(
+    def _find_recreation(
         self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
     ) -> tuple[HoldReason, str] | None:
         """The reason why the source is another topic. None if it may be the same topic.
@@ -278,7 +278,7 @@ class Incoming:
 
     def commit(
         self,
-        begun: WriteTransaction,
+        transaction: WriteTransaction,
         after: ArchivedTopic,
         raw: Sequence[StoredLedger],
         compacted: StoredCompacted | None,
@@ -295,8 +295,8 @@ class Incoming:
             ledgers=tuple(found[number] for number in sorted(found)),
             compacted=compacted or after.compacted,
         )
-        seen = _new_manifest(self.name) if self.seen is None else self.seen.manifest
-        self.place.commit(begun, successor(seen, after))
+        seen = _new_manifest(self.name) if self.current is None else self.current.manifest
+        self.store.commit(transaction, successor(seen, after))
         return after
 
 
@@ -319,25 +319,25 @@ class _ArchiveFetch:
         sizes = {each.id: (each.stored_entries, each.metadata.length) for each in topic.ledgers}
         has_list = topic.info is not None
         stored = into.before
-        into.refuse_another(
+        into.reject_other_topic(
             listed, sizes, topic.folder, has_list=has_list, accepts_gap=self._accepts_gap
         )
         new = [each for each in topic.ledgers if into.lacks(each.id, each.stored_entries)]
         is_further = into.is_behind(topic.horizon)
         parts = list(topic.compacted or ()) if is_further else []
         after = _with_sides(into.before, topic.folder, new, is_further)
-        if new or is_further or after != stored or into.seen is None:
-            after = self._brought(after, new, parts, is_further)
+        if new or is_further or after != stored or into.current is None:
+            after = self._with_fetched(after, new, parts, is_further)
         how = {ledger.id: FetchMethod.COPIED for ledger in (*new, *parts)}
         return FetchedTopic(
             topic=topic.name.full,
             folder=into.folder,
             horizon=None if after.compacted is None else after.compacted.horizon,
-            ledgers=tuple(self._told(after, how)),
+            ledgers=tuple(self._fetched_ledgers(after, how)),
             problems=(*topic.problems, *into.gap_note(after)),
         )
 
-    def _brought(
+    def _with_fetched(
         self,
         after: ArchivedTopic,
         new: Sequence[Ledger],
@@ -345,20 +345,22 @@ class _ArchiveFetch:
         is_further: bool,
     ) -> ArchivedTopic:
         into, manifest = self._into, self._topic.manifest
-        begun = into.place.begin(into.seen)
-        with into.place.abort_on_error(begun):
-            made = LedgerCopy(into.place, begun, self._advance).all([*new, *parts])
+        transaction = into.store.begin(into.current)
+        with into.store.abort_on_error(transaction):
+            made = LedgerCopy(into.store, transaction, self._advance).all([*new, *parts])
             raw, compacted = made[: len(new)], None
             if is_further and manifest is not None:
                 compacted = StoredCompacted.of(manifest, tuple(made[len(new) :]))
-        return into.commit(begun, after, raw, compacted)
+        return into.commit(transaction, after, raw, compacted)
 
-    def _told(self, after: ArchivedTopic, how: dict[int, FetchMethod]) -> Iterator[FetchedLedger]:
+    def _fetched_ledgers(
+        self, after: ArchivedTopic, method: dict[int, FetchMethod]
+    ) -> Iterator[FetchedLedger]:
         """The topic's ledgers in the archive, with the sources of the copied ledgers."""
         sources = {each.id: each for each in self._topic.all_ledgers}
         for stored in (*after.ledgers, *after.parts):
             source = sources.get(stored.ledger)
-            came = how.get(stored.ledger, FetchMethod.PRESENT)
+            came = method.get(stored.ledger, FetchMethod.PRESENT)
             is_open = source is not None and not source.metadata.is_closed
             yield FetchedLedger(
                 ledger=stored.ledger,
@@ -390,15 +392,17 @@ def reject_gaps(topic: TopicFolder) -> None:
 class LedgerCopy:
     """Copies ledgers to the objects of one write transaction."""
 
-    def __init__(self, place: PartitionStore, begun: WriteTransaction, advance: Advance) -> None:
-        self._place, self._begun, self._advance = place, begun, advance
+    def __init__(
+        self, place: PartitionStore, transaction: WriteTransaction, advance: Advance
+    ) -> None:
+        self._store, self._transaction, self._advance = place, transaction, advance
 
     def all(self, ledgers: Sequence[Ledger]) -> list[StoredLedger]:
         """Copy ledgers in parallel. The results are in the order of ``ledgers``."""
         found = []
         with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
             for made in pool.map(self.one, ledgers):
-                self._place.renew(self._begun)
+                self._store.renew(self._transaction)
                 found.append(made)
         return found
 
@@ -406,8 +410,8 @@ class LedgerCopy:
         """Copy one ledger, and verify every entry."""
         first, last = prove(ledger)
         # a folder for each ledger, since all parts of a compacted ledger have the same name
-        folder = f"{self._begun.prefix}{uuid.uuid4().hex[:12]}"
-        place, key = self._place, f"{folder}/{os.path.basename(ledger.path)}"
+        folder = f"{self._transaction.prefix}{uuid.uuid4().hex[:12]}"
+        place, key = self._store, f"{folder}/{os.path.basename(ledger.path)}"
         mtime_ms = ledger.mtime_ns // 1_000_000
         writer = place.store.writer(place.key(key))
         try:
@@ -600,9 +604,9 @@ class PulsarRounds(ArchiveRounds):
         self._read[folder] = _Read(manifest.nonce, topic.highest_ledger, raw_ledgers(topic))
         return topic_log.log_of(topic, spend)
 
-    def _forget(self) -> None:
-        super()._forget()
-        self._read = {folder: self._read[folder] for folder in self._read.keys() & self._seen}
+    def _drop_oldest(self) -> None:
+        super()._drop_oldest()
+        self._read = {folder: self._read[folder] for folder in self._read.keys() & self._manifests}
 
     def raw_ledgers(self, folder: str) -> list[RawSegment]:
         """The raw ledgers from the last ``read``. Compaction does not change them."""
@@ -611,7 +615,7 @@ class PulsarRounds(ArchiveRounds):
 
     def contents(self, folder: str) -> ArchivedTopic:
         """The content of the manifest that was read last."""
-        return archived.contents_of(self.seen(folder).manifest, folder)
+        return archived.contents_of(self.manifest_of(folder).manifest, folder)
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         return archived.address_in(to, name_of(log.folder))
@@ -623,9 +627,9 @@ class PulsarRounds(ArchiveRounds):
     def _swap(self, log: PartitionLog, new: NewCompacted | None) -> None:
         folder = log.folder
         if new is None:
-            begun = self.take(folder)
-            if begun is not None:
-                place_at(folder).abandon(begun)
+            transaction = self.take(folder)
+            if transaction is not None:
+                partition_store_at(folder).abandon(transaction)
             return
         manifest = self.base(folder).manifest
         before = archived.contents_of(manifest, folder)
@@ -650,15 +654,15 @@ class PulsarRounds(ArchiveRounds):
         reject_damaged(log, to)
         self.output_folder(log, to)
         topic, folder = list_topic(log.folder), archived.address_in(to, name_of(log.folder))
-        begun = self.take(folder)
-        assert begun is not None
-        place = place_at(folder)
-        with place.abort_on_error(begun):
+        transaction = self.take(folder)
+        assert transaction is not None
+        place = partition_store_at(folder)
+        with place.abort_on_error(transaction):
             check_segments(log)
             horizon = topic.horizon if new is None else new.horizon
             beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]
             parts = list(topic.compacted or ()) if new is None else []
-            made = LedgerCopy(place, begun, lambda written: None).all([*beyond, *parts])
+            made = LedgerCopy(place, transaction, lambda written: None).all([*beyond, *parts])
             after = _with_sides(ArchivedTopic(), log.folder, topic.ledgers, True)
             if topic.manifest is not None:
                 parts_made = tuple(made[len(beyond) :])
@@ -667,7 +671,7 @@ class PulsarRounds(ArchiveRounds):
             if new is not None:
                 after = archived.with_compacted(after, new.numbered(topic.highest_ledger + 1))
             after = structs.replace(after, ledgers=tuple(made[: len(beyond)]))
-        place.commit(begun, successor(_new_manifest(topic.name), after))
+        place.commit(transaction, successor(_new_manifest(topic.name), after))
 
     def discard_part(self, part: SegmentOutput) -> None:
         """Remove the objects of one part of a compacted ledger."""

@@ -120,10 +120,10 @@ def find_exported(path: str) -> Iterator[tuple[TopicName, ExportedMetadata]]:
         below.sort()
         for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             if name in names:
-                said = read_exported(os.path.join(folder, name))
+                text = read_exported(os.path.join(folder, name))
                 if COMPACTION_CURSOR in names:
-                    said = said.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
-                yield TopicName.of_folder(os.path.abspath(folder)), said
+                    text = text.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
+                yield TopicName.of_folder(os.path.abspath(folder)), text
                 found = True
                 break
     if not found:

@@ -48,7 +48,7 @@ from lastwrite.pulsar.format.ledger_metadata import (
     custom_items,
 )
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo
-from lastwrite.pulsar.format.missing import EntryRange, entries_in, in_words, ranges_of
+from lastwrite.pulsar.format.missing import EntryRange, describe_ids, entries_in, ranges_of
 from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
@@ -117,10 +117,10 @@ def fetch(
     """
     run = _FetchContext(sources, os.path.abspath(to), copies, recover, lists or {})
     plans = run.plans(None if topic is None else TopicName.parse(topic), metadata, cursor)
-    run.look_into_bookies(plans)
+    run.find_on_bookies(plans)
     return FetchReport(
         archive=run.archive,
-        topics=tuple(_bring(run, plan) for plan in plans),
+        topics=tuple(_fetch_topic(run, plan) for plan in plans),
         problems=(*run.problems, *(run.bookies.problems if run.bookies else ())),
     )
 
@@ -175,13 +175,13 @@ class _Plan:
     """One topic: its metadata, and its offloaded ledgers."""
 
     name: TopicName
-    said: ExportedMetadata
+    exported: ExportedMetadata
     offloaded: list[Offloaded]
 
     def ledgers(self) -> list[LedgerInfo]:
         """The expected raw ledgers, in the log's order."""
-        if self.said.info is not None:
-            return list(self.said.info.ledgers)
+        if self.exported.info is not None:
+            return list(self.exported.info.ledgers)
         return [
             LedgerInfo(ledger=number)
             for number in sorted({each.ledger for each in self.offloaded if not each.is_compacted})
@@ -251,7 +251,7 @@ class _FetchContext:
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
     ) -> list[_Plan]:
         """The topics to copy, sorted."""
-        said = self._said(topic, metadata, cursor)
+        said = self._exported_metadata(topic, metadata, cursor)
         names = {each.topic for each in self._offloaded if each.topic is not None} | said.keys()
         if topic is not None:
             names = {n for n in names if topic in (n, n.with_partition(-1))}
@@ -276,7 +276,7 @@ class _FetchContext:
             if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):
                 yield named[1]
 
-    def _said(
+    def _exported_metadata(
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
     ) -> dict[TopicName, ExportedMetadata]:
         if metadata is not None and os.path.isdir(metadata):
@@ -300,12 +300,12 @@ class _FetchContext:
         """Add the ledger list of an earlier fetch in the archive, if none was given."""
         if said is not None and said.info is not None:
             return said
-        kept = self._kept(name)
+        kept = self._stored_metadata(name)
         if kept is None or said is None:
             return kept or said or ExportedMetadata()
         return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
 
-    def _kept(self, name: TopicName) -> ExportedMetadata | None:
+    def _stored_metadata(self, name: TopicName) -> ExportedMetadata | None:
         """The metadata that an earlier fetch stored in the archive."""
         folder = os.path.join(self.archive, name.managed_ledger)
         for file in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
@@ -320,12 +320,12 @@ class _FetchContext:
         These ledgers are in neither the topic's ledger list nor the list of an earlier fetch.
         Retention may have deleted them, or the topic was deleted and created again.
         """
-        if plan.said.info is None:
+        if plan.exported.info is None:
             return []
         kept = None
         with contextlib.suppress(CorruptLog):
-            kept = self._kept(plan.name)
-        listed = {each.ledger for each in plan.said.info.ledgers}
+            kept = self._stored_metadata(plan.name)
+        listed = {each.ledger for each in plan.exported.info.ledgers}
         before = {each.ledger for each in kept.info.ledgers} if kept and kept.info else set()
         tied = before if before & listed else set()
         return [ledger for ledger in present if ledger not in listed | tied]
@@ -344,18 +344,18 @@ class _FetchContext:
         ]
         return _Plan(name, said, offloaded)
 
-    def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
+    def find_on_bookies(self, plans: Sequence[_Plan]) -> None:
         """Find on bookies the ledgers that were not offloaded, and the compacted ledgers."""
         if self.bookies is None:
             return
         wanted = {
             info.ledger for plan in plans for info in plan.ledgers() if not plan.candidates(info)
         }
-        told = ((plan.said.cursors_ledger, plan.said.compacted_ledger) for plan in plans)
+        told = ((plan.exported.cursors_ledger, plan.exported.compacted_ledger) for plan in plans)
         wanted |= {number for pair in told for number in pair if number is not None}
         self.stored = self.bookies.find(wanted)
         for plan in plans:
-            number = plan.said.cursors_ledger
+            number = plan.exported.cursors_ledger
             if number is None:
                 continue
             entries = self.stored.get(number)
@@ -363,12 +363,12 @@ class _FetchContext:
                 continue
             if entries.end == len(entries.rows):
                 last = self.bookies.entry(entries, int(entries.rows["entry"][-1]))
-                plan.said = plan.said.with_position(last)
-        compacted = {plan.said.compacted_ledger for plan in plans} - {None} - wanted
+                plan.exported = plan.exported.with_position(last)
+        compacted = {plan.exported.compacted_ledger for plan in plans} - {None} - wanted
         self.stored |= self.bookies.find(n for n in compacted if n is not None)
 
 
-def _bring(run: _FetchContext, plan: _Plan) -> FetchedTopic:
+def _fetch_topic(run: _FetchContext, plan: _Plan) -> FetchedTopic:
     with mirroring(run.archive, plan.name) as mirror:
         return _FolderFetch(run, plan, mirror).topic()
 
@@ -377,11 +377,11 @@ class _FolderFetch:
     """Copies one topic into its folder."""
 
     def __init__(self, run: _FetchContext, plan: _Plan, mirror: Mirror) -> None:
-        self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
+        self._run, self._plan, self._exported, self._mirror = run, plan, plan.exported, mirror
         self._folder = mirror.folder
         self._problems: list[Problem] = []
         self._horizon: Position | None = None  # horizon of the compacted ledger in the folder
-        self._known = TopicFacts()
+        self._facts = TopicFacts()
 
     def topic(self) -> FetchedTopic:
         """Copy the topic, and report what was copied."""
@@ -397,26 +397,26 @@ class _FolderFetch:
             return FetchedTopic(
                 topic=name, folder=self._folder, ledgers=(), problems=tuple(self._problems)
             )
-        self._known = self._known_state()
-        self._mirror.keep_known(self._known)
-        if self._said.info is not None:
-            self._mirror.keep_metadata(self._said.content, self._said.is_json)
-        if self._said.cursors_ledger is not None:
-            number = self._said.cursors_ledger
+        self._facts = self._collect_facts()
+        self._mirror.write_facts(self._facts)
+        if self._exported.info is not None:
+            self._mirror.write_metadata(self._exported.content, self._exported.is_json)
+        if self._exported.cursors_ledger is not None:
+            number = self._exported.cursors_ledger
             words = (
                 f"ledger {number}, which contains the compaction horizon, is incomplete in the "
                 "sources"
             )
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
         compacted = None
-        if self._said.compacted_ledger is not None and self._said.horizon is not None:
-            compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
+        if self._exported.compacted_ledger is not None and self._exported.horizon is not None:
+            compacted = self._compacted(self._exported.compacted_ledger, self._exported.horizon)
         manifest = self._mirror.manifest
         self._horizon = None if manifest is None else manifest.horizon
         ledgers = [
             found for info in self._plan.ledgers() if (found := self._ledger(info)) is not None
         ]
-        if self._said.info is None:
+        if self._exported.info is None:
             self._problems.append(without_list([each.ledger for each in ledgers], self._folder))
         if compacted is not None:
             ledgers.append(compacted)
@@ -431,11 +431,11 @@ class _FolderFetch:
     # ---------------------------------------------------------------- expected entries
 
     def _is_open(self, info: LedgerInfo) -> bool:
-        return self._said.info is not None and not info.is_closed
+        return self._exported.info is not None and not info.is_closed
 
-    def _known_state(self) -> TopicFacts:
+    def _collect_facts(self) -> TopicFacts:
         """The facts from the sources, the metadata, and an earlier fetch."""
-        said, former = self._said, self._mirror.known
+        said, former = self._exported, self._mirror.facts
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
         damaged = dict(former.damaged) if said.info is None else {}
         if said.info is None:
@@ -496,7 +496,8 @@ class _FolderFetch:
             return ()
         ranges = ranges_of(left)
         words = (
-            f"bookies have {in_words(info.ledger, ranges)} beyond the end ({end}) that the topic's "
+            f"bookies have {describe_ids(info.ledger, ranges)} beyond the end ({end}) that "
+            "the topic's "
             "ledger list states for this closed ledger. "
         )
         words += "The sources do not show which end is right. "
@@ -524,7 +525,7 @@ class _FolderFetch:
     def _ledger(self, info: LedgerInfo) -> FetchedLedger | None:
         """Copy one ledger. Returns None if it has no entry."""
         stored, is_open = self._run.stored.get(info.ledger), self._is_open(info)
-        end = self._known.entries.get(info.ledger, 0)
+        end = self._facts.entries.get(info.ledger, 0)
         if info.is_closed and not end:
             return None
         if is_open and stored is not None:
@@ -594,17 +595,17 @@ class _FolderFetch:
     def _report_missing_ledgers(self, ledger: int, end: int, made: FetchedLedger) -> None:
         ranges = [EntryRange(*each) for each in made.missing]
         count = entries_in(ranges)
-        words = f"{in_words(ledger, ranges)} {'is' if count == 1 else 'are'} in none of the "
+        words = f"{describe_ids(ledger, ranges)} {'is' if count == 1 else 'are'} in none of the "
         words += f"sources; the other {end - count} of {end} entries were fetched"
-        self._tell(words, Position(ledger, ranges[-1].last))
+        self._report_missing(words, Position(ledger, ranges[-1].last))
 
-    def _tell(self, words: str, last: Position) -> None:
+    def _report_missing(self, text: str, last: Position) -> None:
         """Report missing entries up to ``last``."""
         kind = ProblemKind.DAMAGED
         if self._horizon is not None and last <= self._horizon:
             kind = ProblemKind.RECOVERED
-            words += ": compaction no longer needs the entries, but readers of the backlog do"
-        self._problem(kind, words, _OTHER_SOURCE)
+            text += ": compaction no longer needs the entries, but readers of the backlog do"
+        self._problem(kind, text, _OTHER_SOURCE)
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
@@ -676,12 +677,12 @@ class _FolderFetch:
 
     def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
-            if self._run.bookies is None and info.ledger not in self._known.entries:
+            if self._run.bookies is None and info.ledger not in self._facts.entries:
                 words = f"ledger {info.ledger} is open, and only bookies have its entries"
                 self._problem(ProblemKind.RECOVERED, words)
             return None
         words = f"ledger {info.ledger} is in none of the sources"
-        self._tell(words, Position(info.ledger, end - 1))
+        self._report_missing(words, Position(info.ledger, end - 1))
         missing = ((0, end - 1),) if end else ()
         return _none_of(info.ledger, entries=end, is_open=is_open, missing=missing)
 
@@ -709,7 +710,7 @@ class _FolderFetch:
             return _none_of(number, is_compacted=True)
         if made.missing:
             ranges = [EntryRange(*each) for each in made.missing]
-            words += f"incomplete: the sources lack {in_words(number, ranges)}. "
+            words += f"incomplete: the sources lack {describe_ids(number, ranges)}. "
             words += "The rest was fetched, but without a manifest. Only this ledger has the "
             words += "values that the topic's raw ledgers have lost"
             self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE, made.path)
@@ -722,7 +723,11 @@ class _FolderFetch:
             if found.is_compacted and found.ledger == number and found.damage is None:
                 return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
-        if stored is None and self._said.compacted_entries == 0 and self._run.bookies is not None:
+        if (
+            stored is None
+            and self._exported.compacted_entries == 0
+            and self._run.bookies is not None
+        ):
             stored = NOTHING  # no entry log mentions a ledger without entries
         if stored is None:
             return None
@@ -731,11 +736,15 @@ class _FolderFetch:
         last = max(
             int(stored.rows["entry"].max(initial=-1)), stored.end_beyond(0) - 1, *_following(stored)
         )
-        end = last + 1 if self._said.compacted_entries is None else self._said.compacted_entries
+        end = (
+            last + 1
+            if self._exported.compacted_entries is None
+            else self._exported.compacted_entries
+        )
         whole = stored.rows["entry"][stored.rows["entry"] < end]
         if end and not len(whole):
             return None
-        if self._said.compacted_entries is None:
+        if self._exported.compacted_entries is None:
             words = f"the end of the compacted ledger {number} is unknown: "
             words += f"all {end} entries in the sources were fetched"
             remedy = (
@@ -755,7 +764,7 @@ class _FolderFetch:
     def _fetched(
         self,
         number: int,
-        how: FetchMethod,
+        method: FetchMethod,
         path: str,
         source: str,
         is_open: bool = False,
@@ -770,7 +779,7 @@ class _FolderFetch:
             missing = (*missing, EntryRange(stored, end - 1))
         return FetchedLedger(
             ledger=number,
-            how=how,
+            how=method,
             entries=max(end, stored) - entries_in(missing),
             size_bytes=os.path.getsize(path),
             path=path,

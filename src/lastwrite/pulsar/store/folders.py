@@ -235,14 +235,14 @@ def map_file_entries(
     before: int | None = None
     held: tuple[int, bytes] | None = None  # an entry whose id the next record must confirm
 
-    def told(error: CorruptLog) -> None:
+    def report(error: CorruptLog) -> None:
         nonlocal before
         before = None
         skip(error)
 
     name = os.path.join(found.path, MAP_DATA)
     with mapped(name) as data:
-        for pair in walk_sequence_file(data, skip=told):
+        for pair in walk_sequence_file(data, skip=report):
             if held is not None and before is not None and pair.key == held[0] + 1:
                 yield held
                 last = held[0]

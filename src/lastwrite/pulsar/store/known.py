@@ -112,7 +112,7 @@ def _count(value: object) -> int:
     return value
 
 
-def read_known(folder: str) -> TopicFacts | None:
+def read_facts(folder: str) -> TopicFacts | None:
     """The facts that a fetch stored in a topic folder. None if there is no such file.
 
     Raises:
@@ -125,13 +125,13 @@ def read_known(folder: str) -> TopicFacts | None:
         return None if data is None else TopicFacts.decode(data)
 
 
-def write_known(folder: str, known: TopicFacts) -> None:
+def write_facts(folder: str, facts: TopicFacts) -> None:
     """Write the facts, atomically and durably.
 
     Raises:
         LogError: the file cannot be written; the former file remains.
     """
-    replace_file(os.path.join(folder, FETCHED), known.encode())
+    replace_file(os.path.join(folder, FETCHED), facts.encode())
 
 
 def without_list(ledgers: Sequence[int], folder: str) -> Problem:
@@ -150,10 +150,10 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 
 
 def expected_entries(
-    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: TopicFacts | None
+    info: ManagedLedgerInfo | None, last_confirmed: Position | None, facts: TopicFacts | None
 ) -> dict[int, int | None]:
     """The least number of entries of each ledger, in the log's order. None if unknown."""
-    told: Mapping[int, int] = {} if known is None else known.entries
+    told: Mapping[int, int] = {} if facts is None else facts.entries
     if info is None:
         return dict(sorted(told.items()))
     found: dict[int, int | None] = {}

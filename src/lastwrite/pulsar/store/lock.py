@@ -23,8 +23,8 @@ FILE = "lastwrite.lock"
 PLACE = lock.LockPlace(
     FILE,
     "the topic folder",
-    turn=0,
-    turn_s=60.0,
+    root_lock_byte=0,
+    root_lock_s=60.0,
     siblings=(MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON),
 )
 
@@ -67,14 +67,14 @@ def holds(folder: str, name: TopicPartition) -> bool:
     return lock.holds(folder, name, PLACE)
 
 
-def reject_if_held(folder: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_locked(folder: str, names: Collection[TopicPartition] | None = None) -> None:
     """Check, for work that only reads the topic, that no run may change it.
 
     Raises:
         LogHeld: a run may change the topic meanwhile.
     """
     if not is_archived(folder):
-        lock.reject_if_held(folder, names, PLACE)
+        lock.reject_if_locked(folder, names, PLACE)
 
 
-__all__ = ["FILE", "PLACE", "hold", "holds", "reject_if_held", "try_lock"]
+__all__ = ["FILE", "PLACE", "hold", "holds", "reject_if_locked", "try_lock"]

@@ -113,9 +113,9 @@ class CompactionManifest:
                 topic=_text(content, "topic"),
                 ledger=_count(content, "ledger"),
                 object=_text(content, "object"),
-                from_=_place(content, "from"),
-                to=_place(content, "to"),
-                horizon=_place(content, "horizon"),
+                from_=_parse_position(content, "from"),
+                to=_parse_position(content, "to"),
+                horizon=_parse_position(content, "horizon"),
                 entries=_count(content, "entries"),
                 size_bytes=_count(content, "bytes"),
                 messages=_count(content, "messages"),
@@ -204,7 +204,7 @@ def _count(content: dict[str, object], name: str) -> int:
     return value
 
 
-def _place(content: dict[str, object], name: str) -> Position:
+def _parse_position(content: dict[str, object], name: str) -> Position:
     place = Position.parse(_text(content, name))
     if not (0 <= place.ledger <= MAX_LEDGER and -1 <= place.entry <= MAX_ENTRY):
         raise ValueError(f"{name} is {place}")

@@ -45,7 +45,7 @@ from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.known import TopicFacts, read_known, write_known
+from lastwrite.pulsar.store.known import TopicFacts, read_facts, write_facts
 from lastwrite.pulsar.store.manifest import (
     ASIDE_SUFFIX,
     CompactionManifest,
@@ -177,7 +177,7 @@ class Mirror:
             path = writer.finish(metadata)
         finally:
             writer.abandon()
-        return self._made(ledger, path)
+        return self._new_object(ledger, path)
 
     def merge(
         self,
@@ -234,9 +234,9 @@ class Mirror:
                 if not copies:  # the object's writer may not have synced it
                     files.fsync_file(staged)
                 files.rename(staged, path + suffix)
-        return self._made(ledger, path)
+        return self._new_object(ledger, path)
 
-    def _made(self, ledger: int, path: str) -> str:
+    def _new_object(self, ledger: int, path: str) -> str:
         others = [other for other in self._objects.get(ledger, []) if other != path]
         _remove(path + SURVEY_SUFFIX)
         self._objects[ledger] = [path]
@@ -274,20 +274,20 @@ class Mirror:
                     _remove_pair(path)
 
     @property
-    def known(self) -> TopicFacts:
+    def facts(self) -> TopicFacts:
         """The facts of an earlier fetch. Empty if that file is damaged: this fetch rewrites it."""
         with contextlib.suppress(CorruptLog):
-            return read_known(self.folder) or TopicFacts(topic=self.topic.full)
+            return read_facts(self.folder) or TopicFacts(topic=self.topic.full)
         return TopicFacts(topic=self.topic.full)
 
-    def keep_known(self, known: TopicFacts) -> None:
+    def write_facts(self, facts: TopicFacts) -> None:
         """Store the facts about the topic, unless they are stored already."""
         with contextlib.suppress(CorruptLog):
-            if read_known(self.folder) == known:
+            if read_facts(self.folder) == facts:
                 return
-        write_known(self.folder, known)
+        write_facts(self.folder, facts)
 
-    def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
+    def write_metadata(self, content: bytes, is_json: bool = False) -> None:
         """Write the topic's own list of ledgers: a metadata store's node, or an export as JSON."""
         names = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
         node, exported, manifest = (os.path.join(self.folder, name) for name in names)

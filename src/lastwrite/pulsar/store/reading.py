@@ -106,11 +106,11 @@ class LedgerReader:
         return max(number, self.ledger.missing[found].last + 1) if found >= 0 else number
 
     @property
-    def borders(self) -> list[int]:
+    def block_starts(self) -> list[int]:
         """The ascending numbers of the blocks' first entries, which are found without a walk."""
         return self._firsts
 
-    def behind(self, number: int) -> int:
+    def next_after_damage(self, number: int) -> int:
         """The entry to continue with after damage: the next block's first entry, or ``count``."""
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
@@ -138,7 +138,7 @@ class LedgerReader:
         with self._opened() as blocks:
             for number in range(first, min(first + most, end)):
                 try:
-                    data, shift, at, size = self._place(blocks, number)
+                    data, shift, at, size = self._locate(blocks, number)
                 except CorruptLog:
                     if found:
                         break  # the next read raises the error
@@ -152,7 +152,7 @@ class LedgerReader:
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
         """At most the first ``most_bytes`` bytes of one entry. Errors as ``read``."""
         with self._opened() as blocks:
-            data, shift, at, size = self._place(blocks, number)
+            data, shift, at, size = self._locate(blocks, number)
             return StoredEntry(number, shift + at, bytes(data[at : at + min(size, most_bytes)]))
 
     def check_end(self) -> None:
@@ -211,7 +211,7 @@ class LedgerReader:
             self._last = block, memoryview(content)
         return self._last[1], 0, start
 
-    def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
+    def _locate(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
         """Locate an entry.
 
         Returns bytes of the object, the position of these bytes in the object, the entry's position
@@ -279,10 +279,10 @@ class PartsReader(LedgerReader):
     def __init__(self, parts: Sequence[Ledger]) -> None:
         self._parts = [LedgerReader(part) for part in parts]
         self._bases = [0, *accumulate(part.entries for part in parts)]
-        self._borders = [
+        self._block_starts = [
             base + first
             for base, part in zip(self._bases, self._parts, strict=False)
-            for first in part.borders
+            for first in part.block_starts
         ]
 
     @property
@@ -290,8 +290,8 @@ class PartsReader(LedgerReader):
         return self._bases[-1]
 
     @property
-    def borders(self) -> list[int]:
-        return self._borders
+    def block_starts(self) -> list[int]:
+        return self._block_starts
 
     def _part(self, number: int) -> tuple[LedgerReader, int]:
         """The part that contains an entry, and the number of the part's first entry."""
@@ -304,9 +304,9 @@ class PartsReader(LedgerReader):
     def present(self, number: int) -> int:
         return number
 
-    def behind(self, number: int) -> int:
+    def next_after_damage(self, number: int) -> int:
         part, base = self._part(number)
-        return base + part.behind(number - base)
+        return base + part.next_after_damage(number - base)
 
     def read(
         self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES
@@ -342,7 +342,7 @@ class CompactedOffsets(Sequence[int]):
 
     def __init__(self, reader: LedgerReader) -> None:
         self._reader = reader
-        self._known: dict[int, int] = {}
+        self._offsets: dict[int, int] = {}
 
     def __len__(self) -> int:
         return self._reader.count
@@ -356,9 +356,9 @@ class CompactedOffsets(Sequence[int]):
             return [self[place] for place in range(*number.indices(len(self)))]
         if not 0 <= number < len(self):
             raise IndexError(number)
-        if number not in self._known:
-            self._known[number] = self._offset(number)
-        return self._known[number]
+        if number not in self._offsets:
+            self._offsets[number] = self._offset(number)
+        return self._offsets[number]
 
     def _offset(self, number: int) -> int:
         found = self._reader.begin(number, _MOST_ID_BYTES)

@@ -16,7 +16,7 @@ from itertools import chain
 
 import numpy as np
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.archive.rounds import partition_and_round, partition_of
 from lastwrite.errors import LogError
 from lastwrite.model.columns import (
@@ -190,7 +190,7 @@ class StagedPart(StagedLedger):
         place = partition_and_round(folder)
         assert place is not None
         self._topic, prefix = place
-        self._place = place_at(self._topic, unit.limits.stores)
+        self._place = partition_store_at(self._topic, unit.limits.stores)
         self._key = f"{prefix}{uuid.uuid4().hex[:12]}/{_PART}"
         self._writer: Writer | None = None
 

@@ -186,7 +186,7 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
         LogError: the ledger cannot be read.
     """
     found = LedgerSurvey.decode(ledger.survey, ledger.size_bytes, ledger.mtime_ns)
-    found = found or kept_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
+    found = found or stored_survey(ledger.path, ledger.size_bytes, ledger.mtime_ns)
     if found is None or found.entries != ledger.entries:
         found = _survey(ledger, spend)
     if len(_made) >= _MOST_MADE:
@@ -207,7 +207,7 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
     return found
 
 
-def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
+def stored_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
     """The stored survey of the data object at ``path`` with this size and time, or None."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns
@@ -252,7 +252,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
                     at = shift + int(table["position"][0])
                     raise CorruptLog(words, at, ledger.path, RESTORE)
                 following = int(numbers[-1]) + 1
-                runs.add(numbers, table["transaction"], _what(table))
+                runs.add(numbers, table["transaction"], _entry_kinds(table))
                 begins = table["position"] + shift
                 while int(begins[-1]) >= next_mark:
                     row = int(np.searchsorted(begins, next_mark))
@@ -321,7 +321,7 @@ def _chunks(
         end += n
 
 
-def _what(table: SurveyTable) -> Int64Array:
+def _entry_kinds(table: SurveyTable) -> Int64Array:
     """The kind of each entry; 0 for a plain message."""
     markers = table["marker"]
     kinds: Int64Array = np.where(markers < 0, np.where(table["transaction"] >= 0, DATA, 0), MARKER)

@@ -34,13 +34,13 @@ from typing import BinaryIO, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
-from lastwrite.archive.partition_store import place_at, read_versioned_manifest
+from lastwrite.archive.partition_store import partition_store_at, read_versioned_manifest
 from lastwrite.errors import CorruptLog, LogError, NotALog, located
 from lastwrite.model.log import Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, from_json
-from lastwrite.pulsar.format.missing import EntryRange, between, entries_in, in_words
+from lastwrite.pulsar.format.missing import EntryRange, between, describe_ids, entries_in
 from lastwrite.pulsar.format.names import (
     FETCHED,
     INDEX_SUFFIX,
@@ -57,7 +57,7 @@ from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import archived
 from lastwrite.pulsar.store.archived import StoredLedger
-from lastwrite.pulsar.store.known import TopicFacts, expected_entries, read_known, without_list
+from lastwrite.pulsar.store.known import TopicFacts, expected_entries, read_facts, without_list
 from lastwrite.pulsar.store.manifest import CompactionManifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
@@ -274,7 +274,7 @@ class _Facts(NamedTuple):
 
     manifest: CompactionManifest | None
     info: ManagedLedgerInfo | None
-    known: TopicFacts | None
+    facts: TopicFacts | None
     raw: Sequence[Ledger]
     compacted: tuple[Ledger, ...] | None
     strays: tuple[Ledger, ...]
@@ -296,7 +296,7 @@ class _Listing:
         sizes = self._sizes()
         manifest = self._manifest(name)
         info = self._info(sizes)
-        known = self._known(name)
+        known = self._stored_facts(name)
         found = list(self._ledgers(sizes))
         one = next((each for each in found if manifest and _object(each) == manifest.object), None)
         if manifest is not None:
@@ -383,10 +383,10 @@ class _Listing:
             self._damaged(error.problem, path, remedy, error.at)
             return None
 
-    def _known(self, name: TopicName) -> TopicFacts | None:
+    def _stored_facts(self, name: TopicName) -> TopicFacts | None:
         path = os.path.join(self._folder, FETCHED)
         try:
-            found = read_known(self._folder)
+            found = read_facts(self._folder)
         except CorruptLog as error:
             self._unreadable(error, path, _FETCH)
             return None
@@ -491,7 +491,7 @@ class _Listing:
                     self._note(words, ledger.path)
             yield ledger
 
-    def _check_horizon(self, known: TopicFacts, manifest: CompactionManifest | None) -> None:
+    def _check_horizon(self, facts: TopicFacts, manifest: CompactionManifest | None) -> None:
         """Check that the compacted ledger of an earlier fetch is present.
 
         It may have the only copy of some values.
@@ -500,15 +500,15 @@ class _Listing:
         if manifest is None and any(problem.path == path for problem in self._problems):
             return
         alone = "only that ledger has the values that the raw ledgers have lost"
-        if known.compacted is not None and (
-            manifest is None or manifest.horizon < known.compacted[1]
+        if facts.compacted is not None and (
+            manifest is None or manifest.horizon < facts.compacted[1]
         ):
-            ledger, horizon = known.compacted
+            ledger, horizon = facts.compacted
             words = f"the compacted ledger {ledger}, up to {horizon}, is missing: {alone}"
             self._damaged(words, self._folder, _FETCH)
-        elif known.cursor is not None and manifest is None:
+        elif facts.cursor is not None and manifest is None:
             words = (
-                f"ledger {known.cursor}, which contains the compaction horizon, could not be "
+                f"ledger {facts.cursor}, which contains the compaction horizon, could not be "
                 "fetched: "
             )
             words += f"a compacted ledger, if the topic has one, is missing, and {alone}"
@@ -519,15 +519,15 @@ class _Listing:
         ledgers: Sequence[Ledger],
         info: ManagedLedgerInfo | None,
         manifest: CompactionManifest | None,
-        known: TopicFacts | None,
+        facts: TopicFacts | None,
     ) -> None:
         """Compare the stored entries with the expected entries.
 
         Entries up to the horizon may be missing.
         """
         here = {ledger.id: ledger for ledger in ledgers}
-        expected = expected_entries(info, self._last_confirmed, known)
-        damaged = {} if known is None else known.damaged
+        expected = expected_entries(info, self._last_confirmed, facts)
+        damaged = {} if facts is None else facts.damaged
         for number in sorted({*expected, *here, *(damaged if info is None else ())}):
             if number in self._doubtful or any(_is_of(each, number) for each in self._problems):
                 continue
@@ -553,7 +553,7 @@ class _Listing:
     def _report_missing_ledgers(
         self, number: int, beyond: Sequence[EntryRange], ledger: Ledger | None, count: int | None
     ) -> None:
-        words = in_words(number, beyond)
+        words = describe_ids(number, beyond)
         words += " is missing" if entries_in(beyond) == 1 else " are missing"
         if ledger is None:
             words = f"ledger {number} of {count} entries is missing: {words}"
@@ -567,7 +567,7 @@ class _Listing:
     def _report_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
         if ranges:
             words = (
-                f"{in_words(number, ranges)}: the fetch found no intact copy, or could not "
+                f"{describe_ids(number, ranges)}: the fetch found no intact copy, or could not "
                 "determine "
             )
             words += "whether the ledger contains them"
@@ -584,9 +584,9 @@ class _ArchivedListing(_Listing):
 
     def topic(self) -> TopicFolder:
         name, seen = name_of(self._folder), self._seen
-        manifest = seen.told(name)
+        manifest = seen.compacted_manifest(name)
         self._problems += archived.gaps_of(seen, self._folder)
-        place = place_at(self._folder).address
+        place = partition_store_at(self._folder).address
         info = None
         if seen.metadata is not None:
             info = self._decoded_info(seen.metadata, seen.metadata_is_json, place)
@@ -650,7 +650,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
     A crash may leave both. A newly fetched object includes the entries stored before. So the
     fetched object with the most entries has all entries of the other objects.
     """
-    ours = [each for each in objects if each.uuid in _brought(name, each)]
+    ours = [each for each in objects if each.uuid in _fetched_uuids(name, each)]
     others = [each for each in objects if each not in ours]
     most = max((each.stored_entries for each in ours), default=-1)
     if any(each.stored_entries >= most for each in others):
@@ -658,7 +658,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
     return [*others, next(each for each in ours if each.stored_entries == most)]
 
 
-def _brought(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
+def _fetched_uuids(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
     """The uuids that this release and earlier releases give to the ledger's fetched objects."""
     told = fetched_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
     return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")

@@ -38,7 +38,7 @@ from lastwrite.pulsar.store.survey import (
     LedgerSurvey,
     free,
     keep_survey,
-    kept_survey,
+    stored_survey,
     survey_of,
     transactions_of,
 )
@@ -213,7 +213,7 @@ def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator
         and each.first <= horizon.entry < entries - 1
     ):
         borders.insert(1, horizon.entry + 1)
-    places = [_place_of(ledger, each.survey, entry) for entry in borders]
+    places = [_entry_position(ledger, each.survey, entry) for entry in borders]
     for first, start, end in zip(borders, places, places[1:], strict=False):
         yield replace(
             ledger.segment(each.position(first).offset, position=start, size=end - start),
@@ -221,7 +221,7 @@ def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator
         )
 
 
-def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
+def _entry_position(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
     """The position of an entry in its object. A block's first entry has the header's position.
 
     The position after the last entry is the object's end.
@@ -277,7 +277,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
         index = read_index(segment.path)
         places = {block.offset for block in index.blocks}
         if index.metadata.compacted_topic is None:
-            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            seen = stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
             places |= set() if seen is None else set(seen.marks[:, 1].tolist())
         known = sorted(place for place in places if start < place < end)
         count = -(-segment.size_bytes // piece_bytes)
@@ -294,7 +294,7 @@ def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int
     """The approximate number of records. ``compacted`` is the manifest of the compacted ledger."""
     count = 0
     for segment in log.segments:
-        found = _told_of(log, segment, compacted)
+        found = _summary_of(log, segment, compacted)
         if found is not None:
             share = segment.size_bytes / segment.file_bytes
             count += int(found.messages * share)
@@ -303,16 +303,16 @@ def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int
 
 def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
     """Whether the log may have chunks other than the last chunk of a message."""
-    told = (_told_of(log, segment, compacted) for segment in log.segments)
+    told = (_summary_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
 
-def _told_of(
+def _summary_of(
     log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
 ) -> LedgerSurvey | CompactionManifest | None:
     """The survey of a raw ledger, or the manifest of the compacted ledger."""
     if not is_of_compacted(log, segment):
-        return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+        return stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # The manifest counts the records of all parts, so it is used only for the first part.
     return compacted if segment.base_offset == COMPACTED else None
 
@@ -324,7 +324,9 @@ def read_compacted(folder: str) -> CompactionManifest | None:
         LogError: the manifest cannot be read.
     """
     if is_archived(folder):
-        return contents_of(read_versioned_manifest(folder).manifest, folder).told(name_of(folder))
+        return contents_of(read_versioned_manifest(folder).manifest, folder).compacted_manifest(
+            name_of(folder)
+        )
     return read_manifest(folder)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat, located
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.entry import Entry, messages_of
-from lastwrite.pulsar.format.missing import between, in_words
+from lastwrite.pulsar.format.missing import between, describe_ids
 from lastwrite.pulsar.format.names import MANIFEST
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
@@ -51,7 +51,7 @@ class TopicView:
     """
 
     topic: TopicFolder
-    seen: tuple[object, ...]  # values that are compared to detect a change of the folder
+    state: tuple[object, ...]  # values that are compared to detect a change of the folder
     horizon: int | None
     compacted: LedgerReader | None
     offsets: Sequence[int]  # offsets of the compacted ledger's entries
@@ -63,8 +63,8 @@ class TopicView:
     problems: tuple[Problem, ...]
 
     @property
-    def borders(self) -> Sequence[int]:
-        return () if self.compacted is None else self.compacted.borders
+    def block_starts(self) -> Sequence[int]:
+        return () if self.compacted is None else self.compacted.block_starts
 
     @property
     def end(self) -> int:
@@ -164,7 +164,7 @@ def _ledger_id(reader: LedgerReader) -> int:
     return reader.ledger.id
 
 
-def look(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
+def read_view(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
     """The topic folder in its current state. Returns ``before`` if nothing changed since.
 
     With ``reads_compacted``, the backlog is surveyed only beyond the horizon.
@@ -174,7 +174,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         LogError: the folder cannot be read.
     """
     seen = _identity(folder)
-    if before is not None and before.seen == seen:
+    if before is not None and before.state == seen:
         return before
     try:
         topic = list_topic(folder)
@@ -196,7 +196,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
     undecided = found.first_undecided
     return TopicView(
         topic=topic,
-        seen=seen,
+        state=seen,
         horizon=None if topic.horizon is None else topic.horizon.offset,
         compacted=compacted,
         offsets=() if compacted is None else CompactedOffsets(compacted),
@@ -221,7 +221,7 @@ def _missing_below(topic: TopicFolder) -> Iterator[Problem]:
         end = 0 if ledger > horizon.ledger else MAX_ENTRY + 1
         below = between(ranges, 0, horizon.entry + 1 if ledger == horizon.ledger else end)
         if below:
-            what = f"the log lacks {in_words(ledger, below)}; compaction no longer needs them"
+            what = f"the log lacks {describe_ids(ledger, below)}; compaction no longer needs them"
             yield Problem(ProblemKind.RECOVERED, what, topic.folder)
 
 

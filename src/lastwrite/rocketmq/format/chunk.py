@@ -65,10 +65,10 @@ class RocketmqFormat:
         self._limit = plain_limit
         self._most_rows = max(_ROWS, plain_limit // _ROW_BYTES)
         self._keeps_undecodable = keeps_undecodable
-        self._kept: list[tuple[int, str]] = []
-        self._hold(_ROWS)
+        self._notes: list[tuple[int, str]] = []
+        self._reserve(_ROWS)
 
-    def _hold(self, rows: int) -> None:
+    def _reserve(self, rows: int) -> None:
         self._messages = np.empty(rows, dtype=kernels.MESSAGE)
         self._table = batch_table(rows)
         self._deletes: ByteArray = np.zeros(rows, dtype=np.uint8)
@@ -100,10 +100,10 @@ class RocketmqFormat:
         Raises:
             CorruptLog: a size, magic, length or checksum is invalid, or queue offsets do not rise.
         """
-        self._kept = []
+        self._notes = []
         # The table is doubled, because the Python overhead of a call is the same for any length.
         if self._is_full:
-            self._hold(min(2 * len(self._messages), self._most_rows))
+            self._reserve(min(2 * len(self._messages), self._most_rows))
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, proves)
         self._is_full = consumed < end and rows == len(self._messages) < self._most_rows
         framed = chunk_kernels.frame(self._messages, rows, lowest_offset, self._table)
@@ -134,7 +134,7 @@ class RocketmqFormat:
     split_proven = partialmethod(split, proves=False)
 
     def opened(
-        self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
+        self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]:
         """The records of ``table`` in runs. ``wanted`` selects records by a byte that is not 0.
 
@@ -145,22 +145,22 @@ class RocketmqFormat:
             OutOfMemoryBudget: a body decompresses to more than the limit.
         """
         if chunk_kernels.note_deletes(self._messages, len(table), self._deletes):
-            self._try_packed(buffer, len(table), wanted)
-        if wanted is None:
+            self._try_packed(buffer, len(table), selected)
+        if selected is None:
             if len(table):
                 yield BatchRun(0, len(table), buffer)
             return
-        borders = [0, *(np.flatnonzero(np.diff(wanted != 0)) + 1).tolist(), len(table)]
+        borders = [0, *(np.flatnonzero(np.diff(selected != 0)) + 1).tolist(), len(table)]
         for first, last in pairwise(borders if len(table) else ()):
-            if wanted[first]:
+            if selected[first]:
                 yield BatchRun(first, last, buffer)
 
-    def _try_packed(self, buffer: ByteArray, rows: int, wanted: ByteArray | None) -> None:
+    def _try_packed(self, buffer: ByteArray, rows: int, selected: ByteArray | None) -> None:
         """Decompress the compressed bodies, to detect broken and empty bodies."""
         messages, deletes = self._messages[:rows], self._deletes[:rows]
         chosen = (messages["sys_flag"] & COMPRESSED != 0) & (deletes == 0)
-        if wanted is not None:
-            chosen &= wanted != 0
+        if selected is not None:
+            chosen &= selected != 0
         for i in np.flatnonzero(chosen).tolist():
             at, length = int(messages["body_at"][i]), int(messages["body_length"][i])
             body = buffer[at : at + length].tobytes()
@@ -172,16 +172,16 @@ class RocketmqFormat:
                 if not self._keeps_undecodable:
                     raise type(error)(error.problem, error.at, remedy=_UNDECODABLE) from error
                 offset = int(messages["queue_offset"][i])
-                self._kept.append(
+                self._notes.append(
                     (int(messages["position"][i]), f"queue offset {offset}: {error.problem}")
                 )
 
-    def kept(self) -> list[tuple[int, str]]:
+    def take_problems(self) -> list[tuple[int, str]]:
         """The undecodable records that were kept since the last call.
 
         Each has its position in the buffer and the reason.
         """
-        kept, self._kept = self._kept, []
+        kept, self._notes = self._notes, []
         return kept
 
     def walk(

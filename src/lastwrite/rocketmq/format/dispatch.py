@@ -175,7 +175,7 @@ def find_record(data, start, end, base):
 
 
 @njit(cache=True, nogil=True)
-def count_sound(table, count, base):
+def count_dispatchable(table, count, base):
     """The number of messages, of the first ``count``, that a broker could dispatch.
 
     Counting stops at a message whose stored address is not its position (stale bytes), or whose

@@ -121,12 +121,12 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
     return offset, offset
 
 
-def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
-    """The index of the first value of ascending ``column`` not below ``wanted``, or ``count``.
+def lower_bound(column: npt.NDArray[Any], needed: int, count: int) -> int:
+    """The index of the first value of ascending ``column`` not below ``needed``, or ``count``.
 
     Bisection reads only a few pages of a mapped file.
     """
-    return bisect_left(range(count), wanted, key=lambda row: int(column[row]))
+    return bisect_left(range(count), needed, key=lambda row: int(column[row]))
 
 
 def valid_count(units: Units) -> int:

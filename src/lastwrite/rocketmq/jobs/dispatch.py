@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lastwrite.encoding.kernel_cache import tell_of_compiling
+from lastwrite.encoding.kernel_cache import report_if_compiling
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -153,7 +153,7 @@ def dispatch(  # one parameter for each option of the command line
         scratch = stack.enter_context(contextlib.closing(_scratch(runner, plan)))
         shared = shared_folder(runner)
         check_workers(runner, [root, *([shared] if shared else [])], progress)
-        tell_of_compiling(progress.note, "lastwrite.rocketmq.format.dispatch:take")
+        report_if_compiling(progress.note, "lastwrite.rocketmq.format.dispatch:take")
         report = DispatchReport(path=root, now_ms=now)
         job = _Dispatch(
             root, settings, whole_log, unclean, _Workers(runner, plan, scratch, progress), report
@@ -206,12 +206,12 @@ class _Workers:
             replace(unit, memory_bytes=self.scratch.memory_bytes * weight // total)
             for unit, weight in zip(units, weights, strict=True)
         ]
-        begun = self.runner.begin_tasks("walk", walking.walk_all, shared, weights, self.progress)
-        return _sound(begun.result())
+        pending = self.runner.begin_tasks("walk", walking.walk_all, shared, weights, self.progress)
+        return _results_or_raise(pending.result())
 
     def build(self, units: Sequence[BuildUnit]) -> list[StagedIndexFiles]:
         weights = [_weight(unit) for unit in units]
-        return _sound(self.runner.run("build", build, units, weights, self.progress))
+        return _results_or_raise(self.runner.run("build", build, units, weights, self.progress))
 
 
 @dataclass(slots=True)
@@ -254,7 +254,7 @@ class _Dispatch:
     installed: list[str] = field(default_factory=list)  # trees that were changed
 
     def run(self) -> None:
-        self._look()
+        self._read_state()
         self._walk()
         found = dict(self.queues)
         built = self._build()
@@ -265,20 +265,20 @@ class _Dispatch:
 
     # ------------------------------------------------------------------ look
 
-    def _look(self) -> None:
+    def _read_state(self) -> None:
         """Read the state of the store, and set the address from which to read the commit log."""
         self.topics = read_topics(self.root)
         found = reading.read_commit_log(self.root, self._folders())
         others = (p for p in found.problems if os.path.basename(p.path) != trees.GUARD)
-        replace(found, problems=tuple(others)).sound()
+        replace(found, problems=tuple(others)).check_loadable()
         files = list(found.files)
         while files and walking.is_empty(files[-1]):
             files.pop()
         self.log = tuple(files)
         start = self.log[0].start if self.log else 0
         self.report.log_start = start
-        self._look_at_queues()
-        self._look_at_logs()
+        self._check_queues()
+        self._check_logs()
         if reading.list_queues(self.root, StoreFolder.EXTENSION):
             wrong = (
                 "dispatch adds no consume queue extension units for the messages that it dispatches"
@@ -306,7 +306,7 @@ class _Dispatch:
         self.indexed_from = NO_END
         starts = [self.queued_from, *self._log_starts()]
         if self.settings.has_index:
-            self._look_at_index()
+            self._check_index()
             self.indexed_from = max(start, self.index.last_address + 1)
             # The record at the last address is in the index. The walk begins there, because the
             # address of the next record is unknown.
@@ -346,7 +346,7 @@ class _Dispatch:
     def _commit_log(self) -> str:
         return reading.commit_log_folders(self.root, self._folders())[0]
 
-    def _look_at_queues(self) -> None:
+    def _check_queues(self) -> None:
         sizes: dict[QueueKind, int] = {}
         for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
             files: dict[str, int] = {}
@@ -369,7 +369,7 @@ class _Dispatch:
                 remedy="set it to the broker's value",
             )
 
-    def _look_at_logs(self) -> None:
+    def _check_logs(self) -> None:
         settings = self.settings
         if not settings.has_compaction:
             return
@@ -418,7 +418,7 @@ class _Dispatch:
             log = reading.read_queue(self.root, StoreFolder.CONSUME_QUEUE, name)
             yield dispatched.address_of(log, state.highest) or 0
 
-    def _look_at_index(self) -> None:
+    def _check_index(self) -> None:
         settings = self.settings
         newest = None
         if lock.was_killed(self.root):
@@ -448,7 +448,7 @@ class _Dispatch:
         expected = at
         for n, (unit, walked) in enumerate(zip(pieces, results, strict=True)):
             if n and unit.file != pieces[n - 1].file:
-                if not self._goes_on(pieces[n - 1].file, last, unit.file):
+                if not self._is_continued(pieces[n - 1].file, last, unit.file):
                     break
                 last, expected = WalkedPiece(end=unit.start), unit.start
             if last.stop or expected >= unit.end:
@@ -458,12 +458,12 @@ class _Dispatch:
             self._accept(walked)
             last, expected = walked, walked.end
         else:
-            self._look_at_end(pieces[-1].file, last)
+            self._check_end(pieces[-1].file, last)
         self.report.log_end = self.until
         self.report.read_from = at
         self.report.bytes_read = max(self.until - at, 0)
 
-    def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
+    def _is_continued(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
         """Whether the log continues in ``following``. False after damage or a missing file."""
         if last.stop not in (0, kernels.BLANK):
             wrong = f"{walking.WORDS[last.stop]}, and the log continues in {following.path}"
@@ -479,7 +479,7 @@ class _Dispatch:
         self.bad = file, last.end, wrong
         return False
 
-    def _look_at_end(self, file: MappedFile, last: WalkedPiece) -> None:
+    def _check_end(self, file: MappedFile, last: WalkedPiece) -> None:
         """Report the end of the newest file if it has a partial record or damage."""
         if last.stop in (0, kernels.BLANK):
             return
@@ -714,17 +714,17 @@ class _Dispatch:
             self.entries.clear()
             self.report.records, self.report.problems = 0, []
             self._walk()
-            units, built = self._build_again()
+            units, built = self._rebuild()
         gaps = [one for one in built if one.gap_at >= 0]
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
             wrong = f"records are missing from the log: it has {worst.gap}"
             self.bad = self._file_of(worst.gap_at), worst.gap_at, wrong
             self.until = self.report.log_end = min(self.until, worst.gap_at)
-            units, built = self._build_again()
+            units, built = self._rebuild()
         return list(zip(units, built, strict=True))
 
-    def _build_again(self) -> tuple[list[BuildUnit], list[StagedIndexFiles]]:
+    def _rebuild(self) -> tuple[list[BuildUnit], list[StagedIndexFiles]]:
         trees.clear(self.root)
         units = self._units()
         return units, self.workers.build(units)
@@ -752,7 +752,8 @@ class _Dispatch:
         proofs = []
         if ahead:
             proofs.append(
-                f"consume queues have units for later records: queue offsets {_in_words(ahead)}"
+                "consume queues have units for later records: queue offsets "
+                f"{_describe_queues(ahead)}"
             )
         if self.settings.has_index and self.index.last_address >= self.until:
             proofs.append(
@@ -789,7 +790,7 @@ class _Dispatch:
             "if no copy has the missing records, give them up with --unclean, as a broker does "
             "when it starts"
         )
-        self._tell(message, damage, is_changed=False, what_else=give_up)
+        self._report_log_damage(message, damage, is_changed=False, what_else=give_up)
         return False
 
     def _listed(
@@ -803,7 +804,7 @@ class _Dispatch:
         self,
         file: MappedFile,
         address: int,
-        words: str,
+        text: str,
         built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         ahead: Mapping[TopicPartition, tuple[int, int]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
@@ -826,12 +827,12 @@ class _Dispatch:
         lost = beyond.lost_between(there, ahead, rest, ends)
         which = "Lastwrite cannot determine which queue offsets are lost"
         if lost:
-            which = f"queue offsets {beyond.in_words(lost)} are lost"
-        message = f"{words}; the damage begins at physical offset {address}; {which}"
+            which = f"queue offsets {beyond.describe_ranges(lost)} are lost"
+        message = f"{text}; the damage begins at physical offset {address}; {which}"
         if rest.records:
             message += (
                 f"; from physical offset {rest.first} {rest.records:,} undamaged records "
-                f"follow, queue offsets {_in_words(rest.queues)}"
+                f"follow, queue offsets {_describe_queues(rest.queues)}"
             )
         damage = LogDamage(
             physical_offset=address,
@@ -847,9 +848,11 @@ class _Dispatch:
             f"or give up the log from the damage on with lastwrite cut STORE --at {address}, "
             "which keeps the removed files for --undo"
         )
-        self._tell(message, damage, is_changed=not ahead, what_else=give_up)
+        self._report_log_damage(message, damage, is_changed=not ahead, what_else=give_up)
 
-    def _tell(self, message: str, damage: LogDamage, *, is_changed: bool, what_else: str) -> None:
+    def _report_log_damage(
+        self, message: str, damage: LogDamage, *, is_changed: bool, what_else: str
+    ) -> None:
         done = (
             "everything before the damage was dispatched" if is_changed else "nothing was changed"
         )
@@ -897,12 +900,12 @@ class _Dispatch:
             change = changes[unit.kind]
             change.new.update(one.files)
             if one.is_anew:
-                change.gone_folders.add(reading.queue_folder("", unit.name))
+                change.removed_folders.add(reading.queue_folder("", unit.name))
             self._report(unit.kind, unit.name, one)
-        changes[names.INDEX].gone.update(self.stale_indexes)
+        changes[names.INDEX].removed.update(self.stale_indexes)
         for (kind, name), state in self.queues.items():
             folder = reading.queue_folder("", name)
-            changes[kind].gone.update(os.path.join(folder, spare) for spare in state.spare)
+            changes[kind].removed.update(os.path.join(folder, spare) for spare in state.spare)
         trees.install(self.root, changes, self._commit_log, self.installed)
 
     def _report(self, kind: QueueKind, name: TopicPartition, one: StagedIndexFiles) -> None:
@@ -958,8 +961,8 @@ def _bytes(size: object) -> str:
     return " and ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
-def _in_words(queues: Mapping[TopicPartition, tuple[int, int]]) -> str:
-    return beyond.in_words(beyond.ranges_of(queues, ""))
+def _describe_queues(queues: Mapping[TopicPartition, tuple[int, int]]) -> str:
+    return beyond.describe_ranges(beyond.ranges_of(queues, ""))
 
 
 def _weight(unit: BuildUnit) -> int:
@@ -969,7 +972,7 @@ def _weight(unit: BuildUnit) -> int:
     return each_bytes * sum(stretch.count for stretch in unit.rows)
 
 
-def _sound(results: Sequence[T | FailedUnit[U]]) -> list[T]:
+def _results_or_raise(results: Sequence[T | FailedUnit[U]]) -> list[T]:
     """The results of the tasks. Raises the first failure; no file is installed at that time."""
     sound = []
     for result in results:

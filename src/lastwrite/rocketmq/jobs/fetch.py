@@ -59,9 +59,9 @@ def fetch_queues(
                 remedy="to copy an archive, run lastwrite compact --to",
             )
         root = ROCKETMQ.root_of(folder)
-        ROCKETMQ.refuse_if_held(root, [ROCKETMQ.name_of(folder)])
+        ROCKETMQ.reject_if_locked(root, [ROCKETMQ.name_of(folder)])
         if root not in topics:
-            ROCKETMQ.refuse_unclean(root, config)
+            ROCKETMQ.reject_unclean(root, config)
             topics[root] = read_topics(root)
     limits = plan_memory(memory, max_parallel()).limits()
     one = _RocketmqFetch(to, config, include_active, limits, topics, accepts_gap)

@@ -31,7 +31,7 @@ class _RocketmqRowReader:
     def records(
         self,
         chunk: BatchWindow,
-        wanted: ByteArray | None,
+        selected: ByteArray | None,
         span: tuple[int, int],
         *,
         is_committed: bool,
@@ -78,11 +78,11 @@ class _RocketmqRows(RowSystem):
                 remedy="only topics with cleanup.policy=COMPACTION have a compaction log; "
                 "lastwrite dispatch builds it from the commit log",
             )
-        lock.reject_if_held(root, names)
+        lock.reject_if_locked(root, names)
         logs = []
         for name in names:
             log = read_queue(folder_of(root, name))
-            if log.is_damaged or (not log.generation and _tells_less(root, name)):
+            if log.is_damaged or (not log.generation and _has_undetected_damage(root, name)):
                 log = _rebuilt(root, log)
             logs.append(log)
         return logs
@@ -122,7 +122,7 @@ class _RocketmqRows(RowSystem):
         in the same log, no record below ``offset`` was stored after the identity's time.
         """
         base, known, stored_ms = identity.split(":")
-        original = fetching.another_original(log, int(base), known, int(stored_ms))
+        original = fetching.find_recreation(log, int(base), known, int(stored_ms))
         found = _last_record_before(log, offset)
         if original is not None or found is None:
             return original
@@ -164,7 +164,7 @@ def _last_record_before(log: PartitionLog, end: int) -> tuple[int, int, bytes] |
     return last
 
 
-def _tells_less(root: str, name: TopicPartition) -> bool:
+def _has_undetected_damage(root: str, name: TopicPartition) -> bool:
     """Whether an index is wrong in a way that a listing does not detect.
 
     Such an index is empty although its log is not, or its first or last unit has no record.

@@ -43,13 +43,13 @@ from lastwrite.rocketmq.store.reading import (
     RocketmqFileKind,
     StoreFolder,
     list_queues,
+    read_file,
     read_files,
     read_index_files,
     read_one_file,
     read_queue,
-    read_whole,
 )
-from lastwrite.rocketmq.store.topics import MOST_QUEUES, known_queues, topics_or_none
+from lastwrite.rocketmq.store.topics import MOST_QUEUES, all_queues, topics_or_none
 from lastwrite.storage.choice import choose
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, limited, problem_of
 
@@ -110,11 +110,11 @@ class StoreDumpRequest:
 
 
 def dump_store(
-    path: str, wanted: StoreDumpRequest, limit: int | None, say: Callable[[str], None]
+    path: str, request: StoreDumpRequest, limit: int | None, note: Callable[[str], None]
 ) -> Iterator[Row]:
     """The rows for ``path``: a store, one of its folders, a topic, a queue, or one file.
 
-    ``say`` is called with a text if messages are not found the way a broker finds them, and for
+    ``note`` is called with a text if messages are not found the way a broker finds them, and for
     leftovers of a crash.
 
     Raises:
@@ -124,23 +124,23 @@ def dump_store(
     """
     place = find_place(path)
     if place.root is not None:
-        lock.reject_if_held(place.root)
-    job = _StoreDump(place, wanted, say)
+        lock.reject_if_locked(place.root)
+    job = _StoreDump(place, request, note)
     rows = job.rows()
-    if wanted.last is not None:
-        rows = last_of_each(rows, wanted.last, "topic", "queue_id")
+    if request.last is not None:
+        rows = last_of_each(rows, request.last, "topic", "queue_id")
     return limited(rows, limit, job.problems)
 
 
 class _StoreDump:
     def __init__(
-        self, place: StorePlace, wanted: StoreDumpRequest, say: Callable[[str], None]
+        self, place: StorePlace, request: StoreDumpRequest, note: Callable[[str], None]
     ) -> None:
-        self._place = place
-        self._wanted = wanted
-        self._say = say
-        self._topic = wanted.topic if wanted.topic is not None else place.topic
-        self._queue = wanted.queue if wanted.queue is not None else place.queue
+        self._store = place
+        self._request = request
+        self._note = note
+        self._topic = request.topic if request.topic is not None else place.topic
+        self._queue = request.queue if request.queue is not None else place.queue
         self.problems: list[Problem] = []
         self._seen: set[tuple[str, int | None, str]] = set()
 
@@ -151,7 +151,7 @@ class _StoreDump:
             return
         self._seen.add(mark)
         if problem.kind in (ProblemKind.RECOVERED, ProblemKind.GAP):
-            self._say(str(problem))
+            self._note(str(problem))
         else:
             self.problems.append(problem)
 
@@ -160,24 +160,26 @@ class _StoreDump:
         for row in self._rows():
             any_row = True
             yield row
-        if not any_row and not self.problems and self._place.root is not None:
-            self._check_asked(self._place.root)  # the commit log may have queues without a folder
+        if not any_row and not self.problems and self._store.root is not None:
+            self._check_requested(
+                self._store.root
+            )  # the commit log may have queues without a folder
 
-    def _check_asked(self, root: str) -> None:
+    def _check_requested(self, root: str) -> None:
         """Check that the requested topic and queue exist.
 
         Raises:
             NotALog: they are neither in the store's queues nor in the broker's settings.
         """
-        wanted = self._wanted
-        known = known_queues(root, topics_or_none(root, self.note))
+        wanted = self._request
+        known = all_queues(root, topics_or_none(root, self.note))
         if known and not (wanted.topic or "").startswith(names.LIGHT_QUEUE):
             there = [(name, "") for name in known]
-            choose(there, wanted.topic, wanted.queue, self._place.path, unit="queue")
+            choose(there, wanted.topic, wanted.queue, self._store.path, unit="queue")
 
     def _rows(self) -> Iterator[Row]:
-        place = self._place
-        if self._wanted.index and (place.file is None or place.file.has_records):
+        place = self._store
+        if self._request.index and (place.file is None or place.file.has_records):
             yield from self._index()
         elif place.file is not None and not place.file.has_records:
             yield from self._file_rows(place)
@@ -191,7 +193,7 @@ class _StoreDump:
     # ------------------------------------------------------------------ messages
 
     def _messages(self) -> Iterator[Row]:
-        wanted = self._wanted
+        wanted = self._request
         any_row = False
         with closing(self._finder()) as finder:
             for found in self._found(finder):
@@ -205,11 +207,11 @@ class _StoreDump:
                         row["decoded"] = _decoded(row)
                     yield row
         if not any_row and wanted.is_found:
-            self._say("no message matches")
+            self._note("no message matches")
 
     def _is_other(self, found: MessageMatch, row: Row) -> bool:
         """Whether only other messages of the inner batch have the requested key."""
-        wanted = self._wanted
+        wanted = self._request
         key, is_unique = wanted.key, wanted.key is None
         if is_unique:
             key = wanted.unique_key
@@ -221,7 +223,7 @@ class _StoreDump:
 
     def _precedes(self, row: Row) -> bool:
         """Whether a message in a batch, or found by key, is below the requested offset."""
-        wanted = self._wanted
+        wanted = self._request
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
         ):
@@ -229,7 +231,7 @@ class _StoreDump:
         return bool(row["queue_offset"] < wanted.offset)
 
     def _finder(self) -> StoreFinder:
-        place = self._place
+        place = self._store
         log: MappedLog | None = None
         if place.file is RocketmqFileKind.COMMIT_LOG:
             log = up_to_dispatched(place.root, lambda: read_one_file(place.path))
@@ -239,13 +241,13 @@ class _StoreDump:
             log = up_to_dispatched(
                 place.root, lambda: read_files(place.path, is_copy=place.root is None)
             )
-        finder = StoreFinder(place.root, self._wanted.config, self.note, self._say, log)
-        if place.root is not None and finder.log.bound is not None and not self._wanted.compacted:
-            self._say(str(open_store(place.root, finder.log.bound)))
+        finder = StoreFinder(place.root, self._request.config, self.note, self._note, log)
+        if place.root is not None and finder.log.bound is not None and not self._request.compacted:
+            self._note(str(open_store(place.root, finder.log.bound)))
         return finder
 
     def _found(self, finder: StoreFinder) -> Iterator[MessageMatch]:
-        wanted, place = self._wanted, self._place
+        wanted, place = self._request, self._store
         if wanted.compacted or place.part in (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG):
             yield from self._compacted(finder)
         elif wanted.commit_log_offset is not None:
@@ -253,7 +255,7 @@ class _StoreDump:
         elif wanted.message_id is not None:
             yield from finder.by_message_id(wanted.message_id, self._topic)
         elif wanted.key is not None or wanted.unique_key is not None:
-            if self._is_compacted_alone(finder):
+            if self._has_only_compaction_log(finder):
                 yield from self._compacted(finder)
                 return
             key = wanted.unique_key if wanted.key is None else wanted.key
@@ -263,39 +265,39 @@ class _StoreDump:
         elif (self._topic, self._queue, wanted.offset) != (None, None, None):
             yield from self._queues(finder)
         else:
-            yield from self._whole_log(finder)
+            yield from self._read_log(finder)
 
-    def _whole_log(self, finder: StoreFinder) -> Iterator[MessageMatch]:
+    def _read_log(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         """The commit log from the requested time on, or the compaction logs if it is missing."""
-        time_ms = self._wanted.time_ms
+        time_ms = self._request.time_ms
         start = 0 if time_ms is None else finder.address_at(time_ms)
         if start is None:
             return
-        if self._is_compacted_alone(finder):
+        if self._has_only_compaction_log(finder):
             yield from self._compacted(finder)
             return
         for file, position, message in LogWalk(finder.log, self.note).records(start):
             yield MessageMatch(message, file.path, position, BY_WALK)
 
-    def _is_compacted_alone(self, finder: StoreFinder) -> bool:
+    def _has_only_compaction_log(self, finder: StoreFinder) -> bool:
         """Whether there are compaction logs but no commit log; prints a note if so."""
-        root = self._place.root
+        root = self._store.root
         if finder.log.files or root is None or not list_queues(root, StoreFolder.COMPACTION_LOG):
             return False
-        self._say("the store has no commit log; Lastwrite reads the compaction logs")
+        self._note("the store has no commit log; Lastwrite reads the compaction logs")
         return True
 
     def _queues(self, finder: StoreFinder) -> Iterator[MessageMatch]:
         for name in self._names(finder):
-            first = self._wanted.offset or 0
-            if self._wanted.time_ms is not None:
-                at = finder.offset_at(name, self._wanted.time_ms)
+            first = self._request.offset or 0
+            if self._request.time_ms is not None:
+                at = finder.offset_at(name, self._request.time_ms)
                 if at is None:
                     continue
                 first = at
             rows = finder.queue(name, first)
             head = next(rows, None)
-            if self._wanted.time_ms is None:
+            if self._request.time_ms is None:
                 end = None if head is None else head.message.queue_offset
                 yield from self._older(finder, name, first, end)
             if head is not None:
@@ -306,7 +308,7 @@ class _StoreDump:
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[MessageMatch]:
         """Messages from offset ``first`` on that are only in the queue's compaction log."""
-        root = self._place.root
+        root = self._store.root
         if (end is not None and end <= first) or root is None:
             return
         if name not in list_queues(root, StoreFolder.COMPACTION_LOG):
@@ -317,7 +319,7 @@ class _StoreDump:
                 return
             if not any_found:
                 upto = "" if end is None else f" up to offset {end}"
-                self._say(
+                self._note(
                     f"the commit log no longer has the messages of {name}{upto}; Lastwrite "
                     "reads them from the compaction log"
                 )
@@ -329,14 +331,14 @@ class _StoreDump:
             return [TopicPartition(self._topic, self._queue)]
         found = set(finder.queues(self._topic, self._queue))
         topics = {name.topic for name in found}
-        for topic in topics_or_none(self._place.root, self.note).values():
+        for topic in topics_or_none(self._store.root, self.note).values():
             if topic.name in topics:
                 count = min(max(topic.read_queues, topic.write_queues), MOST_QUEUES)
                 queues = range(count) if self._queue is None else [self._queue]
                 found |= {TopicPartition(topic.name, n) for n in queues if 0 <= n < count}
         if not found:
-            if self._place.root is not None:
-                self._say(
+            if self._store.root is not None:
+                self._note(
                     "no matching queue has a folder; the index was rebuilt in memory from the "
                     "commit log"
                 )
@@ -344,7 +346,7 @@ class _StoreDump:
         return sorted(found)
 
     def _compacted(self, finder: StoreFinder) -> Iterator[MessageMatch]:
-        wanted, place = self._wanted, self._place
+        wanted, place = self._request, self._store
         if (wanted.commit_log_offset, wanted.message_id, wanted.time_ms) != (None, None, None):
             raise InvalidConfig(
                 "a compaction log can be searched only by queue offset or key, because its "
@@ -360,18 +362,18 @@ class _StoreDump:
             return
         root = place.root or place.path
         only = None if place.file is None else place.path
-        for name in filter(self._is_wanted, list_queues(root, StoreFolder.COMPACTION_LOG)):
+        for name in filter(self._is_requested, list_queues(root, StoreFolder.COMPACTION_LOG)):
             for found in finder.compacted(name, wanted.offset or 0, only):
                 if key is None or has_key(found.message, key, wanted.key is None):
                     yield found
 
-    def _is_wanted(self, name: TopicPartition) -> bool:
+    def _is_requested(self, name: TopicPartition) -> bool:
         return self._topic in (None, name.topic) and self._queue in (None, name.partition)
 
     # ------------------------------------------------------------------ indexes
 
     def _index(self) -> Iterator[Row]:
-        place = self._place
+        place = self._store
         for problem in () if place.root is None else layouts.unsupported(place.root):
             self.note(problem)
         if place.root is None:
@@ -386,11 +388,11 @@ class _StoreDump:
         parts = [place.part] if place.part in _INDEX_PARTS else list(_INDEX_PARTS)
         if (
             place.part in (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG)
-            or self._wanted.compacted
+            or self._request.compacted
         ):
             parts = [StoreFolder.COMPACTION_INDEX]
         for part in parts if place.part is not StoreFolder.INDEX else ():
-            for name in filter(self._is_wanted, list_queues(place.root, part)):
+            for name in filter(self._is_requested, list_queues(place.root, part)):
                 is_paired = part is StoreFolder.COMPACTION_INDEX
                 log = (
                     read_pairs(place.root, name).indexes
@@ -401,7 +403,7 @@ class _StoreDump:
         if (
             place.part in (None, StoreFolder.INDEX)
             and self._topic is None
-            and not self._wanted.compacted
+            and not self._request.compacted
         ):
             yield from self._index_log(read_index_files(place.root), StoreFolder.INDEX, None)
 
@@ -417,10 +419,10 @@ class _StoreDump:
     def _entry_rows(
         self, file: MappedFile, part: StoreFolder, name: TopicPartition | None
     ) -> Iterator[Row]:
-        first = self._wanted.offset or 0
+        first = self._request.offset or 0
         if part is StoreFolder.INDEX:
             return key_rows(file)
-        data = read_whole(file, INDEX_LIMIT_BYTES)
+        data = read_file(file, INDEX_LIMIT_BYTES)
         if part is StoreFolder.CONSUME_QUEUE:
             return consume_queue_rows(data, name, file.path, file.start, first)
         if part is StoreFolder.EXTENSION:
@@ -453,7 +455,7 @@ class _StoreDump:
 
     def _config(self) -> Iterator[Row]:
         for name in (names.TOPICS, names.CONSUMER_OFFSETS, names.LIGHT_OFFSETS):
-            path = os.path.join(self._place.path, name)
+            path = os.path.join(self._store.path, name)
             if os.path.isfile(path):
                 yield from self._file_rows(find_place(path))
 

@@ -50,7 +50,7 @@ from lastwrite.rocketmq.store.reading import (
     read_files,
     read_one_file,
 )
-from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.inline import Inline, choose_spark
 from lastwrite.spark.use import runner_for
 from lastwrite.spark.worker_check import check_workers
 from lastwrite.storage import files
@@ -143,7 +143,7 @@ def export(  # one parameter for each option of the command line
         *missing_files(None if is_file else root, log, ", ".join(dict.fromkeys(folders)) or path),
         *([] if root is None else layouts.unsupported(root)),
     ]
-    where = place_of(spark, log.size_bytes, SPARK_FROM_BYTES)
+    where = choose_spark(spark, log.size_bytes, SPARK_FROM_BYTES)
     tell = progress or NoProgress()
     with (
         new_folder(to) as folder,
@@ -166,7 +166,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
     """The commit log at ``path``. Raises like ``export``."""
     place = find_place(path)
     if place.root is not None:
-        lock.reject_if_held(place.root)
+        lock.reject_if_locked(place.root)
     if place.file is RocketmqFileKind.COMMIT_LOG:
         return up_to_dispatched(place.root, lambda: read_one_file(path))
     if place.file is None and place.part is StoreFolder.COMMIT_LOG:

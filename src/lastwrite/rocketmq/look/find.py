@@ -50,11 +50,11 @@ from lastwrite.rocketmq.store.reading import (
     commit_log_folders,
     list_queues,
     log_of_one,
-    map_whole,
+    map_file,
     read_commit_log,
+    read_file,
     read_index_files,
     read_queue,
-    read_whole,
 )
 from lastwrite.rocketmq.store.topics import topics_or_none
 from lastwrite.storage.problems import damaged
@@ -143,8 +143,8 @@ class StoreFinder:
     ) -> None:
         self._root = root
         self._note = note
-        self._said: set[str] = set()
-        self._tell = say
+        self._printed: set[str] = set()
+        self._print = say
         is_whole = log is None
         if log is None:
             log = up_to_dispatched(
@@ -162,11 +162,11 @@ class StoreFinder:
     def close(self) -> None:
         self._reader.close()
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a text if it was not printed before."""
-        if text not in self._said:
-            self._said.add(text)
-            self._tell(text)
+        if text not in self._printed:
+            self._printed.add(text)
+            self._print(text)
 
     # ------------------------------------------------------------------ addresses
 
@@ -203,7 +203,7 @@ class StoreFinder:
         """The record that begins at ``address``, else the record that contains that byte."""
         file = self.log.find(address)
         if file is None:
-            self.say(
+            self.note(
                 f"no file of {self.place} contains physical offset {address}: {self._bounds()}"
             )
             return
@@ -214,14 +214,14 @@ class StoreFinder:
             pass
         for _, position, message in self._walk().records(file.start, file.end):
             if file.start + position <= address < file.start + position + message.size:
-                self.say(
+                self.note(
                     f"no record begins at physical offset {address}: it is byte "
                     f"{address - file.start - position} of the record at physical offset "
                     f"{file.start + position}"
                 )
                 yield MessageMatch(message, file.path, position, BY_SCAN)
                 return
-        self.say(f"{file.path}: no record at physical offset {address}")
+        self.note(f"{file.path}: no record at physical offset {address}")
 
     def by_message_id(self, text: str, topic: str | None) -> Iterator[MessageMatch]:
         """The record with the offset message id ``text``, else the records with this unique key.
@@ -239,29 +239,29 @@ class StoreFinder:
             try:
                 message = self.read(address)
             except LogError as error:
-                self.say(
+                self.note(
                     f"message id {text} contains physical offset {address}, but {error.problem}"
                 )
             else:
                 if message.store_host != host:
-                    self.say(
+                    self.note(
                         f"message id {text} names the store host {host}, but the record was "
                         f"stored by {message.store_host}"
                     )
                 yield self.found(message, address, BY_ADDRESS)
                 return
-        before = len(self._said)
+        before = len(self._printed)
         by_key = self.by_key(text, topic, is_unique=True)
         first = next(by_key, None)
         if first is not None:
-            self.say(
+            self.note(
                 f"no message at the physical offset in {text}; Lastwrite searched for it as a "
                 "unique key"
             )
             yield first
             yield from by_key
-        elif len(self._said) == before:
-            self.say(f"no message has the message id or unique key {text}")
+        elif len(self._printed) == before:
+            self.note(f"no message has the message id or unique key {text}")
 
     def _bounds(self) -> str:
         if not self.log.files:
@@ -308,7 +308,7 @@ class StoreFinder:
         any_unit = False
         for unit in self._units(name, first):
             if self._is_expired(unit) and reached == self.log.start:  # no record was found yet
-                self.say(
+                self.note(
                     f"the consume queue of {name} begins with messages that the commit log no "
                     f"longer has; the commit log begins at physical offset {self.log.start}"
                 )
@@ -317,7 +317,7 @@ class StoreFinder:
             try:
                 message = self._believed(unit, name, next_offset)
             except _Contradiction as wrong:
-                self.say(
+                self.note(
                     f"{unit.file}, byte {unit.position}: the unit of queue offset {unit.offset} "
                     f"is wrong ({wrong}): the index of {name} was rebuilt in memory from the "
                     "commit log"
@@ -328,7 +328,7 @@ class StoreFinder:
                 return
             if unit.offset > next_offset:
                 for found in self._scan(name, next_offset, reached, unit.address):
-                    self.say(
+                    self.note(
                         f"the {unit.found_by} of {name} has no unit for queue offset "
                         f"{found.message.queue_offset}; the message was found in the commit log"
                     )
@@ -347,7 +347,7 @@ class StoreFinder:
         if head is None:
             return
         if self._root is not None:
-            self.say(
+            self.note(
                 f"the consume queue of {name} ends before queue offset "
                 f"{head.message.queue_offset}; later messages were found in the commit log"
                 if any_unit
@@ -412,7 +412,7 @@ class StoreFinder:
             for problem in log.problems:
                 self._note(problem)
             for gap in log.gaps:  # the commit log has the messages
-                self.say(str(gap))
+                self.note(str(gap))
             for file in log.files:
                 if part is StoreFolder.CONSUME_QUEUE and file.end <= first * size:
                     continue
@@ -508,14 +508,14 @@ class StoreFinder:
             if other.message.physical_offset not in addresses
         ]
         if rest:
-            self.say(
+            self.note(
                 "the index files do not cover the whole commit log; Lastwrite searched the "
                 "rest of the commit log"
             )
         elif not found:
             rest = list(self._scan_key(key, topic, is_unique))
             if rest:
-                self.say(
+                self.note(
                     f"no index file has the key {key!r}; the index was rebuilt in memory from the "
                     "commit log"
                 )
@@ -541,7 +541,7 @@ class StoreFinder:
             self._note(problem)
         if not files.files:
             if self._root is not None:
-                self.say(
+                self.note(
                     "the store has no index file; the index was rebuilt in memory from the "
                     "commit log"
                 )
@@ -557,7 +557,7 @@ class StoreFinder:
         reached = 0
         for file in files.files:
             try:
-                index = IndexFile.of(map_whole(file))
+                index = IndexFile.of(map_file(file))
                 for topic_ in sorted(topics):
                     for part in parts:
                         for address in index.addresses(topic_, part):
@@ -570,7 +570,7 @@ class StoreFinder:
                                 found.add(address)
             except (LogError, _Contradiction) as error:
                 said = error.problem if isinstance(error, LogError) else str(error)
-                self.say(
+                self.note(
                     f"{file.path} is wrong ({said}); the index was rebuilt in memory from the "
                     "commit log"
                 )
@@ -657,7 +657,7 @@ class StoreFinder:
         try:
             return self._search_time(name, time_ms)
         except _Contradiction as wrong:
-            self.say(
+            self.note(
                 f"the consume queue of {name} cannot be searched by time ({wrong}); its index "
                 "was rebuilt in memory from the commit log"
             )
@@ -763,7 +763,7 @@ class StoreFinder:
                         check_marks(known)
                     if isinstance(wrong, LogError):
                         raise
-                    self.say(
+                    self.note(
                         f"{pair.path if pair else file.path}: {wrong}; the index of {base} of "
                         f"{name} was rebuilt in memory from the compaction log"
                     )
@@ -837,6 +837,6 @@ def _messages(message: RocketmqMessage) -> int:
 
 def _valid_units(file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
     """The units of an index file, and the number of valid units."""
-    data = read_whole(file, INDEX_LIMIT_BYTES)
+    data = read_file(file, INDEX_LIMIT_BYTES)
     table = units.queue_units(data, is_batch=part is not StoreFolder.CONSUME_QUEUE)
     return table, units.valid_count(table)

@@ -28,8 +28,8 @@ from lastwrite.rocketmq.store.reading import (
     MappedLog,
     RocketmqFileKind,
     StoreFolder,
-    map_whole,
-    read_whole,
+    map_file,
+    read_file,
 )
 from lastwrite.storage.problems import damaged, recovered
 
@@ -69,7 +69,7 @@ class QueueProof:
 
     def _read_batches(self) -> units.Units:
         parts = [
-            units.batch_units(read_whole(file, INDEX_LIMIT_BYTES)) for file in self._files.files
+            units.batch_units(read_file(file, INDEX_LIMIT_BYTES)) for file in self._files.files
         ]
         valid = [part[: units.valid_count(part)] for part in parts]
         return np.concatenate(valid) if valid else np.empty(0, units.BATCH_DTYPE)
@@ -121,7 +121,7 @@ class QueueProof:
     def _read_light(self) -> tuple[units.Units, Int64Array]:
         parts, numbers = [], []
         for file in self._files.files:
-            table = units.consume_queue_units(read_whole(file, INDEX_LIMIT_BYTES))
+            table = units.consume_queue_units(read_file(file, INDEX_LIMIT_BYTES))
             table = table[: units.valid_count(table)]
             first = file.start // units.CONSUME_QUEUE_UNIT.size
             real = np.flatnonzero(table["size"] != units.FILLER_SIZE)
@@ -247,7 +247,7 @@ class KeyProof:
         self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
         for file in files.files:
             try:
-                index = IndexFile.of(map_whole(file))
+                index = IndexFile.of(map_file(file))
             except LogError:
                 continue  # the problem is noted where the file is counted
             if index.header.count > 1:
@@ -318,11 +318,11 @@ class KeyProof:
         self._untimely += int(strange.sum())
         if self._time is None and strange.any():
             n = int(np.argmax(strange))
-            said = (
+            text = (
                 f"entry {low + n + 1} has {int(some['seconds'][n])} seconds instead of "
                 f"{int(wanted[n])}"
             )
-            self._time = file.path, index.entry_at(low + n + 1), said
+            self._time = file.path, index.entry_at(low + n + 1), text
         for place, at, told in (
             (0, 0, header.first_store_time_ms),
             (last, 8, header.last_store_time_ms),
@@ -332,11 +332,11 @@ class KeyProof:
                 continue  # a broker writes the header some time after the entry
             if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
                 which = "first" if not at else "last"
-                said = (
+                text = (
                     f"the header's {which} time is {told}, but the {which} entry's message has "
                     f"{int(stored[n])}"
                 )
-                self._headers.append((file.path, at, said))
+                self._headers.append((file.path, at, text))
 
     @staticmethod
     def _keys(chunk: RecordWindow, first: int, tags: bool) -> Int64Array:
@@ -395,7 +395,7 @@ class PairProof:
         self.file = FileOfLog(file="", kind=RocketmqFileKind.COMPACTION_INDEX, bytes=0)
         self._units: units.Units | None = None
         if pair is not None:
-            entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
+            entries = units.batch_units(read_file(pair, INDEX_LIMIT_BYTES))
             count = units.valid_count(entries)
             self._units = entries[:count]
             self.file = FileOfLog(
@@ -450,19 +450,19 @@ class PairProof:
             self._is_noted = True
             n = int(np.argmax(strange))
             codes = f"{int(mine['tags_code'][n])} instead of {int(table['tags_code'][n])}"
-            said = f"the unit of queue offset {int(mine['base'][n])} has a wrong tags code: {codes}"
+            text = f"the unit of queue offset {int(mine['base'][n])} has a wrong tags code: {codes}"
             at = (self._next + n) * units.BATCH_UNIT.size
-            self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
+            self._note(damaged(text, self.file.file, at, names.RESTORE_QUEUE))
         if wrong.any() and not self._is_noted:
             self._is_noted = True
             n = int(np.argmax(wrong))
-            said = (
+            text = (
                 f"the unit of queue offset {int(mine['base'][n])} points to "
                 f"{int(mine['physical_offset'][n])}, but the record of queue offset "
                 f"{int(table['queue_offset'][n])} is at {int(addresses[n])}"
             )
             at = (self._next + n) * units.BATCH_UNIT.size
-            self._note(damaged(said, self.file.file, at, names.RESTORE_QUEUE))
+            self._note(damaged(text, self.file.file, at, names.RESTORE_QUEUE))
         self._next += rows
         elsewhere = table["physical_offset"][:rows] != addresses
         if elsewhere.any():
@@ -471,8 +471,8 @@ class PairProof:
                 "nothing to do: brokers serve these records, and the broker's next compaction "
                 "corrects the addresses"
             )
-            said = "records contain another address than their own"
-            self._note(recovered(said, self._log.path, position, remedy))
+            text = "records contain another address than their own"
+            self._note(recovered(text, self._log.path, position, remedy))
         return np.arange(rows, dtype=np.int64)
 
     def end(self) -> None:
@@ -503,11 +503,11 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
         wrong &= slots < index.header.count
     if wrong.any():
         n = int(np.argmax(wrong))
-        said = (
+        text = (
             f"slot {n} points to entry {int(slots[n])}, but the newest entry of the slot is "
             f"{int(newest[n])}"
         )
-        return INDEX_HEADER.size + 4 * n, said
+        return INDEX_HEADER.size + 4 * n, text
     used, counted = int(np.count_nonzero(newest)), index.header.used_slots
     if not used <= counted <= len(entries) + is_growing:  # old brokers count a slot for each entry
         return 32, f"the header counts {counted} used slots, but {used} are used"

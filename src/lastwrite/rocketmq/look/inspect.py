@@ -60,17 +60,17 @@ from lastwrite.rocketmq.store.reading import (
     list_queues,
     log_folder,
     log_of_one,
-    map_whole,
+    map_file,
     queue_folder,
+    read_file,
     read_files,
     read_index_files,
     read_one_file,
     read_queue,
-    read_whole,
 )
-from lastwrite.rocketmq.store.topics import known_queues, topics_or_none
+from lastwrite.rocketmq.store.topics import all_queues, topics_or_none
 from lastwrite.rocketmq.system import ROCKETMQ
-from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
+from lastwrite.storage.choice import Topics, choose, is_selected, topic_of
 from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.storage.reading import TRIES, one_try, read_small
 
@@ -127,7 +127,7 @@ def inspect_store(
     place = find_place(path)
     ROCKETMQ.check_config(config or {})
     if place.root is not None:
-        lock.reject_if_held(place.root)
+        lock.reject_if_locked(place.root)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     asked = topic, queue, progress or NoProgress(), dict(config or {}), include_active
     report = _inspected(path, place, now, lambda report: _StoreInspection(place, report, *asked))
@@ -220,7 +220,7 @@ class _StoreInspection:
             self._file(place)
         elif place.part in (None, *_QUEUE_INDEXES):
             if place.root is not None and not (self.topic is None and self.queue is None):
-                self._check_asked(place.root)
+                self._check_requested(place.root)
             self._store()
         elif place.part is StoreFolder.COMMIT_LOG:
             log = self._up_to_dispatched(lambda: read_files(place.path, is_copy=place.root is None))
@@ -290,17 +290,17 @@ class _StoreInspection:
             self._note(live_files.open_store(self.place.root, log.bound))
         return log
 
-    def _is_wanted(self, name: TopicPartition) -> bool:
-        return is_asked(self.topic, topic_of(name)) and self.queue in (None, name.partition)
+    def _is_requested(self, name: TopicPartition) -> bool:
+        return is_selected(self.topic, topic_of(name)) and self.queue in (None, name.partition)
 
-    def _check_asked(self, root: str) -> None:
+    def _check_requested(self, root: str) -> None:
         """Check that the requested topic and queue exist, before a commit log is read.
 
         Raises:
             NotALog: they are neither in the store's queues nor in the broker's settings.
         """
         self.topics = topics_or_none(root, self._note)
-        known = known_queues(root, self.topics)
+        known = all_queues(root, self.topics)
         if known:
             there = [(name, "") for name in known]
             choose(there, self.topic, self.queue, self.place.path, unit="queue")
@@ -393,7 +393,7 @@ class _StoreInspection:
         for name, rows in chunk.by_queue():
             counted = count_messages(chunk, rows)
             total.add(counted)
-            if self._is_wanted(name):
+            if self._is_requested(name):
                 mine = self._of(name).contents
                 mine.add(counted)
                 # A rolled back message has no queue offset.
@@ -432,7 +432,7 @@ class _StoreInspection:
             self.topics = topics_or_none(self.place.root, self._note)
         batched = {name for name, topic in self.topics.items() if topic.has_batch_queues}
         for name, rows, offsets in chunk.by_light_queue(batched):
-            if not self._is_wanted(name):
+            if not self._is_requested(name):
                 continue
             if name in proofs:
                 table = chunk.table[rows]
@@ -461,7 +461,7 @@ class _StoreInspection:
         for part, attribute in _QUEUE_INDEXES.items():
             if self.place.part not in (None, part):
                 continue
-            for name in filter(self._is_wanted, list_queues(root, part)):
+            for name in filter(self._is_requested, list_queues(root, part)):
                 files = read_queue(root, part, name)
                 note = partial(self._note, name=name)
                 self._note_all(files, name)
@@ -514,7 +514,7 @@ class _StoreInspection:
                 self._note(problem_of(error, path, remedy=POSITIONS_REMEDY))
         logs = list_queues(root, StoreFolder.COMPACTION_LOG)
         found = {*logs, *list_queues(root, StoreFolder.COMPACTION_INDEX)}
-        for name in sorted(filter(self._is_wanted, found)):
+        for name in sorted(filter(self._is_requested, found)):
             position = positions.get(sides.position_name(name.topic, name.partition))
             self._of(name).compaction = self._compaction(root, name, position)
 
@@ -597,7 +597,7 @@ class _StoreInspection:
         one = _counted(file, RocketmqFileKind.INDEX)
         one.entries = None
         try:
-            index = IndexFile.of(map_whole(file))
+            index = IndexFile.of(map_file(file))
         except LogError as error:
             self._note(problem_of(error, file.path, remedy=INDEX_ANEW))
             return one
@@ -699,7 +699,7 @@ def _count_units_of(
     file: MappedFile, one: FileOfLog, part: StoreFolder, found: IndexOfQueue, log: MappedLog
 ) -> None:
     """Count the units of one file. Units whose address is below ``log`` are expired."""
-    data = read_whole(file, INDEX_LIMIT_BYTES)
+    data = read_file(file, INDEX_LIMIT_BYTES)
     if part is StoreFolder.EXTENSION:
         at = count = 0
         while (unit := units.decode_extension(data, at, len(data))) is not None:

@@ -103,7 +103,7 @@ class RocketmqProof(LogProof):
     ) -> StoreVerification | None:
         place = find_place(question.path)
         if place.root is not None:
-            lock.reject_if_held(place.root)
+            lock.reject_if_locked(place.root)
         store = StoreVerification(path=place.root or question.path)
         store.checked = VerifyReport(partitions=found).checked  # results for the compaction logs
         if place.part not in _COMPACTION:
@@ -196,9 +196,9 @@ def _note(found: PartitionVerification | StoreVerification, problem: Problem) ->
         return
     found.problems.append(problem)
     if problem.kind is ProblemKind.DAMAGED:
-        found.worsen(VerifyStatus.DAMAGED, str(problem))
+        found.raise_status(VerifyStatus.DAMAGED, str(problem))
     elif problem.kind is ProblemKind.UNSUPPORTED:
-        found.worsen(VerifyStatus.UNSUPPORTED, str(problem))
+        found.raise_status(VerifyStatus.UNSUPPORTED, str(problem))
 
 
 PROOF = RocketmqProof()

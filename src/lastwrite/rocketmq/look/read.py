@@ -19,7 +19,7 @@ from lastwrite.reports.table import Row
 from lastwrite.rocketmq.format.names import RESTORE_QUEUE
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.look.rows import message_rows
-from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, PullResult, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, PullResult, PullStatus, answer, count_pulled
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
 from lastwrite.rocketmq.store.place import find_place
@@ -46,7 +46,7 @@ class QueueReading(Iterator[Row]):
         self._one_pull = one_pull
         self._found = 0
         self._problem: CorruptLog | None = None
-        self.offset = self.next_offset = self._asked = offset
+        self.offset = self.next_offset = self._requested = offset
         self.min_offset = self.max_offset = 0
         self.status: PullStatus | None = None
         self._rows = self._read()
@@ -58,7 +58,7 @@ class QueueReading(Iterator[Row]):
     @property
     def code(self) -> int | None:
         """The response code of the last answer. None before the last message was read."""
-        return None if self.status is None else self.status.code(self._asked)
+        return None if self.status is None else self.status.code(self._requested)
 
     def __next__(self) -> Row:
         row = next(self._rows)
@@ -105,17 +105,17 @@ class QueueReading(Iterator[Row]):
         return self._limit is not None and self._found >= self._limit
 
     def _answer(self, offset: int) -> PullResult:
-        self._asked = offset
+        self._requested = offset
         files = self._queue.ranges if self._exists else None
         said = answer(offset, files)
         self.min_offset, self.max_offset = said.min_offset, said.max_offset
         return said
 
-    def _messages(self, said: PullResult) -> Iterator[Row]:
+    def _messages(self, result: PullResult) -> Iterator[Row]:
         """The messages of one answer, or all messages up to the end of its file."""
-        assert said.file is not None
-        end = self._end_of(said.file) if self._one_pull else None
-        for block in self._queue.blocks_of(said.file, self.next_offset, check_crc=False):
+        assert result.file is not None
+        end = self._end_of(result.file) if self._one_pull else None
+        for block in self._queue.blocks_of(result.file, self.next_offset, check_crc=False):
             for number in range(len(block.table)):
                 offset = int(block.table["queue_offset"][number])
                 if self._found_all:
@@ -125,7 +125,7 @@ class QueueReading(Iterator[Row]):
                     return
                 yield from self._rows_of(block, number)
                 self.next_offset = offset + 1
-        held = self._queue.range_of(said.file)  # a wrong index was rebuilt meanwhile
+        held = self._queue.range_of(result.file)  # a wrong index was rebuilt meanwhile
         if held is not None:  # damaged messages at the end were skipped
             self.next_offset = max(self.next_offset, held.last + 1)
 
@@ -134,7 +134,7 @@ class QueueReading(Iterator[Row]):
         entries = self._queue.entries(file)
         at = int(np.searchsorted(entries.lasts, self.next_offset))
         most = MAX_MESSAGES if self._limit is None else min(self._limit, MAX_MESSAGES)
-        count = taken(entries.sizes[at : at + most].tolist(), most)
+        count = count_pulled(entries.sizes[at : at + most].tolist(), most)
         return int(entries.lasts[at + count - 1]) + 1 if count else self.next_offset
 
     def _rows_of(self, block: RecordBlock, number: int) -> Iterator[Row]:
@@ -165,7 +165,7 @@ def read_queue(
     if offset < 0:
         raise InvalidConfig(f"{offset} is not a queue offset", remedy="give an offset of 0 or more")
     root, name = queue_at(path, topic, queue)
-    lock.reject_if_held(root, [name])
+    lock.reject_if_locked(root, [name])
     compacted = CompactedQueue(root, name)
     exists = compacted.exists or is_due(root, name)
     return QueueReading(compacted, exists, offset, limit, one_pull)

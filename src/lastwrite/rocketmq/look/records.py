@@ -33,7 +33,7 @@ from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, RocketmqMessage
 from lastwrite.rocketmq.look.walk import LogWalk, RecordWindow
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store.queues import index_path, name_of_file
-from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
+from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_file
 from lastwrite.storage.objects.address import use
 from lastwrite.storage.problems import damaged, problem_of, recovered
 from lastwrite.verification.contents import RowSink
@@ -113,7 +113,7 @@ class CompactionRecordReader:
             message = chunk.message(row)
             proof.check(message, position)
             flags = self._flags(message, position, proof)
-            if self._sink.is_wanted:
+            if self._sink.is_seeded:
                 data = chunk.bytes_at(int(chunk.table["position"][row]), message.size)
                 packed += self._row(message, data, flags)
         if packed:
@@ -196,7 +196,7 @@ class _PieceProof:
 
         Returns the number of the first unit, the units, and whether they are the last in the file.
         """
-        entries = units.batch_units(map_whole(MappedFile(self._index, 0, 0, 0)))
+        entries = units.batch_units(map_file(MappedFile(self._index, 0, 0, 0)))
         count = units.valid_count(entries)
         addresses = entries["physical_offset"][:count].astype(np.int64) - self._start
         first, end = np.searchsorted(addresses, [self.piece.start, self.piece.end]).tolist()

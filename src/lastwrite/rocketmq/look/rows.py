@@ -17,7 +17,7 @@ from lastwrite.rocketmq.format import properties as properties_
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.record import RocketmqMessage
 from lastwrite.rocketmq.store.place import StorePlace
-from lastwrite.rocketmq.store.reading import MappedFile, RocketmqFileKind, map_whole
+from lastwrite.rocketmq.store.reading import MappedFile, RocketmqFileKind, map_file
 from lastwrite.storage.reading import read_small
 
 _ENTRIES_AT_ONCE = 1 << 14
@@ -114,7 +114,7 @@ def message_row(
         "message_id": message_id,
         "transaction": TRANSACTIONS.get(message.sys_flag & record.TRANSACTION_MASK),
         "batch_index": batch_index,
-        "properties_raw": None if _is_told_whole(message) else base64_of(message.properties_bytes),
+        "properties_raw": None if _is_complete(message) else base64_of(message.properties_bytes),
         "found_by": found_by,
         "problem": problem,
     }
@@ -134,7 +134,7 @@ def _compression(message: RocketmqMessage) -> str:
         return f"unknown ({(message.sys_flag & record.COMPRESSION_MASK) >> 8})"
 
 
-def _is_told_whole(message: RocketmqMessage) -> bool:
+def _is_complete(message: RocketmqMessage) -> bool:
     """Whether the parsed properties have all information: no repeated name, no invalid UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
@@ -232,7 +232,7 @@ def key_rows(file: MappedFile) -> Iterator[Row]:
     Raises:
         CorruptLog: the file is not an index file.
     """
-    index = IndexFile.of(map_whole(file))
+    index = IndexFile.of(map_file(file))
     header = index.header
     entries = index.entries()
     for begin in range(0, len(entries), _ENTRIES_AT_ONCE):

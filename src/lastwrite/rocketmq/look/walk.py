@@ -273,7 +273,7 @@ class LogWalk:
                 is_filled = file.size_bytes - position < 8  # no further record fits
                 if code == kernels.NEED_MORE and is_filled and self._is_compaction:
                     break
-                found = self._past(file, reader, position, int(code), int(wanted))
+                found = self._skip_damage(file, reader, position, int(code), int(wanted))
                 if found is None:
                     self._advance(file.size_bytes - position)
                     return
@@ -281,15 +281,15 @@ class LogWalk:
                 position = found
         self.endings[file.path] = Ending(min(position, file.size_bytes), False)
 
-    def _grow(self, wanted: int) -> bool:
-        if wanted > RECORD_LIMIT_BYTES:
+    def _grow(self, needed: int) -> bool:
+        if needed > RECORD_LIMIT_BYTES:
             return False
-        if wanted > len(self._buffer):
-            self._buffer = np.empty(int(wanted), dtype=np.uint8)
+        if needed > len(self._buffer):
+            self._buffer = np.empty(int(needed), dtype=np.uint8)
         return True
 
-    def _past(
-        self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
+    def _skip_damage(
+        self, file: MappedFile, reader: SegmentReader, position: int, code: int, needed: int
     ) -> int | None:
         """Report damage, and return the position of the next record.
 
@@ -299,8 +299,8 @@ class LogWalk:
         is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
-            if wanted != room:
-                wrong = f"a blank record has a size of {wanted} bytes, but the file has {room} left"
+            if needed != room:
+                wrong = f"a blank record has a size of {needed} bytes, but the file has {room} left"
                 self._note(damaged(wrong, file.path, position, self._remedy))
             return None
         if code == kernels.END and is_last:
@@ -314,7 +314,7 @@ class LogWalk:
             else kernels.CODES[code]
         )
         if code == kernels.NEED_MORE:
-            wrong = f"the record needs {wanted} bytes, but the file has {room} left"
+            wrong = f"the record needs {needed} bytes, but the file has {room} left"
         if after is not None:
             wrong = (
                 f"{wrong}; the {after - position} bytes before the next undamaged record are lost"

@@ -147,12 +147,12 @@ class RocketmqClient:
 
     def find_route(self, topic: str) -> Route | None:
         """The current brokers and queues of a topic. Returns None if the topic does not exist."""
-        return self._patiently(lambda: self._find_route(topic))
+        return self._with_retries(lambda: self._find_route(topic))
 
     def _find_route(self, topic: str) -> Route | None:
         doing = f"requesting the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
-        answer = self._ask_name_server(RequestCode.ROUTE, fields, doing)
+        answer = self._request_name_server(RequestCode.ROUTE, fields, doing)
         if answer.code == _TOPIC_NOT_EXIST:
             return None
         route = self._decoded(answer, doing, lambda body: decode_route(topic, body))
@@ -183,7 +183,9 @@ class RocketmqClient:
             return decode_addresses(list(table.values()) if isinstance(table, dict) else [])
 
         doing = "requesting the brokers"
-        found = self._decoded(self._ask_name_server(RequestCode.CLUSTER, {}, doing), doing, decode)
+        found = self._decoded(
+            self._request_name_server(RequestCode.CLUSTER, {}, doing), doing, decode
+        )
         return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
     def topics(self) -> list[str]:
@@ -195,9 +197,9 @@ class RocketmqClient:
             return sorted(map(str, names)) if isinstance(names, list) else []
 
         doing = "requesting the topics"
-        return self._patiently(
+        return self._with_retries(
             lambda: self._decoded(
-                self._ask_name_server(RequestCode.TOPICS, {}, doing), doing, decode
+                self._request_name_server(RequestCode.TOPICS, {}, doing), doing, decode
             )
         )
 
@@ -208,12 +210,12 @@ class RocketmqClient:
 
         Returns None if the broker's release is before 5.0, which has no topic attributes.
         """
-        return self._patiently(lambda: self._topic_config(queue))
+        return self._with_retries(lambda: self._topic_config(queue))
 
     def _topic_config(self, queue: MessageQueue) -> TopicConfig | None:
         connection = self._reader(queue)
         doing = f"requesting the settings of {queue.topic}"
-        answer = connection.ask(RequestCode.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
+        answer = connection.request(RequestCode.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
         if answer.code == _NO_SUCH_REQUEST:
             return None
         if answer.code != 0:
@@ -264,7 +266,7 @@ class RocketmqClient:
         connection = self._reader(queue)
         doing = f"requesting the message at physical offset {address}"
         fields = {"offset": address, "topic": queue.topic}
-        answer = connection.ask(RequestCode.MESSAGE_AT, fields, doing=doing)
+        answer = connection.request(RequestCode.MESSAGE_AT, fields, doing=doing)
         if answer.code == _SYSTEM_ERROR:
             return None
         if answer.code != 0:
@@ -294,7 +296,7 @@ class RocketmqClient:
             "subVersion": 0,
             "expressionType": "TAG",
         }
-        answer = connection.ask(RequestCode.PULL, fields, doing=doing)
+        answer = connection.request(RequestCode.PULL, fields, doing=doing)
         try:
             status = PullCode(answer.code)
         except ValueError:
@@ -332,7 +334,7 @@ class RocketmqClient:
             RemoteFailed: the broker does not answer, or refuses an unauthorized client.
         """
         doing = f"requesting the settings of broker {broker}"
-        answer = self._patiently(
+        answer = self._with_retries(
             lambda: self._broker(broker).call(RequestCode.BROKER_CONFIG, {}, doing=doing)
         )
         lines = (line.partition("=") for line in answer.body.decode(errors="replace").splitlines())
@@ -463,7 +465,7 @@ class RocketmqClient:
             "m": request is RequestCode.SEND_BATCH,
             "n": queue.broker,
         }
-        answer = connection.ask(request, fields, body, doing)
+        answer = connection.request(request, fields, body, doing)
         if answer.code not in _SENT:
             raise refusal(connection.address, doing, answer)
         first = self._number(connection, answer, "queueOffset", doing)
@@ -480,13 +482,13 @@ class RocketmqClient:
         except CorruptLog as error:
             raise self._strange(address, doing, error) from error
 
-    def _ask_name_server(
+    def _request_name_server(
         self, request: RequestCode, fields: Mapping[str, object], doing: str
     ) -> Command:
         failures: list[RemoteFailed] = []
         for n, connection in enumerate(self._name_servers):
             try:
-                answer = connection.ask(request, fields, doing=doing)
+                answer = connection.request(request, fields, doing=doing)
             except RemoteFailed as error:
                 failures.append(error)
                 continue
@@ -495,10 +497,10 @@ class RocketmqClient:
             return answer
         raise failures[0]
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        return self._patience.until_answered(ask, self.forget)
+    def _with_retries(self, ask: Callable[[], T]) -> T:
+        return self._patience.until_answered(ask, self.close_connections)
 
-    def forget(self) -> None:
+    def close_connections(self) -> None:
         """Close all connections to brokers, and forget the routes."""
         for connection in self._brokers.values():
             connection.close()

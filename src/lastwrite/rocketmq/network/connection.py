@@ -43,7 +43,7 @@ class RocketmqConnection:
         self._received = bytearray()
         self._opaque = 0
 
-    def ask(
+    def request(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
         """Send a request and return the answer. ``doing`` describes the request in errors.
@@ -91,12 +91,12 @@ class RocketmqConnection:
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Like ``ask``, but raises if the request is refused.
+        """Like ``request``, but raises if the request is refused.
 
         Raises:
-            RemoteFailed: as in ``ask``, or the request is refused.
+            RemoteFailed: as in ``request``, or the request is refused.
         """
-        answer = self.ask(code, fields, body, doing)
+        answer = self.request(code, fields, body, doing)
         if answer.code != SUCCESS:
             raise refusal(self.address, doing or f"request {code}", answer)
         return answer
@@ -115,13 +115,15 @@ class RocketmqConnection:
 
     def _connected(self, deadline: float) -> socket.socket:
         if self._socket is None:
-            self._socket = socket.create_connection((self._host, self._port), _left(deadline))
+            self._socket = socket.create_connection(
+                (self._host, self._port), _seconds_left(deadline)
+            )
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._access.tls is not None:
                 self._socket = self._access.tls.wrap_socket(
                     self._socket, server_hostname=self._host
                 )
-        self._socket.settimeout(_left(deadline))
+        self._socket.settimeout(_seconds_left(deadline))
         return self._socket
 
     def _frame(self, deadline: float) -> bytearray:
@@ -172,7 +174,7 @@ def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     )
 
 
-def _left(deadline: float) -> float:
+def _seconds_left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

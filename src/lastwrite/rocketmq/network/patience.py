@@ -26,7 +26,7 @@ class Patience:
     def __init__(self, seconds: float = 0.0) -> None:
         self.stopped = Event()
         self._seconds = seconds
-        self._records_s, self._gave_up_s = 0.0, -1.0
+        self._records_s, self._failed_s = 0.0, -1.0
 
     @property
     def now_s(self) -> float:
@@ -34,7 +34,7 @@ class Patience:
 
         After a fetch has given up, the limit is two seconds at most until a message arrives.
         """
-        is_short = self._gave_up_s > self._records_s
+        is_short = self._failed_s > self._records_s
         return min(self._seconds, _SHORT_S) if is_short else self._seconds
 
     def note_records(self) -> None:
@@ -43,7 +43,7 @@ class Patience:
 
     def note_abandoned(self) -> None:
         """Record that a fetch has given up."""
-        self._gave_up_s = time.monotonic()
+        self._failed_s = time.monotonic()
 
     def until_answered(
         self, ask: Callable[[], T], forget: Callable[[], None], since_s: float | None = None

@@ -57,7 +57,7 @@ class Puller:
         # Messages per pull and units per request; lowered if connections break during an answer.
         self._pulls, self._most_units = PULL_COUNT, _UNITS
 
-    def patiently(self, ask: Callable[[], T]) -> T:
+    def with_retries(self, ask: Callable[[], T]) -> T:
         """Call ``ask`` until it is answered, and return its result.
 
         Raises:
@@ -65,7 +65,7 @@ class Puller:
         """
         begin_s = time.monotonic()
         try:
-            return self._patience.until_answered(ask, self._client.forget)
+            return self._patience.until_answered(ask, self._client.close_connections)
         except RequestRefused:
             raise
         except RemoteFailed as error:
@@ -81,12 +81,12 @@ class Puller:
         Raises:
             RemoteFailed: no answer, or a refusal.
         """
-        pulled = self.patiently(lambda: self._client.pull(self.queue, 0, 1))
+        pulled = self.with_retries(lambda: self._client.pull(self.queue, 0, 1))
         return pulled.min_offset, pulled.max_offset
 
     def commit_bounds(self) -> tuple[int, int]:
         """Like ``bounds``, for the ordinary consume queue, whose messages are in the commit log."""
-        return self.patiently(lambda: self._client.bounds(self.queue))
+        return self.with_retries(lambda: self._client.bounds(self.queue))
 
     def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
         """The queue's messages from offset ``first`` up to ``below``, which is excluded.
@@ -155,7 +155,7 @@ class Puller:
                 raise
 
         try:
-            return self._patience.until_answered(pull, self._client.forget, heard_s)
+            return self._patience.until_answered(pull, self._client.close_connections, heard_s)
         except RequestRefused:
             raise
         except RemoteFailed as error:
@@ -188,12 +188,12 @@ class Puller:
         ``ahead`` is the number of consecutive offsets that the caller will probably request.
         """
         if offset not in self._units:
-            first, units = self.patiently(lambda: self._units_from(offset, ahead))
+            first, units = self.with_retries(lambda: self._units_from(offset, ahead))
             self._units = {first + n: unit for n, unit in enumerate(units)}
         unit = self._units.get(offset)
         if unit is None or unit.address < 0 or unit.size < _SMALLEST_RECORD_BYTES:
             return None
-        data = self.patiently(lambda: self._client.record_at(self.queue, unit.address))
+        data = self.with_retries(lambda: self._client.record_at(self.queue, unit.address))
         if data is None:
             return None
         with suppress(LogError):

@@ -141,7 +141,7 @@ def _find_file(offset: int, files: ListedOffsets) -> int | None:
     return None
 
 
-def taken(
+def count_pulled(
     sizes: Sequence[int],
     max_messages: int = MAX_MESSAGES,
     max_bytes: int = LARGEST_MAX_BYTES,

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.ingest import IngestResult
-from lastwrite.archive.partition_store import WriteTransaction, place_at
+from lastwrite.archive.partition_store import WriteTransaction, partition_store_at
 from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import ROW_COLUMNS, ROW_SIZE, ByteArray, Int64Array
 from lastwrite.model.work import SegmentOutput
@@ -49,14 +49,14 @@ class QueueArchiveWriter:
     ) -> None:
         self._follows = follows
         self._folder = folder
-        self._place = place_at(folder)
-        self._seen = self._place.read()
+        self._store = partition_store_at(folder)
+        self._current = self._store.read()
         self.before = (
             ArchivedQueue()
-            if self._seen is None
-            else archived.contents_of(self._seen.manifest, folder)
+            if self._current is None
+            else archived.contents_of(self._current.manifest, folder)
         )
-        self.is_new = self._seen is None
+        self.is_new = self._current is None
         self._file_bytes = self.before.file_bytes or file_bytes
         self._now = structs.replace(
             self.before,
@@ -64,7 +64,7 @@ class QueueArchiveWriter:
             topic=topic or self.before.topic,
             source=source,
         )
-        self._begun: WriteTransaction | None = None
+        self._transaction: WriteTransaction | None = None
         self._file: ArchivedFile | None = None
         self._filled = self._since_commit = self._bytes = 0
         self._gap: tuple[int, int] | None = None
@@ -131,7 +131,7 @@ class QueueArchiveWriter:
         before, now = self.before, self._now
         is_new = self.is_new and end > 0  # no manifest is written for an empty new queue
         is_other = now.topic != before.topic and not self.is_new
-        if self._begun is not None or is_new or is_other or self._gap is not None:
+        if self._transaction is not None or is_new or is_other or self._gap is not None:
             self._commit()
         return self._fetched(is_new)
 
@@ -150,7 +150,7 @@ class QueueArchiveWriter:
             new = () if self._gap is None else (self._gap,)
             self._now = structs.replace(self._now, gaps=(*self.before.gaps, *new))
         try:
-            if self._begun is not None:
+            if self._transaction is not None:
                 self._commit()
         except BaseException:
             self.abandon()
@@ -167,7 +167,7 @@ class QueueArchiveWriter:
             segments=len(files),
             bytes=self._bytes,
             is_new=is_new,
-            gap=None if self._gap is None else archived.gap_words(*self._gap),
+            gap=None if self._gap is None else archived.describe_gap(*self._gap),
         )
 
     def abandon(self) -> None:
@@ -175,27 +175,27 @@ class QueueArchiveWriter:
         if self._file is not None:
             self._file.abandon()
             self._file = None
-        if self._begun is not None:
-            begun, self._begun = self._begun, None
-            self._place.abandon(begun)
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            self._store.abandon(transaction)
 
     def _open_file(self) -> ArchivedFile:
         if self._file is None:
-            if self._begun is None:
-                self._begun = self._begin()
-            prefix = self._begun.prefix
+            if self._transaction is None:
+                self._transaction = self._begin()
+            prefix = self._transaction.prefix
             self._file = ArchivedFile(self._folder, prefix, self._now.next_address)
         return self._file
 
     def _begin(self) -> WriteTransaction:
-        if self._follows and self._seen is not None:
-            return self._place.begin_after_others(self._seen)
-        return self._place.begin(self._seen)
+        if self._follows and self._current is not None:
+            return self._store.begin_after_others(self._current)
+        return self._store.begin(self._current)
 
     def _close_file(self) -> None:
         if self._file is None:
             return
-        assert self._begun is not None
+        assert self._transaction is not None
         result = SegmentOutput(0, 0, 0)
         self._file.finish(result, time.time_ns())
         self._file = None
@@ -204,13 +204,13 @@ class QueueArchiveWriter:
         self._bytes += self._filled
         self._since_commit += self._filled
         self._filled = 0
-        self._place.renew(self._begun)
+        self._store.renew(self._transaction)
 
     def _commit(self) -> None:
         self._close_file()
-        begun = self._begun or self._begin()
-        self._begun = None  # if the commit fails, its objects must still not be removed
+        transaction = self._transaction or self._begin()
+        self._transaction = None  # if the commit fails, its objects must still not be removed
         self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
-        manifest = archived.manifest_of(self._seen, self._now, self._folder)
-        self._seen = self._place.commit(begun, manifest)
+        manifest = archived.manifest_of(self._current, self._now, self._folder)
+        self._current = self._store.commit(transaction, manifest)
         self._since_commit = 0

@@ -32,7 +32,7 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.gaps import gap_at, words_of
+from lastwrite.archive.gaps import gap_at, gap_sentence
 from lastwrite.archive.layout import (
     first_partition_at,
     manifests_at,
@@ -212,12 +212,14 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 def gaps_of(queue: ArchivedQueue, folder: str) -> tuple[Problem, ...]:
     """A note for each gap that ends after the start of the log."""
-    return tuple(gap_at(folder, gap_words(*gap)) for gap in queue.gaps if gap[1] > queue.log_start)
+    return tuple(
+        gap_at(folder, describe_gap(*gap)) for gap in queue.gaps if gap[1] > queue.log_start
+    )
 
 
-def gap_words(first: int, end: int) -> str:
+def describe_gap(first: int, end: int) -> str:
     """A sentence that describes a gap."""
-    return words_of(f"messages of queue offsets {first} to {end - 1}")
+    return gap_sentence(f"messages of queue offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredFile, folder: str) -> Segment:
@@ -234,14 +236,14 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
     )
 
 
-def manifest_of(seen: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
+def manifest_of(current: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
     """The manifest for a queue with these contents.
 
     ``PartitionStore.commit`` sets the version fields.
     """
     log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
-    if seen is not None:
-        return structs.replace(seen.manifest, log=log, objects=objects)
+    if current is not None:
+        return structs.replace(current.manifest, log=log, objects=objects)
     name = name_of(folder)
     return Manifest(
         system=SYSTEM, topic=name.topic, partition=name.partition, objects=objects, log=log

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.model.columns import (
     ROW_BASE_OFFSET,
     ROW_MAX_TIMESTAMP,
@@ -47,7 +47,7 @@ class ArchivedFile:
         start: int,
         stores: StoreSettings | None = None,
     ) -> None:
-        self._place = None if folder is None else place_at(folder, stores)
+        self._place = None if folder is None else partition_store_at(folder, stores)
         self._folder = f"{round_folder}{uuid.uuid4().hex[:12]}/"
         self._address = f"{folder}/{self._folder}{file_name(start)}"
         self._key = f"{self._folder}{file_name(start)}"
@@ -90,7 +90,7 @@ class ArchivedFile:
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._base_offset < 0:
-            result.is_gone = True
+            result.is_deleted = True
             return
         result.base_offset = self._base_offset
         if self._writer is None or self._place is None:

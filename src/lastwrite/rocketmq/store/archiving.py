@@ -9,7 +9,7 @@ from contextlib import closing
 from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.archive.rounds import (
     ArchiveRounds,
     Outcome,
@@ -35,7 +35,7 @@ class QueueRounds(ArchiveRounds):
 
     def contents(self, folder: str) -> ArchivedQueue:
         """The contents of the manifest that was read last."""
-        return archived.contents_of(self.seen(folder).manifest, folder)
+        return archived.contents_of(self.manifest_of(folder).manifest, folder)
 
     def address_in(self, to: str, log: PartitionLog) -> str:
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
@@ -53,7 +53,7 @@ class QueueRounds(ArchiveRounds):
         def path_of(there: StoredFile) -> str:
             return archived.segment_of(there, folder).path
 
-        for sources, made in zip(new.sources, new.made, strict=True):
+        for sources, made in zip(new.sources, new.outputs, strict=True):
             delete_replaced_objects(stored, sources, path_of, folder)
             if isinstance(made.stored, StoredFile):
                 stored[made.base_offset] = made.stored
@@ -73,27 +73,30 @@ class QueueRounds(ArchiveRounds):
         log, folder = copy.log, self.address_in(to, copy.log)
         reject_damaged(log, to)
         self.output_folder(log, to)
-        begun, place = self.take(folder), place_at(folder)
-        assert begun is not None
+        transaction, place = self.take(folder), partition_store_at(folder)
+        assert transaction is not None
         replaced = {source.path for sources in copy.sources for source in sources}
-        files = [made.stored for made in copy.made if isinstance(made.stored, StoredFile)]
+        files = [made.stored for made in copy.outputs if isinstance(made.stored, StoredFile)]
         with (
-            place.abort_on_error(begun),
-            closing(fetching.IncomingMessages(log, "")) as brought,
+            place.abort_on_error(transaction),
+            closing(fetching.IncomingMessages(log, "")) as incoming,
         ):
             for n, segment in enumerate(log.segments):
                 if segment.path not in replaced:
                     start = queues.address_of(segment.path)
-                    target, span = ArchivedFile(folder, begun.prefix, start), (0, log.end_offset)
-                    made = brought.take(n, segment, span, target, Limits(), lambda written: None)
+                    target, span = (
+                        ArchivedFile(folder, transaction.prefix, start),
+                        (0, log.end_offset),
+                    )
+                    made = incoming.take(n, segment, span, target, Limits(), lambda written: None)
                     files += [made] if made is not None else []
-                    place.renew(begun)
+                    place.renew(transaction)
             after = structs.replace(
                 self._source_of(log),
                 files=tuple(sorted(files, key=lambda each: each.base_offset)),
                 checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
             )
-        place.commit(begun, archived.manifest_of(None, after, folder))
+        place.commit(transaction, archived.manifest_of(None, after, folder))
 
     def _source_of(self, log: PartitionLog) -> ArchivedQueue:
         """The manifest fields for a log, without its files."""

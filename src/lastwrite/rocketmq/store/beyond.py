@@ -142,7 +142,7 @@ def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> 
     ]
 
 
-def in_words(ranges: Collection[OffsetRange], most: int = 5) -> str:
+def describe_ranges(ranges: Collection[OffsetRange], most: int = 5) -> str:
     """Format ranges like ``orders-0 17 to 19, orders-1 4``; after ``most``, only their number."""
     named = [
         f"{TopicPartition(one.topic, one.queue)} {one.first}"

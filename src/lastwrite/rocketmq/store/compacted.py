@@ -147,7 +147,7 @@ class CompactedQueue:
         self._ranges: dict[int, FileOffsets | None] = {}
         self._rebuilt: dict[int, RecordPlaces] = {}
         self._counts: dict[int, int] = {}  # number of valid units by file
-        self._seen: tuple[tuple[int, int], ...] = ()
+        self._last_identity: tuple[tuple[int, int], ...] = ()
         self._listings = 0
         self.refresh()
 
@@ -170,7 +170,7 @@ class CompactedQueue:
                 "copy",
             )
         self._ranges, self._rebuilt, self._counts = {}, {}, {}
-        self._seen = self._look()
+        self._last_identity = self._identity()
         is_archived = archived.is_root(self.root)
         self.exists = is_archived or all(
             os.path.isdir(self._folder(part))
@@ -282,7 +282,7 @@ class CompactedQueue:
                     wrong = _Stop(int(stop[1]), begin + int(stop[2]))
                 else:
                     wrong = _Stop(kernels.BAD_ORDER, int(entries.positions[at]))
-                if self._is_true(number, entries, at, wrong):
+                if self._is_index_correct(number, entries, at, wrong):
                     at += 1
                 else:
                     entries = self._rebuilt[number]
@@ -370,7 +370,7 @@ class CompactedQueue:
         self._rebuilt[number] = entries
         self._ranges[number] = entries.range
 
-    def _is_true(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
+    def _is_index_correct(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
         """Whether the index is right about entry ``at``, for which no whole record was read.
 
         If so, the record is damaged, and the damage is reported. If not, a rebuilt index replaces
@@ -480,7 +480,7 @@ class CompactedQueue:
     def _folder(self, part: StoreFolder) -> str:
         return queue_folder(os.path.join(self.root, part), self.name)
 
-    def _look(self) -> tuple[tuple[int, int], ...]:
+    def _identity(self) -> tuple[tuple[int, int], ...]:
         """A value that changes if a file is added, removed or renamed, or the tree is exchanged."""
         seen = []
         for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
@@ -496,7 +496,7 @@ class CompactedQueue:
 
         Files from before and after a change do not match, although none is damaged.
         """
-        if self._look() != self._seen:
+        if self._identity() != self._last_identity:
             raise FilesMoved
 
     def _note(self, problem: Problem) -> None:

@@ -126,9 +126,9 @@ class Cut:
     # changed files by tree, then by path below the tree
     edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)
     # paths of removed files below each tree, by tree
-    gone: dict[str, set[str]] = field(default_factory=dict)
+    removed: dict[str, set[str]] = field(default_factory=dict)
     # small files: new content by path below the store; None means that the file is moved aside
-    sides: dict[str, bytes | None] = field(default_factory=dict)
+    side_files: dict[str, bytes | None] = field(default_factory=dict)
     last_time_ms: int = 0  # store time of the last kept record
     ends: dict[TopicPartition, int] = field(default_factory=dict)  # next offset of each queue
 
@@ -136,12 +136,12 @@ class Cut:
         self.edits.setdefault(tree, {})[path] = edit
 
     def remove(self, tree: str, path: str) -> None:
-        self.gone.setdefault(tree, set()).add(path)
+        self.removed.setdefault(tree, set()).add(path)
 
     @property
     def trees(self) -> list[str]:
         """The trees that change, the commit log last."""
-        changed = set(self.edits) | set(self.gone)
+        changed = set(self.edits) | set(self.removed)
         return [tree for tree in _TREES if tree in changed]
 
 
@@ -163,11 +163,11 @@ def plan(root: str, at: int) -> Cut:
             f"and folders that end with {_ASIDE} out of the store",
         )
     cut = Cut(root, at, CutReport(path=root, at=at))
-    log = reading.read_commit_log(root).sound()
+    log = reading.read_commit_log(root).check_loadable()
     found = list(log.files)
     while found and walking.is_empty(found[-1]):
         found.pop()
-    place = _check_place(found, at)
+    place = _file_at(found, at)
     _plan_log(cut, log, found, place)
     _plan_queues(cut)
     _plan_compaction(cut)
@@ -175,16 +175,16 @@ def plan(root: str, at: int) -> Cut:
     _plan_sides(cut)
     _plan_delays(cut)
     _plan_timer(cut)
-    changed = {path.split(os.sep)[0] for path in cut.trees} | set(cut.sides)
+    changed = {path.split(os.sep)[0] for path in cut.trees} | set(cut.side_files)
     cut.report.untouched = untouched.list_untouched(root, changed, untouched.BY_CUT)
     live = [trees.live_tree(root, tree) for tree in cut.trees]
     cut.report.aside = [path + _ASIDE for path in live] + [
-        os.path.join(root, path) + _ASIDE for path in cut.sides
+        os.path.join(root, path) + _ASIDE for path in cut.side_files
     ]
     return cut
 
 
-def _check_place(found: list[MappedFile], at: int) -> MappedFile:
+def _file_at(found: list[MappedFile], at: int) -> MappedFile:
     """The commit log file that contains the address of the cut.
 
     Raises:
@@ -254,7 +254,7 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
     removed = dict(rest.queues)
     for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
         for name in reading.list_queues(cut.root, StoreFolder(kind)):
-            queue = reading.read_queue(cut.root, StoreFolder(kind), name).sound()
+            queue = reading.read_queue(cut.root, StoreFolder(kind), name).check_loadable()
             offsets = beyond.listed(queue, kind, at)
             if offsets is not None:
                 removed[name] = offsets
@@ -323,8 +323,8 @@ def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
 
 def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile]]:
     """The pairs of log and index files of a compaction log."""
-    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).sound()
-    listed = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).sound()
+    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).check_loadable()
+    listed = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).check_loadable()
     logs = reading.without_stopped_roll(root, logs, listed)
     indexes = {file.start: file for file in listed.files}
     for file in logs.files:
@@ -360,7 +360,7 @@ def _plan_compaction(cut: Cut) -> None:
 def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
     going: list[int] = []  # first and last removed queue offset of each file, in order
     last_kept: tuple[MappedFile, MappedFile, int, int] | None = None
-    gone: list[tuple[MappedFile, MappedFile]] = []
+    removed: list[tuple[MappedFile, MappedFile]] = []
     for log, index in _pairs(cut.root, name):
         with mapped(index.path) as data:
             table = units.batch_units(data)
@@ -375,13 +375,13 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
                 wrote = int(last["physical_offset"]) + int(last["size"]) - log.start
                 last_kept = log, index, wrote, keep
         if keep == 0:
-            gone.append((log, index))
+            removed.append((log, index))
     if not going:
         return
     folder = reading.queue_folder(names.COMPACTION_LOGS, name)
     for file_name in reading.stopped_roll(cut.root, name):
         cut.remove(names.COMPACTION, os.path.join(folder, file_name))
-    for log, index in gone:
+    for log, index in removed:
         cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
         cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
     if last_kept is not None:
@@ -460,7 +460,7 @@ def _plan_sides(cut: Cut) -> None:
         content = _content(cut.root, path)
         lowered, told = sides.lower_consumer_offsets(content, ends)
         if told:
-            cut.sides[path] = lowered
+            cut.side_files[path] = lowered
             if not path.endswith(names.BACKUP_SUFFIX):
                 cut.report.consumers += [LoweredOffset(*one) for one in told]
     content = _content(cut.root, names.CHECKPOINT)
@@ -470,7 +470,7 @@ def _plan_sides(cut: Cut) -> None:
         new = old._replace(**{name: min(getattr(old, name), cut.at) for name in addresses})
         if new != old:
             head = sides.CHECKPOINT.pack(*new)
-            cut.sides[names.CHECKPOINT] = head + content[len(head) :]
+            cut.side_files[names.CHECKPOINT] = head + content[len(head) :]
 
 
 def _plan_delays(cut: Cut) -> None:
@@ -486,7 +486,7 @@ def _plan_delays(cut: Cut) -> None:
     for path in _DELAY_SIDES:
         lowered, told = sides.lower_delay_offsets(_content(cut.root, path), ends)
         if told:
-            cut.sides[path] = lowered
+            cut.side_files[path] = lowered
             if not path.endswith(names.BACKUP_SUFFIX):
                 cut.report.delays = [LoweredDelay(*one) for one in told]
 
@@ -520,7 +520,7 @@ def _plan_timer(cut: Cut) -> None:
     removed = _plan_timer_log(cut)
     if removed:
         wheels = sorted(filter(_is_wheel, os.listdir(cut.root)))
-        cut.sides.update(dict.fromkeys(wheels))
+        cut.side_files.update(dict.fromkeys(wheels))
     try:
         old = timer.decode_timer_checkpoint(content)
     except CorruptLog:  # missing or too short: a broker uses zeros
@@ -537,7 +537,7 @@ def _plan_timer(cut: Cut) -> None:
         return
     if new != old:
         head = timer.TIMER_CHECKPOINT.pack(*new)
-        cut.sides[_TIMER_CHECKPOINT] = head + content[len(head) :]
+        cut.side_files[_TIMER_CHECKPOINT] = head + content[len(head) :]
     cut.report.timer = TimerChange(
         units_removed=removed,
         queue_offset_before=old.queue_offset,
@@ -554,7 +554,9 @@ def _plan_timer_log(cut: Cut) -> int:
     number of removed units.
     """
     removed = 0
-    for file in reading.read_files(trees.live_tree(cut.root, names.TIMER_LOG)).sound().files:
+    for file in (
+        reading.read_files(trees.live_tree(cut.root, names.TIMER_LOG)).check_loadable().files
+    ):
         name = os.path.basename(file.path)
         with mapped(file.path) as data:
             table = timer.timer_units(data)
@@ -605,12 +607,12 @@ def make(cut: Cut) -> CutReport:
         "trees": cut.trees,
         "sides": {
             path: None if content is None else zlib.crc32(content)
-            for path, content in cut.sides.items()
+            for path, content in cut.side_files.items()
         },
         "report": cut.report.to_dict(),
     }
     trees.reject_unwritable(root, cut.trees)
-    with lock.turn(root):
+    with lock.exclusive(root):
         try:
             place = os.path.join(root, NOTE)
             like = files.owner_of(place, siblings(root, lock.PLACE)).as_far_as_may()
@@ -638,7 +640,7 @@ def _build(cut: Cut, tree: str) -> None:
     live = trees.live_tree(cut.root, tree)
     work = live + _WORK
     files.make_folder(work, files.owner_of(live))
-    change = trees.TreeChange(gone=set(cut.gone.get(tree, ())))
+    change = trees.TreeChange(removed=set(cut.removed.get(tree, ())))
     for number, (path, edit) in enumerate(sorted(cut.edits.get(tree, {}).items())):
         made = change.new[path] = os.path.join(work, str(number))
         old = os.path.join(live, path)
@@ -666,7 +668,7 @@ def _forward(cut: Cut) -> None:
         if tree != names.COMMIT_LOG:
             files.rename(live, live + _ASIDE)
             _rename(live + _NEXT, live)
-    for path, content in cut.sides.items():
+    for path, content in cut.side_files.items():
         live = os.path.realpath(os.path.join(root, path))
         if content is None:
             _rename(live, live + _ASIDE)
@@ -725,7 +727,7 @@ def undo(root: str) -> CutReport:
         setattr(report, name, note["report"][name])
     for name in ("queues", "compaction"):
         setattr(report, name, [OffsetRange(**one) for one in note["report"][name]])
-    with lock.turn(root), lock.unopened(root):
+    with lock.exclusive(root), lock.unopened(root):
         if not lock.has_stopped_cut(root):
             _reject_gone_on(root, report.at)
         report.notes = _back(root)
@@ -834,7 +836,7 @@ def _clear(root: str) -> None:
     """Remove the leftover files of a cut that changed nothing or was undone."""
     if lock.has_stopped_cut(root) or _is_done(root):
         return
-    for path in _left(root):
+    for path in _leftover_paths(root):
         if os.path.isdir(path) and not os.path.islink(path):
             files.remove_tree(path)
         else:
@@ -845,7 +847,7 @@ def _clear(root: str) -> None:
         files.fsync_dir(root)
 
 
-def _left(root: str) -> Iterator[str]:
+def _leftover_paths(root: str) -> Iterator[str]:
     ends = dict.fromkeys(_TREES, (_NEXT, _WORK))
     for side in (names.CHECKPOINT, *_GROUP_SIDES, *_DELAY_SIDES, _TIMER_CHECKPOINT):
         ends[side] = (_NEXT, _ASIDE + ".tmp")

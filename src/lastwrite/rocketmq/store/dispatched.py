@@ -65,7 +65,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
     """
     is_batch = kind is QueueKind.BATCH
     size = units.BATCH_UNIT.size if is_batch else units.CONSUME_QUEUE_UNIT.size
-    files = log.sound().files
+    files = log.check_loadable().files
     spare: list[str] = []
     for place in range(len(files) - 1, -1, -1):
         file = files[place]
@@ -159,8 +159,8 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     Raises:
         CorruptLog: a broker would not load the log's files.
     """
-    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).sound()
-    indexes = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).sound()
+    logs = reading.read_queue(root, StoreFolder.COMPACTION_LOG, name).check_loadable()
+    indexes = reading.read_queue(root, StoreFolder.COMPACTION_INDEX, name).check_loadable()
     logs = reading.without_stopped_roll(root, logs, indexes)
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
@@ -217,7 +217,7 @@ def read_index_state(
         CorruptLog: a file is too short for its header.
     """
     left_out: list[str] = []
-    for file in reversed(reading.read_index_files(root).sound().files):
+    for file in reversed(reading.read_index_files(root).check_loadable().files):
         with mapped(file.path) as data:
             try:
                 header = index_file.decode_index_header(data)

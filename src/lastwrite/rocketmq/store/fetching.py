@@ -30,7 +30,7 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.ingest import Advance, IngestResult
-from lastwrite.archive.partition_store import place_at
+from lastwrite.archive.partition_store import partition_store_at
 from lastwrite.engine.chunks import BatchWindows
 from lastwrite.errors import CorruptLog, LogError, NotALog, NotContinued
 from lastwrite.model.columns import (
@@ -93,7 +93,7 @@ def fetch(
         CommitConflict: another command changed the archive in the meantime.
         RemoteFailed: the object store failed.
     """
-    place, now_ms = place_at(folder), time.time_ns() // 1_000_000
+    place, now_ms = partition_store_at(folder), time.time_ns() // 1_000_000
     seen = place.read()
     before = ArchivedQueue() if seen is None else archived.contents_of(seen.manifest, folder)
     if not log.segments:
@@ -102,8 +102,8 @@ def fetch(
     dropped: Sequence[int] = ()
     gap: tuple[int, int] | None = None
     if seen is not None:
-        _refuse_another(log, before, folder)
-        gap = _begins_behind(log, before, source)
+        _reject_divergence(log, before, folder)
+        gap = _gap_before(log, before, source)
         if gap is not None and not accepts_gap:
             raise no_continuation(
                 f"{folder} cannot be continued: the log begins at queue offset {log.log_start}, "
@@ -130,7 +130,7 @@ def fetch(
     first, stored_before = before.end_offset, before
     if gap is not None:
         before = structs.replace(before, gaps=(*before.gaps, gap))
-    words = None if gap is None else archived.gap_words(*gap)
+    words = None if gap is None else archived.describe_gap(*gap)
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
     stored = before.last_stored_ms
     # The last message before the active file may be removed here but not in another replica. The
@@ -184,7 +184,7 @@ def fetch(
 # ---------------------------------------------------------------------- refused fetches
 
 
-def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
+def _find_divergence(log: PartitionLog, before: ArchivedQueue) -> str | None:
     """The reason why ``log`` does not continue the archive. Returns None if it may."""
     end = before.end_offset
     if log.end_offset < end:
@@ -210,7 +210,7 @@ def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
     last = queues.last_record_before(log, end)
     if last is None:
         return None
-    why = another_original(log, last[0].base, digest(last[1]))
+    why = find_recreation(log, last[0].base, digest(last[1]))
     if why is None:
         return None
     return f"the topic was deleted and created again: {why}; {REBUILD_QUEUE}"
@@ -223,7 +223,7 @@ REBUILD_QUEUE = (
 )
 
 
-def another_original(
+def find_recreation(
     log: PartitionLog, offset: int, known: str, stored_ms: int | None = None
 ) -> str | None:
     """The reason to believe that the topic was created again after ``offset`` was read.
@@ -261,22 +261,22 @@ def another_original(
 
 
 def no_continuation(
-    words: str, path: str, held: HoldReason, remedy: str = ELSEWHERE
+    text: str, path: str, reason: HoldReason, remedy: str = ELSEWHERE
 ) -> NotContinued:
     """The error for a log at ``path`` that does not continue the archive."""
-    error = NotContinued(words, path=path, remedy=remedy)
-    error.held = held
+    error = NotContinued(text, path=path, remedy=remedy)
+    error.held = reason
     return error
 
 
-def _refuse_another(log: PartitionLog, before: ArchivedQueue, folder: str) -> None:
-    why = _another(log, before)
+def _reject_divergence(log: PartitionLog, before: ArchivedQueue, folder: str) -> None:
+    why = _find_divergence(log, before)
     if why is not None:
         words = f"{folder} cannot be continued: {why}"
         raise no_continuation(words, log.folder, HoldReason.ANOTHER)
 
 
-def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
+def _gap_before(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[int, int] | None:
     """The range of offsets before the log's start whose messages may be lost.
 
     Returns None if no message can be lost: compacted offsets are superseded by later messages, and

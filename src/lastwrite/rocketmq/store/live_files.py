@@ -156,7 +156,7 @@ def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog
     index = next((pair for pair in pairs.indexes.files if pair.start == file.start), None)
     if not log.files[0].is_growing or index is None:
         return log
-    found = units.batch_units(reading.read_whole(index, reading.INDEX_LIMIT_BYTES))
+    found = units.batch_units(reading.read_file(index, reading.INDEX_LIMIT_BYTES))
     last = found[: units.valid_count(found)][-1:]
     end = int(last["physical_offset"][0] + last["size"][0]) if len(last) else file.start
     return replace(log, bound=end)
@@ -252,7 +252,7 @@ def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
     """The address and size in a queue's last unit. Returns None for an empty queue."""
     for file in reversed(log.files):
         try:
-            data = reading.map_whole(file)
+            data = reading.map_file(file)
         except LogError:
             if os.path.lexists(file.path):
                 raise

@@ -29,10 +29,14 @@ from lastwrite.storage.objects.promises import reject_if_broken
 FILE = "lock"
 ABORT = "abort"
 
-# ``turn_s`` is long, because the holder of a turn links every file of the tree, or copies it if the
-# file system has no hard links.
+# ``root_lock_s`` is long, because the holder of a turn links every file of the tree, or copies it
+# if the file system has no hard links.
 PLACE = lock.LockPlace(
-    FILE, "the store", turn=1, turn_s=600.0, siblings=("checkpoint", ABORT, "config/topics.json")
+    FILE,
+    "the store",
+    root_lock_byte=1,
+    root_lock_s=600.0,
+    siblings=("checkpoint", ABORT, "config/topics.json"),
 )
 
 _PID_CHARACTERS = 20
@@ -64,7 +68,7 @@ def holds(root: str, name: TopicPartition) -> bool:
     return lock.holds(root, name, PLACE)
 
 
-def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+def reject_if_locked(root: str, names: Collection[TopicPartition] | None = None) -> None:
     """Refuse to read queues that another command may change. None means all queues of the store.
 
     A store that a broker has open is not refused (docs/decisions/beside-a-broker.md), because a
@@ -78,7 +82,7 @@ def reject_if_held(root: str, names: Collection[TopicPartition] | None = None) -
         return
     links.reject_others(root)
     if broker_of(root) is None:
-        lock.reject_if_held(root, names, PLACE)
+        lock.reject_if_locked(root, names, PLACE)
 
 
 def reject_broker(root: str) -> None:
@@ -99,14 +103,14 @@ def broker_of(root: str) -> LogHeld | None:
     return None if archived.is_root(root) else lock.broker_of(root, PLACE)
 
 
-def turn(root: str) -> AbstractContextManager[None]:
+def exclusive(root: str) -> AbstractContextManager[None]:
     """Exclusive access to the tree ``compaction`` and the positions, which all queues share.
 
     Raises:
         LogHeld: a broker has the store, or another command has this access.
         LogError: the store cannot be written.
     """
-    return lock.root_turn(root, PLACE)
+    return lock.root_lock(root, PLACE)
 
 
 def unopened(root: str) -> AbstractContextManager[None]:

@@ -64,7 +64,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
                 yield queue.files[-1].path, last[0], f"the last unit of {name} points to"
     for file in reading.read_index_files(root).files:
         try:
-            header = decode_index_header(reading.map_whole(file))
+            header = decode_index_header(reading.map_file(file))
         except LogError:
             continue  # reported by the reader of the index
         if header.count > 1:

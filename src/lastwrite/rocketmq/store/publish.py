@@ -91,7 +91,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """The change of one queue: the pairs ``gone`` are removed, and ``pairs`` are added.
+    """The change of one queue: the pairs ``removed`` are removed, and ``pairs`` are added.
 
     A pair whose name is in both is replaced; all other files are kept. ``log`` is the queue as it
     was read, and the change fails if the queue has changed since. None skips that check.
@@ -99,14 +99,14 @@ class QueueChange:
 
     name: TopicPartition
     log: PartitionLog | None = None
-    gone: Collection[str] = ()  # names of the removed pairs
+    removed: Collection[str] = ()  # names of the removed pairs
     pairs: Sequence[Pair] = ()
     position: int | None = None  # new position; None keeps the old one
     source: str | None = None  # for a copy: the store of the original queue
 
     @property
     def is_of_files(self) -> bool:
-        return bool(self.gone or self.pairs or self.source is not None)
+        return bool(self.removed or self.pairs or self.source is not None)
 
     def check_unchanged(self) -> None:
         if self.log is not None:
@@ -135,7 +135,7 @@ def staging_folder(root: str, name: TopicPartition, source: str | None = None) -
     folder = _staged_of(root, name)
     if not os.path.isdir(folder):
         _make_store(root, source)
-        with lock.turn(root):  # prevents another command from removing the parents
+        with lock.exclusive(root):  # prevents another command from removing the parents
             _prove_exchange(root)
             files.make_folder(folder, _owner_of_trees(root), is_synced=False)
     return folder
@@ -200,7 +200,7 @@ def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
     queue of ``wave`` is changed.
     """
     try:
-        with lock.turn(root):
+        with lock.exclusive(root):
             return _Exchange(root, wave).run()
     except (LogError, OSError) as error:
         return [error] * len(wave)
@@ -231,7 +231,7 @@ def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
         LogError: a file could not be removed. The next command removes it; brokers ignore it.
     """
     try:
-        with lock.turn(root):
+        with lock.exclusive(root):
             _clear(root)
             for name in names:
                 _remove_staged(root, name)
@@ -269,7 +269,7 @@ def recover(root: str, name: TopicPartition) -> None:
     """
     live = live_tree(root)
     if os.path.lexists(live + _NEXT) or os.path.lexists(live + _ASIDE):
-        with lock.turn(root):
+        with lock.exclusive(root):
             _clear(root)
             _remove_staged(root, name)
 
@@ -330,14 +330,14 @@ def _remove_staged(root: str, name: TopicPartition) -> None:
 class _NewFolder:
     """The planned changes of a queue's folder of log files or index files."""
 
-    gone: set[str]  # names of removed files
+    removed: set[str]  # names of removed files
     new: dict[str, str]  # path of the new file by name
     source: str | None  # for a copy: the folder of the original files
 
 
 @dataclass(slots=True)
 class _Exchange:
-    """Writes several changes to the tree at once. The caller holds the store's ``turn``."""
+    """Writes several changes to the tree at once. The caller holds the store's ``exclusive``."""
 
     root: str
     wave: Sequence[QueueChange]
@@ -346,7 +346,7 @@ class _Exchange:
     next: str = ""
     # changed folders by path below the tree
     folders: dict[str, _NewFolder] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)  # new folders, each before its subfolders
+    new_folders: list[str] = field(default_factory=list)  # new folders, each before its subfolders
     unsynced: list[str] = field(default_factory=list)  # new files to sync
 
     def run(self) -> list[Outcome]:
@@ -403,7 +403,7 @@ class _Exchange:
                     remedy="give another --to, a folder without this queue",
                 )
             places = queue_folders(change.source, change.name)
-        sides = [_StoredFolder.look(place, number) for number, place in enumerate(places)]
+        sides = [_StoredFolder.read(place, number) for number, place in enumerate(places)]
         for side in sides:
             side.check(change, live_tree(change.source or self.root))
         names = [pair.name for pair in change.pairs]
@@ -439,7 +439,7 @@ class _Exchange:
             for number, (kind, source) in enumerate(zip(_KINDS, sources, strict=True)):
                 place = reading.queue_folder(kind, change.name)
                 new = {pair.name: pair.paths[number] for pair in change.pairs}
-                self.folders[place] = _NewFolder({*change.gone, *stopped}, new, source)
+                self.folders[place] = _NewFolder({*change.removed, *stopped}, new, source)
         if not os.path.isdir(self.live):
             trees = [live_tree(change.source) for change in sound if change.source is not None]
             models = [*filter(os.path.isdir, trees), os.path.dirname(self.live)]
@@ -469,7 +469,7 @@ class _Exchange:
             elif entry.is_dir():
                 if change is None or entry.name != COMPACTING:
                     self._add_folder(below)
-            elif change is not None and (entry.name in change.gone or entry.name in change.new):
+            elif change is not None and (entry.name in change.removed or entry.name in change.new):
                 continue
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
@@ -492,7 +492,7 @@ class _Exchange:
                     model = change.source + "/.." * (len(steps) - depth)
                 self._make(path, files.owner_of(model).as_far_as_may())
         if change.source is not None:
-            replaced = {*change.gone, *change.new}
+            replaced = {*change.removed, *change.new}
             for entry in _entries(change.source):
                 if parse_file_name(entry.name) is not None and entry.name not in replaced:
                     files.copy(entry.path, os.path.join(path, entry.name))
@@ -512,13 +512,13 @@ class _Exchange:
 
     def _make(self, folder: str, like: Ownership) -> None:
         files.make_folder(folder, like, is_synced=False)
-        self.made.append(folder)
+        self.new_folders.append(folder)
 
     def _sync(self) -> None:
         all_or_raise(
             [
                 *(partial(files.fsync_file, path) for path in self.unsynced),
-                *(partial(files.fsync_dir, folder) for folder in reversed(self.made)),
+                *(partial(files.fsync_dir, folder) for folder in reversed(self.new_folders)),
             ]
         )
         files.fsync_dir(os.path.dirname(self.live))
@@ -540,7 +540,7 @@ class _StoredFolder:
     strange: Sequence[str]  # names of other entries
 
     @classmethod
-    def look(cls, folder: str, number: int) -> _StoredFolder:
+    def read(cls, folder: str, number: int) -> _StoredFolder:
         sizes, strange = {}, []
         if os.path.lexists(folder):
             for entry in _entries(folder):
@@ -552,7 +552,7 @@ class _StoredFolder:
 
     def after(self, change: QueueChange) -> set[str]:
         """The file names after the change."""
-        return ({*self.sizes} - {*change.gone}) | {pair.name for pair in change.pairs}
+        return ({*self.sizes} - {*change.removed}) | {pair.name for pair in change.pairs}
 
     def file_bytes(self, change: QueueChange) -> int | None:
         """The size of the existing files, else of the new files. None if there is no file."""
@@ -568,7 +568,7 @@ class _StoredFolder:
                 path=self.folder,
                 remedy="replace the link by the folder itself, or write a compacted copy with --to",
             )
-        missing = {*change.gone} - self.sizes.keys()
+        missing = {*change.removed} - self.sizes.keys()
         if missing:
             path = os.path.join(self.folder, min(missing))
             raise CommitConflict(
@@ -579,7 +579,7 @@ class _StoredFolder:
             path = pair.paths[self.number]
             if parse_file_name(pair.name) is None:
                 raise _mistake(f"{pair.name!r} is not a valid file name", path)
-            if pair.name in self.sizes and pair.name not in change.gone:
+            if pair.name in self.sizes and pair.name not in change.removed:
                 raise _mistake(f"the file {pair.name} already exists and is not replaced", path)
             try:
                 size = os.stat(path).st_size

@@ -184,7 +184,7 @@ class MappedLog:
     def is_last(self, file: MappedFile) -> bool:
         return bool(self.files) and self.files[-1].path == file.path
 
-    def sound(self) -> MappedLog:
+    def check_loadable(self) -> MappedLog:
         """Return the log if a broker would load it.
 
         Raises:
@@ -551,7 +551,7 @@ class LogReader:
         self.close()
 
 
-def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
+def read_file(file: MappedFile, limit_bytes: int) -> bytes:
     """The bytes of an index file, but at most ``limit_bytes``.
 
     Raises:
@@ -591,7 +591,7 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
         os.close(handle)
 
 
-def map_whole(file: MappedFile) -> memoryview:
+def map_file(file: MappedFile) -> memoryview:
     """The file's bytes as a memory map, so that only accessed pages are read from disk.
 
     An index file has hundreds of megabytes, and a lookup reads only a few pages.

@@ -50,20 +50,20 @@ class PairWriter:
     """Appends records to pairs of log and index files, one pair after another."""
 
     def __init__(self) -> None:
-        self._made: list[NewPair] = []
+        self._pairs: list[NewPair] = []
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
         done = 0
         while done < len(rows):
-            fits = self._made[-1].fits(rows[done:]) if self._made else 0
+            fits = self._pairs[-1].fits(rows[done:]) if self._pairs else 0
             if fits:
-                self._made[-1].append(data, rows, done, done + fits)
+                self._pairs[-1].append(data, rows, done, done + fits)
                 done += fits
                 continue
-            if self._made:
+            if self._pairs:
                 self._check_next(int(rows[done, ROW_SIZE]))
-                self._made[-1].close(is_marked=True)
-            self._made.append(self._next())
+                self._pairs[-1].close(is_marked=True)
+            self._pairs.append(self._next())
 
     def _check_next(self, size: int) -> None:
         """Raise if a record of ``size`` bytes must not begin a new pair."""
@@ -74,7 +74,7 @@ class PairWriter:
 
     def abandon(self) -> None:
         """Remove the written files."""
-        for file in self._made:
+        for file in self._pairs:
             file.abandon()
 
 
@@ -107,14 +107,14 @@ class StagedFiles(PairWriter):
             self._append(data, rows)
 
     def _check_next(self, size: int) -> None:
-        if not self._repacks or not self._made[-1].count:
+        if not self._repacks or not self._pairs[-1].count:
             raise LogError(
                 "a record does not fit into its new file",
                 remedy="nothing was changed; report this fault in Lastwrite",
             )
 
     def _next(self) -> NewPair:
-        start = self._address + len(self._made) * self._log_bytes
+        start = self._address + len(self._pairs) * self._log_bytes
         path = None
         if self._folder is not None:
             path = os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
@@ -131,22 +131,22 @@ class StagedFiles(PairWriter):
         Raises:
             LogError: the broker's algorithm is used, and no record is left.
         """
-        if not self._made:
+        if not self._pairs:
             if self._repacks:
                 raise LogError(_NOTHING_LEFT, remedy="leave out --like-broker")
-            result.is_gone = True
+            result.is_deleted = True
             return
-        self._made[-1].close(is_marked=self._is_closed)
+        self._pairs[-1].close(is_marked=self._is_closed)
         further = tuple(
-            SegmentOutput(result.partition, result.group, result.part) for _ in self._made[1:]
+            SegmentOutput(result.partition, result.group, result.part) for _ in self._pairs[1:]
         )
-        for new, file in zip((result, *further), self._made, strict=True):
+        for new, file in zip((result, *further), self._pairs, strict=True):
             new.base_offset = file.base_offset
             new.bytes_written = file.size
             new.largest_timestamp_ms = self._largest_timestamp_ms
             if file.path is not None:
                 new.log_path, new.index_path = file.path, file.index_path
-        result.further = further
+        result.more_outputs = further
 
 
 class NewPair:

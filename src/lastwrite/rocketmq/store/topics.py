@@ -51,7 +51,7 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
     return {}
 
 
-def known_queues(root: str, topics: Mapping[str, TopicConfig]) -> list[TopicPartition]:
+def all_queues(root: str, topics: Mapping[str, TopicConfig]) -> list[TopicPartition]:
     """The queues with a folder of any kind, then the other queues of ``topics``."""
     parts = (
         StoreFolder.CONSUME_QUEUE,

@@ -56,13 +56,13 @@ class TreeChange:
 
     # staging path of each new file, by its path in the tree
     new: dict[str, str] = field(default_factory=dict)
-    gone: set[str] = field(default_factory=set)  # removed files
+    removed: set[str] = field(default_factory=set)  # removed files
     # folders whose files are removed, except new ones
-    gone_folders: set[str] = field(default_factory=set)
+    removed_folders: set[str] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.new or self.gone or self.gone_folders)
+        return not (self.new or self.removed or self.removed_folders)
 
 
 def live_tree(root: str, tree: str) -> str:
@@ -136,7 +136,7 @@ def install(
             dispatch completes the other trees.
     """
     wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
-    with lock.turn(root):
+    with lock.exclusive(root):
         for tree in wanted:
             live = live_tree(root, tree)
             build_successor(root, live, live + _NEXT, changes[tree])
@@ -192,8 +192,8 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
     A new file would be written through the link into the live tree, too.
     """
-    changed = {os.path.dirname(path) for path in (*change.new, *change.gone)}
-    for path in sorted(changed | change.gone_folders):
+    changed = {os.path.dirname(path) for path in (*change.new, *change.removed)}
+    for path in sorted(changed | change.removed_folders):
         folder = os.path.join(live, path) if path else live
         if os.path.realpath(folder) != folder:
             raise LogError(
@@ -246,6 +246,8 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
             folders.append(target)
             _link(live, new, path, change, folders)
         elif (
-            path not in change.new and path not in change.gone and below not in change.gone_folders
+            path not in change.new
+            and path not in change.removed
+            and below not in change.removed_folders
         ):
             files.link(entry.path, target)

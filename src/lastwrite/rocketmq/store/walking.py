@@ -132,7 +132,7 @@ class _RangeWalk:
             n, to, code, code_at, _ = kernels.split(self.data, at, len(self.data), table[:1], False)
             if n == 0 and code == kernels.NEED_MORE:
                 code = kernels.END if not self.data[at:].any() else CUT
-        sound = int(rules.count_sound(table, n, self.base))
+        sound = int(rules.count_dispatchable(table, n, self.base))
         self._take(sound)
         if sound < n:
             place = int(table[sound]["position"])
@@ -283,7 +283,7 @@ def _at(file: MappedFile, address: int) -> tuple[bool, int]:
     table = np.empty(1, MESSAGE)
     with mapped(file.path, file.size_bytes) as data:
         n, _, code, _, _ = kernels.split(data, address - file.start, len(data), table, False)
-        return bool(n) and int(rules.count_sound(table, n, file.start)) == n, int(code)
+        return bool(n) and int(rules.count_dispatchable(table, n, file.start)) == n, int(code)
 
 
 def written_end(file: MappedFile) -> int:
@@ -309,7 +309,7 @@ def whole_records(
             if at < 0:
                 return
         n, to, code, _, _ = kernels.split(data, at, len(data), table, False)
-        sound = int(rules.count_sound(table, n, file.start))
+        sound = int(rules.count_dispatchable(table, n, file.start))
         if sound:
             yield table[:sound]
         if sound == n and code == kernels.OK:

@@ -71,16 +71,16 @@ class QueueWriter(PairWriter):
 
     def finish(self) -> list[Pair]:
         """Extend the files to their full size. Returns the pairs in order; the last stays open."""
-        if self._made:
-            self._made[-1].close(is_marked=False)
+        if self._pairs:
+            self._pairs[-1].close(is_marked=False)
         return [
             Pair(file_name(number * self._log_bytes), file.path, file.index_path)
-            for number, file in enumerate(self._made)
+            for number, file in enumerate(self._pairs)
             if file.path is not None
         ]
 
     def _check_next(self, size: int) -> None:
-        if not self._made[-1].count:
+        if not self._pairs[-1].count:
             raise InvalidConfig(
                 f"a record of {size:,} bytes does not fit into a file of {self._log_bytes:,} bytes",
                 path=self._folder,
@@ -89,6 +89,6 @@ class QueueWriter(PairWriter):
             )
 
     def _next(self) -> NewPair:
-        start = len(self._made) * self._log_bytes
+        start = len(self._pairs) * self._log_bytes
         path = os.path.join(self._folder, file_name(start))
         return NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True)

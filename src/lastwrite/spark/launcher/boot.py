@@ -31,13 +31,13 @@ class Boot:
         system: Callable[[], str | None],
         *,
         forks: bool = False,
-        say: Callable[[str], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         """Start the processes.
 
         ``system`` returns the system whose logs are processed, or None if this is no round. With
         ``forks`` this process may be forked. It then loads the modules that workers need.
-        ``say`` is called before a step that takes seconds.
+        ``note`` is called before a step that takes seconds.
 
         Raises:
             EnvironmentUnfit: the processes cannot be started. PySpark's launcher may succeed.
@@ -74,7 +74,7 @@ class Boot:
                 java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill}, held
             )
             if self.fork_server is not None and forks:
-                self.fork_server.fork(system, say)
+                self.fork_server.fork(system, note)
         except BaseException:
             self._end()
             atexit.unregister(self._end)

@@ -55,7 +55,7 @@ class ClassArchive:
     shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
     # exists if a run has started to write the archive, or has written it
     marker: Path | None = None
-    taken: Path | None = None  # the archive that the JVM uses
+    used: Path | None = None  # the archive that the JVM uses
     new: Path | None = None  # temporary name of an archive that is being written
     # whether a second Java process writes the archive, which prints many lines after the command
     # has ended
@@ -74,12 +74,12 @@ class ClassArchive:
         """
         return (str(self.new), str(self.marker)) if self.is_written else ("", "")
 
-    def give_up(self) -> None:
+    def discard(self) -> None:
         """Remove the files, so that the next run writes the archive.
 
         Called if this run is interrupted, or if its JVM died.
         """
-        for file in (self.taken, self.marker):
+        for file in (self.used, self.marker):
             if file is not None:
                 with suppress(OSError):
                     file.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
             # Classes are code, so they are never loaded from a file that others could have written.
             if archive.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
                 return ClassArchive()
-            return ClassArchive(options=(f"-XX:{use}={archive}",), marker=marker, taken=archive)
+            return ClassArchive(options=(f"-XX:{use}={archive}",), marker=marker, used=archive)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o022 or shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES:
             return ClassArchive()

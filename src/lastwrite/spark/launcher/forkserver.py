@@ -31,10 +31,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lastwrite.encoding.kernel_cache import say_compiling
+from lastwrite.encoding.kernel_cache import report_compiling
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
-from lastwrite.storage.machine import go_first_for_memory
+from lastwrite.storage.machine import raise_oom_score
 
 # The system of most rounds. Its kernels are loaded if they are compiled, and compiled first if the
 # work is on its logs. Rounds of other systems compile and load what they need.
@@ -77,13 +77,13 @@ class ForkServer:
         self._life.hand_over()
 
     def fork(
-        self, system: Callable[[], str | None], say: Callable[[str], None] | None = None
+        self, system: Callable[[], str | None], note: Callable[[str], None] | None = None
     ) -> None:
         """Load all modules in this process, which needs them too, and fork the server from it.
 
-        ``system`` and ``say`` are passed to ``load``.
+        ``system`` and ``note`` are passed to ``load``.
         """
-        load(system, say)
+        load(system, note)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -127,10 +127,10 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def load(system: Callable[[], str | None], say: Callable[[str], None] | None = None) -> None:
+def load(system: Callable[[], str | None], note: Callable[[str], None] | None = None) -> None:
     """Import what the stages import, and load the usual kernels, for the life of the process.
 
-    If they are not compiled, ``system`` is called to find out whose logs are processed. ``say`` is
+    If they are not compiled, ``system`` is called to find out whose logs are processed. ``note`` is
     called before they are compiled.
     """
     was_enabled = gc.isenabled()
@@ -139,8 +139,8 @@ def load(system: Callable[[], str | None], say: Callable[[str], None] | None = N
         is_compiled = import_module(_WARM_UP).is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
-            if say is not None:
-                say_compiling(say)
+            if note is not None:
+                report_compiling(note)
             _compile_first()
         _load_all(with_kernels=is_needed)
     gc.freeze()  # a collection in a worker would copy every page that it visits
@@ -173,7 +173,7 @@ def _load_all(*, with_kernels: bool) -> None:
 
 
 def main() -> None:
-    go_first_for_memory()
+    raise_oom_score()
     listener = socket.socket(fileno=int(sys.argv[1]))
     load(lambda: sys.argv[2])
     _serve(listener)
@@ -183,7 +183,7 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
     """Run the fork server in the forked copy, after closing the driver's open files."""
     try:
         os.setsid()  # Ctrl-C is handled by the driver
-        go_first_for_memory()
+        raise_oom_score()
         os.dup2(life, 0)
         os.dup2(life, 1)  # standard output is not used
         kept = listener.fileno()

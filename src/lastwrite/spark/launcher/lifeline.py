@@ -21,7 +21,7 @@ class Lifeline:
         if far >= 0:
             os.close(far)
 
-    def tell(self, text: bytes) -> None:
+    def send_line(self, text: bytes) -> None:
         """Write a line to the process at the far end, if there is one."""
         try:
             os.write(self._near_end, text)
@@ -42,9 +42,9 @@ class Lifeline:
 _held: weakref.WeakSet[Lifeline] = weakref.WeakSet()
 
 
-def _let_go() -> None:
+def _release() -> None:
     for line in list(_held):
         line.close()
 
 
-os.register_at_fork(after_in_child=_let_go)
+os.register_at_fork(after_in_child=_release)

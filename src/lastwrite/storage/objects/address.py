@@ -80,7 +80,7 @@ def _bucket(address: str, settings: StoreSettings) -> ObjectStore:
         return _dry[known]
 
 
-def asked() -> Requests:
+def sent_requests() -> Requests:
     """The requests that this process has sent to buckets, or would send in a dry run."""
     with _lock:
         stores: tuple[ObjectStore, ...] = (*_stores.values(), *_dry.values())
@@ -92,7 +92,7 @@ def dry() -> Iterator[None]:
     """Count writes without sending them, in this process and in workers with its settings."""
     before = _settings
     for store in _dry.values():
-        store.forget()
+        store.clear()
     use(replace(before, is_dry=True))
     try:
         yield

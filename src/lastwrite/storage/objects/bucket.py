@@ -86,7 +86,7 @@ class BucketStore:
 
     def head(self, key: str) -> ObjectInfo | None:
         self._count(key, gets=1)
-        answer = self._ask(lambda: self._client.head(self._store, key))
+        answer = self._request(lambda: self._client.head(self._store, key))
         if isinstance(answer, Refusal):
             self._check_absent(answer, key)
             return None
@@ -98,7 +98,7 @@ class BucketStore:
             return bytes(answer.bytes()), self._found(answer.meta)
 
         self._count(key, gets=1)
-        answer = self._ask(read)
+        answer = self._request(read)
         if isinstance(answer, Refusal):
             self._check_absent(answer, key)
             return None
@@ -116,7 +116,7 @@ class BucketStore:
         if etag:
             options["if_match"] = etag
         self._count(key, gets=1)
-        answer = self._ask(
+        answer = self._request(
             lambda: memoryview(self._client.get(self._store, key, options=options).bytes())
         )
         if not isinstance(answer, Refusal):
@@ -131,35 +131,37 @@ class BucketStore:
         else:
             self._check_absent(answer, key)
             changed = "another program deleted the object during the command"
-        raise CommitConflict(changed, position, self._place(key), _AGAIN)
+        raise CommitConflict(changed, position, self._url(key), _AGAIN)
 
     def create(self, key: str, content: bytes) -> Version | None:
         return self._put(key, content, "create")
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        mode = {"e_tag": seen.etag}
-        if seen.generation is not None:
-            mode["version"] = seen.generation
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        mode = {"e_tag": version.etag}
+        if version.generation is not None:
+            mode["version"] = version.generation
         return self._put(key, content, mode)
 
     def _put(self, key: str, content: bytes, mode: str | Mapping[str, str]) -> Version | None:
         self._count(key, puts=1, bytes_written=len(content))
         was_there = self._is_there
-        files.faults.reach("put", self._place(key))
-        answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
+        files.faults.reach("put", self._url(key))
+        answer = self._request(
+            lambda: self._client.put(self._store, key, content, mode=mode), tries=1
+        )
         if not isinstance(answer, Refusal):
             return self._version(answer)
         # If the store has never responded, the caller's check of the object would fail, too.
         if answer.is_condition or (answer.is_passing and was_there):
             return None
-        raise answer.error(self._place(key), "put")
+        raise answer.error(self._url(key), "put")
 
     def _put_new(self, key: str, content: bytes) -> ObjectInfo:
         """Write a small object under a unique key. The client may retry."""
         self._count(key, puts=1, bytes_written=len(content))
-        answer = self._ask(lambda: self._client.put(self._store, key, content))
+        answer = self._request(lambda: self._client.put(self._store, key, content))
         if isinstance(answer, Refusal):
-            raise answer.error(self._place(key), "put")
+            raise answer.error(self._url(key), "put")
         return ObjectInfo(key, len(content), self._version(answer), 0)
 
     def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> BucketWriter:
@@ -179,8 +181,8 @@ class BucketStore:
         for key in keys:
             check_key(key, self.address)
         self._count(deletes=1)
-        files.faults.reach("remove", self._place(keys[0]))
-        answer = self._ask(lambda: self._client.delete(self._store, keys))
+        files.faults.reach("remove", self._url(keys[0]))
+        answer = self._request(lambda: self._client.delete(self._store, keys))
         if isinstance(answer, Refusal):
             self._check_absent(answer, keys[0], "delete")
             return False
@@ -192,11 +194,11 @@ class BucketStore:
         after = prefix[:-1] if name else ""
         pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
         while True:
-            page = self._ask(lambda pages=pages: next(pages, None), tries=1)  # type: ignore[misc]
+            page = self._request(lambda pages=pages: next(pages, None), tries=1)  # type: ignore[misc]
             if isinstance(page, Refusal):
                 tries -= 1
                 if not (tries and page.is_broken):
-                    raise page.error(self._place(prefix), "list")
+                    raise page.error(self._url(prefix), "list")
                 pages = self._pages(above + slash, after)
                 continue
             if page is None:
@@ -222,17 +224,17 @@ class BucketStore:
 
     def folders(self, prefix: str) -> Sequence[str]:
         self._count(lists=1)
-        answer = self._ask(
+        answer = self._request(
             lambda: self._client.list_with_delimiter(self._store, prefix.rstrip("/") or None)
         )
         if isinstance(answer, Refusal):
-            raise answer.error(self._place(prefix), "list")
+            raise answer.error(self._url(prefix), "list")
         found = [each.rstrip("/").rpartition("/")[2] for each in answer["common_prefixes"]]
         pages = math.ceil((len(found) + len(answer["objects"])) / AT_ONCE)
         self._count(lists=max(0, pages - 1))
         return sorted(found)
 
-    def _ask(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
+    def _request(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
         """The client's response or refusal. Reads are tried ``tries`` times, changes once."""
         _reject_forked()
         while True:
@@ -252,17 +254,17 @@ class BucketStore:
     def _check_absent(self, refusal: Refusal, key: str, action: str = "get") -> None:
         """Raise the error, unless it only means that the object does not exist."""
         if not refusal.is_absent:
-            raise refusal.error(self._place(key), action)
+            raise refusal.error(self._url(key), action)
         if not self._is_there:
             # the response to a HEAD is the same for a missing object and a missing bucket
             self._count(lists=1)
-            listed = self._ask(
+            listed = self._request(
                 lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
             )
             if isinstance(listed, Refusal) and listed.status == 404:
                 raise listed.error(self.address, "list") if listed.code else no_bucket(self.address)
 
-    def _place(self, key: str) -> str:
+    def _url(self, key: str) -> str:
         return f"{self.address}/{key}"
 
     def _version(self, meta: Mapping[str, Any]) -> Version:
@@ -297,7 +299,7 @@ class BucketWriter:
         _reject_forked()
 
     def write(self, data: bytes | ByteArray) -> None:
-        files.faults.reach("write", self._store._place(self._key))
+        files.faults.reach("write", self._store._url(self._key))
         # a copy, because it is sent after the caller may have changed ``data``
         kept = data if isinstance(data, bytes) else bytes(data)
         self._written += len(kept)
@@ -314,15 +316,15 @@ class BucketWriter:
         self._send(kept)
 
     def _send(self, part: bytes) -> None:
-        answer = self._store._ask(lambda: self._file.write(part), tries=1)
+        answer = self._store._request(lambda: self._file.write(part), tries=1)
         if isinstance(answer, Refusal):
             self._fail(answer)
 
     def close(self) -> ObjectInfo:
-        files.faults.reach("finish", self._store._place(self._key))
+        files.faults.reach("finish", self._store._url(self._key))
         if self._file is None:
             return self._store._put_new(self._key, b"".join(self._small))
-        answer = self._store._ask(self._file.close, tries=1)
+        answer = self._store._request(self._file.close, tries=1)
         if isinstance(answer, Refusal):
             # The response may be lost, or the client may have retried after a completed upload. The
             # object shows whether the upload completed, because its key is unique.
@@ -339,7 +341,7 @@ class BucketWriter:
             raise RemoteFailed(
                 f"the store has only {found.size_bytes if found else 0} of the "
                 f"{self._written} bytes that it acknowledged",
-                path=self._store._place(self._key),
+                path=self._store._url(self._key),
                 remedy="use another store: this one loses acknowledged data",
             )
         return found
@@ -350,11 +352,11 @@ class BucketWriter:
             return
         # the client aborts the upload, as after an error in a with-block
         error = KeyboardInterrupt()
-        self._store._ask(lambda: self._file.__exit__(type(error), error, None), tries=1)
+        self._store._request(lambda: self._file.__exit__(type(error), error, None), tries=1)
 
     def _fail(self, refusal: Refusal) -> NoReturn:
         self.abandon()
-        raise refusal.error(self._store._place(self._key), "put")
+        raise refusal.error(self._store._url(self._key), "put")
 
 
 class _Helper:
@@ -418,7 +420,7 @@ def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
         "client_options": {
             "timeout": timeout,
             "connect_timeout": min(timeout, _CONNECT),
-            "allow_http": settings.allows_http or _is_told("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"),
+            "allow_http": settings.allows_http or _is_set("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"),
         },
         "retry_config": {"max_retries": settings.retries, "retry_timeout": _ALL_TRIES},
     }
@@ -439,7 +441,7 @@ def _stated(**given: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def _is_told(*names: str) -> bool:
+def _is_set(*names: str) -> bool:
     return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
 
 

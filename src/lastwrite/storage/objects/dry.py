@@ -29,7 +29,7 @@ class DryStore:
         self._lock = threading.Lock()
         self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Forget all written objects."""
         self._written.clear()
 
@@ -53,11 +53,11 @@ class DryStore:
     def create(self, key: str, content: bytes) -> Version | None:
         check_key(key, self.address)
         self._count(puts=1, bytes_written=len(content))
-        found = _made(key, len(content))
+        found = _object_info(key, len(content))
         self._written[key] = content if len(content) <= _HELD_BYTES else b"", found
         return found.version
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         return self.create(key, content)
 
     def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> DryWriter:
@@ -98,13 +98,13 @@ class DryWriter:
         parts = math.ceil(self._written / self._part_bytes)
         puts, gets = (parts + 2, 1) if parts > 1 else (1, 0)
         self._store._count(puts=puts, gets=gets, bytes_written=self._written)
-        return _made(self._key, self._written, parts)
+        return _object_info(self._key, self._written, parts)
 
     def abandon(self) -> None:
         """See ``Writer``."""
 
 
-def _made(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
+def _object_info(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
     """Object metadata with an etag of the usual length, so that manifest sizes are exact."""
     etag = f'"{uuid.uuid4().hex}-{parts}"' if parts > 1 else f'"{uuid.uuid4().hex}"'
     return ObjectInfo(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)

@@ -100,12 +100,12 @@ class FolderStore:
         aside = self._write_aside(path, content)
         return self._version_of(path) if _name(aside, path) else None
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         path = self._path(key)
         if self._version_of(path) is None:
             return None
         with _locked(path):
-            if self._version_of(path) != seen:
+            if self._version_of(path) != version:
                 return None
             aside = self._write_aside(path, content, is_synced=False)
             _be_later(aside, os.stat(path).st_mtime_ns)
@@ -177,7 +177,7 @@ class FolderStore:
             raise files.to_log_error(error, path, "read the state of the object") from error
 
     def _write_aside(self, path: str, content: bytes, *, is_synced: bool = True) -> str:
-        aside = _aside(path)
+        aside = _temporary_path(path)
         self.requests.puts += 1
         self.requests.bytes_written += len(content)
         try:
@@ -217,7 +217,7 @@ class FolderWriter:
 
     def __init__(self, store: FolderStore, key: str, path: str) -> None:
         self._store, self._key, self._path = store, key, path
-        self._aside = _aside(path)
+        self._aside = _temporary_path(path)
         like = files.owner_of(path)
         with changing("create", self._aside):
             self._file = files.create(self._aside, like)
@@ -254,7 +254,7 @@ class FolderWriter:
             files.unlink(self._aside)
 
 
-def _aside(path: str) -> str:
+def _temporary_path(path: str) -> str:
     return f"{path}.{os.urandom(8).hex()}{_ASIDE}"
 
 
@@ -287,12 +287,12 @@ def _be_later(path: str, than_ns: int) -> None:
         files.set_mtime(path, than_ns + step_ns)
 
 
-def _version(seen: os.stat_result) -> Version:
-    return Version(f"{seen.st_ino:x}-{seen.st_mtime_ns:x}-{seen.st_size:x}")
+def _version(status: os.stat_result) -> Version:
+    return Version(f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}")
 
 
-def _found(key: str, seen: os.stat_result) -> ObjectInfo:
-    return ObjectInfo(key, seen.st_size, _version(seen), seen.st_mtime_ns // 1_000_000)
+def _found(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _version(status), status.st_mtime_ns // 1_000_000)
 
 
 @contextlib.contextmanager

@@ -34,10 +34,10 @@ Clock = Callable[[], int]  # the time now, in milliseconds
 
 
 class PromiseResult(NamedTuple):
-    """The result of one test. If ``is_kept`` is None, the result is for information only."""
+    """The result of one test. If ``is_met`` is None, the result is for information only."""
 
     promise: str
-    is_kept: bool | None
+    is_met: bool | None
     found: str
     remedy: str | None = None
 
@@ -45,7 +45,7 @@ class PromiseResult(NamedTuple):
 _known: dict[tuple[str, str], tuple[PromiseResult, ...]] = {}
 
 
-def ask(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
+def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, ...]:
     """Test the guarantees of a store below ``prefix``, a key without a trailing ``/``, or empty.
 
     A process tests a store once. If the store refuses requests, the last result has the reason.
@@ -61,7 +61,7 @@ def ask(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseResult, .
 
 def are_kept(findings: tuple[PromiseResult, ...]) -> bool:
     """Whether compaction in place is safe."""
-    return all(finding.is_kept is not False for finding in findings)
+    return all(finding.is_met is not False for finding in findings)
 
 
 def _now_ms() -> int:
@@ -86,8 +86,8 @@ def reject_if_broken(address: str, clock: Clock = _now_ms) -> None:
     note = f"{prefix}/{_NOTE}".lstrip("/")
     if store.get(note) is not None or used().is_dry:
         return
-    findings = ask(store, prefix, clock)
-    broken = next((each for each in findings if each.is_kept is False), None)
+    findings = probe_store(store, prefix, clock)
+    broken = next((each for each in findings if each.is_met is False), None)
     if broken is not None:
         raise LogError(
             f"the store breaks a guarantee that archives require ({broken.promise}): "
@@ -107,7 +107,7 @@ class _Questions:
 
     def run(self) -> Iterator[PromiseResult]:
         try:
-            yield from self._while_they_lie_there()
+            yield from self._test_objects()
         except LogError as error:
             yield PromiseResult("store", False, f"{error.path}: {error.problem}", error.remedy)
             self._remove()
@@ -131,7 +131,7 @@ class _Questions:
                 "Azure needs none",
             )
 
-    def _while_they_lie_there(self) -> Iterator[PromiseResult]:
+    def _test_objects(self) -> Iterator[PromiseResult]:
         made, finding = self._created(self._keys[0])
         yield finding
         if made is None:
@@ -139,7 +139,7 @@ class _Questions:
         yield self._listed()
         yield self._read_of(made)
         yield self._replaced(made)
-        yield self._at_once()
+        yield self._test_parallel_writes()
         yield self._clocks()
 
     def _created(self, key: str) -> tuple[Version | None, PromiseResult]:
@@ -152,13 +152,13 @@ class _Questions:
             return seen, _broken("create", "an existing object can be created again")
         return seen, PromiseResult("create", True, "an existing object is not created again")
 
-    def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
+    def _put(self, key: str, content: bytes, version: Version | None) -> Version | None:
         """Write an object and read it. None if it is missing, regardless of the write's response."""
         for _ in range(3):
-            if seen is None:
+            if version is None:
                 self._store.create(key, content)
             else:
-                self._store.replace(key, content, seen)
+                self._store.replace(key, content, version)
             now = self._store.get(key)
             if now is not None and now[0] == content:
                 return now[1].version
@@ -170,9 +170,9 @@ class _Questions:
             return _broken("listing", "a created object is not listed")
         return PromiseResult("listing", True, "created objects are listed at once")
 
-    def _read_of(self, made: Version) -> PromiseResult:
+    def _read_of(self, version: Version) -> PromiseResult:
         part = np.zeros(3, dtype=np.uint8)
-        self._store.read_into(self._keys[0], part, 1, made.etag)
+        self._store.read_into(self._keys[0], part, 1, version.etag)
         if part.tobytes() != b"irs":
             return _broken("ranges", "a range read returns other bytes than were written")
         try:
@@ -196,7 +196,7 @@ class _Questions:
             "replace", True, "only a writer with the current version can replace an object"
         )
 
-    def _at_once(self) -> PromiseResult:
+    def _test_parallel_writes(self) -> PromiseResult:
         key = self._keys[1]
         version = self._put(key, b"start", None)
         won = 0
@@ -204,7 +204,7 @@ class _Questions:
             if version is None:
                 break
             contents = [_PADDING + f"{turn} {number}".encode() for number in range(_AT_ONCE)]
-            answers = _together(self._store, key, contents, version)
+            answers = _replace_concurrently(self._store, key, contents, version)
             winners = [
                 content
                 for content, answer in zip(contents, answers, strict=True)
@@ -260,7 +260,7 @@ def _broken(promise: str, found: str) -> PromiseResult:
     return PromiseResult(promise, False, found, _READ_ONLY)
 
 
-def _together(
+def _replace_concurrently(
     store: ObjectStore, key: str, contents: list[bytes], version: Version
 ) -> list[Version | None]:
     """The responses to simultaneous replacements of one version."""

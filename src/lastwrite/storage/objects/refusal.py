@@ -119,7 +119,7 @@ class Refusal:
         scheme = address.partition("://")[0]
         bucket = "/".join(address.split("/")[:3])
         named = _ACTIONS[scheme][action]
-        said = " ".join(str(part) for part in (self.status, self.code) if part)
+        text = " ".join(str(part) for part in (self.status, self.code) if part)
         if self.code in _ABSENT_BUCKET:
             return no_bucket(bucket)
         if self.is_nobody or (self.kind == "UnauthenticatedError" and not self.status):
@@ -130,13 +130,13 @@ class Refusal:
             )
         if self.is_redirect or self.code in _REGION_CODES:
             return RemoteFailed(
-                f"the bucket is in another region ({said or 'a redirect'})",
+                f"the bucket is in another region ({text or 'a redirect'})",
                 path=address,
                 remedy="give the region with --config storage.region=NAME, or in AWS_REGION",
             )
         if self.code == "RequestTimeTooSkewed":
             return RemoteFailed(
-                f"{named} was refused, because this machine's clock is wrong ({said})",
+                f"{named} was refused, because this machine's clock is wrong ({text})",
                 path=address,
                 remedy="set the clock with NTP, then run the command again",
             )
@@ -149,11 +149,11 @@ class Refusal:
             )
         kinds = ("PermissionDeniedError", "UnauthenticatedError")
         if self.status in (401, 403) or self.code in _WHO_CODES or self.kind in kinds:
-            return self._forbidden(address, named, said or self.kind)
+            return self._forbidden(address, named, text or self.kind)
         if self.code in _FOLDER_CODES:
             return RemoteFailed(
                 f"{named} was refused: an object's name is also the folder of other objects "
-                f"({said})",
+                f"({text})",
                 path=address,
                 remedy="use another prefix, or an empty one: this store stores objects as files",
             )
@@ -166,12 +166,12 @@ class Refusal:
             )
         if self.is_passing:
             return RemoteFailed(
-                f"{named} was refused at every retry: {said}",
+                f"{named} was refused at every retry: {text}",
                 path=address,
                 remedy="run the command again later; storage.retries sets the number of retries",
             )
         return RemoteFailed(
-            f"{named} was refused: {said}",
+            f"{named} was refused: {text}",
             path=address,
             remedy="check storage.endpoint and the store's log",
         )

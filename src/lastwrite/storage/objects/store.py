@@ -102,8 +102,8 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
-        """Replace the version ``seen``. None if it is not current, or as in ``create``."""
+    def replace(self, key: str, content: bytes, version: Version) -> Version | None:
+        """Replace the version ``version``. None if it is not current, or as in ``create``."""
         ...
 
     def writer(self, key: str, part_bytes: int = 8 << 20) -> Writer:
