@@ -24,7 +24,7 @@ from lastwrite.reports.fetching import FetchedLog, HoldReason, LogsFetched
 from lastwrite.storage.machine import core_count
 
 Advance = Callable[[int], None]  # called with the number of bytes written
-_MOST_AT_ONCE = 4  # few: kernels and requests run in parallel, but Python code does not
+_MOST_AT_ONCE = 4  # a low limit, because Python code does not run in parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

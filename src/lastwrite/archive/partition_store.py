@@ -62,7 +62,7 @@ ABANDONED_MS = 86_400_000  # ms; a round counts as dead if its journal is older
 GRACE_MS = 3_600_000  # ms for which the objects of a replaced manifest are kept for readers
 PINNED_MS = 2 * GRACE_MS  # ms; a reader with an older pin counts as dead
 _PIN, _CLOCK = "pin-", "clock-"
-# the cache of manifests: seconds, number, bytes of the largest
+# limits of the cache of manifests: age in seconds, number of manifests, bytes of a manifest
 _JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10
 
 
@@ -242,7 +242,7 @@ class PartitionStore:
         return None
 
     def yield_to_other(self, transaction: WriteTransaction) -> None:
-        """Delete the journal of a round that has written nothing else."""
+        """Delete the journal of a round that has written no other object."""
         _running.discard(transaction.id)
         self.store.remove([self.journal(transaction.id)])
 

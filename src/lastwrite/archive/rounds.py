@@ -80,7 +80,7 @@ class ArchiveRounds:
     def __init__(self) -> None:
         self._manifests: dict[str, VersionedManifest] = {}
         self._ahead = _ReadAhead(())
-        self._worked_on: set[str] = set()  # partitions that ``now`` was called for
+        self._worked_on: set[str] = set()  # partitions for which ``now`` was called
         self._rounds: dict[
             str, tuple[object, WriteTransaction]
         ] = {}  # rounds that may still commit

@@ -82,7 +82,7 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Divide ``order`` into waves, none larger than the share of one of the free ``threads``.
+    """Divide ``order`` into waves. A wave has at most one thread's share of the partitions.
 
     ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """

@@ -271,7 +271,7 @@ class LineProgress:
             self._stream.write(text + "\n")  # one call, so that no other output splits the line
             self._stream.flush()
         except OSError:
-            pass  # the stream is closed
+            pass  # the stream was closed
 
 
 def _can_estimate(done_bytes: float, total_bytes: float) -> bool:

@@ -224,4 +224,4 @@ def _same(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _ignore_note(text: str) -> None:
-    """Ignore a note."""
+    """Ignore a note. This is the default of ``say``."""

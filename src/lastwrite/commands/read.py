@@ -180,7 +180,7 @@ def read(
 
 
 class KeyReading(Iterator[Row]):
-    """Filters a reading by a message key. All other attributes are those of the reading."""
+    """Filters a reading by a message key. Other attributes are passed on from the reading."""
 
     def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
         self._reading = reading

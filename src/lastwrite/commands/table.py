@@ -102,7 +102,7 @@ def table(
 
 @contextmanager
 def _naming_the_rest(where: tuple[str, str | None] | None) -> Iterator[None]:
-    """Add to the remedy of damage how to read the records that are not damaged."""
+    """Add to the remedy of a damage error how to read the undamaged records."""
     try:
         yield
     except CorruptLog as error:

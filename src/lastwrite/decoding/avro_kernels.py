@@ -50,7 +50,7 @@ WORDS = 8
     JUMP,  # a: instruction to continue at
     NULLS,  # append a null to the slots from slot to below a
     PRESENT,
-    ITEMS,  # begin of an array or map; slot or -1; a: its depth, b: instruction after its NEXT
+    ITEMS,  # begin an array or map, or skip it if slot is -1; a: depth, b: instruction after NEXT
     NEXT,  # after each item; a: depth, b: instruction of the ITEMS
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)

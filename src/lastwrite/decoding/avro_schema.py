@@ -83,7 +83,7 @@ class AvroType:
 def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
     """Parse a schema.
 
-    ``references`` are the schemas that ``text`` refers to. Each comes after its own references.
+    ``references`` are the schemas that ``text`` refers to. A schema is after those it refers to.
 
     Raises:
         InvalidConfig: the text is no Avro schema, or has a type that no column can represent. The

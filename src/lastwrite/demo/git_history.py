@@ -62,7 +62,7 @@ class GitHistory:
     repository: str  # folder of the work tree, or of a bare repository
     commits: Sequence[
         bytes
-    ]  # ids in hex, oldest first, each the first parent of the next; never empty
+    ]  # ids in hex, oldest first; each is the first parent of the next; never empty
     committed_ms: Sequence[int]  # commit time of each commit
     is_shallow: bool
 

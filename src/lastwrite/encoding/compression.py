@@ -321,7 +321,7 @@ def _is_common_zstd_frame(data: memoryview) -> bool:
     """
     if data[:5] != _ZSTD_COMMON_HEADER:
         return False
-    at, head = 6, 0  # after the window size
+    at, head = 6, 0  # position and header of the first block, after the window size
     while not head & 1:
         if at + 3 > len(data):
             return False

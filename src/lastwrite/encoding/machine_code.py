@@ -60,7 +60,8 @@ _C_TYPES: dict[Any, Any] = {
     "I": ctypes.c_uint32,
     "B": ctypes.c_uint8,
 }
-_RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}  # Numba's names
+# Numba's names of result types, and their formats for ``struct``
+_RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}
 _SINGLE_RESULTS = {**_RESULTS, "bool": "?", "int32": "i", "uint32": "I", "uint8": "B"}
 # The external symbols that a kernel's code may use. The first frees an array without references; it
 # is never called, because references to these arrays are not counted.
@@ -283,7 +284,7 @@ def _values(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _proof(result: str, machine_code: bytes) -> str:
-    """A digest that shows that the code is complete, and of this installation and processor."""
+    """A digest that identifies complete code that this installation compiled for this processor."""
     said = _maker() + result.encode() + b"\n" + machine_code
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 

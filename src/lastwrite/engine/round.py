@@ -84,7 +84,7 @@ def _waves(
                 elif done:
                     yield _committed(context, done, clock)
                 if wave and begun is None:
-                    context.exchange.clear()  # the previous wave's scratch data
+                    context.exchange.clear()  # deletes the previous wave's scratch data
                     yield _committed(context, take_steps(context, wave, clock.of), clock)
             yield from commits.ended()
         finally:

@@ -230,7 +230,7 @@ class LogStore(ABC):
     recover_finishes: bool = False
     # whether a round writes all cleaned records as one segment
     makes_one_segment: bool = False
-    damage_remedy: str  # the remedy if a file of records is damaged
+    damage_remedy: str  # the remedy for a damaged file of records
     # whether ``compact --to`` accepts a log that a broker has open
     copies_beside_a_broker: bool = True
 
@@ -313,7 +313,7 @@ class LogStore(ABC):
         return []
 
     def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
-        """The archive to which a round writes the partition; by default None."""
+        """The address of the archive to which a round writes the partition. By default None."""
         return None
 
     def starts_writing(self, log: PartitionLog, to: str | None, /) -> bool:

@@ -176,7 +176,7 @@ class OutcomeRules(ABC):
         return self.delete(facts, message) if facts.is_in_range else self._unreached(message, facts)
 
     def next(self, message: str) -> OutcomeReason:
-        """The outcome of a record that the next round drops, due now or not."""
+        """The outcome of a record that the next round drops, whether or not the round is due."""
         blocking = self.round.blocking
         if blocking is None:
             return OutcomeReason(

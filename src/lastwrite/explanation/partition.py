@@ -107,7 +107,7 @@ class RecordExplainer(ABC):
         return f"offsets {number(first)} to {number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """Producer to the first offset of its open transaction."""
+        """The first offset of each open transaction, by producer."""
         return {p.producer_id: p.open_from for p in log.producers if p.open_from >= 0}
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
@@ -343,7 +343,8 @@ class _Explanation:
                 self._out.records = sorted(
                     (
                         record
-                        for found in reading.found  # each stored key is compacted by itself
+                        # compaction treats each stored form of the key as a separate key
+                        for found in reading.found
                         if any(self._has_key(one, key) for one in found)
                         for record in self._explained(log, decision, found)
                     ),
@@ -415,7 +416,7 @@ class _Explanation:
                 RecordExplanation(
                     offset=told.offset,
                     timestamp_ms=told.timestamp_ms,
-                    # a segment's base offset is -1 if the segment precedes all offsets
+                    # base offset -1, which means before all offsets, is reported as 0
                     segment=max(log.segments[record.piece.segment].base_offset, 0),
                     position=record.position,
                     value_bytes=told.value_bytes,
@@ -473,7 +474,7 @@ def _facts(
 def _with_retention(
     record: RecordExplanation, expired: tuple[int, str], now_ms: int
 ) -> RecordExplanation:
-    """The record. If retention will delete its segment, that is the record's outcome."""
+    """The record. If retention will delete its segment, the outcome is changed to this."""
     below, why = expired
     if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:
         return record

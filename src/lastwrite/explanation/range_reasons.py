@@ -35,7 +35,7 @@ def range_reasons(
     if config.compacts and not found.eligible:
         if found.cleanable_bytes:
             reasons.append(_ratio(found, config))
-        elif not reasons:  # the segments are empty
+        elif not reasons:  # no rule applies, because the segments are empty
             assert found.reason is not None
             reasons.append(Reason(Rule.EMPTY, found.reason, "when a record is written"))
     return reasons

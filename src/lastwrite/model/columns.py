@@ -73,7 +73,7 @@ IS_DELETE = 1
 IN_GROUP = 1
 
 # Actions on a batch, chosen by the rules and applied by the format.
-COPY = 0  # copied unchanged
+COPY = 0  # the batch is copied unchanged
 REBUILD = 1  # records are removed, or a horizon is stamped
 EMPTY = 2  # all records are removed, and the header stays
 DROP = 3
@@ -146,7 +146,7 @@ class Places(NamedTuple):
 
     lanes: UInt64Array  # first lane of the key's fingerprint
     other_lanes: npt.NDArray[np.uint32]  # high half of its second lane
-    # index of the segment in the caller's list; ascending in a partition
+    # index of the record's segment in the caller's list; ascending in a partition
     segments: npt.NDArray[np.uint32]
     # byte of the record's batch in the segment; inverted (~) if the record deletes its key
     positions: Int64Array

@@ -310,7 +310,7 @@ class RewriteUnit:
     index_interval_bytes: int
     limits: Limits
     folder: str | None  # folder in which the output is staged; None measures only
-    mtime_ns: int = 0  # modification time of the new files, that of the last replaced segment
+    mtime_ns: int = 0  # modification time of the last replaced segment, which new files get
     aborted: tuple[AbortedTransaction, ...] = ()  # entries of the new segment's transaction index
     reports_rest: bool = False  # whether the result has a ``PieceLeft`` for each piece
     cost: int = 0  # cost of the rewrite in bytes read, see ``engine.shares``
@@ -376,9 +376,9 @@ class SegmentOutput:
     problem: Problem | None = None
     error: Exception | None = None
     rests: tuple[PieceLeft, ...] = ()  # surviving records, by piece
-    # on the first of several parts: adds the batches of the other parts to the indexes
+    # in the first of several parts: an object that adds the batches of other parts to the indexes
     indexer: Any = None
-    # in an archive, where parts are separate segments: the manifest entry
+    # in an archive, where parts are separate segments: the manifest's entry for this segment
     stored: object = None
 
     @property

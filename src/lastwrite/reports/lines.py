@@ -344,7 +344,7 @@ class PulsarMessageLine(Document, kw_only=True):
     key: str | None  # as clients return it: base64 if the key was set as bytes
     value: str | None  # base64; null if the value is null, encrypted or compacted out
     properties: dict[str, str]
-    event_time: int  # 0 if there is none
+    event_time: int  # event time in ms; 0 if there is none
     publish_time: int
     sequence_id: int
     producer: str

@@ -32,7 +32,7 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     added: int = 0  # rows that were added, including those that replace older rows
     removed: int = 0  # rows that were removed, including replaced rows
     files: int = 0  # data files that were written
-    bytes_written: int = 0  # bytes of these files
+    bytes_written: int = 0  # bytes of the written data files
     written_anew: int = 0  # number of buckets that were rewritten completely
     tidied: int = 0  # unreferenced files that were removed
     untidy: str | None = None  # why unreferenced files could not be removed

@@ -305,7 +305,7 @@ class LastWrites:
             raise CommitConflict(
                 "another record is at the position of this record", place.position, segment.path
             )
-        return None  # both keys have the same fingerprint
+        return None  # another key has the same fingerprint
 
     def _find(self, key: bytes) -> RecordPointer | None:
         return self._index.find(*self._lanes_of(key))

@@ -22,7 +22,7 @@ Wants: TypeAlias = Callable[[TopicPartition], bool]
 
 
 class RowReader(Protocol):
-    """Decodes the records of chunks. Each worker needs a separate instance."""
+    """Decodes the records of chunks. Workers must not share an instance."""
 
     @property
     def format(self) -> Format: ...

@@ -363,7 +363,7 @@ def _unit(
     pieces: tuple[CachedPiece, ...],
     scans: tuple[PieceScan, ...],
 ) -> Iterator[WriteUnit]:
-    """Yield a unit, unless there is no scan to cache, or a scan is cheaper than its small blocks.
+    """Yield a unit, or none if there is nothing to cache, or if scanning is cheaper than caching.
 
     ``place`` is the segment's path and base offset.
     """

@@ -46,8 +46,10 @@ class PartitionResponse(NamedTuple):
     last_stable: int = -1
     log_start: int = -1
     stretch: ByteRange | None = None
-    aborted: tuple[tuple[int, int], ...] | None = None  # None for read_uncommitted
-    diverging: tuple[int, int] | None = None  # the epoch and its end offset
+    # producer and first offset of each aborted transaction; None for read_uncommitted
+    aborted: tuple[tuple[int, int], ...] | None = None
+    # if the client's log diverges: the largest leader epoch in common, and its end offset
+    diverging: tuple[int, int] | None = None
 
 
 class PartitionRequest(NamedTuple):

@@ -72,7 +72,7 @@ class ServeLimits:
     connections: int = 1000
     connections_of_address: int = 100
     idle_s: float = 600.0
-    known_s: float = 10.0  # seconds for the TLS handshake and authentication together
+    known_s: float = 10.0  # seconds in which TLS handshake and authentication must succeed
     frame_s: float = 30.0  # seconds from a frame's first byte to its last
     send_s: float = 60.0  # seconds in which the client must read a response, or each MiB of it
 

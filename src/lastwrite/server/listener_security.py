@@ -128,7 +128,7 @@ class ListenerSecurity:
     tls: ReloadingFile[ssl.SSLContext] | None = None
     users: ReloadingFile[tuple[Users, AclTable]] | None = None
     mechanisms: tuple[str, ...] = ()
-    session_s: float = 0.0  # seconds until clients authenticate again; 0: never
+    session_s: float = 0.0  # seconds after which clients must authenticate again; 0 for never
     failed_delay_s: float = 0.0
 
     @property

@@ -188,7 +188,7 @@ class CompactedPartition(MaterializedPartition):
         super().__init__(inner.name, inner.folder, files, making)
         self.is_of_kafka = inner.is_of_kafka
         self._inner = inner
-        self._tail: dict[int, Hashable] = {}  # states of later closed segments by offset
+        self._tail: dict[int, Hashable] = {}  # by offset: states of closed segments after the copy
         self._copy: _Copy | None = None
         self._uncompacted_state: Hashable = (
             None  # state of the log when it was last served uncompacted

@@ -17,7 +17,7 @@ class MemoryBudget:
         """Reserve ``size`` bytes. Waits until they are free.
 
         Raises:
-            TimeoutError: not enough is free when time.monotonic is ``until``.
+            TimeoutError: too few bytes are free when time.monotonic reaches ``until``.
         """
         with self._changed:
             while self._free_bytes < size:

@@ -71,7 +71,7 @@ class Offsets:
 
     @property
     def unread(self) -> list[str]:
-        """Messages about unreadable records of the log, each a lost committed offset."""
+        """Messages about unreadable records of the log. Each record is a lost committed offset."""
         return [
             f"the record at offset {each.offset}, a commit of group {each.group or '?'}, cannot "
             f"be read: {each.reason}. {UNREAD_REMEDY}"

@@ -65,10 +65,11 @@ class _SparkStream(DataSourceStreamReader):
         self._options = options
         self._rows = rows
         self._logs: _Logs | None = None  # the logs for the next micro-batch
-        self._ends: Offsets | None = None  # the ends of these logs
+        self._ends: Offsets | None = None  # the ends of ``_logs``
         self._held_since_s: float | None = None  # time since which the logs could not be listed
         self._batch_s = float("-inf")  # the time at which the last micro-batch was admitted
-        self._target: Offsets | None = None  # ends at the start of a Trigger.AvailableNow query
+        # for a Trigger.AvailableNow query: the logs' ends at the start of the query
+        self._target: Offsets | None = None
         self._warned: set[str] = set()
 
     @with_short_errors

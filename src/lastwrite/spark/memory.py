@@ -51,16 +51,16 @@ class MemoryPlan:
         """The buffer sizes with which a worker stays within its share in every stage."""
         share = self.worker_bytes
         return Limits(
-            # memory: the buffer, and twelve times the size of a record that is rebuilt
+            # memory used: the buffer, and twelve times the size of a record that is rebuilt
             chunk_bytes=min(4 * MIB, max(MIB >> 2, share // 24)),
-            # memory: as much again when records are removed, and when the batch is compressed
+            # memory used: as much again when records are removed, and again for compression
             plain_bytes=max(2 * MIB, share // 4),
-            # memory: 32 bytes per entry; 100 if keys repeat
+            # memory used: 32 bytes per entry; 100 if keys repeat
             block_entries=min(1 << 20, max(1 << 14, share // 128)),
-            # memory: the entries, and the pages that the system maps around them
+            # memory used: the entries, and the pages that the system maps around them
             slice_bytes=min(16 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
-            # memory: one byte per record, and more if the estimated number was too low
+            # memory used: a byte per record, more if the number of records was estimated too low
             piece_records=share // 6,
             ahead_bytes=min(8 * MIB, max(MIB >> 2, share // 32)),
             stores=address.used(),

@@ -56,7 +56,7 @@ class Owner(Protocol):
         ...
 
     def take_over(self, job: Job, stage: str) -> None:
-        """From now on, report the job's errors as errors of this owner and this stage."""
+        """Report the job's errors as errors of this owner and this stage from now on."""
         ...
 
 

@@ -221,7 +221,7 @@ class SparkRunner(Runner):
             LogError: Spark failed, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stop_job()  # the tasks of the persistent job occupy the workers
+        self.spark.stop_job()  # otherwise the persistent job's tasks would occupy the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -370,7 +370,7 @@ class _SparkJob(Generic[T]):
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
-                if not runner.spark.is_ours:  # a Spark that Lastwrite started is killed instead
+                if not runner.spark.is_ours:  # Lastwrite kills a Spark that it has started
                     self.cancel()
                 raise
             if self.watch is not None:

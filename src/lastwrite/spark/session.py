@@ -203,7 +203,7 @@ class OwnSpark:
         return self._is_ours
 
     def setting(self, name: str) -> str | None:
-        if self._boot is not None:  # with the early JVM, no configuration file has further settings
+        if self._boot is not None:  # the JVM was started early, which excludes configuration files
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found

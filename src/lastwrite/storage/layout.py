@@ -56,7 +56,7 @@ class PartitionLocator(ABC):
         """The folder with the broker's lock and checkpoints of this partition."""
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
-        """Every partition folder at ``root``, with a cheap check for changes, for the daemon.
+        """Every partition folder at ``root``, with a state by which the daemon detects changes.
 
         The default does not detect changes.
 

@@ -447,7 +447,7 @@ def _enter(root: str, place: LockPlace) -> _Root:
 
 
 def siblings(root: str, place: LockPlace) -> list[str]:
-    """The files of ``root`` from which a new file gets its mode. The first existing one counts."""
+    """The files of ``root`` from which a new file gets its mode: from the first that exists."""
     return [os.path.join(root, name) for name in place.siblings]
 
 

@@ -51,7 +51,7 @@ _NOT_KNOWN = {
 _ACCESS_HEAD, _ACCESS_ENTRY = (
     struct.Struct("<I"),
     struct.Struct("<HHI"),
-)  # version; tag, rights, who
+)  # the version of an access list; the tag, rights and id of an entry
 _OF_GROUP = 0x04  # the tag of the owning group in an access list
 
 

@@ -42,7 +42,7 @@ class QuarantineFile:
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
-    name_of: Callable[[str], TopicPartition | None]  # None: not a partition's name
+    name_of: Callable[[str], TopicPartition | None]  # parses a name; None if it is no partition's
     folder_of: Callable[[str, TopicPartition], str]  # a partition's folder, by root
     system: str = ""  # empty if the system has no archives
     # whether the partitions of a root belong to an archive

@@ -46,7 +46,7 @@ TRY_AGAIN = (
 
 _LEAST_BYTES = 64 << 10  # least bytes of a request, because a smaller request takes as long
 
-SMALL_LIMIT_BYTES = 256 << 20  # far above the size of any side file
+SMALL_LIMIT_BYTES = 256 << 20  # most bytes of a side file, far above its usual size
 
 _STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 

@@ -81,7 +81,7 @@ class Tasks:
             with contextlib.suppress(FileNotFoundError):  # another task was faster
                 os.rename(self._folder / f"{stem}{_WORK}", self._folder / taken)
                 if n < len(there):
-                    # Wake another task for the remaining work, or a wake-up may be lost: that task
+                    # Wake another task for the remaining work. Otherwise that task may sleep: it
                     # may have checked the folder too early, and this task may have read its byte.
                     self._notifier.ring()
                 return taken

@@ -596,7 +596,7 @@ def _requirements(table: Table | None) -> tuple[TableRequirement, ...]:
 
 
 def _plain(topic: str) -> str:
-    """The table name of a topic: other characters than letters, digits and _ become _."""
+    """The table name of a topic: every character except letters, digits and _ becomes _."""
     return re.sub(r"\W", "_", topic)
 
 

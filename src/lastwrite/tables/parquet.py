@@ -149,7 +149,8 @@ class ParquetTable:
         }
         chain = [name for name, _ in self._chain()]
         ended = (n for n, name in enumerate(chain) if times_ms.get(name, 0) < older_than_ms)
-        old = chain[next(ended, len(chain)) + 1 :]  # replaced before ``older_than_ms``
+        # the manifests that were replaced before ``older_than_ms``
+        old = chain[next(ended, len(chain)) + 1 :]
         # Remove the oldest first: after a crash the remaining manifests are still a chain.
         for name in reversed(old):
             self._place.store.remove([self._place.key(name)])

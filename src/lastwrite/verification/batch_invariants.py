@@ -324,7 +324,7 @@ def redecided(
 
 
 def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-    """For each offset, whether it is in one of ``stretches`` (first, last, …), which ascend."""
+    """For each offset, whether a row of ``stretches`` (first, last, …) contains it. Rows ascend."""
     if not len(stretches):
         return np.zeros(len(offsets), dtype=np.bool_)
     place = np.searchsorted(stretches[:, 0], offsets, side="right") - 1

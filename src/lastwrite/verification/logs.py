@@ -250,7 +250,7 @@ class _Verifier:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
             for job in wave:
-                # A log that was not read completely must never pass.
+                # The verification of a log that was not read completely must never succeed.
                 if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
                     job.found.raise_status(
                         VerifyStatus.FAILED, "the log could not be read to its end"

@@ -62,7 +62,7 @@ class Range:
     """The range of a round, [first_dirty, first_uncleanable), and whether the round is due."""
 
     first_dirty: int
-    first_uncleanable: int  # a segment's base, or the log's end
+    first_uncleanable: int  # end of the range, exclusive: a segment's base, or the log's end
     clean_bytes: int  # bytes of segments whose base is below first_dirty
     # bytes of the segments from the one that contains first_dirty to first_uncleanable
     cleanable_bytes: int

@@ -15,7 +15,7 @@ class Retention:
     rolls: bool  # whether all segments are deleted, after an empty one is created at the log's end
     first_base: int  # base offset of the first remaining segment
     log_start: int  # log start offset after the deletion
-    # why the first remaining segment stays, with the figures; None if none remains
+    # why the first remaining segment stays, with the figures; None if no segment remains
     stays: str | None
 
     @property

@@ -40,7 +40,7 @@ from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
 # Bits per producer: its data after its last marker in the piece, and whether it has a marker.
-_DATA = 1  # has data after its last marker, or after the start of the piece
+_DATA = 1  # the producer has data after its last marker, or after the start of the piece
 _UNFLAGGED = 2  # some of these data are not flagged as aborted
 _FLAGGED = 4  # some of these data are flagged as aborted
 _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces no longer matter

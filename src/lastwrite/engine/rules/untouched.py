@@ -23,7 +23,7 @@ def rewritten_runs(
     The arguments have one item per segment: its bytes, the estimated bytes that survive, and
     whether the round must change the segment.
     """
-    runs: list[list[int]] = []  # first, end, bytes kept
+    runs: list[list[int]] = []  # by run: first segment, end and bytes that survive
     for i, is_changed in enumerate(changed):
         if is_changed:
             if runs and runs[-1][1] == i:

@@ -132,7 +132,7 @@ def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
         numbers = np.empty(1, dtype=_NUMBERS)
         for name in _OF_POLICY:
             numbers[name] = getattr(policy, name)
-        # Subtracted from now, because adding to a corrupt, huge horizon could overflow.
+        # The delay is subtracted from now, because adding it to a corrupt horizon could overflow.
         written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
         numbers["due_ms"] = policy.now_ms - written_ms
         numbers["held_due_ms"] = max(policy.now_ms - written_ms - policy.hold_ms, LONG_MIN)
@@ -166,7 +166,7 @@ def are_plain(fewest: int, flags: int) -> bool:
     """Whether every batch has records, is in no transaction and has the format that Lastwrite
     writes.
 
-    ``fewest`` is the smallest record count of a batch; ``flags`` are all flags that occur.
+    ``fewest`` is the smallest record count of a batch. ``flags`` is the bitwise OR of all flags.
     """
     return fewest > 0 and not flags & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD | BAD_HORIZON)
 

@@ -1,6 +1,6 @@
 """Spark's classes in a Java archive from an earlier run, which halves the start of a JVM.
 
-Without it, half of the start is spent on reading the classes from 280 jars. Java can write the
+Without an archive, half of the start is spent on reading classes from 280 jars. Java can write the
 classes of a run, loaded, parsed and checked, to a file, and map that file in the next run: an
 archive of shared classes (17 and newer) or an ahead-of-time cache (25 and newer). The first run on
 a machine writes this file to the user's cache folder when it ends. A run with another Java, another

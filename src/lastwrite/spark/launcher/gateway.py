@@ -27,7 +27,7 @@ def quieten(gateway: G) -> G:
 
     client: Any = gateway._gateway_client  # type: ignore[attr-defined]
     connect = getattr(client, "_create_new_connection", None)
-    if connect is None:  # PYSPARK_PIN_THREAD=false
+    if connect is None:  # if PYSPARK_PIN_THREAD is false
         return gateway
 
     def connect_quietly() -> Any:

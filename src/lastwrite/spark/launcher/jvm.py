@@ -114,7 +114,7 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
             code = jar.read("org/apache/spark/launcher/JavaModuleOptions.class")
     except (OSError, StopIteration, KeyError, zipfile.BadZipFile):
         return None
-    # A string in a class file: the byte 1, its length as two bytes, the text.
+    # In a class file, a string is the byte 1, two bytes with the length, and the text.
     texts = [
         code[at + 3 : at + 3 + int.from_bytes(code[at + 1 : at + 3], "big")]
         for at in range(len(code) - 3)
@@ -123,10 +123,10 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    # an option for MLlib, which causes a warning, and whose module may be missing
+    # This option is only for MLlib. It causes a warning, and its module may be missing.
     unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
-        # an option that also causes a warning
+        # this option also causes a warning
         unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     return [option for option in options if option not in unknown]
 

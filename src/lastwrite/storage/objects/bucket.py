@@ -392,7 +392,7 @@ def _interruptibly(do: Callable[[], T]) -> T:
     try:
         return answer.result()
     finally:
-        if answer.done():  # a helper with an interrupted call is not reused
+        if answer.done():  # otherwise its call was interrupted, and the helper is not reused
             _helpers.append(helper)
 
 
@@ -409,7 +409,7 @@ def _client(address: str) -> ModuleType:
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
     empty = next((name for name in _ENDPOINTS if os.environ.get(name) == ""), None)
-    if empty is not None:  # the client would use the empty value as an address
+    if empty is not None:  # the client would use this variable's empty value as an address
         raise InvalidConfig(
             f"the environment variable {empty} is empty",
             remedy=f"unset {empty}, or give it a value",

@@ -53,7 +53,7 @@ def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseR
     known = (store.address, prefix)
     if known not in _known:
         found = list(_Questions(store, prefix, clock).run())
-        if found[-1].promise == "store":  # the next test may succeed
+        if found[-1].promise == "store":  # the store did not respond, so it is tested again later
             return tuple(found)
         _known[known] = tuple(found)
     return _known[known]

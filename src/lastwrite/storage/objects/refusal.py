@@ -62,7 +62,7 @@ _CREDENTIALS = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response that is not a success, or a missing response."""
+    """A failed request: the store responded with an error, or did not respond."""
 
     kind: str  # name of the client's error class
     status: int | None  # None if no complete response arrived

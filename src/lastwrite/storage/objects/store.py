@@ -36,8 +36,8 @@ class ObjectInfo(NamedTuple):
 class Requests:
     """The number of requests to a store, by the kinds that are billed."""
 
-    gets: int = 0  # including HEAD requests
-    puts: int = 0  # including parts of uploads
+    gets: int = 0  # number of reads, including HEAD requests
+    puts: int = 0  # number of writes, including parts of uploads
     lists: int = 0
     deletes: int = 0
     bytes_read: int = 0
