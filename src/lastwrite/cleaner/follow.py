@@ -24,7 +24,7 @@ from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.reports.fetching import HoldReason, LogsFetched
 from lastwrite.reports.following import FollowedLog
 
-_GIVE_UP_S = 10.0  # time to wait for a running fetch after a stop
+_GIVE_UP_S = 10.0  # seconds to wait for a running fetch after a stop
 _SILENT = (HoldReason.WAITING,)
 
 
@@ -101,7 +101,7 @@ class ArchiveFollower:
         """Run one turn, and return the exit status of ``fetch``.
 
         Raises:
-            RemoteFailed, LogError: as ``FollowResult.fetch_batches``.
+            RemoteFailed, LogError: as ``FollowResult.fetch``.
         """
         try:
             begin = time.monotonic()

@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     """The result of a check."""
 
     OK = "ok"
-    WARNING = "warning"  # works, with a limit
+    WARNING = "warning"  # Lastwrite works, but with a restriction
     MISSING = "missing"  # Lastwrite cannot work
 
 

@@ -159,7 +159,8 @@ def read(
             if not failed.startswith(str(note)):  # the caller prints the error
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
-        status = end["status"] or "ended early"  # after an error, or if standard output was closed
+        # there is no status after an error, or if standard output was closed
+        status = end["status"] or "ended early"
         if wanted is not None and end["messages"] == 0:
             output.say("lastwrite: no message has this key")
         if output.as_json:

@@ -377,7 +377,7 @@ def default_of(type: AvroType, given: Any, where: str) -> Any:
         InvalidConfig: the default does not match the type.
     """
     if type.type == "union":
-        # Since Avro 1.12 the default may match any branch, before only the first.
+        # Since Avro 1.12 the default may match any branch. Earlier it had to match the first.
         for branch in type.inner:
             if _is_default_of(branch, given):
                 merged = merged_branch(type)

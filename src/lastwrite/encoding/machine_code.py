@@ -35,8 +35,8 @@ from lastwrite.encoding.kernel_cache import (
     store_code,
 )
 
-# NumPy's flags C-contiguous, aligned and writable; then positions of fields in NumPy's array
-# object.
+# NumPy's array flags (C-contiguous, aligned, writable), and byte positions of fields in NumPy's
+# array object.
 _CONTIGUOUS, _LAYOUT = 0x1, 0x1 | 0x100 | 0x400
 _DATA_AT, _SHAPE_AT, _STRIDES_AT = 16, 32, 40
 _LEAST, _END = -(1 << 63), 1 << 63

@@ -42,7 +42,7 @@ class LoserMarker:
         # a quarter of the memory for decompression, because this step decompresses nothing
         self._most_bytes = limits.plain_bytes // 4
         self._states: dict[str, ScratchMap] = {}
-        # number of states and ordinals of the losers, by file and position of a piece's states
+        # by file and position of a piece's states: their number, and the ordinals of the losers
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
         self._held_bytes = 0
         self.entries: dict[str, ScratchMap] = {}

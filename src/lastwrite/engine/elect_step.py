@@ -45,7 +45,7 @@ def _size_of(partition: ScannedPartition) -> int:
     size = sum(
         ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
     )
-    # two tables of uint32 bucket ends per block
+    # each block has two tables of bucket ends, as uint32
     return size + (8 << partition.plan.bits) * len(blocks)
 
 

@@ -155,7 +155,7 @@ def _planned(
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
-            # the error is already in the partition's report
+            # ignored here, because the partition's report has the error
             with contextlib.suppress(LogError, OSError):
                 for note in context.system.outvoted(folder, context.options.config):
                     notes[note.topic, note.name] = note

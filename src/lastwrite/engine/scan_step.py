@@ -49,9 +49,9 @@ def scan_pieces(
     """
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
-        # A transaction index disagrees with its log, and the log is right: scan again with the
-        # transactions in the log. All partitions are scanned again, since an exchange has the
-        # entries of one scan only.
+        # If a transaction index disagrees with its log, the log is right. Scan again, with the
+        # transactions in the log. All partitions are scanned again, because an exchange has the
+        # entries of only one scan.
         wave = advance(wave, lambda open: _scan_by_log(context, open))
     return wave
 

@@ -145,7 +145,7 @@ class Places(NamedTuple):
     """The positions of records in segments, with their key fingerprints, as columns."""
 
     lanes: UInt64Array  # first lane of the key's fingerprint
-    other_lanes: npt.NDArray[np.uint32]  # high half of its second lane
+    other_lanes: npt.NDArray[np.uint32]  # high half of the fingerprint's second lane
     # index of the record's segment in the caller's list; ascending in a partition
     segments: npt.NDArray[np.uint32]
     # byte of the record's batch in the segment; inverted (~) if the record deletes its key

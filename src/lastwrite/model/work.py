@@ -323,7 +323,7 @@ class RewriteUnit:
 class ScannedEntries(NamedTuple):
     """The blocks and states of a scanned piece, if they are in memory rather than in a file."""
 
-    blocks: list[npt.NDArray[np.uint8]]  # blocks in order, each as in a scratch file
+    blocks: list[npt.NDArray[np.uint8]]  # blocks in order, in the format of a scratch file
     states: npt.NDArray[np.uint8]  # states after the election
 
 

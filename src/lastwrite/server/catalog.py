@@ -201,7 +201,7 @@ class ServedPartition:
             os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return not self._has_folder
-        except OSError:  # not accessible: reading the partition reports the reason
+        except OSError:  # the folder is not accessible, which a read of the partition reports
             return True
         return True
 

@@ -128,7 +128,7 @@ class SparkRunner(Runner):
     ) -> PendingResult[list[R | FailedUnit[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return PendingResult(list)  # a result for no units: an empty list
+            return PendingResult(list)  # there are no units, so the result is an empty list
         tasks = pack(weights, self.workers)
         batches = [[units[i] for i in places] for places in tasks]
         sizes = [sum(weights[i] for i in places) for places in tasks]

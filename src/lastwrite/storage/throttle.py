@@ -129,7 +129,7 @@ class Pacer:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock:  # record locks are per process, not per thread
+        with self._lock:  # record locks exclude other processes, but not other threads
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:

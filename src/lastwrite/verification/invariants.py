@@ -175,7 +175,7 @@ _BATCH_RECODED = int(Finding.BATCH_RECODED)
 _HORIZON_MOVED = int(Finding.HORIZON_MOVED)
 _BATCH_MISDATED = int(Finding.BATCH_MISDATED)
 
-# The argument ``appended`` for a log that has not grown: above all offsets.
+# The argument ``appended`` for a log that has not grown: both numbers are above all offsets.
 NOT_GROWN = ((1 << 63) - 1, (1 << 63) - 1)
 
 # Indexes in the array of counts, after the counts of findings.

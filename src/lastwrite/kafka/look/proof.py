@@ -333,7 +333,7 @@ def _unreadable(error: LogError, path: str) -> Problem:
 
 
 class KafkaTransactionProof:
-    """Checks a log's transaction indexes; see ``index_truth.TransactionIndexCheck``."""
+    """Checks a log's transaction indexes; see ``index_check.TransactionIndexCheck``."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log

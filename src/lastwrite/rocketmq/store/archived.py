@@ -177,7 +177,7 @@ def read_contents(folder: str) -> ArchivedQueue:
 
     Raises:
         NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as in
-        ``place.read_versioned_manifest``.
+        ``partition_store.read_versioned_manifest``.
     """
     return contents_of(read_versioned_manifest(folder).manifest, folder)
 

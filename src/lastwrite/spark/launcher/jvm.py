@@ -49,7 +49,7 @@ _SECONDS_TO_DIE = 2.0
 # the driver ends. If the shell reads a line, the JVM may end by itself. When the pipe closes, the
 # shell kills this process group and removes its unfinished files ($2, $3). $1 is a command by which
 # the system kills the JVM before the driver if memory runs out, because the driver can report this
-# (``machine.go_first_for_memory``).
+# (``machine.raise_oom_score``).
 _GUARD = (
     "{ read -r adjust </proc/self/oom_score_adj && "
     "echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
