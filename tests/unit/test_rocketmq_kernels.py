@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lastwrite.rocketmq.format import index_file, kernels
@@ -84,6 +84,7 @@ def test_split_of_damaged_bytes_equals_the_slow_model(
     check_against_twin(bytes(raw[: cut or len(raw)]), data.draw(st.booleans()))
 
 
+@example(bytes.fromhex("00000001 00000000"))  # the start of a DLedger entry
 @given(st.binary(max_size=300))
 def test_split_of_random_bytes_equals_the_slow_model(data: bytes) -> None:
     check_against_twin(data)

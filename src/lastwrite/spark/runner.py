@@ -31,6 +31,7 @@ from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
 from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.spark.worker import settle
+from lastwrite.storage.files import DELETED
 from lastwrite.storage.machine import memory_kill_since, memory_kills
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ def explain_worker_errors(answer: T) -> T:
 
 def _explain_worker_error(error: Exception) -> Exception:
     path = None
-    gone = ("another program deleted", "vanished")
-    if isinstance(error, CommitConflict) and any(words in error.problem for words in gone):
+    if isinstance(error, CommitConflict) and DELETED in error.problem:
         # such an error means that the folder does not exist on the worker
         makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path

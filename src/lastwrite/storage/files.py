@@ -33,6 +33,7 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
+DELETED = "another program deleted"  # in the error for a file that was listed and is missing now
 # most bytes that one system call copies
 _COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
@@ -128,7 +129,7 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
         )
     if error.errno == errno.ENOENT:
         return CommitConflict(
-            f"could not {doing}: another program deleted the file during the command",
+            f"could not {doing}: {DELETED} the file during the command",
             path=path,
             remedy="stop the program that changes the log, then run the command again",
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, is_of_archive
+from lastwrite.storage.files import DELETED
 from lastwrite.storage.objects.address import is_address, store_at
 
 _DATA = "/data/"
@@ -25,9 +26,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
             wrong = f"the object is missing, but the manifest of its archive lists it{held}"
             # for an archive's object, the error uses the remedy for archives instead
             return CorruptLog(wrong, path=path, remedy=remedy)
-    return CommitConflict(
-        f"another program deleted {what} during the command", path=path, remedy=remedy
-    )
+    return CommitConflict(f"{DELETED} {what} during the command", path=path, remedy=remedy)
 
 
 def _contents_in(manifest: bytes, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -173,6 +174,17 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
             return found, at, kernels.NEED_MORE
         if decode_blank(data, at, len(data)) is not None:
             return found, at, kernels.BLANK
+        size, magic = struct.unpack_from(">ii", data, at)
+        if size == -1 and magic >= 8:  # DLedger's blank
+            return found, at, kernels.BLANK
+        if size == 1 and magic not in (MAGIC_V1, MAGIC_V2):  # the header of a DLedger entry
+            if left < kernels.DLEDGER_HEADER_BYTES:
+                return found, at, kernels.NEED_MORE
+            (body_size,) = struct.unpack_from(">i", data, at + 44)
+            if body_size < 0 or magic != kernels.DLEDGER_HEADER_BYTES + body_size:
+                return found, at, kernels.BAD_MAGIC
+            at += kernels.DLEDGER_HEADER_BYTES
+            continue
         try:
             message = decode_message(data, at, len(data))
         except TruncatedLog:

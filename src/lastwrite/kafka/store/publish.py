@@ -47,6 +47,7 @@ from lastwrite.kafka.store.retention import (
 )
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage import files
+from lastwrite.storage.files import DELETED
 from lastwrite.storage.parallel_sync import Outcome, overlapped
 from lastwrite.storage.reading import AGAIN
 
@@ -269,7 +270,7 @@ def _copied(
     } - live.keys()
     if missing:
         path = os.path.join(log.folder, min(missing))
-        raise CommitConflict("the segment vanished during the command", path=path, remedy=AGAIN)
+        raise CommitConflict(f"{DELETED} the segment during the command", path=path, remedy=AGAIN)
     return chosen
 
 

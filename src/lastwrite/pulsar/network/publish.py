@@ -119,8 +119,8 @@ def publish(
         "has not stored it"
     )
     remedy = (
-        "nothing was changed; see the broker's log for the reason why the subscription "
-        "__compaction does not move"
+        "readers get the former compaction until the broker stores the acknowledgement; see the "
+        "broker's log for the reason why the subscription __compaction does not move"
     )
     raise RemoteFailed(words, path=store.address, remedy=remedy)
 
