@@ -8,7 +8,7 @@ DocumentType = type[Document] | type[FrozenDocument]
 
 
 def documents() -> dict[str, tuple[DocumentType, ...]]:
-    """The document types by command; one type per system if they differ.
+    """The document types by command. There is one type per system if the systems' types differ.
 
     ``error`` is the document that any command prints when it fails.
     """

@@ -195,7 +195,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @property
     def end_offsets(self) -> dict[int, int]:
-        """Partition to the first offset that is not in the table."""
+        """The first offset that is not in the table, by partition."""
         return dict(self._last.ends)
 
     @property

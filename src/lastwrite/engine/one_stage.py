@@ -50,7 +50,7 @@ def take_steps(
     wave: Sequence[PartitionPlan | FinishedPartition],
     timed: Callable[[str], AbstractContextManager[None]],
 ) -> list[RewrittenPartition | FinishedPartition]:
-    """Run scan, elect and rewrite on a wave, one after the other; ``timed`` measures each step."""
+    """Run scan, elect and rewrite on a wave, one after another. ``timed`` measures each step."""
     with timed("scan"):
         scanned = advance(wave, lambda open: scan_partitions(context, open))
     with timed("elect"):

@@ -64,7 +64,7 @@ def cut_into_pieces(
 
 
 def split_by_bytes(pieces: Sequence[ScanRange], target: int) -> Iterator[list[ScanRange]]:
-    """Yield lists of neighbouring pieces; scanning a list reads about ``target`` bytes."""
+    """Yield lists of neighbouring pieces. Scanning a list reads about ``target`` bytes."""
     held: list[ScanRange] = []
     size = 0
     for piece in pieces:

@@ -200,7 +200,7 @@ class OutcomeRules(ABC):
 
     @property
     def if_due(self) -> str:
-        """The clause for why no round is due: "; none is due now: …", or empty if one is due."""
+        """A clause with the reason why no round is due ("; none is due now: …"), otherwise ""."""
         blocking = self.round.blocking
         if blocking is None:
             return ""

@@ -345,7 +345,7 @@ class _ClientConnection:
         self._ahead = b""
 
     def detect_protocol(self) -> str:
-        """The other protocol that the last frame begins like. Empty if unknown."""
+        """The protocol, other than Kafka's, of the last frame's first bytes. Empty if unknown."""
         return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
 
     def frame(self, until: float | None) -> memoryview | None:

@@ -27,7 +27,7 @@ class TaskProfile:
 
 
 class TaskClock:
-    """Measures the task that this process starts now, or a part of it."""
+    """Measures the task that this process starts now, or a part of the task."""
 
     def __init__(self) -> None:
         self._first_profile = dict(profile.taken)

@@ -213,7 +213,7 @@ class SparkRunner(Runner):
         progress: Progress,
         task_bytes: Sequence[int] = (),
     ) -> T:
-        """Run ``act``; its jobs have the stage's name and their own group.
+        """Run ``act``. Its Spark jobs have the stage's name and a separate job group.
 
         ``task_bytes`` is passed to ``_watch``.
 

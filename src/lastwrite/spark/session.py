@@ -99,7 +99,7 @@ class SparkProvider(Protocol):
 
     @property
     def context(self) -> SparkContext:
-        """The context; waits until it exists.
+        """The context. Waits until it exists.
 
         Raises:
             EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.

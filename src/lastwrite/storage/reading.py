@@ -56,7 +56,7 @@ _AGAIN = "nothing was changed; stop the program that writes to the log, then run
 class SegmentReader:
     """One segment file, read by position into the caller's buffer.
 
-    ``size_bytes`` and ``mtime_ns`` are those of the plan; ``growing`` and ``etag`` as in
+    ``size_bytes`` and ``mtime_ns`` are from the plan. ``growing`` and ``etag`` are as in
     ``Segment``.
 
     Raises:

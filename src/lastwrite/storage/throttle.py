@@ -176,7 +176,7 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
 
 
 def spender(throttles: Sequence[Throttle]) -> Spend:
-    """A function to call with each number of bytes: ``Pacer.throttle`` of all throttles."""
+    """A function that passes a number of bytes to ``Pacer.throttle`` of all throttles."""
     pacers = [pacer_of(throttle) for throttle in throttles]
 
     def spend(size_bytes: int) -> None:

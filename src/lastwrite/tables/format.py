@@ -223,7 +223,7 @@ class TableFormat(Protocol):
         ...
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        """Path of each file of the bucket that has deleted rows, to their positions, ascending.
+        """The positions of deleted rows in the bucket, ascending, by the path of their file.
         Safe to call from any thread.
         """
         ...
@@ -244,7 +244,7 @@ class TableFormat(Protocol):
         ...
 
     def named(self) -> set[str]:
-        """Paths of all data and metadata files to which a head refers that is not expired.
+        """Paths of the data and metadata files of all heads that have not expired.
 
         Other files are left over, and may be removed.
         """

@@ -61,8 +61,9 @@ def _grown_type(has: pa.DataType, expected: pa.DataType, where: str) -> pa.DataT
 def renames(
     has: pa.Schema, expected: pa.Schema, aliases: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The renamed columns: new path to old name. ``aliases`` has the earlier names of each column
-    of ``wanted``, by its path.
+    """The old names of renamed columns, by new path.
+
+    ``aliases`` has the earlier names of each column of ``wanted``, by the column's path.
     """
     return {} if not aliases else _renames(list(has), list(expected), aliases, "")
 

@@ -117,7 +117,7 @@ class Deletes(NamedTuple):
 
 
 def positions_of(some: Iterable[IcebergFile], where: str) -> dict[str, Int64Array]:
-    """Path of a data file to its deleted positions. ``where`` is the table's address, for errors.
+    """The deleted positions by data file path. ``where`` is the table's address, for errors.
 
     Raises:
         CorruptLog: a delete file is missing or damaged.

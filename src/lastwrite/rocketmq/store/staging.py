@@ -126,7 +126,7 @@ class StagedFiles(PairWriter):
     ) -> None:
         """Complete the files, and store their paths in ``result``.
 
-        Pairs after the first are in ``result.further``; ``sync_aside`` syncs all of them.
+        Pairs after the first are in ``result.further``; ``sync_staged`` syncs all of them.
 
         Raises:
             LogError: the broker's algorithm is used, and no record is left.
