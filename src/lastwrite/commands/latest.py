@@ -48,7 +48,7 @@ class Table(dict[Any, Any]):
     found by its bytes.
 
     Attributes:
-        end_offsets: partition to the first offset that is not in the table. RocketMQ: queue.
+        end_offsets: the first offset that is not in the table, by partition. RocketMQ: by queue.
             Pulsar: -1 if the topic has no partitions; the offset is a message id,
             ``LEDGER:ENTRY``, as ``read`` accepts it for ``start``.
         notes: gaps in the topic's archive that were accepted as lost.

@@ -87,11 +87,11 @@ class LastWrites:
     """The index of last writes of one topic.
 
     Attributes:
-        ends: partition to the first offset that was not read.
+        ends: the first offset that was not read, by partition.
         scanned_bytes, scanned_records: log bytes and records that the last scan read.
 
     Args:
-        since: partition to the first offset to read. None means the entire logs.
+        since: the first offset to read, by partition. None means the entire logs.
         progress: receives the progress of scans. An exception that it raises ends the scan.
         has_index: whether to build an index for ``record`` and ``catch_up``. Without an index, the
             last writes can only be iterated.

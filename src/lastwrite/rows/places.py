@@ -173,7 +173,7 @@ class PlaceIndex:
         return places.orders[first:end]
 
     def last_deletes(self) -> dict[int, int]:
-        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there.
+        """The latest timestamp, in ms, of a delete that is its key's last write, by partition.
         Partitions without one are left out.
         """
         found: dict[int, int] = {}

@@ -22,7 +22,7 @@ class BucketedRows:
     """Batches of rows of one schema, distributed over buckets by the column ``identity``.
 
     Attributes:
-        counts: bucket to the number of its rows.
+        counts: the number of rows, by bucket.
         bytes: size of all rows if they were in memory.
     """
 

@@ -53,9 +53,9 @@ class Changes:
 
     Attributes:
         whole: whether the changes cover the entire log.
-        ends: partition to the first offset that was not read.
+        ends: the first offset that was not read, by partition.
         moved, deletes_ms: as in ``TableState``.
-        counts: bucket to the number of its changes.
+        counts: the number of changes, by bucket.
         odd_times: the number of writes whose time no column can represent.
         first_odd_time: the first write whose time no column can represent, or None.
     """

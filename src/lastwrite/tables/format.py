@@ -65,13 +65,13 @@ class TableState:
         system, topic: the system and topic of the log.
         identity: partition to ``RowSystem.identity`` at its offset. Partitions without an identity
             are left out.
-        offsets: partition to the first offset that is not in the table.
+        offsets: the first offset that is not in the table, by partition.
         settings: the decoding options by name, and ``headers``.
         buckets: the number of buckets, a power of two.
         rows: the number of rows.
         checksum: the checksum of all rows, 32 hexadecimal digits; see module ``buckets``.
         moved: whether a key occurred in several partitions.
-        deletes_ms: partition to the latest timestamp of a delete in it.
+        deletes_ms: the latest timestamp of a delete, by partition.
         credit_bytes: unspent budget: later updates may rewrite these bytes in addition; see
             module ``update``.
         unions: path of an Avro union's column to the names of the union's branches. None means

@@ -36,8 +36,8 @@ class Deletes(NamedTuple):
 
     Attributes:
         token: the head's token.
-        in_bucket: bucket to its delete files.
-        locations: path of a data file to its location as written in manifests.
+        in_bucket: the delete files, by bucket.
+        locations: the locations of data files as written in manifests, by path.
     """
 
     token: str

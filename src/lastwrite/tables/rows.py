@@ -122,7 +122,7 @@ class Rows:
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """Row to the reason why its key or value is bad."""
+        """The reasons why keys or values are bad, by row."""
         bad: dict[int, str] = {}
         if ERROR in rows.schema.names:
             whys = rows.column(ERROR)
