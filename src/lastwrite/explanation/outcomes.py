@@ -200,7 +200,7 @@ class OutcomeRules(ABC):
 
     @property
     def if_due(self) -> str:
-        """A clause with the reason why no round is due ("; no round is due now: …"), otherwise ""."""
+        """A clause "; no round is due now: …" with the reason. Empty if a round is due."""
         blocking = self.round.blocking
         if blocking is None:
             return ""

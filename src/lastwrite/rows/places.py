@@ -174,7 +174,8 @@ class PlaceIndex:
 
     def last_deletes(self) -> dict[int, int]:
         """The latest timestamp, in ms, of a delete that is its key's last write, by partition.
-        Partitions without one are left out.
+
+        Partitions without such a delete are left out.
         """
         found: dict[int, int] = {}
         for block in self.blocks():
