@@ -1,4 +1,6 @@
-"""The logs that rows begin with: made once, kept under the work folder, copied fresh for each run."""
+"""The logs that rows begin with: made once, kept under the work folder, copied fresh for each
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the corpus of a real broker: same records as a consumer read, and the same bytes again."""
+"""Tests of the corpus of a real broker: same records as a consumer read, and the same bytes
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that Kafka's loader opens what a killed commit left, with the old records or the new ones."""
+"""Tests that Kafka's loader opens what a killed commit left, with the old records or the new
+ones.
+"""
 
 from __future__ import annotations
 

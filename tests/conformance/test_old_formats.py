@@ -145,7 +145,9 @@ def test_each_magic_and_codec_is_compacted_like_kafka(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_append_time_of_a_wrapper_is_kept(codec: str, oracle: Oracle) -> None:
-    """The wrapper's time is every record's, and stays when records go; messages keep each its own."""
+    """The wrapper's time is every record's, and stays when records go; messages keep each its
+    own.
+    """
     first = [
         *old(1, codec, ("a", "1"), ("b", "1"), ("c", "1"), append_time=START + 500),
         *old(1, codec, ("b", "2"), ("d", None), append_time=START + 600),

@@ -1,4 +1,6 @@
-"""Tests that ``verify`` accepts what a real cluster wrote and compacted, and our compaction of it."""
+"""Tests that ``verify`` accepts what a real cluster wrote and compacted, and our compaction of
+it.
+"""
 
 from __future__ import annotations
 

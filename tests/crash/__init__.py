@@ -1,1 +1,3 @@
-"""Whole rounds over random logs, killed at random operations; see ``python -m tests.crash --help``."""
+"""Whole rounds over random logs, killed at random operations; see ``python -m tests.crash
+--help``.
+"""

@@ -601,7 +601,9 @@ class Seen:
 
 
 def seen(data: bytes, lowest: int) -> Seen:
-    """Borders by the first byte, as ``kernels`` says: below 80 an entry, FB a block, else padding."""
+    """Borders by the first byte, as ``kernels`` says: below 80 an entry, FB a block, else
+    padding.
+    """
     found: list[tuple[Position, bytes, Entry]] = []
     at, expected, floor = 0, -1, lowest
     ledger = lowest >> 32

@@ -449,7 +449,9 @@ def _keys(event: Event, profile: str) -> set[Hashable]:
 
 
 def _torn(versions: list[Content], profile: str, rng: random.Random) -> Content:
-    """A mixture of a file's versions, of which the first is durable and none of the others need be."""
+    """A mixture of a file's versions, of which the first is durable and none of the others need
+    be.
+    """
     style = rng.random()
     if style < 0.2:
         return versions[0]

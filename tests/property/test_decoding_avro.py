@@ -1,4 +1,6 @@
-"""Tests of decoding Avro to columns: values that fastavro wrote are read with any reader's schema."""
+"""Tests of decoding Avro to columns: values that fastavro wrote are read with any reader's
+schema.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of reading a compacted log step by step, against plain lists, while newer horizons appear."""
+"""Tests of reading a compacted log step by step, against plain lists, while newer horizons
+appear.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,9 @@ def check_report(report: FetchReport, lost: set[Place]) -> None:
 
 
 def names_of(lost: set[Place]) -> list[str]:
-    """What every command says of a topic that lacks these: the first five stretches of each ledger."""
+    """What every command says of a topic that lacks these: the first five stretches of each
+    ledger.
+    """
     found = []
     for ledger in sorted({ledger for ledger, _ in lost}):
         entries = sorted(entry for each, entry in lost if each == ledger)

@@ -1,4 +1,6 @@
-"""Tests of tables on disk against a dictionary, with appends, rolls and rounds between two updates."""
+"""Tests of tables on disk against a dictionary, with appends, rolls and rounds between two
+updates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the verdict kernel against the plain model: surviving records, batch actions and counts."""
+"""Tests of the verdict kernel against the plain model: surviving records, batch actions and
+counts.
+"""
 
 from __future__ import annotations
 

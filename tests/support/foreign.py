@@ -1,4 +1,6 @@
-"""Files of another user, for tests that run as root: who has what, and work done as somebody else."""
+"""Files of another user, for tests that run as root: who has what, and work done as somebody
+else.
+"""
 
 from __future__ import annotations
 

@@ -88,7 +88,9 @@ def compact(root: Path, config: dict[str, object], include_active: bool) -> None
 
 
 def killed_at(point: int, root: Path, config: dict[str, object], include_active: bool) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before that."""
+    """Run it in a child that kills itself before operation ``point``; False: it ended before
+    that.
+    """
     child = os.fork()
     if child == 0:
         files.faults = FaultPoints(point)

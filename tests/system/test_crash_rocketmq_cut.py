@@ -24,7 +24,9 @@ from tests.unit.test_rocketmq_cut import everything, served, some, stored, timer
 
 
 def killed_at(point: int, work: Callable[[], object]) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before that."""
+    """Run it in a child that kills itself before operation ``point``; False: it ended before
+    that.
+    """
     child = os.fork()
     if child == 0:
         files.faults = FaultPoints(point)

@@ -41,7 +41,9 @@ def dispatch(root: Path, broker: Broker) -> None:
 
 
 def killed_at(point: int, root: Path, broker: Broker) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before that."""
+    """Run it in a child that kills itself before operation ``point``; False: it ended before
+    that.
+    """
     child = os.fork()
     if child == 0:
         files.faults = FaultPoints(point)

@@ -1,4 +1,6 @@
-"""Tests of ``fetch`` from three live brokers: leaders move and die, and an election loses records."""
+"""Tests of ``fetch`` from three live brokers: leaders move and die, and an election loses
+records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of ``fetch`` from live brokers of older releases: the archive has the bytes of their files."""
+"""Tests of ``fetch`` from live brokers of older releases: the archive has the bytes of their
+files.
+"""
 
 from __future__ import annotations
 

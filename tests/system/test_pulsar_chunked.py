@@ -27,7 +27,9 @@ def single(key: bytes, value: bytes) -> bytes:
 
 
 def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = False) -> list[str]:
-    """What is left after a round over these entries more: chunks as uuid and number, others by key."""
+    """What is left after a round over these entries more: chunks as uuid and number, others by
+    key.
+    """
     put_ledger(folder, ledger, entries)
     report = lastwrite.compact(str(folder), spark=INLINE, like_broker=like_broker)
     assert [each.status for each in report.partitions] == [Status.CLEANED]

@@ -163,7 +163,9 @@ def test_ledger_is_read_to_its_end_despite_the_ledger_list(
 def test_rounds_equal_the_brokers_own_rounds(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    """Two topics with the same messages, one compacted by the broker and one by us, round by round."""
+    """Two topics with the same messages, one compacted by the broker and one by us, round by
+    round.
+    """
     ours = driver.fresh()
     theirs = ours + "-theirs"
     driver.create(theirs)

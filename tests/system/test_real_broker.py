@@ -387,7 +387,9 @@ def compact_by_command(trial: Trial, now_ms: int) -> None:
 
 
 def test_read_equals_a_consumer(trial: Trial) -> None:
-    """By time from the files that a broker wrote, by offset also from what compaction left of them."""
+    """By time from the files that a broker wrote, by offset also from what compaction left of
+    them.
+    """
     broker = trial.broker.start()
     trial.create("client-lz4", "lz4")
     trial.create("broker-zstd", compression_type="zstd")

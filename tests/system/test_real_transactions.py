@@ -252,7 +252,9 @@ MIXED: list[dict[str, object]] = [
 def test_broker_serves_old_formats_before_and_after_compaction(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """Bytes that Kafka's own append path wrote in magic 0, 1 and 2, put where a broker serves them."""
+    """Bytes that Kafka's own append path wrote in magic 0, 1 and 2, put where a broker serves
+    them.
+    """
     oracle = Oracle()
     began_ms = int(time.time() * 1000)
     written = tmp_path / "written" / NAME

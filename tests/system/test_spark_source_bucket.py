@@ -1,4 +1,6 @@
-"""Tests of ``format("lastwrite")`` on an archive in a real S3 server: batches, streams and writing."""
+"""Tests of ``format("lastwrite")`` on an archive in a real S3 server: batches, streams and
+writing.
+"""
 
 from __future__ import annotations
 

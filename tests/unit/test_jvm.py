@@ -85,7 +85,9 @@ def test_unknown_launcher_leaves_the_start_to_spark(tmp_path: Path) -> None:
     "limit", [None, "the limit of this control group, 300 MiB (/x/memory.max)"]
 )
 def test_death_of_the_jvm_is_explained(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is real, the kernel's counter is not: tests/system/test_memory_kills.py has both."""
+    """The process is real, the kernel's counter is not: tests/system/test_memory_kills.py has
+    both.
+    """
     one = jvm.Jvm.__new__(jvm.Jvm)
     one._kills_before = {}
     monkeypatch.setattr(jvm, "memory_kill_since", lambda before: limit)

@@ -45,7 +45,9 @@ def R(offset: int, key: str, time_ms: int | None = None) -> Record:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Producer 1 aborts 0 and 3 by 4, 2 commits 1 by 5, 3 is open from 7 on; 2, 6 and 8 are nobody's."""
+    """Producer 1 aborts 0 and 3 by 4, 2 commits 1 by 5, 3 is open from 7 on; 2, 6 and 8 are
+    nobody's.
+    """
     write_segment(
         tmp_path / NAME,
         0,

@@ -1,4 +1,6 @@
-"""Tests of topic settings from a KRaft metadata log: records by hand, and the log of a real broker."""
+"""Tests of topic settings from a KRaft metadata log: records by hand, and the log of a real
+broker.
+"""
 
 from __future__ import annotations
 

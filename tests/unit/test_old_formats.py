@@ -178,7 +178,9 @@ def test_inner_offsets_may_be_absolute_or_relative(codec: Codec) -> None:
 
 
 def test_wrapper_at_offset_0_counts_from_0() -> None:
-    """Old third-party clients did not set its offset; a broker did, so in a log it has one message."""
+    """Old third-party clients did not set its offset; a broker did, so in a log it has one
+    message.
+    """
     counted = [Record(n, 5, b"k", b"v") for n in range(3)]
     batch = decode_batch(encode_wrapper(counted, 1, Codec.GZIP, offset=0), 0)
     assert [record.offset for record in batch.records] == [

@@ -228,7 +228,9 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
 
 
 def test_open_transaction_keeps_the_backlog_beyond_the_horizon(tmp_path: Path) -> None:
-    """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond it."""
+    """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond
+    it.
+    """
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, entries(20))
     meta, payload = encode_single(PulsarMessage(key=b"k", value=b"v", publish_time=NOW))

@@ -1,4 +1,6 @@
-"""Tests of Protobuf's wire format: what is decoded, what is refused, and what stays byte for byte."""
+"""Tests of Protobuf's wire format: what is decoded, what is refused, and what stays byte for
+byte.
+"""
 
 from __future__ import annotations
 

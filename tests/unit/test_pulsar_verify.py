@@ -1,4 +1,6 @@
-"""Tests of ``verify`` on topic folders: an intact folder, and the message for each kind of damage."""
+"""Tests of ``verify`` on topic folders: an intact folder, and the message for each kind of
+damage.
+"""
 
 from __future__ import annotations
 

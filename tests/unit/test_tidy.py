@@ -25,8 +25,8 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 LIMITS = {  #                                   src  elsewhere
     "functions of more than 8 parameters":       (0,   4),
     "functions of more than 60 lines of code":   (0,  26),
-    "lines of more than 100 columns":            (8, 231),
-    "switch-offs of the formatter":             (47,   3),
+    "lines of more than 100 columns":            (0, 231),
+    "switch-offs of the formatter":              (0,   3),
     "modules without a docstring":               (0,   0),
     "references to files that do not exist":     (0,   0),
     "references to spec/":                       (0,   0),
@@ -139,9 +139,14 @@ def wide_lines() -> Places:
 
 
 def switch_offs() -> Places:
+    """Places where the formatter is switched off, except around layout tables."""
     for path, text in modules().items():
-        for number, line in enumerate(text.splitlines(), 1):
-            if re.search(r"# fmt: (off|skip)\b", line):
+        lines = text.splitlines()
+        for number, line in enumerate(lines, 1):
+            if not re.search(r"# fmt: (off|skip)\b", line):
+                continue
+            table = "\n".join(lines[number:]).partition("# fmt: on")[0]
+            if not re.search(r"\b(At|ProtoField|SchemaField)\(", table):
                 yield place(path, number, line.strip()[-40:])
 
 

@@ -34,7 +34,9 @@ steps = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 40)), max_size=
 
 
 def truth(history: list[Step]) -> tuple[list[AbortedTransaction], set[int], set[int], set[int]]:
-    """Aborted transactions; offsets of their data; of spent markers; of aborting markers with data."""
+    """Aborted transactions; offsets of their data; of spent markers; of aborting markers with
+    data.
+    """
     entries, dead, spent, aborting = [], set(), set(), set()
     open_: dict[int, list[int]] = {}
     for offset, (what, pid) in enumerate(history):

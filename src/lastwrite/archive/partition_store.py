@@ -506,11 +506,10 @@ class PartitionStore:
         awake |= {self._writer_of(each) for each in loose} - {*ended}
         if running:
             swept.is_waiting = bool(awake)
-        elif (awake or cleared) and not dry_run:
-            fence = WriteTransaction(uuid.uuid4().hex, current, cleared=frozenset(cleared))
-            current = self.commit(fence, current.manifest)
-            awake = set()
-        elif dry_run:
+        else:
+            if (awake or cleared) and not dry_run:
+                fence = WriteTransaction(uuid.uuid4().hex, current, cleared=frozenset(cleared))
+                current = self.commit(fence, current.manifest)
             awake = set()
         waste = {each.key: each for each in loose if self._writer_of(each) not in awake}
         for id in sorted({*ended} - awake):

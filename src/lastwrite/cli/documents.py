@@ -12,14 +12,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
 
     ``error`` is the document that any command prints when it fails.
     """
-    from lastwrite.cleaner.events import (
-        DaemonNote,
-        FetchHeldBack,
-        FilesUntouched,
-        FollowerFetched,
-        PartitionQuarantined,
-        RoundEnded,
-    )
+    from lastwrite.cleaner import events
     from lastwrite.cli.doctor import DoctorReport
     from lastwrite.cli.output import FailureReport
     from lastwrite.cli.release import ReleaseReport
@@ -45,12 +38,12 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
 
     return {
         "clean": (
-            RoundEnded,
-            PartitionQuarantined,
-            FollowerFetched,
-            FetchHeldBack,
-            FilesUntouched,
-            DaemonNote,
+            events.RoundEnded,
+            events.PartitionQuarantined,
+            events.FollowerFetched,
+            events.FetchHeldBack,
+            events.FilesUntouched,
+            events.DaemonNote,
         ),
         "compact": (CompactionReport,),
         "cut": (CutReport,),

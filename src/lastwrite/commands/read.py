@@ -147,8 +147,7 @@ def read(
         return rows_frame(
             spark,
             rows_of(found),
-            (path, topic, queue),
-            offset=offset,
+            (path, topic, queue, offset),
             isolation_level=isolation_level,
             columns=columns,
             view=view,

@@ -38,19 +38,18 @@ _MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # a quarter is left for libraries 
 def rows_frame(
     spark: SparkSession,
     rows: RowSystem,
-    where: tuple[str, str | None, int | None],
+    where: tuple[str, str | None, int | None, int | None],
     *,
-    offset: int | None,
     isolation_level: str | None,
     columns: Sequence[str] | None,
     view: str,
     decoding: DecodingConfig,
     config: Mapping[str, object] | None,
 ) -> DataFrame:
-    """The records from ``offset`` on, or the last writes, as a DataFrame.
+    """The records from an offset on, or the last writes, as a DataFrame.
 
     Args:
-        where: path, topic and partition. All arguments are as for ``commands.read``.
+        where: path, topic, partition and first offset. All arguments are as for ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: while the logs are listed.
@@ -59,7 +58,7 @@ def rows_frame(
     reject_without_arrow()
     from lastwrite.rows.decoded import DecodedRows
 
-    path, topic, partition = where
+    path, topic, partition, offset = where
     of_last = is_compacted(view)
     if of_last and (partition is not None or offset is not None):
         raise InvalidConfig(

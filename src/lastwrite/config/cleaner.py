@@ -32,26 +32,26 @@ class CleanerConfig(SettingsTable):
     no effect, because ``--memory`` determines all buffers.
     """
 
-    # fmt: off
     # whether the daemon runs rounds
     enable: bool = setting(True, "log.cleaner.enable")
     # number of rounds that run at once
     threads: int = setting(1, "log.cleaner.threads", 1)
     # pause if there was nothing to clean
     backoff_ms: int = setting(
-        15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0)
+        15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0
+    )
     # bytes per second that all rounds together read and write; default: no limit
     rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
     # bytes per second that all rounds together read; default: no limit
     reading_rate: float = setting(
-        math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
+        math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate
+    )
     # bytes per second that all rounds together write; default: no limit
     writing_rate: float = setting(
-        math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate)
+        math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate
+    )
     # pause between two retention checks of partitions that are not compacted
-    retention_check_interval_ms: int = setting(
-        300_000, "log.retention.check.interval.ms", 1)
-    # fmt: on
+    retention_check_interval_ms: int = setting(300_000, "log.retention.check.interval.ms", 1)
 
     @property
     def rates(self) -> Rates:

@@ -53,19 +53,18 @@ class StoreConfig(SettingsTable):
     tools do.
     """
 
-    # fmt: off
     # URL of the store, if it is not the provider's own
-    endpoint:   str  = setting("", "storage.endpoint", parse=_endpoint)
+    endpoint: str = setting("", "storage.endpoint", parse=_endpoint)
     # region of the bucket
-    region:     str  = setting("", "storage.region")
+    region: str = setting("", "storage.region")
     # whether the bucket is in the path of a request; false: in the host name
     path_style: bool = setting(True, "storage.pathStyle")
     # whether requests without TLS are allowed
     allow_http: bool = setting(False, "storage.allowHttp")
     # timeout of one request
-    timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)
+    timeout_ms: int = setting(30_000, "storage.timeoutMs", 100, INT_MAX)
     # retries of one request
-    retries:    int  = setting(4, "storage.retries", 0, 100)
+    retries: int = setting(4, "storage.retries", 0, 100)
     # time that replaced objects stay, for readers that have opened an older manifest
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
     # file with the secret that protects stored scans
@@ -73,7 +72,6 @@ class StoreConfig(SettingsTable):
     # ID:FILE,…: the private keys of encrypted tiered segments
     # (encryption.key.pairs.ID.private.key.file)
     encryption_keys: str = setting("", "storage.encryptionKeys", parse=_key_files)
-    # fmt: on
 
     @property
     def settings(self) -> StoreSettings:

@@ -232,7 +232,7 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     def path_of(self, offset: int) -> str:
-        """The path of the segment that contains ``offset``, or the folder if there is no segment."""
+        """The path of the segment that contains ``offset``, or the folder if none does."""
         n = bisect_right([segment.base_offset for segment in self.segments], offset) - 1
         return self.segments[max(n, 0)].path if self.segments else self.folder
 

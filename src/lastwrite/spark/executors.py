@@ -88,8 +88,8 @@ class Executors:
         """Wait for the first executor, and for others that start right after it.
 
         Raises:
-            EnvironmentUnfit: no executor started in time, or the cluster ended the application, as it
-                does if executors fail repeatedly.
+            EnvironmentUnfit: no executor started in time, or the cluster ended the application. It
+                does so if executors fail repeatedly.
         """
         count, since = 0, time.monotonic()
         while True:

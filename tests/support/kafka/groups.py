@@ -1,4 +1,6 @@
-"""Consumer groups and transactions of real clients, for what they leave in the broker's own topics."""
+"""Consumer groups and transactions of real clients, for what they leave in the broker's own
+topics.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,9 @@ def read_ledger(path: Path) -> list[bytes]:
 
 
 def _closed(metadata: bytes, entries: Sequence[bytes]) -> bytes:
-    """LedgerMetadataFormat with the fields length, lastEntryId and state that a closed ledger has."""
+    """LedgerMetadataFormat with the fields length, lastEntryId and state that a closed ledger
+    has.
+    """
     ends = [(3, sum(map(len, entries))), (4, len(entries) - 1), (5, 3)]
     return message(
         *sorted(

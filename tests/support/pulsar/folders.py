@@ -67,7 +67,9 @@ def batch(
 def write_ledger(
     folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20
 ) -> Path:
-    """A raw ledger's two objects; the path of the data. A block is larger where an entry needs it."""
+    """A raw ledger's two objects; the path of the data. A block is larger where an entry needs
+    it.
+    """
     return put_ledger(folder, ledger, entries, _fitting(block_bytes, entries))
 
 

@@ -310,7 +310,9 @@ class Broker:
 
 
 def _broker_port() -> int:
-    """A free port whose neighbours are free that a broker takes with it: two below, and one above."""
+    """A free port whose neighbours are free that a broker takes with it: two below, and one
+    above.
+    """
     for _ in range(1000):
         (port,) = free_ports(1)
         held: list[socket.socket] = []

@@ -112,25 +112,8 @@ def set_archived_positions(
         RemoteFailed: a request is refused, or not answered within the timeout.
     """
     name, path = found.to, f"kafka://{cluster.address}/{found.to}"
-    if (
-        name.topic not in cluster.topics
-        or name.partition not in cluster.topic(name.topic).partitions
-    ):
-        raise LogError(
-            f"the cluster has no partition {name}",
-            path=path,
-            remedy="restore the partition first: with --to LOGROOT of a stopped broker, or to the "
-            "running cluster without --groups",
-        )
+    _reject_other_offsets(cluster, name, path)
     topic_id = cluster.topic(name.topic).id_text
-    if ProgressRecord(cluster, f"{PREFIX}{name.topic}", name).read():
-        raise LogError(
-            "the partition's records were restored at new offsets, so the archive's offsets do "
-            "not apply",
-            path=path,
-            remedy="run without --groups: this sets each group to the record that it would have "
-            "read next",
-        )
     log = LiveLog(cluster, name, client)
     try:
         bounds = log.bounds()
@@ -169,6 +152,28 @@ def set_archived_positions(
         groups=tuple(groups),
         is_groups_alone=True,
     )
+
+
+def _reject_other_offsets(cluster: KafkaCluster, name: TopicPartition, path: str) -> None:
+    """Raise LogError unless the cluster has the partition, and not restored at new offsets."""
+    if (
+        name.topic not in cluster.topics
+        or name.partition not in cluster.topic(name.topic).partitions
+    ):
+        raise LogError(
+            f"the cluster has no partition {name}",
+            path=path,
+            remedy="restore the partition first: with --to LOGROOT of a stopped broker, or to the "
+            "running cluster without --groups",
+        )
+    if ProgressRecord(cluster, f"{PREFIX}{name.topic}", name).read():
+        raise LogError(
+            "the partition's records were restored at new offsets, so the archive's offsets do "
+            "not apply",
+            path=path,
+            remedy="run without --groups: this sets each group to the record that it would have "
+            "read next",
+        )
 
 
 def _noted(note: ProgressRecord, topic_id: str | None, path: str) -> OffsetsSet:

@@ -221,10 +221,12 @@ class PartitionRestore:
 
     def _stalled(self, at: int, seconds: float, error: RetriableError) -> RetriableError:
         return RetriableError(
-            f"no record of {self._found.name} from offset {at} on arrived for {seconds:.0f} s: {error}",
+            f"no record of {self._found.name} from offset {at} on arrived for {seconds:.0f} s: "
+            f"{error}",
             path=self._path,
-            remedy="earlier records are restored; check the network and the broker, and run the same "
-            "command again, which continues there; default.api.timeout.ms sets how long it waits",
+            remedy="earlier records are restored; check the network and the broker, and run the "
+            "same command again, which continues there; default.api.timeout.ms sets how long it "
+            "waits",
         )
 
     # ------------------------------------------------------------------ progress

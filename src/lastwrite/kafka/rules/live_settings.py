@@ -44,36 +44,36 @@ class KafkaClientConfig(SettingsTable):
     Kafka's clients have the same names, except for PEM files, which have the names of librdkafka.
     """
 
-    # fmt: off
     # how connections are secured
-    security_protocol:  str = setting(
-        "PLAINTEXT", "security.protocol", choices=_PROTOCOLS, parse=_upper)
+    security_protocol: str = setting(
+        "PLAINTEXT", "security.protocol", choices=_PROTOCOLS, parse=_upper
+    )
     # mechanism of the SASL exchange
-    sasl_mechanism:     str = setting(
-        "PLAIN", "sasl.mechanism sasl.mechanisms", choices=_MECHANISMS, parse=_upper)
+    sasl_mechanism: str = setting(
+        "PLAIN", "sasl.mechanism sasl.mechanisms", choices=_MECHANISMS, parse=_upper
+    )
     # user of the SASL exchange
-    sasl_username:      str = setting("", "sasl.username")
+    sasl_username: str = setting("", "sasl.username")
     # password of the SASL exchange; never printed
-    sasl_password:      str = setting("", "sasl.password")
+    sasl_password: str = setting("", "sasl.password")
     # user and password in Kafka's form; never printed
-    sasl_login:         str = setting("", "sasl.jaas.config", parse=_login)
+    sasl_login: str = setting("", "sasl.jaas.config", parse=_login)
     # PEM file of the authorities that are trusted; default: the system's
-    ssl_ca:             str = setting("", "ssl.ca.location ssl.truststore.location")
+    ssl_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
     # PEM file of the client's certificate
-    ssl_certificate:    str = setting("", "ssl.certificate.location ssl.keystore.location")
+    ssl_certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
     # PEM file of the client's key
-    ssl_key:            str = setting("", "ssl.key.location")
+    ssl_key: str = setting("", "ssl.key.location")
     # password of the client's key; never printed
-    ssl_key_password:   str = setting("", "ssl.key.password")
+    ssl_key_password: str = setting("", "ssl.key.password")
     # https compares the host name with the certificate; empty does not
     ssl_identification: str = setting("https", "ssl.endpoint.identification.algorithm")
     # name of the client in the brokers' logs and quotas
-    client_id:          str = setting("lastwrite", "client.id")
+    client_id: str = setting("lastwrite", "client.id")
     # timeout of one request
     request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)
     # how long requests are retried while a partition has no leader or a broker is unreachable
-    api_timeout_ms:     int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
-    # fmt: on
+    api_timeout_ms: int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
 
     def __post_init__(self) -> None:
         SettingsTable.__post_init__(self)

@@ -62,81 +62,99 @@ class KafkaTopicConfig(SettingsTable):
     docs/formats/kafka-cleaning.md.
     """
 
-    # fmt: off
     # compact, delete, or both; a topic without a known policy is skipped
     cleanup_policy: tuple[str, ...] = setting(
-        ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES, parse=_policies)
+        ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES, parse=_policies
+    )
     # a log is cleaned if the dirty share of its bytes is above this ratio
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
+        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1
+    )
     # time from a tombstone's first round to its removal; also of transaction markers
     delete_retention_ms: int = setting(
-        _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
+        _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0
+    )
     # a segment with a younger record is not cleaned yet
     min_compaction_lag_ms: int = setting(
-        0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
+        0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0
+    )
     # a log with an older dirty record is cleaned at any dirty ratio
     max_compaction_lag_ms: int = setting(
-        LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
+        LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1
+    )
     # largest size of a segment, also of a merged one; the public minimum is 1 MiB
     # since 4.0, but older topics may have less
     segment_bytes: int = setting(
-        2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX)
+        2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX
+    )
     # age from which a broker rolls the active segment
     segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
     # random time by which a broker rolls a segment earlier
     segment_jitter_ms: int = setting(
-        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
+        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0
+    )
     # largest size of an index
     segment_index_bytes: int = setting(
-        10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
+        10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX
+    )
     # bytes of the log between two index entries
     index_interval_bytes: int = setting(
-        4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
+        4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX
+    )
     # age from which closed segments are deleted, if the policy includes delete; -1 means for ever
     retention_ms: int = setting(
         7 * _DAY,
         "retention.ms log.retention.ms "
         f"log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}",
-        -1, parse=_time_or_for_ever)
+        -1,
+        parse=_time_or_for_ever,
+    )
     # size above which the oldest segments are deleted, if the policy includes delete; -1 means
     # any size
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")
     # without effect on a round: time that a broker keeps replaced files
     file_delete_delay_ms: int = setting(
-        60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
+        60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0
+    )
     # without effect on a round: largest batch that a broker accepts
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     # without effect on a round: limit of one record, not of its batch, when decompressed
     max_decompressed_message_bytes: int = setting(
-        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX)
-    # without effect on a round: whether records have the producer's time or the time of their append
+        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX
+    )
+    # whether records have the producer's time or the time of their append; no effect on a round
     message_timestamp_type: str = setting(
-        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
+        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES
+    )
     # without effect on a round, which keeps the codec of each batch
     compression_type: str = setting("producer", "compression.type", choices=_COMPRESSIONS)
     # which record of a key is the last: the one with the greatest offset, timestamp or header
     # value (KIP-280, which no broker implements)
     compaction_strategy: str = setting(
-        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES,
-        parse=lower_text)
+        "offset",
+        "compaction.strategy log.cleaner.compaction.strategy",
+        choices=_STRATEGIES,
+        parse=lower_text,
+    )
     # name of the header, for the strategy header
     compaction_strategy_header: str = setting(
-        "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
+        "", "compaction.strategy.header log.cleaner.compaction.strategy.header"
+    )
     # time after which a producer without new records counts as expired
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     # Lastwrite's own: share of records without a key that a round may drop
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)
     # Lastwrite's own: consumer groups that must have read a tombstone before it is removed
     hold_tombstones_for_groups: tuple[str, ...] = setting(
-        (), "hold.tombstones.for.groups", parse=_groups)
+        (), "hold.tombstones.for.groups", parse=_groups
+    )
     # Lastwrite's own: time after the delete horizon from which a tombstone is removed in any
     # case; -1 means never
     hold_tombstones_max_ms: int = setting(
-        7 * _DAY, "hold.tombstones.max.ms", -1, parse=_time_or_for_ever)
+        7 * _DAY, "hold.tombstones.max.ms", -1, parse=_time_or_for_ever
+    )
     # Lastwrite's own: path with the positions of the groups, if they are not beside the log
     hold_tombstones_positions: str = setting("", "hold.tombstones.positions")
-    # fmt: on
 
     def __post_init__(self) -> None:
         SettingsTable.__post_init__(self)

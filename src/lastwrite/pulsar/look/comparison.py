@@ -334,12 +334,7 @@ def _judge(
         ),
     ):
         broken.each(promise, message, was, those)
-    before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
-    changed = np.zeros(len(now), dtype=bool)
-    changed[is_known] = before[place_of[is_known]] != after[is_known]
-    broken.each("changed", "the content of the message has changed", now, changed)
-    if any(low >= high for low, high in pairwise(now.ids)):
-        broken.add("order", "the messages of the compacted ledger are not in the log's order", None)
+    _judge_contents(was, now, place_of, is_known, broken)
     found.records_before, found.records_after = len(was), len(now)
     found.superseded = int(np.count_nonzero(competes & ~delete & gone))
     found.expired = int(np.count_nonzero(competes & delete))
@@ -350,6 +345,25 @@ def _judge(
     found.markers = was.markers
     found.keys = len(np.unique(keys[competes], axis=0))
     found.keys_alive = int(np.count_nonzero(winners & there))
+
+
+def _judge_contents(
+    was: _Messages,
+    now: _Messages,
+    place_of: npt.NDArray[np.int64],
+    is_known: npt.NDArray[np.bool_],
+    broken: _Broken,
+) -> None:
+    """Check that each message has its former content, and that messages are in the log's order.
+
+    ``place_of`` has the row in ``was`` of each message of ``now``, where ``is_known`` is true.
+    """
+    before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
+    changed = np.zeros(len(now), dtype=bool)
+    changed[is_known] = before[place_of[is_known]] != after[is_known]
+    broken.each("changed", "the content of the message has changed", now, changed)
+    if any(low >= high for low, high in pairwise(now.ids)):
+        broken.add("order", "the messages of the compacted ledger are not in the log's order", None)
 
 
 def _java_time(event_time: int | None) -> int:

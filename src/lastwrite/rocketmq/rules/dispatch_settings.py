@@ -41,36 +41,34 @@ class DispatchConfig(SettingsTable):
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """
 
-    # fmt: off
     # size of a consume queue file
     consume_queue_bytes: int | None = setting(None, "mappedFileSizeConsumeQueue", 1, INT_MAX)
     # size of a file of a batch consume queue
-    batch_queue_bytes:   int | None = setting(None, "mapperFileSizeBatchConsumeQueue", 1, INT_MAX)
+    batch_queue_bytes: int | None = setting(None, "mapperFileSizeBatchConsumeQueue", 1, INT_MAX)
     # number of slots of an index file
-    index_slots:         int | None = setting(None, "maxHashSlotNum", 1, INT_MAX)
+    index_slots: int | None = setting(None, "maxHashSlotNum", 1, INT_MAX)
     # number of entries of an index file
-    index_entries:       int | None = setting(None, "maxIndexNum", 1, INT_MAX)
+    index_entries: int | None = setting(None, "maxIndexNum", 1, INT_MAX)
     # size of a compaction log file
-    compaction_bytes:    int | None = setting(None, "compactionMappedFileSize", 1, INT_MAX)
+    compaction_bytes: int | None = setting(None, "compactionMappedFileSize", 1, INT_MAX)
     # size of an index file of a compaction log
     compaction_cq_bytes: int | None = setting(None, "compactionCqMappedFileSize", 1, INT_MAX)
     # whether index files are built
-    has_index:           bool       = setting(True, "messageIndexEnable")
+    has_index: bool = setting(True, "messageIndexEnable")
     # Lastwrite's own: whether the index contains tags; false for brokers before 5.5.0
-    index_tags:          bool       = setting(True, "index.tags")
+    index_tags: bool = setting(True, "index.tags")
     # whether compaction logs are built
-    has_compaction:      bool       = setting(True, "enableCompaction")
+    has_compaction: bool = setting(True, "enableCompaction")
     # whether light queues (%LMQ%…) are built
-    has_light_queues:    bool       = setting(True, "enableMultiDispatch")
+    has_light_queues: bool = setting(True, "enableMultiDispatch")
     # whether the number of a light queue is always 0; false: the number of the record's queue
-    light_at_zero:       bool       = setting(True, "enableLmq")
+    light_at_zero: bool = setting(True, "enableLmq")
     # delays of the delay levels, such as 1s 5s 10s; default: the broker's
-    delay_levels:        str        = setting("", "messageDelayLevel")
+    delay_levels: str = setting("", "messageDelayLevel")
     # folders of the commit log, separated by commas
-    commit_log_folders:  str        = setting("", "storePathCommitLog")
+    commit_log_folders: str = setting("", "storePathCommitLog")
     # folders of the commit log to which the broker does not append
-    read_only_folders:   str        = setting("", "readOnlyCommitLogStorePaths")
-    # fmt: on
+    read_only_folders: str = setting("", "readOnlyCommitLogStorePaths")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,6 @@ class RocketmqConfig(SettingsTable):
         InvalidConfig: a value is out of its range, or min.compaction.lag.ms is above the maximum.
     """
 
-    # fmt: off
     # a queue is cleaned if the dirty share of its bytes is above this ratio
     min_cleanable_dirty_ratio: float = setting(0.5, "min.cleanable.dirty.ratio", 0, 1)
     # a file with a younger message is not cleaned yet
@@ -50,14 +49,15 @@ class RocketmqConfig(SettingsTable):
     # time from the store time of a delete to its removal
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms", 0)
     # whether messages without a key are dropped or kept
-    keyless_messages: str = setting(DROP, "keyless.messages", choices=(DROP, KEEP),
-        parse=lower_text)
+    keyless_messages: str = setting(
+        DROP, "keyless.messages", choices=(DROP, KEEP), parse=lower_text
+    )
     # what to do if a body does not decompress: refuse the queue, or keep the message
-    undecodable_messages: str = setting(REFUSE, "undecodable.messages", choices=(REFUSE, KEEP),
-        parse=lower_text)
+    undecodable_messages: str = setting(
+        REFUSE, "undecodable.messages", choices=(REFUSE, KEEP), parse=lower_text
+    )
     # continue although a broker was not stopped cleanly
     unclean: bool = setting(False, "unclean")
-    # fmt: on
 
     def __post_init__(self) -> None:
         SettingsTable.__post_init__(self)

@@ -747,10 +747,10 @@ def _read_note(root: str) -> dict[str, Any]:
             f"the description of the cut is not valid JSON: {error}",
             path=path,
             remedy="to undo the cut by hand, stop the broker. For each file and folder that ends "
-            f"with {_ASIDE}, the commit log last, move the one without that ending out of the store, "
-            f"if there is one, and keep it; then remove the ending. Last, move {names.COMMIT_LOG}/"
-            f"{names.CUT_GUARD} out of the store. To keep the cut, move all that ends with "
-            f"{_ASIDE}, and {NOTE}, out of the store",
+            f"with {_ASIDE}, the commit log last, move the one without that ending out of the "
+            "store, if there is one, and keep it; then remove the ending. Last, move "
+            f"{names.COMMIT_LOG}/{names.CUT_GUARD} out of the store. To keep the cut, move all "
+            f"that ends with {_ASIDE}, and {NOTE}, out of the store",
         ) from error
 
 

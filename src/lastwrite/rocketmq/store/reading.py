@@ -15,7 +15,7 @@ import mmap
 import os
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -420,7 +420,15 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
         else:
             kept.append(file)
     size = _common_size(kept)
-    for n, file in enumerate(kept):
+    problems += _wrong_sizes(kept, size, is_index)
+    return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
+
+
+def _wrong_sizes(
+    files: Sequence[MappedFile], size: int | None, is_index: bool
+) -> Iterator[Problem]:
+    """The files, sorted by address, that do not have ``size`` bytes or overlap their successor."""
+    for n, file in enumerate(files):
         if file.size_bytes != size:
             wrong = (
                 f"the file has {file.size_bytes} bytes, but the other files of the log have {size}"
@@ -428,18 +436,17 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
             remedy = (
                 "restore the file from a replica or a backup, because a broker does not load it"
             )
-            problems.append(damaged(wrong, file.path, None, remedy))
-        if n and not is_index and file.start < kept[n - 1].end:
+            yield damaged(wrong, file.path, None, remedy)
+        if n and not is_index and file.start < files[n - 1].end:
             wrong = (
                 f"the file begins at address {file.start}, but the previous file ends at "
-                f"{kept[n - 1].end}"
+                f"{files[n - 1].end}"
             )
             remedy = (
                 "restore the file from a replica or a backup; rename it only if its first "
                 "record has another physical offset than the file's name"
             )
-            problems.append(damaged(wrong, file.path, None, remedy))
-    return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
+            yield damaged(wrong, file.path, None, remedy)
 
 
 def _is_of_aside(path: str) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from queue import SimpleQueue
 from types import ModuleType
@@ -194,7 +195,7 @@ class BucketStore:
         after = prefix[:-1] if name else ""
         pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
         while True:
-            page = self._request(lambda pages=pages: next(pages, None), tries=1)  # type: ignore[misc]
+            page = self._request(partial(next, pages, None), tries=1)
             if isinstance(page, Refusal):
                 tries -= 1
                 if not (tries and page.is_broken):
