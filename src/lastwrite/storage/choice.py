@@ -17,7 +17,7 @@ _MOST_NAMES = 5
 
 
 def topic_of(name: TopicPartition) -> tuple[str, ...]:
-    """The names of a topic, by default only one."""
+    """All names that users may give the partition's topic. Here it has only one."""
     return (name.topic,)
 
 
@@ -67,7 +67,7 @@ def choose(
 
 
 def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str = "topic") -> None:
-    """Check that a name or pattern matches one of the topics, whose names are ``known``.
+    """Check that a name or pattern matches one of the existing topics, ``known``.
 
     Raises:
         NotALog: no topic matches. The message has the most similar name, or the existing names.

@@ -130,7 +130,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
 
 
 class SegmentChunks:
-    """The positions of one segment's chunks, and their decoding. ``cipher`` decrypts them."""
+    """Locates and decodes the chunks of one segment. ``cipher`` decrypts encrypted chunks."""
 
     def __init__(self, manifest: ChunkManifest, cipher: SegmentCipher | None) -> None:
         index = manifest.chunk_index
@@ -145,7 +145,7 @@ class SegmentChunks:
         return self._ends[-1]
 
     def at(self, position: int) -> int:
-        """The number of the chunk that contains this byte of the segment."""
+        """The number of the chunk that contains byte ``position`` of the segment."""
         return position // self._each
 
     def start(self, number: int) -> int:
@@ -153,7 +153,7 @@ class SegmentChunks:
         return number * self._each
 
     def byte_range(self, number: int) -> tuple[int, int]:
-        """The range of a chunk's bytes in the object. The end is exclusive."""
+        """The byte range of a chunk in the object that stores the segment. The end is exclusive."""
         return self._ends[number], self._ends[number + 1]
 
     def opened(self, number: int, stored: bytes) -> bytes | memoryview:

@@ -87,7 +87,7 @@ def _close_all(held: queue.Queue[int]) -> None:
 
 
 def _forget() -> None:
-    """Reset the state after a fork: the thread and the pending syncs belong to the parent."""
+    """Reset this module's state in a forked child: thread and syncs belong to the parent."""
     global _held, _starting, _thread, _may_free
     _held, _starting, _thread = queue.Queue(_MOST_HELD), threading.Lock(), None
     _syncing.clear()

@@ -14,7 +14,7 @@ _END_BYTES = 16 << 10
 
 
 class FileState(NamedTuple):
-    """Values that change when a file changes, or when another file gets its name."""
+    """Attributes of a file that change with its content, or when another file replaces it."""
 
     device: int
     inode: int
@@ -24,13 +24,16 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileState:
-        """The state in the result of ``os.stat``."""
+        """The file state from the result of ``os.stat``."""
         return cls(
             status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
         )
 
     def is_same_file(self, other: FileState) -> bool:
-        """Whether both may be the same file; a deleted file's inode may be reused."""
+        """Whether both states may be of the same file.
+
+        Not certain: a deleted file's inode may be reused.
+        """
         return (self.device, self.inode) == (other.device, other.inode)
 
 

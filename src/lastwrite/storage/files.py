@@ -50,10 +50,11 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class FaultPoints:
-    """Counts the changing operations of this process, and stops at one of them.
+    """Counts this process's changes to files, and makes one of them fail, to test crash recovery.
 
-    With ``point`` 0 it never stops. With ``error`` 0 stopping means SIGKILL. Otherwise that
-    operation fails with this errno, and so do all later ones unless ``once``.
+    Before operation number ``point``, the process kills itself if ``error`` is 0. Otherwise the
+    operation fails with errno ``error``, and so do all later operations unless ``once``. With
+    ``point`` 0 all operations are performed.
     """
 
     def __init__(
@@ -72,7 +73,10 @@ class FaultPoints:
         )
 
     def reach(self, operation: str, path: str) -> None:
-        """Called before ``operation``. Stops the process or fails at the chosen point."""
+        """Count ``operation``, which the caller is about to perform.
+
+        Kill the process or fail if it is the chosen one.
+        """
         if not self.is_armed:
             return
         self.passed += 1
@@ -87,14 +91,20 @@ class FaultPoints:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def synced(self, handle: int) -> None:
-        """Called after a sync of ``handle``. Tests override it to model power loss."""
+        """Called after each sync of ``handle``.
+
+        Does nothing; tests override it to model power loss.
+        """
 
 
 faults = FaultPoints.from_environment(os.environ)
 
 
 def to_log_error(error: OSError, path: str, doing: str) -> LogError:
-    """Convert an ``OSError`` to a ``LogError`` with a remedy. ``doing`` continues "could not"."""
+    """Convert an ``OSError`` to a ``LogError`` with a remedy.
+
+    The message is "could not ``doing``".
+    """
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LogError(
@@ -141,7 +151,7 @@ def to_log_error(error: OSError, path: str, doing: str) -> LogError:
 
 
 class changing:
-    """A context that passes a fault point, and converts errors by ``to_log_error``."""
+    """A context for one change of a file: counts a fault point, and raises LogError on failure."""
 
     __slots__ = ("_doing", "_operation", "_path")
 
@@ -176,7 +186,7 @@ def list_names(folder: str) -> list[str]:
 def create(path: str, like: Ownership | None) -> FileIO:
     """Create a file for reading and writing. Its owner and mode are set before the first byte.
 
-    The caller passes the fault point.
+    This is not a fault point. The caller calls ``FaultPoints.reach`` first.
 
     Raises:
         OSError: the file exists, or the system refuses.
@@ -189,8 +199,8 @@ def write(
 ) -> None:
     """Write ``content`` to a new file, or overwrite the existing one.
 
-    The file is synced unless ``is_synced`` is false. It gets the owner ``like`` before its first
-    byte. None means the caller.
+    The file is synced unless ``is_synced`` is false. Its owner is set to ``like`` before the first
+    byte is written. None means the calling user.
     """
     with (
         changing("write", path, "write the file"),
@@ -208,8 +218,8 @@ def write(
 def append(path: str, content: bytes, at: int) -> None:
     """Append ``content`` to a file of ``at`` bytes, or create the file.
 
-    The caller is the only writer. If the write fails, its bytes are truncated. The file is not
-    synced: the bytes are in the kernel, and survive a crash of the process only.
+    There must be no other writer. If the write fails, the file is truncated to ``at`` bytes. The
+    file is not synced: the bytes survive a crash of the process, but not of the machine.
     """
     with (
         changing("append", path, "append to the file"),
@@ -347,7 +357,8 @@ def set_mtime(path: str, mtime_ns: int) -> None:
 def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = True) -> None:
     """Create a folder and its missing parents. Syncs their parents unless ``is_synced`` is false.
 
-    ``like`` is the owner of the new folders; None means the caller. Existing folders are unchanged.
+    ``like`` is the owner of the new folders; None means the calling user. Existing folders are
+    unchanged.
     """
     missing, path = [], os.path.abspath(path)
     while not os.path.isdir(path):
@@ -459,7 +470,7 @@ def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def make_new_folder(path: str) -> None:
-    """Create a folder that replaces nothing, with the owner of its nearest existing parent."""
+    """Create a folder with the owner of its nearest existing parent folder."""
     if not os.path.isdir(path):
         make_folder(path, ownership.of_new_folder(path))
 
@@ -502,7 +513,7 @@ def link(source: str, target: str) -> None:
 def name_new(source: str, target: str) -> bool:
     """Link a file to a new name atomically. Returns False if that name exists.
 
-    The caller deletes the first name.
+    The caller deletes the old name.
 
     Raises:
         LogError: the file system does not support hard links.

@@ -15,7 +15,7 @@ from lastwrite.storage.choice import Topics, choose, topic_of
 class PartitionSnapshot(NamedTuple):
     """A quick check of a partition's folder.
 
-    Two equal states other than None mean that no file was added or deleted between them.
+    If two snapshots have equal states other than None, no file was added or deleted in between.
     """
 
     name: TopicPartition
@@ -86,7 +86,10 @@ class PartitionLocator(ABC):
         return None
 
     def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
-        """The folders to read if ``folders`` are given together. The default returns them all."""
+        """The folders to read if the user gives all of ``folders``. The default returns them all.
+
+        A system may leave out folders that it reads as a part of another one.
+        """
         return list(folders)
 
     def reject_read_only(self, root: str, /) -> None:

@@ -55,7 +55,7 @@ STOP_OR_WAIT = "stop that process, or wait until it has finished"
 
 @dataclass(frozen=True, slots=True)
 class LockPlace:
-    """The positions at which a system's brokers, and Lastwrite, lock a root."""
+    """The lock file of a system's roots, and the bytes of it that brokers and Lastwrite lock."""
 
     file: str
     root_word: str  # the word for the root in error messages
@@ -72,13 +72,13 @@ class LockPlace:
         return self.root_lock_byte + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
-        """Whether a lock of this kind and range is a broker's. ``length`` 0 means without end."""
+        """Whether only a broker sets a lock of this kind and byte range. ``length`` 0: no end."""
         return kind == fcntl.F_WRLCK and start == 0 and (self.root_lock_byte > 0 or length != 1)
 
 
 @dataclass(slots=True)
 class _Root:
-    """The only handle of a root's lock file in this process, and its locks."""
+    """This process's only handle of a root's lock file, and the locks that it holds."""
 
     place: LockPlace
     key: str  # the file's real path
@@ -156,7 +156,9 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
 def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Like ``hold``, but skips partitions that are not free. Yields the locked names.
+    """Lock those of the partitions ``names`` that are free.
+
+    Yields the names of the locked partitions.
 
     Raises:
         LogError: the root cannot be written.
@@ -169,7 +171,7 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Lock all partitions that ``hold_one`` does not refuse. Yields their names."""
+    """Lock each partition with ``hold_one``, skipping locked ones. Yields the names locked here."""
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:
@@ -223,12 +225,15 @@ def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
 
 
 def is_locked(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
-    """Whether a broker or run, also in this process, holds a name. ``names`` None means any."""
+    """Whether a broker or a run, also of this process, has locked one of ``names``.
+
+    ``names`` None means any partition.
+    """
     return _holder(root, names, place) is not None
 
 
 def reject_if_locked(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
-    """Refuse to read the partitions ``names`` while they are locked. None means all of the root.
+    """Refuse to read partitions that are locked. ``names`` None means all partitions of the root.
 
     Raises:
         LogHeld: a partition is locked, so it may change while it is read.
@@ -266,7 +271,7 @@ def _broker(root: str, place: LockPlace) -> _Blocker | None:
 def _holder(
     root: str, names: Collection[TopicPartition] | None, place: LockPlace
 ) -> tuple[_Blocker, TopicPartition | None] | None:
-    """The process that holds one of ``names``, and that name. None if all are free."""
+    """The process that has locked one of ``names``, and that name. None if none is locked."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
     with _query_handle(root, place) as (handle, entry):
         if handle is None:
@@ -295,7 +300,10 @@ def _holder(
 
 @contextlib.contextmanager
 def _query_handle(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle of the lock file for queries, and this process's locks. Each is None if missing."""
+    """A handle for querying the lock file, and this process's locks.
+
+    Each is None if there is none.
+    """
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(_key(root, place))
@@ -336,7 +344,9 @@ def _locked_error(
 
 @contextlib.contextmanager
 def root_lock(root: str, place: LockPlace) -> Iterator[None]:
-    """Wait for, and hold, the lock for rewriting a file of the root, such as a checkpoint.
+    """A context that holds the lock for rewriting a root's file, such as a checkpoint.
+
+    Entering the context waits for the lock.
 
     Raises:
         LogHeld: a broker holds the root, or another run holds this lock for too long.
@@ -370,7 +380,7 @@ def _wait_for_root_lock(entry: _Root) -> None:
 
 @contextlib.contextmanager
 def unopened(root: str, place: LockPlace) -> Iterator[None]:
-    """Within ``root_lock``: ensure that no other process has the lock file open, or can open it.
+    """A context in which no other process can open the lock file. Use it inside ``root_lock``.
 
     A RocketMQ broker opens the file first, and locks it only after it has read the whole store.
     Files must not be exchanged after a broker has started to read them. On Linux, the owner of the
@@ -406,9 +416,10 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
 
 
 def _lease(entry: _Root) -> bool | None:
-    """Take a lease. True: no other process has the file open, and opening it waits.
+    """Take a lease on the open file.
 
-    None means that another process has the file open. False means that leases are not available.
+    True means that no other process has it open or can open it now. None means that another process
+    has the file open. False means that leases are not available.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
@@ -447,7 +458,7 @@ def _enter(root: str, place: LockPlace) -> _Root:
 
 
 def siblings(root: str, place: LockPlace) -> list[str]:
-    """The files of ``root`` from which a new file gets its mode: from the first that exists."""
+    """Paths of files in ``root``. A new file gets the mode of the first of them that exists."""
     return [os.path.join(root, name) for name in place.siblings]
 
 
@@ -488,7 +499,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
 
 
 def _share(entry: _Root) -> None:
-    """Lock the broker's bytes in shared mode. The broker's lock does not cover the runs' bytes."""
+    """Lock the broker's bytes in shared mode, because a broker's lock covers only these bytes."""
     try:
         if not _lock(entry, 0, entry.place.root_lock_byte, is_shared=True):
             raise _locked_error(

@@ -24,7 +24,10 @@ def memory_bytes() -> int:
 
 
 def _lowest_limit() -> tuple[int, Path | None]:
-    """The lowest memory limit in bytes, and its file. None means the machine's memory."""
+    """The lowest memory limit in bytes, and the file that sets it.
+
+    File None: the machine's memory.
+    """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits: list[tuple[int, Path | None]] = [(total, None)]
     for file in _limit_files("memory.max", "memory/memory.limit_in_bytes"):
@@ -53,7 +56,7 @@ def memory_kills() -> dict[Path, int]:
 
 
 def memory_kill_since(before: Mapping[Path, int]) -> str | None:
-    """A description of the exceeded limit, if processes were killed for memory since ``before``.
+    """The memory limit that was exceeded, as text, if the kernel killed a process since ``before``.
 
     None if none was killed.
     """
@@ -120,7 +123,7 @@ def free_bytes(folder: str) -> int | None:
 
 
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
-    """Files of this process's control group and of its parents: ``name`` in v2, ``old_name`` in v1.
+    """The limit files of this process's control groups: ``name`` in version 2, ``old_name`` in 1.
 
     Inside a container, the container's group may appear as the root, regardless of its path.
     """

@@ -16,7 +16,7 @@ from lastwrite.storage.files import to_log_error
 
 @contextmanager
 def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
-    """The file's bytes, read-only. A view that outlives the context keeps the mapping open.
+    """A read-only memory map of a file. A view that outlives the context keeps the mapping open.
 
     Raises:
         CommitConflict: the file vanished, or does not have ``size_bytes``.
@@ -50,7 +50,7 @@ def mapped(path: str, size_bytes: int | None = None) -> Iterator[ByteArray]:
 
 @contextmanager
 def mapped_for_writing(path: str) -> Iterator[ByteArray]:
-    """The file's bytes, which can be changed in place. The size is fixed."""
+    """A writable memory map of a file. Changes go to the file; its size is fixed."""
     handle = os.open(path, os.O_RDWR)
     try:
         view = mmap.mmap(handle, 0)

@@ -48,7 +48,7 @@ def _contents_in(manifest: bytes, key: str) -> str:
 
 
 def _base(part: Mapping[str, int]) -> str:
-    """The beginning of the object's name: the base offset, or in RocketMQ the address."""
+    """The number at the start of an object's name: a base offset, or in RocketMQ an address."""
     return f"/{part.get('address', part['base_offset']):020d}"
 
 

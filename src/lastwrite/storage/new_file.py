@@ -43,8 +43,8 @@ _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 class NewFile:
     """A file that is created by ``files.create`` and appended to.
 
-    With ``is_read_soon``, all writes use the page cache. With ``continues``, the file exists.
-    Nothing is synced. The caller passes the fault points.
+    With ``is_read_soon``, all writes use the page cache. With ``continues``, the file exists and is
+    appended to. Writes are not fault points; the caller adds them.
 
     Raises (every method):
         OSError: a write failed, possibly of an earlier call's bytes.
@@ -104,9 +104,10 @@ class NewFile:
         self._writeback_end = end
 
     def _begin_direct(self, data: memoryview) -> memoryview:
-        """Switch to direct writes at the next aligned position, and return the data after it.
+        """Write up to the next aligned position, then switch to direct writes.
 
-        The page cache is used as long as another file of this process uses the buffers.
+        Returns the unwritten data. The page cache is used as long as another file of this process
+        uses the buffers.
         """
         place = self._size - len(data)
         first = -place % _ALIGNMENT
@@ -127,7 +128,7 @@ class NewFile:
 
 
 class _DirectWriter:
-    """Writes a file's bytes from ``place`` on without the page cache, one buffer at a time."""
+    """Writes a file without the page cache, from byte ``place`` on, one buffer at a time."""
 
     def __init__(self, handle: int, place: int, buffers: list[mmap.mmap]) -> None:
         # The thread closes this handle after the last write, even if the caller fails.
@@ -226,7 +227,7 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def _end_later(handle: int, buffers: list[mmap.mmap]) -> None:
-    """Close the handle and return the buffers, after their last write."""
+    """In the background, close the handle and free the buffers after the pending writes."""
     _thread().submit(_end, handle, buffers)
 
 
@@ -236,7 +237,7 @@ def _end(handle: int, buffers: list[mmap.mmap]) -> None:
 
 
 def _forget() -> None:
-    """Reset the state after a fork: the thread and the file belong to the parent."""
+    """Reset this module's state in a forked child: the thread and the file belong to the parent."""
     global _spare, _pool
     _spare = _pool = None
 

@@ -70,7 +70,7 @@ class Ownership:
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """This ownership for a copy elsewhere: values that the caller may not set are skipped."""
+        """The same ownership, but values that the calling user may not set are skipped."""
         return replace(self, is_required=False)
 
 
@@ -146,7 +146,7 @@ def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
 
 
 def private() -> Ownership:
-    """The caller's ownership, mode 0600, for part files that are combined later."""
+    """The calling user's ownership and mode 0600, for part files that are combined later."""
     return Ownership(os.geteuid(), os.getegid(), _PRIVATE, None, is_required=False)
 
 
@@ -184,7 +184,10 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
 
 
 def _emptied(path: str) -> int | None:
-    """Truncate an existing file and return its handle. Deletes a link, and returns None."""
+    """Truncate an existing file and return its handle.
+
+    If it is a link, delete it and return None.
+    """
     seen = os.lstat(path)
     if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -350,16 +353,16 @@ def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = 
 
 
 def group_of_new(folder: os.stat_result | None) -> int:
-    """The group of the caller's new files in ``folder``. None is like a folder without setgid."""
+    """The group that new files in ``folder`` get. ``folder`` None means a folder without setgid."""
     if folder is not None and (folder.st_mode & stat.S_ISGID or sys.platform == "darwin"):
         return folder.st_gid
     return os.getegid()
 
 
 def may_give(uid: int, gid: int) -> bool:
-    """Whether the caller may chown a file to this user and group. -1 means unchanged.
+    """Whether the calling user may chown a file to this user and group. -1 means unchanged.
 
-    This is tested on an unnamed file.
+    The test changes the owner of a temporary, unnamed file.
     """
     return _may_give(uid, gid, os.geteuid())
 

@@ -36,7 +36,7 @@ Outcome: TypeAlias = LogError | OSError | None  # the error that ended a work, i
 
 
 def run_parallel(works: Sequence[DiskWork]) -> list[Outcome]:
-    """Run all ``works`` in threads. Returns an error or None for each."""
+    """Call all functions of ``works`` in threads. Returns an error or None for each."""
     threads = 1 if files.faults.is_armed else min(_THREADS, len(works) // _LEAST_A_THREAD)
     if threads < 2:
         return [outcome(work) for work in works]
@@ -53,14 +53,14 @@ def _outcomes(works: Sequence[DiskWork]) -> list[Outcome]:
 
 
 def all_or_raise(works: Sequence[DiskWork]) -> None:
-    """Run all ``works`` in threads, and raise the first error when all have ended."""
+    """Call all functions of ``works`` in threads, and raise the first error when all have ended."""
     for error in run_parallel(works):
         if error is not None:
             raise error
 
 
 def outcome(work: Callable[[], None]) -> Outcome:
-    """Run ``work``, and return its error."""
+    """Call ``work``. Returns its error, or None."""
     try:
         work()
     except (LogError, OSError) as error:
@@ -69,9 +69,9 @@ def outcome(work: Callable[[], None]) -> Outcome:
 
 
 def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
-    """Run the steps of all works together. Returns the error that ended each work, or None.
+    """Run generators of disk operations side by side. Returns the error that ended each, or None.
 
-    An error of a disk operation is raised inside the work that yielded it.
+    An error of a disk operation is raised inside the generator that yielded it.
     """
     going: list[tuple[int, Steps, Outcome]] = [
         (place, work, None) for place, work in enumerate(works)
@@ -112,7 +112,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """Reset the state after a fork: the threads exist only in the parent."""
+    """Reset this module's state in a forked child: the threads exist only in the parent."""
     global _pool
     _pool = None
 
@@ -121,10 +121,10 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def run_steps_serially(work: Steps) -> None:
-    """Run the steps of one work.
+    """Run one generator of disk operations to its end.
 
     Raises:
-        LogError, OSError: the error that ended the work.
+        LogError, OSError: the error that ended the generator.
     """
     (error,) = side_by_side([work])
     if error is not None:
@@ -132,7 +132,7 @@ def run_steps_serially(work: Steps) -> None:
 
 
 def overlapped(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """The results of ``work`` for each item, in order. Runs in threads: for work that waits.
+    """Yield ``work(item)`` for each item, in order. Calls run in threads, so that waits overlap.
 
     An error is raised to the caller. Items that were not started are then cancelled.
     """

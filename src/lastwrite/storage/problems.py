@@ -62,7 +62,7 @@ class Window:
 def problem_of(
     error: LogError, path: str, shift: int = 0, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """An error as a value. Adds ``shift`` bytes to its position.
+    """The problem that describes ``error``. Adds ``shift`` bytes to its position.
 
     ``remedy`` is used for damage if the error has no remedy.
 
@@ -80,19 +80,22 @@ def problem_of(
 def damaged(
     message: str, path: str, position: int | None = None, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """Damage: invalid bytes, or files that do not match each other."""
+    """A problem of kind DAMAGED: invalid bytes, or files that do not match each other."""
     return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
 
 
 def recovered(
     message: str, path: str, position: int | None = None, remedy: str | None = None
 ) -> Problem:
-    """Traces of a crash, which are not damage."""
+    """A problem of kind RECOVERED: traces of a crash, which are not damage."""
     return Problem(ProblemKind.RECOVERED, message, path, position, remedy)
 
 
 def error_of(problems: Sequence[Problem]) -> LogError | None:
-    """The first damage as an error; without damage, the first problem. None without problems."""
+    """The error for the first damage; without damage, for the first problem.
+
+    None without problems.
+    """
     if not problems:
         return None
     damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]

@@ -38,7 +38,7 @@ _TRIES, _WAIT_S = 20, 0.1  # attempts to replace the object, and seconds between
 
 @dataclass(frozen=True, slots=True)
 class QuarantineFile:
-    """How a system's partitions are named in the list, and where the list is."""
+    """The list of one system's quarantined partitions: where it is, and how it names partitions."""
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
@@ -231,7 +231,7 @@ def _change_object(
 
 
 def _readable(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
-    """The list on disk. Empty if it cannot be decoded."""
+    """The entries of the list on disk. Empty if it cannot be decoded."""
     path = os.path.join(root, FILE)
     try:
         return _read(path, notes)

@@ -79,7 +79,10 @@ class SegmentReader:
             raise
 
     def _check(self, status: os.stat_result, inode: int | None = None) -> None:
-        """Compare ``seen`` with the plan. ``inode`` belongs to the file that is now at the path."""
+        """Raise CommitConflict unless the open file is the planned one.
+
+        ``inode``: of the file at the path.
+        """
         if not _is_unchanged(status, *self._identity) or inode not in (None, status.st_ino):
             raise CommitConflict(
                 "another program changed the segment during the command",
@@ -88,7 +91,7 @@ class SegmentReader:
             )
 
     def check_unchanged(self) -> None:
-        """Compare the open file and the path with the plan."""
+        """Raise CommitConflict unless the open file is the planned one and still has its path."""
         seen = os.fstat(self._handle)
         try:
             named = os.stat(self._path)
@@ -113,7 +116,7 @@ class SegmentReader:
 
     @property
     def handle(self) -> int:
-        """The open file's handle, closed with this reader."""
+        """The open file's descriptor, which is closed with this reader."""
         return self._handle
 
     def close(self) -> None:
@@ -180,7 +183,7 @@ class ObjectReader(SegmentReader):
         return found.version.etag
 
     def _is_of_copy(self, asked: str) -> bool:
-        """After a conflict: whether only the etag differs from the plan, as in a copied archive.
+        """Whether a conflict is only a changed etag, because the archive was copied after the plan.
 
         If so, the current etag is used from then on.
         """
@@ -343,7 +346,7 @@ def reader_at(
 
 
 def reader_of_piece(piece: ScanRange, limits: Limits | None = None) -> SegmentReader:
-    """A reader for sequential reading of a piece, in a worker with ``limits``."""
+    """A reader that reads a piece of a segment sequentially, in a worker with ``limits``."""
     if piece.path.endswith(chunked.MANIFEST):
         return ChunkedReader(piece.path, piece.size_bytes, limits)
     if is_address(piece.path):
@@ -444,7 +447,7 @@ def _read_object(address: str) -> bytes:
 
 @contextmanager
 def one_try(number: int, *, is_open: bool) -> Iterator[None]:
-    """One attempt to read. In an open log, a conflict is ignored before the last attempt.
+    """A context for one attempt to read. Suppresses a conflict that a later attempt may resolve.
 
     ``is_open`` means that a broker has the log open. ``number`` counts from 1.
 
@@ -466,7 +469,7 @@ def one_try(number: int, *, is_open: bool) -> Iterator[None]:
 
 
 def check_segments(log: PartitionLog) -> None:
-    """Compare the segments' files with the listing.
+    """Check that the segments' files are unchanged since they were listed.
 
     Raises:
         CommitConflict: a file changed or vanished.

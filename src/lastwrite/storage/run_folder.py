@@ -58,14 +58,14 @@ def make_folder(parent: str | None = None) -> Path:
 
 
 def _remove_all(process: int) -> None:
-    """Delete this process's folders at its end: an interrupt may have left some."""
+    """Delete the run folders that remain when this process ends, for example after Ctrl-C."""
     if process == os.getpid():
         for folder in list(_held):
             remove_folder(folder)
 
 
 def unwritten(error: OSError, path: str) -> LogError:
-    """The error for a run's file that could not be written."""
+    """The error for a scratch file that could not be written."""
     return LogError(
         f"could not write a scratch file: {error.strerror}",
         path=path,
@@ -75,7 +75,7 @@ def unwritten(error: OSError, path: str) -> LogError:
 
 
 def hold_of(folder: Path) -> int | None:
-    """The handle of the folder's lock file, for a process that outlives this one."""
+    """The open lock file of a run's folder, to be inherited by a process that outlives this one."""
     return _held.get(folder)
 
 

@@ -33,7 +33,7 @@ A = TypeVar("A", bound="np.ndarray[Any, Any]")
 
 
 class ScratchShare(NamedTuple):
-    """A task's share of a run's scratch folders: see ``ScratchFolders.within``."""
+    """The scratch folders in which one task creates its own, and the memory that it may use."""
 
     folder: str
     memory: str
@@ -51,7 +51,10 @@ class ScratchFolders:
 
     @classmethod
     def within(cls, share: ScratchShare) -> Self:
-        """A task's own folders inside its run's, deleted with the task or the run."""
+        """A task's scratch folders, inside the run's folders.
+
+        They are deleted with the task or the run.
+        """
         folders = cls(share.folder)
         if share.memory and share.memory_bytes > 0:
             folders._memory = make_folder(share.memory)
@@ -105,13 +108,16 @@ class ScratchWriter:
         self._allowed = 0
 
     def allow(self, memory_folder: str, size_bytes: int) -> None:
-        """Allow ``size_bytes`` more in ``memory_folder``."""
+        """Allow ``size_bytes`` more bytes to be written to ``memory_folder``."""
         if size_bytes > 0:
             self._in_memory = self._in_memory or _ScratchFile(memory_folder, self._label)
             self._allowed += size_bytes
 
     def append(self, *parts: np.ndarray) -> tuple[str, int]:
-        """Write the arrays one after another. Returns the file and the first byte's position."""
+        """Write the arrays one after another.
+
+        Returns the file's path and the first byte's position.
+        """
         memory = self._in_memory
         if memory is not None and memory.size + sum(part.nbytes for part in parts) <= self._allowed:
             try:

@@ -12,7 +12,10 @@ from lastwrite.storage.parallel_sync import run_parallel
 
 
 def changing(operation: str, path: str) -> files.changing:
-    """``files.changing`` for an operation on a new segment."""
+    """A context for ``operation`` on a new segment, with a fault point.
+
+    Converts errors to LogError.
+    """
     return files.changing(operation, path, f"{operation} a new segment")
 
 

@@ -26,7 +26,7 @@ _TO_TASKS, _TO_DRIVER = "to-tasks", "to-driver"
 
 
 class _Notifier:
-    """A pipe that all sides keep open. Waiting processes sleep until a byte is written."""
+    """A pipe that wakes waiting processes. Driver and tasks all keep it open."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
@@ -48,7 +48,7 @@ class _Notifier:
 
 
 class Tasks:
-    """The interface of task ``number`` to the queue in ``folder``.
+    """The side of task ``number``: claims work from the queue in ``folder``, and publishes results.
 
     Raises:
         FileNotFoundError: the driver is gone.
@@ -70,7 +70,7 @@ class Tasks:
             return None
 
     def own(self, names: list[str]) -> list[str]:
-        """The names of work that this task, or a previous task with its number, has claimed."""
+        """The names of work that this task, or an earlier task with its number, has claimed."""
         return [name for name in names if name.endswith(f".{self._number}")]
 
     def take(self, names: list[str]) -> str | None:
@@ -125,7 +125,10 @@ def is_any_running(names: list[str]) -> bool:
 
 
 class TaskQueue:
-    """The driver's side. The folder is created in ``parent``, or as a run's own folder."""
+    """The driver's side: publishes work and receives results.
+
+    Creates the folder, by default temporary.
+    """
 
     def __init__(self, parent: Path | None = None) -> None:
         self._parent = make_folder() if parent is None else Path(tempfile.mkdtemp(dir=parent))
@@ -178,7 +181,7 @@ class TaskQueue:
         self._notifier.wait(seconds)
 
     def end(self, tasks: int) -> None:
-        """Delete the folder, and wake ``tasks`` tasks, which then exit."""
+        """Delete the folder, and wake all ``tasks`` waiting tasks, which then exit."""
         # rename first: a file that a task writes meanwhile would block the removal
         with contextlib.suppress(OSError):
             self._folder.rename(self._parent / "over")

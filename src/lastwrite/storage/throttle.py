@@ -50,7 +50,7 @@ _LEAST_SLEEP_S = 0.01
 
 
 class Pacer:
-    """One throttle in a process that reads and writes. Threads may share it."""
+    """Delays a process's reads and writes to the rate of a throttle. Threads may share it."""
 
     def __init__(self, throttle: Throttle) -> None:
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Change the rate for all users of the throttle. Workers still wait for earlier bytes."""
+        """Change the rate for all workers. Workers still wait for earlier bytes."""
         with self._locked():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
@@ -108,7 +108,7 @@ class Pacer:
                 self._write(bytes_per_second, now, min(due, count), count)
 
     def stop(self) -> None:
-        """Make the next ``spend`` of every worker fail."""
+        """Make the next read or write of every worker fail."""
         self._pace[_STOP] = 1
 
     @property
@@ -143,19 +143,22 @@ class Throttles:
     """The throttles of a run: for reading and writing together, for reading, and for writing."""
 
     def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
-        """``scratch`` and ``workers`` are as for ``make_throttle``."""
+        """``scratch`` is the folder of the shared files, or empty.
+
+        ``workers`` is the worker count.
+        """
         self._both, self._reading, self._writing = (
             make_throttle(scratch, rate, workers, what) for what, rate in rates._asdict().items()
         )
 
     def on(self, limits: Limits) -> Limits:
-        """A copy of ``limits`` with these throttles."""
+        """A copy of ``limits`` that uses these throttles."""
         return replace(
             limits, reading=(self._both, self._reading), writing=(self._both, self._writing)
         )
 
     def set_rates(self, rates: Rates) -> None:
-        """Change the rates for all users of the throttles: see ``Pacer.set_rate``."""
+        """Change the rates for all workers. Workers still wait for earlier bytes."""
         for throttle, rate in zip((self._both, self._reading, self._writing), rates, strict=True):
             pacer_of(throttle).set_rate(rate)
 
@@ -166,7 +169,10 @@ class Throttles:
 
 
 def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
-    """A throttle for all ``workers``: a file in ``scratch``, or an equal part for each worker."""
+    """A throttle for all ``workers``.
+
+    They share a file in ``scratch``; without it, each gets an equal part of the rate.
+    """
     if not scratch:
         return Throttle("", bytes_per_second / workers, what)
     path = os.path.join(scratch, f"throttle-{uuid.uuid4().hex[:12]}")
@@ -176,7 +182,7 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
 
 
 def spender(throttles: Sequence[Throttle]) -> Spend:
-    """A function that passes a number of bytes to ``Pacer.throttle`` of all throttles."""
+    """A function that counts bytes on all the throttles, and waits as their rates require."""
     pacers = [pacer_of(throttle) for throttle in throttles]
 
     def spend(size_bytes: int) -> None:

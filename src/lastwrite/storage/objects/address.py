@@ -24,13 +24,13 @@ _lock = threading.Lock()
 
 
 def use(settings: StoreSettings) -> None:
-    """Set this process's settings for buckets."""
+    """Use these settings for buckets in this process from now on."""
     global _settings
     _settings = settings
 
 
 def used() -> StoreSettings:
-    """This process's settings for buckets."""
+    """The settings for buckets that this process uses."""
     return _settings
 
 
@@ -89,7 +89,7 @@ def sent_requests() -> Requests:
 
 @contextlib.contextmanager
 def dry() -> Iterator[None]:
-    """Count writes without sending them, in this process and in workers with its settings."""
+    """A context in which writes to buckets are counted but not sent, here and in workers."""
     before = _settings
     for store in _dry.values():
         store.clear()

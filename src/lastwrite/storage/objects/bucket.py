@@ -221,7 +221,7 @@ class BucketStore:
         )
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """See ``ObjectStore``."""
+        """Do nothing: the bucket's lifecycle rules abort unfinished uploads."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         self._count(lists=1)
@@ -236,7 +236,7 @@ class BucketStore:
         return sorted(found)
 
     def _request(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
-        """The client's response or refusal. Reads are tried ``tries`` times, changes once."""
+        """Send a request. Returns the response, or the refusal after at most ``tries`` attempts."""
         _reject_forked()
         while True:
             try:
@@ -278,7 +278,7 @@ class BucketStore:
         return ObjectInfo(meta["path"], meta["size"], self._version(meta), modified_ms)
 
     def _count(self, key: str | None = None, **asked: int) -> None:
-        """Count requests, in any thread. With ``key``, refuse an invalid key."""
+        """Add to the count of requests. Thread-safe. With ``key``, also refuse an invalid key."""
         if key is not None:
             check_key(key, self.address)
         with self._lock:
@@ -287,9 +287,9 @@ class BucketStore:
 
 
 class BucketWriter:
-    """An upload. One part is sent while the next is filled. The object exists once complete.
+    """An upload of one object, which exists after ``close``.
 
-    Data that fits into one part takes one request.
+    Sends one part while the next is filled. Data that fits into one part takes one request.
     """
 
     def __init__(self, store: BucketStore, key: str, part_bytes: int) -> None:
@@ -361,7 +361,7 @@ class BucketWriter:
 
 
 class _Helper:
-    """A thread that makes calls for the main thread."""
+    """A thread that makes the main thread's client calls, so that Ctrl-C can interrupt them."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
@@ -447,7 +447,7 @@ def _is_set(*names: str) -> bool:
 
 
 def _profile() -> Any:
-    """A provider of the credentials in ``~/.aws``, by boto3. None if it is not available."""
+    """A function that returns the credentials in ``~/.aws``, by boto3. None without boto3."""
     folder = os.path.expanduser("~/.aws")
     has_profile = "AWS_PROFILE" in os.environ or any(
         os.path.exists(os.path.join(folder, name)) for name in ("credentials", "config")

@@ -19,7 +19,10 @@ _HELD_BYTES = 4096  # contents of larger objects are not stored, because no writ
 
 
 class DryStore:
-    """Returns the objects that were written here, and reads all others from ``real``."""
+    """A bucket whose writes stay in this object.
+
+    Reads of other objects go to the bucket ``real``.
+    """
 
     def __init__(self, real: BucketStore) -> None:
         self._real = real
@@ -30,7 +33,7 @@ class DryStore:
         self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 
     def clear(self) -> None:
-        """Forget all written objects."""
+        """Forget all objects written in the dry run."""
         self._written.clear()
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -74,7 +77,7 @@ class DryStore:
         return self._real.list(prefix)
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """See ``ObjectStore``."""
+        """Do nothing, like a bucket."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         return self._real.folders(prefix)
@@ -85,7 +88,7 @@ class DryStore:
 
 
 class DryWriter:
-    """Counts the requests that ``BucketWriter`` would send."""
+    """Writes no object, and counts the requests that ``BucketWriter`` would send."""
 
     def __init__(self, store: DryStore, key: str, part_bytes: int) -> None:
         self._store, self._key, self._part_bytes = store, key, part_bytes
@@ -101,10 +104,13 @@ class DryWriter:
         return _object_info(self._key, self._written, parts)
 
     def abandon(self) -> None:
-        """See ``Writer``."""
+        """Discard everything written."""
 
 
 def _object_info(key: str, size_bytes: int, parts: int = 1) -> ObjectInfo:
-    """Object metadata with an etag of the usual length, so that manifest sizes are exact."""
+    """Metadata of a simulated object.
+
+    Its etag has the usual length, so manifests get their true size.
+    """
     etag = f'"{uuid.uuid4().hex}-{parts}"' if parts > 1 else f'"{uuid.uuid4().hex}"'
     return ObjectInfo(key, size_bytes, Version(etag), time.time_ns() // 1_000_000)

@@ -36,7 +36,7 @@ _AGAIN = (
 
 
 class FolderStore:
-    """The folder ``root``, created with its first object."""
+    """A store in the folder ``root``, which is created with its first object."""
 
     is_providers = True
 
@@ -199,7 +199,7 @@ class FolderStore:
             raise files.to_log_error(error, path, "list the folder") from error
 
     def _below(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
-        """The objects in a folder, by key: ``a-b`` is before ``a/b``."""
+        """The objects in a folder and its subfolders, in the order of their keys."""
         keyed = []
         for entry in self._entries(folder):
             is_folder = entry.is_dir()
@@ -259,7 +259,7 @@ def _temporary_path(path: str) -> str:
 
 
 def _name(aside: str, path: str) -> bool:
-    """Rename a temporary file durably, unless the name exists."""
+    """Rename a temporary file durably, unless the new name exists."""
     try:
         is_new = files.name_new(aside, path)
     finally:
@@ -297,7 +297,10 @@ def _found(key: str, status: os.stat_result) -> ObjectInfo:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold the file's lock, which is deleted with the file."""
+    """A context that locks the lock file of the object at ``path``.
+
+    The lock file is deleted together with the object.
+    """
     lock = path + _LOCK
     handle = _lock(lock, path)
     try:

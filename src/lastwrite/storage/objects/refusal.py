@@ -91,7 +91,7 @@ class Refusal:
 
     @property
     def is_condition(self) -> bool:
-        """Whether the condition of a write failed, or another request was changing the object."""
+        """Whether a write's condition failed, or another request was changing the object."""
         if self.code in _FOLDER_CODES or (self.status == 404 and self.code not in _ABSENT_OBJECT):
             return False
         return self.kind in _CONDITIONS or self.status in (409, 412)
@@ -102,7 +102,10 @@ class Refusal:
 
     @property
     def is_passing(self) -> bool:
-        """Whether a retry may succeed. A change may have been made nevertheless."""
+        """Whether a retry may succeed.
+
+        The failed request may have changed the object nevertheless.
+        """
         if self.is_builder or self.is_nobody or self.is_redirect or self.is_condition:
             return False
         if self.status is None:
@@ -111,11 +114,14 @@ class Refusal:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the response broke off. The client retries this only sometimes."""
+        """Whether the connection broke during the response.
+
+        The client retries only some such failures.
+        """
         return self.status is None and self.cause == _BROKEN
 
     def error(self, address: str, action: str) -> RemoteFailed:
-        """The error message for users. ``action`` is one of get, put, list and delete."""
+        """The error to raise, with its message. ``action`` is one of get, put, list and delete."""
         scheme = address.partition("://")[0]
         bucket = "/".join(address.split("/")[:3])
         named = _ACTIONS[scheme][action]

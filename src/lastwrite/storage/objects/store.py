@@ -51,7 +51,7 @@ class Requests:
 
 
 class Writer(Protocol):
-    """An object being written, which does not exist before ``close``."""
+    """A new object, written in pieces. It does not exist before ``close``."""
 
     def write(self, data: bytes | ByteArray) -> None:
         """Append bytes. The caller may change them afterwards."""
@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> tuple[bytes, ObjectInfo] | None:
-        """A small object. None if it does not exist."""
+        """The content and version of a small object. None if it does not exist."""
         ...
 
     def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
@@ -103,7 +103,10 @@ class ObjectStore(Protocol):
         ...
 
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
-        """Replace the version ``version``. None if it is not current, or as in ``create``."""
+        """Replace an object if its current version is ``version``.
+
+        None if another version is current, or may be, because the response to the write was lost.
+        """
         ...
 
     def writer(self, key: str, part_bytes: int = 8 << 20) -> Writer:
