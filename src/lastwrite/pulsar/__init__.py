@@ -1,1 +1,1 @@
-"""Pulsar: bytes, files, network, rules, inspection, live topics, and its ``System``."""
+"""Support for Pulsar: bytes, files, network, rules, inspection, live topics, and its ``System``."""

@@ -23,7 +23,7 @@ class FetchMethod(StrEnum):
 
 
 class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
-    """One ledger of a topic."""
+    """The result of a fetch for one ledger of a topic."""
 
     ledger: int
     how: FetchMethod
@@ -41,7 +41,10 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
-    """One topic: its ledgers in the log's order, the compacted ledger last, and its problems."""
+    """The result of a fetch for one topic: its ledgers in the log's order, and its problems.
+
+    The compacted ledger is the last.
+    """
 
     topic: str  # the full name, with the partition
     folder: str
@@ -52,7 +55,7 @@ class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FetchReport(FrozenDocument, frozen=True, kw_only=True):
-    """All topics of a fetch."""
+    """The results of a fetch for all topics."""
 
     archive: str = field(name="path")
     topics: tuple[FetchedTopic, ...]
@@ -62,7 +65,7 @@ class FetchReport(FrozenDocument, frozen=True, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status."""
+        """The exit status of the command."""
         every = [*self.problems, *(problem for topic in self.topics for problem in topic.problems)]
         kinds = {problem.kind for problem in every}
         return 3 if ProblemKind.DAMAGED in kinds else 1 if ProblemKind.UNSUPPORTED in kinds else 0

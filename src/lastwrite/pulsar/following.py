@@ -34,9 +34,9 @@ _SYSTEM_TOPIC = "__"  # name prefix of a broker's internal topics
 
 
 class PulsarFollowResult:
-    """See ``archive.following.FollowResult``.
+    """Polls topics of a live cluster for an archive; implements ``archive.following.FollowResult``.
 
-    A source is a topic, with all its partitions if it has some, or a namespace,
+    A source is a topic, with all its partitions if it is partitioned, or a namespace,
     ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each poll opens new
     connections, with the settings at that time.
     """
@@ -85,7 +85,7 @@ class PulsarFollowResult:
         return found
 
     def _names(self, cluster: PulsarCluster) -> list[TopicName]:
-        """The requested topics that the cluster has now."""
+        """The cluster's current topics that match the request."""
         names: set[TopicName] = set()
         for pattern in self._patterns:
             found = list(self._matching(cluster, pattern))
@@ -148,7 +148,9 @@ class PulsarFollowResult:
 
 
 def patterns_of(url: str, request: FollowRequest) -> Iterator[TopicName]:
-    """The topics in a source's URL and ``wanted.topic``. Local names may be patterns.
+    """The topics that a source's URL selects, together with ``wanted.topic``.
+
+    Local names may be patterns.
 
     Raises:
         InvalidConfig: the URL is neither a topic's nor a namespace's.

@@ -153,7 +153,7 @@ def _with_retention(
 
 
 def _report_damage(report: PartitionReport, scratch: str) -> None:
-    """Report damage in the scratch folder under the topic's name, since the folder is deleted."""
+    """Report damage in the scratch folder under the topic's name, because the folder is deleted."""
     here = [
         each
         for each in report.problems
@@ -253,7 +253,7 @@ def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
 
 
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
-    """The approximate bytes of a topic, with all its partitions, that are not compacted yet.
+    """The approximate size of a topic's uncompacted entries, over all its partitions.
 
     Only metadata are read. A broker compares this size with its ``compactionThreshold``. Errors as
     ``compact_live``.
@@ -262,10 +262,10 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 
 
 class LiveBacklog(NamedTuple):
-    """The uncompacted bytes of a topic, and the size from which its brokers compact it.
+    """The bytes of a topic that are not compacted, and the size at which its brokers compact it.
 
-    ``threshold_bytes`` is from the topic's policy, its namespace's or the brokers' setting. It is
-    None if no broker answers.
+    ``threshold_bytes`` is set by the topic's policy, its namespace's policy or the brokers'
+    setting. It is None if no broker answers.
     """
 
     size_bytes: int
@@ -273,7 +273,7 @@ class LiveBacklog(NamedTuple):
 
 
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
-    """As ``backlog_bytes``, for each partition, or for a topic without partitions."""
+    """The backlog of each partition of a topic, or of an unpartitioned topic. See ``LiveBacklog``."""
     live = LiveConfig.from_names(config)
     with PulsarCluster(access_of(live)) as cluster:
         names = topics_of(cluster, topic, None)
@@ -282,7 +282,7 @@ def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBac
 
 
 def topics_of(cluster: PulsarCluster, url: str, partition: int | None) -> list[TopicName]:
-    """The topics of a name: its partitions, or the topic itself.
+    """The topics that a name stands for: its partitions, or an unpartitioned topic itself.
 
     Raises:
         InvalidConfig: there is no such partition.
@@ -380,7 +380,7 @@ class _Live:
     def _reject_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Refuse an archive of another topic with this name: its deleted messages would return."""
+        """Refuse an archive of another topic with this name. Its deleted messages would return."""
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):
@@ -396,7 +396,7 @@ class _Live:
     # ------------------------------------------------------------------ publish
 
     def publish(self, report: CompactionReport) -> None:
-        """Publish the new compacted ledger, and add it to the report."""
+        """Publish the new compacted ledger to the cluster, and add it to the report."""
         name = self.topic.base, self.topic.partition
         found = next(each for each in report.partitions if (each.topic, each.partition) == name)
         try:
@@ -452,14 +452,14 @@ class _Live:
 
 
 def reading_within(options: Options, throttles: Sequence[Throttle] = ()) -> Callable[[int], None]:
-    """The throttle of bytes that are read, from the settings and ``throttles``."""
+    """A function that delays reads, by the limits in the settings and ``throttles``."""
     return _within(options, "read", throttles)
 
 
 def _within(
     options: Options, what: str, throttles: Sequence[Throttle] = ()
 ) -> Callable[[int], None]:
-    """The throttle of bytes that are ``read`` or ``written``."""
+    """A function that delays work, by the limits on bytes that are ``read`` or ``written``."""
     rates = CleanerConfig.from_names(options.config).rates
     limits = (rates.both, rates.reading if what == "read" else rates.writing)
     own = [make_throttle("", n, 1, what) for n in limits if math.isfinite(n)]

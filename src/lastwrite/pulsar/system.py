@@ -56,7 +56,7 @@ _PIECE_BYTES = 8 << 20
 
 
 class PulsarSystem(System):
-    """See ``engine.system`` for the contract of each call."""
+    """Pulsar's implementation of ``engine.system.System``, for topic folders."""
 
     name = "pulsar"
     scan_kernel = "lastwrite.pulsar.format.kernels:walk"
@@ -80,7 +80,7 @@ class PulsarSystem(System):
         self._rounds = PulsarRounds()
 
     def with_sources(self, sources: SettingSources) -> PulsarSystem:
-        """A new system for these sources: ``ArchivedPulsar`` for topics of an archive."""
+        """A system for these sources: ``ArchivedPulsar`` for topics of an archive."""
         no_topics_of_kafka(self.kind_of_path, sources)
         found = {
             root: sources.are_archives or archived.holds_archived(root) for root in sources.roots
@@ -109,7 +109,7 @@ class PulsarSystem(System):
         return partition_of(name_of(folder))
 
     def root_of(self, folder: str) -> str:
-        """The folder itself: topics share no files."""
+        """The topic's folder itself, because topics share no files."""
         return folder
 
     # ------------------------------------------------------------------ rules
@@ -121,9 +121,9 @@ class PulsarSystem(System):
         return PulsarConfig.from_names(config).listed(config)
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
-        """Whether the settings have a threshold.
+        """Whether the settings have a compaction threshold.
 
-        Any topic can be compacted, but the daemon needs a backlog size to start at.
+        A command can compact any topic, but the daemon needs the threshold.
         """
         return bool(THRESHOLDS & config.keys())
 
@@ -135,7 +135,7 @@ class PulsarSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """A compaction is due as soon as the horizon can move. The time does not matter."""
+        """Decide about a compaction. It is due as soon as the horizon can move, at any time."""
         settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
@@ -182,9 +182,9 @@ class PulsarSystem(System):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
-        """The raw ledgers, judged by the retention in ``config``.
+        """The raw ledgers up to the horizon, and which of them the retention in ``config`` expires.
 
-        Without a retention in ``config``, it is unknown which ledgers may expire.
+        Without a retention in ``config``, expiry is unknown.
         """
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
@@ -207,7 +207,10 @@ class PulsarSystem(System):
         return topic_log.read_compacted(log.folder)
 
     def estimate_records(self, log: PartitionLog) -> int:
-        """The estimate from the surveys. It includes the placeholders of compacted batches."""
+        """The estimated number of records, from the surveys.
+
+        The number includes the placeholders of compacted batches.
+        """
         return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
@@ -265,7 +268,7 @@ class PulsarSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Create topics in another archive, with all data that readers of compacted topics need."""
+        """Create copies of topics in another archive, with all data that their readers need."""
         if is_address(to):
             return self._publish_in_archive(copies, to)
 
@@ -280,7 +283,10 @@ class PulsarSystem(System):
         return self._rounds.publish([(copy.log, self._new_compacted(copy)) for copy in copies], to)
 
     def _new_ledger(self, new: CommitPlan) -> NewLedger | None:
-        """The new ledger under its temporary name, with its values for the manifest, or None."""
+        """The new ledger with its temporary name and its values for the manifest.
+
+        None if the compaction has no output.
+        """
         if not new.outputs or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.outputs
@@ -296,7 +302,7 @@ class PulsarSystem(System):
         )
 
     def _new_compacted(self, new: CommitPlan) -> NewCompacted | None:
-        """As ``_new_ledger``, for objects of an archive."""
+        """The new compacted ledger of an archived topic, as objects. None without output."""
         if not new.outputs or new.policy is None or new.first_dirty is None:
             return None
         (made,) = new.outputs
@@ -314,9 +320,9 @@ class PulsarSystem(System):
 
 
 class ArchivedPulsar(PulsarSystem):
-    """The system for topics of an archive.
+    """Pulsar's implementation of ``engine.system.System`` for topics of an archive.
 
-    Manifests replace the folder listing, and nothing is locked.
+    Topics are read from manifests instead of folder listings, and are not locked.
     """
 
     notes = watching.ARCHIVE_NOTES

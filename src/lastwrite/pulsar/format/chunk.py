@@ -83,7 +83,7 @@ _RUN_BYTES = 1 << 19
 
 
 class _Fault(NamedTuple):
-    """The damage after the entries that ``split`` returned last. The next call raises it."""
+    """Damage that follows the entries returned by the last ``split``. The next call raises it."""
 
     buffer: ByteArray
     start: int
@@ -92,7 +92,9 @@ class _Fault(NamedTuple):
 
 
 class PulsarFormat:
-    """Entries of raw and compacted ledgers. Has reusable buffers, so use one instance per worker.
+    """Reads and rebuilds entries of raw and compacted ledgers.
+
+    Has reusable buffers, so use one instance per worker.
 
     ``plain_limit`` bounds the bytes of payloads decompressed at once. ``reading`` has the bits
     LIKE_BROKER, KEEPS_PREFIX and TELLS_GROUPS, which a System passes as ``Policy.reading``. Without
@@ -120,9 +122,9 @@ class PulsarFormat:
 
     @property
     def entries(self) -> kernels.EntryTable:
-        """The facts about each entry (``kernels.ENTRY``), row for row with the last table.
+        """The metadata of the entries of the last ``split``: a row of ``kernels.ENTRY`` for each.
 
-        The facts may have more rows than the table.
+        The array may have more rows than the table that ``split`` returned.
         """
         return self._entries
 
@@ -161,7 +163,7 @@ class PulsarFormat:
     split_proven = split
 
     def take_problems(self) -> list[tuple[int, str]]:
-        """An empty list: no unreadable record is kept."""
+        """An empty list, because this format keeps no unreadable records."""
         return []
 
     def opened(
@@ -230,7 +232,7 @@ class PulsarFormat:
     def _open_by_library(
         self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
     ) -> tuple[int, int]:
-        """Decompress the adjacent batches from ``first`` on that need a library.
+        """Decompress the batches from ``first`` on that only a library can decompress.
 
         Writes from byte ``used`` of the buffer on. Returns the end of the batches that fit, and the
         bytes used.
@@ -265,9 +267,9 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Decompress an entry at which ``open_many`` stopped, to byte ``used`` of the buffer.
+        """Decompress the entry at which ``open_many`` stopped, to byte ``used`` of the buffer.
 
-        Returns its size, or -1 if it does not fit.
+        Returns the decompressed size, or -1 if the payload does not fit.
         """
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
@@ -406,7 +408,10 @@ class PulsarFormat:
         return kernels.Scratch(self._plain, self._thin, self._indexes, self._heads, self._notes)
 
     def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
-        """Enlarge the scratch and ``out``, which has ``at`` bytes in use, to fit one entry."""
+        """Enlarge the scratch buffers and ``out`` to fit one more entry.
+
+        ``out`` has ``at`` bytes in use.
+        """
         payload = int(row["position"] + row["size"] - entry["payload_at"])
         plain = int(entry["plain_size"]) if row["codec"] else payload
         if row["codec"] and len(self._plain) < plain:
@@ -463,7 +468,7 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of ``thin_many`` to ``out`` from byte ``at`` on, with room for heads.
+        """Write the payloads of ``thin_many`` to ``out`` from byte ``at`` on, with space for heads.
 
         Returns (``out``, which may have been enlarged; the end position; the size of each entry,
         head included).
@@ -508,7 +513,10 @@ class PulsarFormat:
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
-    """A larger buffer with the first ``used`` bytes of ``out``, or all if it is shorter."""
+    """A larger buffer that begins with the first ``used`` bytes of ``out``, or with all of ``out``.
+
+    All bytes of ``out`` are copied if it is shorter than ``used``.
+    """
     grown: ByteArray = np.empty(max(need, len(out) + len(out) // 4) + (1 << 16), dtype=np.uint8)
     held = out[:used]
     grown[: len(held)] = held

@@ -36,7 +36,7 @@ _LIKELY_RATIO = 64
 
 
 class PulsarCodec(IntEnum):
-    """Field 8 of MessageMetadata."""
+    """A compression codec, as numbered in field 8 of MessageMetadata."""
 
     NONE = 0
     LZ4 = 1
@@ -115,7 +115,7 @@ class PulsarCodecs:
         """Decompress ``data`` to ``size`` bytes.
 
         Raises:
-            CorruptLog: as ``open_into``.
+            CorruptLog: the data are broken, or decompress to another size.
             OutOfMemoryBudget: the result has, or may have, more than ``limit_bytes``.
         """
         room = min(limit_bytes, max(_FIRST_GUESS_BYTES, 4 * len(memoryview(data))))
@@ -194,7 +194,10 @@ class PulsarCodecs:
 
 
 def _opened(codec: PulsarCodec, data: memoryview, size: int) -> bytes | memoryview:
-    """Decompress ``data`` of any codec but ZSTD. The result should have ``size`` bytes."""
+    """Decompress ``data``, of any codec but ZSTD, to about ``size`` bytes.
+
+    The caller checks the size of the result.
+    """
     try:
         if codec is PulsarCodec.LZ4:
             return bytes(lz4.block.decompress(data, uncompressed_size=size))

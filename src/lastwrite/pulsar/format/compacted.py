@@ -47,7 +47,7 @@ _LEDGER_TAG = 0x08
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageId(ProtoMessage):
-    """MessageIdData."""
+    """Pulsar's protobuf message MessageIdData: the id of a message."""
 
     # fmt: off
     ledger_id:              Annotated[int, ProtoField(1, UINT64, required=True)]

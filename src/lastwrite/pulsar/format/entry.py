@@ -73,7 +73,10 @@ DEFAULT_LIMIT_BYTES = 64 << 20  # largest decompressed size of a payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMetadata(ProtoMessage):
-    """BrokerEntryMetadata. ``index`` is the number of the entry's last message in the topic."""
+    """Pulsar's protobuf message BrokerEntryMetadata: the data that a broker puts before an entry.
+
+    ``index`` numbers the entry's last message among all messages of the topic.
+    """
 
     broker_timestamp: Annotated[int | None, ProtoField(1, UINT64)] = None
     index: Annotated[int | None, ProtoField(2, UINT64)] = None
@@ -81,7 +84,7 @@ class BrokerMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValue(ProtoMessage):
-    """One property."""
+    """One property of a message: a name and a value."""
 
     key: Annotated[str, ProtoField(1, STRING, required=True)]
     value: Annotated[str, ProtoField(2, STRING, required=True)]
@@ -89,7 +92,7 @@ class KeyValue(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionKey(ProtoMessage):
-    """EncryptionKeys: a data key, encrypted with the named key."""
+    """Pulsar's protobuf message EncryptionKeys: a data key, encrypted with the named key."""
 
     key: Annotated[str, ProtoField(1, STRING, required=True)]
     value: Annotated[bytes, ProtoField(2, BYTES, required=True)]
@@ -98,7 +101,9 @@ class EncryptionKey(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata(ProtoMessage):
-    """MessageMetadata.
+    """Pulsar's protobuf message MessageMetadata: the metadata of a whole entry.
+
+    ``property_fields`` and ``encryption_keys`` stay encoded until they are used.
 
     ``property_fields`` and ``encryption_keys`` stay encoded until they are used.
     """
@@ -149,7 +154,7 @@ class Metadata(ProtoMessage):
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
-        """Names and values in their order.
+        """The names and values of the message's properties, in order.
 
         Raises ``CorruptLog`` if a property is broken. The position is a byte of that property.
         """
@@ -179,7 +184,7 @@ class Metadata(ProtoMessage):
 
     @property
     def transaction(self) -> tuple[int, int] | None:
-        """Most and least significant bits of the transaction's id. None outside of transactions."""
+        """The transaction's id, as its upper and lower 64 bits. None outside of transactions."""
         if self.txnid_most_bits is None or self.txnid_least_bits is None:
             return None
         return self.txnid_most_bits, self.txnid_least_bits
@@ -187,7 +192,7 @@ class Metadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleMetadata(ProtoMessage):
-    """SingleMessageMetadata: the metadata of one message in a batch."""
+    """Pulsar's protobuf message SingleMessageMetadata: the metadata of one message in a batch."""
 
     # fmt: off
     property_fields: Annotated[
@@ -207,7 +212,7 @@ class SingleMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as stored in its ledger."""
+    """An entry as stored in its ledger, with decoded metadata."""
 
     ledger: int
     entry: int
@@ -220,7 +225,7 @@ class Entry:
 
     @property
     def broker(self) -> BrokerMetadata | None:
-        """The broker's metadata. None if there are none, or if they cannot be read.
+        """The metadata that a broker put before the entry. None if absent or unreadable.
 
         Neither a compactor nor the checksum uses them. Broken broker metadata therefore do not make
         the entry damaged.
@@ -335,7 +340,7 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
 
 
 def _length(raw: bytes, at: int, what: str) -> int:
-    """The u32 at ``at``, checked against the bytes that follow it."""
+    """The u32 length at byte ``at``. Raises if fewer bytes follow it."""
     left = len(raw) - at - 4
     if left < 0:
         raise TruncatedLog(f"the data end inside the length of the {what}", at)
@@ -378,7 +383,7 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Pu
 def _message(
     meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
 ) -> PulsarMessage:
-    """A message of an entry with the metadata ``meta``. ``own`` has the message's own metadata."""
+    """One message of an entry. ``meta`` is the metadata of the entry, ``own`` of the message."""
     return PulsarMessage(
         key=own.partition_key,
         is_b64=bool(own.partition_key_b64_encoded),
@@ -531,7 +536,7 @@ def encode_batch(
 
 
 def encode_part(message: PulsarMessage) -> bytes:
-    """A message as stored in a batch's plain payload.
+    """A message in the form in which a batch's uncompressed payload contains it.
 
     A ``compacted_out`` message becomes a placeholder.
     """
@@ -574,7 +579,7 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with these indexes and this payload size, otherwise unchanged."""
+    """A batch's metadata with these kept indexes and this payload size, otherwise unchanged."""
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(
@@ -585,7 +590,7 @@ def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> 
 
 
 def checked(entry: Entry) -> Entry:
-    """The entry, if its checksum matches or is absent.
+    """The same entry, if its checksum matches or is absent.
 
     Raises:
         CorruptLog: the checksum does not match.

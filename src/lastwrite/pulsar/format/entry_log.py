@@ -61,7 +61,7 @@ _IDS_BYTES = 16
 
 
 class LogHeader(NamedTuple):
-    """The first bytes of an entry log."""
+    """The header of an entry log."""
 
     # fmt: off
     magic:   Annotated[int, At(0,  U32)]
@@ -163,7 +163,7 @@ def walk_entry_log(
 
 
 def _behind_padding(data: Buffer, at: int, end: int, behind_gap: bool) -> tuple[int, bool]:
-    """The position of the next possible record, and whether its digest must match."""
+    """The position of the next possible record after padding, and whether its digest must match."""
     if int(data[at]) == PADDING_BYTE:
         return min(end, at + ALIGNMENT - at % ALIGNMENT), behind_gap
     if not any(bytes(data[at : min(end, at + ALIGNMENT)])) and end - at > ALIGNMENT:
@@ -191,7 +191,7 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size is at ``at``, or None for a record of the bookie itself.
+    """The record whose size field is at ``at``. None if the bookie wrote it for itself.
 
     The caller has checked the length.
     """
@@ -216,9 +216,9 @@ def _record(
 
 
 def _holds(digest: Digest, body: bytes, password: bytes) -> bool:
-    """Whether the digest in a record's body matches its head and payload.
+    """Whether the digest in a record's body matches the record's head and payload.
 
-    The body has at least a complete head.
+    ``body`` has at least a complete head.
     """
     size = DIGEST_BYTES[digest]
     head, stored, payload = body[:32], body[32 : 32 + size], body[32 + size :]
@@ -237,7 +237,7 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 
 def decode_map(data: Buffer) -> dict[int, int]:
-    """The bytes of each ledger, size fields included, from the map of a closed log.
+    """The bytes of each ledger in a closed log, size fields included. Empty without a ledger map.
 
     Empty without a map.
 
@@ -286,7 +286,9 @@ def encode_record(
     digest: Digest = Digest.CRC32C,
     password: bytes = b"",
 ) -> bytes:
-    """The record of an entry.
+    """Encode the record of an entry.
+
+    By default the preceding entry was confirmed, and the ledger had no other bytes.
 
     By default entry - 1 was confirmed, and the ledger had no other bytes.
     """

@@ -74,8 +74,8 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
     ``must_prove`` is false at the start of a log, and true after a gap that no writer leaves on
     purpose. If it is true, four bytes that look like a size begin a record only if a digest
-    matches. Returns the rows filled, the position reached, ``must_prove`` there, and why it stopped
-    (see above).
+    matches. Returns the number of filled rows, the position reached, ``must_prove`` there, and a
+    code for the reason to stop.
     """
     rows = 0
     end = len(data)
@@ -140,7 +140,7 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """The digest that matches, and the payload's position.
+    """The digest in a record, and the position of the payload after it.
 
     A record does not state its kind of digest, so both kinds are tried.
     """
@@ -160,7 +160,7 @@ def _digest(where, body, size, scratch):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, places, out):
-    """Write the entries of ``rows`` (STORED) from ``data`` to ``out`` in the form of a data object.
+    """Write the entries of ``rows`` (STORED) from ``data`` to ``out`` as a data object frames them.
 
     Each is written at its position in ``places``, as int32 size, int64 entry id and bytes. The
     caller ensures that the entries fit.

@@ -75,7 +75,7 @@ _OF_MEMBER = np.array([48, 72, 10], np.int64)  # 6, 9, 1
 
 
 class SplitRows(NamedTuple):
-    """The result of ``split`` for a chunk, row for row; see ``kernels.SplitChunk``."""
+    """The result of ``split`` for a chunk, one row per entry; see ``kernels.SplitChunk``."""
 
     buffer: ByteArray
     table: BatchTable
@@ -83,7 +83,7 @@ class SplitRows(NamedTuple):
 
 
 def open_singles(given: SplitRows, selected: ByteArray | None, limit_bytes: int) -> None:
-    """Mark compressed single messages as batches, so that their payloads are decompressed.
+    """Mark compressed single messages as batches, so that ``open`` decompresses their payloads.
 
     Raises:
         CorruptLog, UnsupportedFormat: the decompressed size is absent or wrong, or the codec
@@ -166,7 +166,7 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """``records``, with their properties as headers.
+    """``records`` with the messages' properties added as headers.
 
     Raises:
         CorruptLog: a property is not a pair of texts.
@@ -179,7 +179,9 @@ def with_properties(records: RecordColumns) -> RecordColumns:
 
 
 def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) -> ByteArray:
-    """The data with the decoded Base64 keys appended.
+    """The messages' data, followed by their decoded Base64 keys.
+
+    A key that is not valid Base64 stays unchanged.
 
     A key that is not valid Base64 stays unchanged.
     """
@@ -190,9 +192,9 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Whether the key is Base64, whether the value is null, and the number of properties.
+    """Whether a message's key is Base64 and its value null, and its number of properties.
 
-    The metadata must be validated already.
+    The message's metadata must be validated already.
     """
     is_b64 = False
     is_null = False
@@ -229,7 +231,9 @@ def _locate(
     orders,
     is_b64,
 ):
-    """Fill a column of ``rows`` per message. Returns (messages, code, entry at fault).
+    """Write the positions of each message to a column of ``rows``.
+
+    Returns (messages, code, entry at fault).
 
     ``joined`` has the decompressed payloads up to ``base``, then the chunk.
     """
@@ -318,9 +322,9 @@ def _locate(
 
 @njit(cache=True, nogil=True)
 def _locate_properties(joined, starts, counts, found):
-    """Locate name and value of each property, with their lengths.
+    """Locate the name and the value of each property. Fills their positions and lengths.
 
-    Returns whether each property has a name and a value.
+    Returns whether every property has both.
     """
     filled = 0
     data = address(joined)

@@ -107,7 +107,7 @@ EntryTable = npt.NDArray[np.void]
 
 
 class SplitChunk(NamedTuple):
-    """The result of ``split`` for a chunk: a row per entry in each table.
+    """The result of ``split`` for a chunk: tables with one row per entry.
 
     ``entries`` may have more rows.
     """
@@ -118,7 +118,7 @@ class SplitChunk(NamedTuple):
 
 
 class KeyedRecords(NamedTuple):
-    """The tables that ``walk`` fills, with a row for each record that competes for its key."""
+    """The tables that ``walk`` fills, with one row for each record that has a key to compact by."""
 
     entries: UInt64Array
     places: Int64Array  # position and length of each key; no rows if not needed
@@ -215,7 +215,10 @@ _RATIOS = np.array([1, 255, 1032, 1 << 62, 22], dtype=np.int64)
 
 @njit(cache=True, nogil=True)
 def _long_varint(data, at, end):
-    """The value and the end of a varint of two bytes or more. The end is -1 if it is broken."""
+    """Decode a varint of two bytes or more: its value, and the position after it.
+
+    The position is -1 if the varint is broken.
+    """
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -230,9 +233,9 @@ def _long_varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _varint(data, at, end):
-    """The varint at ``at`` as an int64, and its end.
+    """The varint at ``at`` as an int64, and the position after it.
 
-    Nearly all varints have one byte, which needs no loop.
+    Nearly all varints have one byte, and are decoded without a loop.
     """
     if at < end:
         byte = np.int64(load8(data, at))
@@ -243,7 +246,7 @@ def _varint(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _skip(data, wire, at, end):
-    """The position after a value of this wire type, or -1."""
+    """The position after a field's value of this wire type, or -1 if the value is broken."""
     if wire == 0:
         value, at = _varint(data, at, end)
         return at
@@ -262,7 +265,7 @@ def _skip(data, wire, at, end):
 # Long because it has a branch per field of the message.
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
-    """Read the MessageMetadata in ``data[at:end]`` into the two rows.
+    """Read the MessageMetadata in ``data[at:end]`` into the entry's row of each of two tables.
 
     Returns (whether the metadata are valid, position at fault). ``row.codec`` gets field 8.
     ``row.producer_id`` gets the transaction's number, or -2 if that number does not fit.
@@ -411,7 +414,7 @@ def _classify(row, entry, stop, limit, reading):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _message_id(data, at, end):
-    """(ledger, entry) of a MessageIdData, or (-1, -1) if it is broken."""
+    """Ledger and entry of a MessageIdData. (-1, -1) if it is broken."""
     ledger = np.int64(-1)
     number = np.int64(-1)
     while at < end:
@@ -433,7 +436,7 @@ def _message_id(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _between(buffer, data, at, end, is_first, expected):
-    """Skip one block header or run of padding, whose first byte is 80 or above.
+    """Skip one block header or run of padding, which begins with a byte of 80 hex or above.
 
     ``is_first`` is true at the start of a chunk, where padding may have begun earlier. Returns
     (code, position after it, expected entry id, bytes needed).
@@ -624,7 +627,7 @@ def open_many(buffer, table, entries, first, last, plain, used, enough):
 
 @njit(cache=True, nogil=True)
 def library_end(table, entries, first, last):
-    """The end of the adjacent batches from ``first`` on that a library must decompress."""
+    """The end of the adjacent batches from ``first`` on that only a library can decompress."""
     b = first
     while b < last:
         codec = table[b].codec
@@ -687,7 +690,10 @@ def _message(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _next_index(data, at, end, packed_end):
-    """The next compacted_batch_index: (index or -1, position after it, end of a packed field)."""
+    """Read the next compacted_batch_index of an entry's metadata.
+
+    Returns (index or -1, position after it, end of a packed field).
+    """
     while at < end:
         if at < packed_end:
             value, at = _varint(data, at, packed_end)
@@ -728,7 +734,7 @@ def _is_dense(plain, at, end, data, entry):
 
 @njit(cache=True, nogil=True)
 def _group(data, entry, secret):
-    """The version of a single entry with TELLS_GROUPS: see ``PulsarFormat.add_versions``."""
+    """The version of a single entry if TELLS_GROUPS is set: see ``PulsarFormat.add_versions``."""
     if entry.marks & IS_CHUNKED == 0 or entry.uuid_length < 0:
         return np.uint64(IN_GROUP if entry.marks & IS_PART else 0)
     one, two = fingerprint(data, entry.uuid_at, entry.uuid_length, secret)
@@ -864,9 +870,9 @@ def _placeholders(out, at, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _flushed(out, to, plain, run, end):
-    """Copy the pending messages ``plain[run:end]``; ``run`` is -1 if there are none.
+    """Copy ``plain[run:end]``, adjacent kept messages. Does nothing if ``run`` is -1.
 
-    Returns the end position.
+    Returns the end position in ``out``.
     """
     if run >= 0:
         copy_bytes(out, to, plain, run, end - run)
@@ -936,13 +942,13 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
 
 @njit(cache=True, nogil=True)
 def thin_room(entry, size):
-    """The bytes that ``thin`` may need for a payload of ``size`` bytes."""
+    """The output bytes that ``thin`` may need for a decompressed payload of ``size`` bytes."""
     return size + (PLACEHOLDER_BYTES if entry.kept > 0 else 2) * entry.messages
 
 
 @njit(cache=True, nogil=True)
 def head_room(row, entry):
-    """The bytes that ``put_head`` may need."""
+    """The output bytes that ``put_head`` may need for an entry."""
     return entry.payload_at - row.position + 16 + 7 * row.records
 
 
@@ -1083,7 +1089,7 @@ def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
 
 @njit(cache=True, nogil=True)
 def rebuild(chunk, orders, scratch, done, out, rows):
-    """Carry out the orders on the chunk's entries from ``done`` on.
+    """Apply ``actions`` to the chunk's entries from ``done`` on, and write the kept entries.
 
     Stops at the first batch that must be decompressed or compressed elsewhere (PACKED). Writes to
     ``out``, and a row per entry to ``rows`` (see ROW_COLUMNS; the sixth is the number of records

@@ -36,7 +36,7 @@ _TEXT_VERSION = 2
 
 
 class LedgerState(IntEnum):
-    """The state of a ledger. Only an open ledger grows."""
+    """Whether a ledger is open, in recovery or closed. Only an open ledger grows."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -62,7 +62,7 @@ class Ensemble(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomMetadata(ProtoMessage):
-    """One item of a ledger's custom metadata."""
+    """One name and value of a ledger's custom metadata."""
 
     key: Annotated[str | None, ProtoField(1, STRING)] = None
     value: Annotated[bytes | None, ProtoField(2, BYTES)] = None
@@ -70,7 +70,7 @@ class CustomMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerMetadata(ProtoMessage):
-    """LedgerMetadataFormat."""
+    """BookKeeper's protobuf message LedgerMetadataFormat: the metadata of a ledger."""
 
     # fmt: off
     # number of bookies that store each entry
@@ -97,7 +97,7 @@ class LedgerMetadata(ProtoMessage):
 
     @property
     def custom(self) -> dict[str, bytes]:
-        """The custom metadata by name."""
+        """The values of the custom metadata by name."""
         return {item.key or "": item.value or b"" for item in self.custom_items}
 
     @property
@@ -177,7 +177,10 @@ _NAMES = {
 
 
 def _of_text(text: str, begin: int) -> dict[str, Any]:
-    """The fields of a message in protobuf's text form. ``begin`` is its first byte in the node."""
+    """Decode the fields of a message from protobuf's text form.
+
+    The message begins at byte ``begin`` of the node.
+    """
     found: dict[str, Any] = {}
     ensembles: list[Ensemble] = []
     custom: list[CustomMetadata] = []

@@ -49,7 +49,7 @@ _ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionInfo(ProtoMessage):
-    """ManagedLedgerInfoMetadata and ManagedCursorInfoMetadata."""
+    """The compression of a node: ManagedLedgerInfoMetadata or ManagedCursorInfoMetadata."""
 
     codec: Annotated[int, ProtoField(1, INT32, required=True)]
     uncompressed_size: Annotated[int, ProtoField(2, INT32, required=True)]
@@ -79,9 +79,9 @@ def unwrapped(data: bytes) -> bytes:
 
 
 def wrapped(message: bytes, codec: PulsarCodec) -> bytes:
-    """The node of a message, compressed with this codec.
+    """The bytes of a node that contains this message, compressed with this codec.
 
-    With NONE the node is the bare message, as upstream.
+    With NONE the node is the bare message, as Pulsar writes it.
     """
     if codec is PulsarCodec.NONE:
         return message
@@ -93,7 +93,7 @@ def wrapped(message: bytes, codec: PulsarCodec) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property(ProtoMessage):
-    """KeyValue or StringProperty."""
+    """A name and a text value: Pulsar's KeyValue or StringProperty."""
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     value: Annotated[str, ProtoField(2, STRING, required=True)]
@@ -101,7 +101,7 @@ class Property(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongProperty(ProtoMessage):
-    """LongProperty."""
+    """A name and an integer value: Pulsar's LongProperty."""
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     value: Annotated[int, ProtoField(2, INT64, required=True)]
@@ -109,7 +109,7 @@ class LongProperty(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NestedPosition(ProtoMessage):
-    """NestedPositionInfo."""
+    """A ledger id and an entry id: Pulsar's NestedPositionInfo."""
 
     ledger: Annotated[int, ProtoField(1, INT64, required=True)]
     entry: Annotated[int, ProtoField(2, INT64, required=True)]
@@ -121,7 +121,7 @@ class NestedPosition(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverMetadata(ProtoMessage):
-    """OffloadDriverMetadata: the store, and the properties that its driver needs to read."""
+    """The object store of an offload, and the properties that its driver needs to read from it."""
 
     name: Annotated[str, ProtoField(1, STRING, required=True)]
     properties: Annotated[tuple[Property, ...], ProtoField(2, Property, repeated=True)] = ()
@@ -148,7 +148,7 @@ class OffloadSegment(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadContext(ProtoMessage):
-    """The object that a ledger was offloaded to, and whether the offload is complete."""
+    """One offload of a ledger: its object, and whether the offload is complete."""
 
     # fmt: off
     uid_msb:            Annotated[int | None, ProtoField(1, INT64)] = None
@@ -168,7 +168,7 @@ class OffloadContext(ProtoMessage):
 
     @classmethod
     def of_uuid(cls, uuid: UUID, *, complete: bool = True) -> OffloadContext:
-        """The context of a ledger whose objects have this uuid in their names."""
+        """A complete offload whose objects have this uuid in their names."""
         return cls(
             uid_msb=signed(uuid.int >> 64), uid_lsb=signed(uuid.int & _U64), complete=complete
         )
@@ -189,7 +189,7 @@ class LedgerInfo(ProtoMessage):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger no longer grows: its entries are stated, and the time is not 0."""
+        """Whether the ledger no longer grows: it has an entry count, and its closing time is not 0."""
         return bool(self.closed_ms) or (self.closed_ms is None and self.entries is not None)
 
     @property
@@ -200,7 +200,7 @@ class LedgerInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedLedgerInfo(ProtoMessage):
-    """The ledgers of a topic, unsorted; ``decode_node`` sorts them by id."""
+    """The ledgers of a topic. The list may be unsorted; ``decode_node`` sorts it by ledger id."""
 
     # fmt: off
     ledgers:    Annotated[tuple[LedgerInfo, ...], ProtoField(1, LedgerInfo, repeated=True)] = ()
@@ -210,7 +210,10 @@ class ManagedLedgerInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
-        """Decode a node of the metadata store. Errors as ``decode`` and ``unwrapped``."""
+        """Decode a node of the metadata store that may be compressed. The ledgers are sorted by id.
+
+        Errors as ``decode`` and ``unwrapped``.
+        """
         return cls.decode(unwrapped(data)).in_order
 
     @property
@@ -221,10 +224,10 @@ class ManagedLedgerInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorInfo(ProtoMessage):
-    """ManagedCursorInfo.
+    """The node of a cursor: Pulsar's ManagedCursorInfo.
 
     If ``cursors_ledger`` is -1, the other fields are valid. Otherwise the last entry of that ledger
-    is valid instead.
+    replaces them.
     """
 
     # fmt: off
@@ -242,7 +245,7 @@ class CursorInfo(ProtoMessage):
 
     @property
     def horizon(self) -> Position | None:
-        """The mark-delete position. None if the node has none."""
+        """The mark-delete position, which is the compaction horizon. None if the node has none."""
         if self.mark_delete_ledger is None or self.mark_delete_entry is None:
             return None
         return Position(self.mark_delete_ledger, self.mark_delete_entry)
@@ -260,7 +263,7 @@ class CursorInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionInfo(ProtoMessage):
-    """An entry of a cursor's ledger. Only the last entry is valid."""
+    """A state of a cursor, as an entry of the cursor's ledger. Only the last entry is valid."""
 
     # fmt: off
     ledger:                    Annotated[int, ProtoField(1, INT64, required=True)]
@@ -281,7 +284,7 @@ class PositionInfo(ProtoMessage):
 
     @property
     def horizon(self) -> Position:
-        """The mark-delete position."""
+        """The mark-delete position, which is the compaction horizon."""
         return Position(self.ledger, self.entry)
 
     @property
@@ -434,7 +437,7 @@ def _of_admin(document: dict[str, Any]) -> ExportedTopic:
 
 
 def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> ExportedTopic:
-    """Add the topic's and the cursor's fields, which both forms have."""
+    """Add the topic's and the cursor's fields that both JSON forms have."""
     terminated = document.get("terminatedPosition")
     info = ManagedLedgerInfo(
         ledgers=tuple(ledgers),
@@ -474,7 +477,7 @@ def _id(value: Any) -> int:
 
 
 def _number(value: Any) -> int | None:
-    """An integer. Also accepts text, since protobuf's JSON has 64-bit numbers as text."""
+    """A JSON value as an integer. Also accepts text, since protobuf's JSON has int64 as text."""
     if value is None or isinstance(value, bool):
         return None
     number = int(value)
@@ -490,7 +493,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def _properties(value: Any) -> tuple[Property, ...]:
-    """Properties, from a map or a list of key and value."""
+    """Read properties from a JSON object, or from a list of objects with key and value."""
     if value is None:
         return ()
     if isinstance(value, dict):

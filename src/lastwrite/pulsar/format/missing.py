@@ -45,7 +45,7 @@ def missing_in(entries: Int64Array, end: int) -> tuple[EntryRange, ...]:
 
 
 def ranges_of(entries: Sequence[int]) -> tuple[EntryRange, ...]:
-    """The ranges formed by these ascending ids."""
+    """The fewest ranges that contain exactly these ascending ids."""
     found: list[EntryRange] = []
     for entry in entries:
         if found and entry == found[-1].last + 1:
@@ -56,7 +56,7 @@ def ranges_of(entries: Sequence[int]) -> tuple[EntryRange, ...]:
 
 
 def between(ranges: Iterable[EntryRange], first: int, end: int) -> tuple[EntryRange, ...]:
-    """The parts of the ranges from entry ``first`` to before entry ``end``."""
+    """The overlap of the ranges with the entries from ``first`` to before ``end``."""
     return tuple(
         EntryRange(max(each.first, first), min(each.last, end - 1))
         for each in ranges
@@ -65,17 +65,17 @@ def between(ranges: Iterable[EntryRange], first: int, end: int) -> tuple[EntryRa
 
 
 def entries_in(ranges: Iterable[EntryRange]) -> int:
-    """The number of entries in the ranges."""
+    """The total number of entries in the ranges."""
     return sum(each.entries for each in ranges)
 
 
 def encode_ranges(ranges: Sequence[EntryRange]) -> bytes:
-    """The text of ascending ranges."""
+    """Encode ascending ranges as text, for example ``7,12-15``."""
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges).encode()
 
 
 def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
-    """Parse the text of ranges.
+    """Parse ranges from text such as ``7,12-15``.
 
     Raises:
         CorruptLog: the text has another form, or the ranges do not ascend.
@@ -95,7 +95,7 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
 
 
 def describe_ids(ledger: int, ranges: Sequence[EntryRange]) -> str:
-    """The ids in words, the first few by number.
+    """Describe ranges of entries in words, the first few by id.
 
     For example ``entry 80:7``, or ``entries 80:0 to 80:4 and 80:9, 6 in all``.
     """

@@ -153,7 +153,7 @@ class TopicName:
         return self.partition >= 0
 
     def with_partition(self, partition: int) -> TopicName:
-        """The topic of this partition. -1 means the whole topic."""
+        """The name of this partition of the topic. -1 means the whole topic."""
         return TopicName(self.tenant, self.namespace, self.local, partition)
 
     def __str__(self) -> str:
@@ -172,17 +172,19 @@ def _no_topic(text: str) -> InvalidConfig:
 
 
 def encode_local(local: str) -> str:
-    """A local name as part of a managed ledger's name, encoded as by Java's ``URLEncoder``."""
+    """A local name, encoded as by Java's ``URLEncoder`` for use in a managed ledger's name."""
     return quote_plus(local, safe="*").replace("~", "%7E")
 
 
 def object_name(uuid: UUID, ledger: int) -> str:
-    """The name of a ledger's data object, layout V1. ``+ INDEX_SUFFIX`` names its index."""
+    """The name of a ledger's data object, layout V1. Append INDEX_SUFFIX for the index object."""
     return f"{uuid}-ledger-{ledger}"
 
 
 def parse_object_name(name: str) -> tuple[UUID, int] | None:
-    """Uuid and ledger of a data object's name.
+    """The uuid and the ledger id in a data object's name.
+
+    None for any other name, including an index object's.
 
     None for any other name, including an index object's.
     """
@@ -193,12 +195,15 @@ def parse_object_name(name: str) -> tuple[UUID, int] | None:
 
 
 def parse_streamed_name(name: str) -> UUID | None:
-    """The uuid of a data object of several ledgers, layout V2. None for any other name."""
+    """The uuid in the name of a layout V2 data object, which has several ledgers.
+
+    None for any other name.
+    """
     return UUID(name) if _STREAMED.fullmatch(name) else None
 
 
 def map_file_name(ledger: int, uuid: UUID) -> str:
-    """The name of the folder that the file-system offloader writes a ledger to."""
+    """The name of the folder in which the file-system offloader stores a ledger."""
     return f"{ledger}-{uuid}"
 
 

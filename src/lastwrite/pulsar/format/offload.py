@@ -45,7 +45,7 @@ _MAX_I32 = (1 << 31) - 1
 
 
 class BlockHeader(NamedTuple):
-    """The first bytes of a block. Zeros follow up to byte 128."""
+    """The header of a block of a data object. Zeros follow up to byte 128."""
 
     # fmt: off
     magic:        Annotated[int, At(0,  U32)]
@@ -56,14 +56,14 @@ class BlockHeader(NamedTuple):
 
 
 class EntryHead(NamedTuple):
-    """The 12 bytes before an entry."""
+    """The 12 bytes before an entry: its length and its id."""
 
     size: Annotated[int, At(0, I32)]  # bytes of the entry; negative in padding
     entry: Annotated[int, At(4, I64)]
 
 
 class IndexHead(NamedTuple):
-    """The first bytes of an index object. The ledger's metadata follow, then the blocks."""
+    """The head of an index object. The ledger's metadata follow, then the blocks' positions."""
 
     # fmt: off
     magic:          Annotated[int, At(0,  U32)]
@@ -76,7 +76,7 @@ class IndexHead(NamedTuple):
 
 
 class OffloadIndexEntry(NamedTuple):
-    """The position of a block."""
+    """The index's row for one block: its first entry, and its position in the data object."""
 
     # fmt: off
     first_entry: Annotated[int, At(0,  I64)]
@@ -236,7 +236,10 @@ class IndexObject:
 
     @property
     def missing(self) -> tuple[EntryRange, ...]:
-        """The entries up to the last entry that the data object lacks. Errors as ``metadata``."""
+        """The ranges of entries that the data object lacks, up to the last entry.
+
+        Errors as ``metadata``.
+        """
         text = self.metadata.custom.get(MISSING)
         return () if text is None else decode_ranges(text)
 
@@ -308,7 +311,10 @@ class IndexObject:
 
 
 def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[OffloadIndexEntry, ...]:
-    """The blocks listed at ``at``. The caller has checked that the bytes are present."""
+    """Decode the positions of the blocks, which begin at byte ``at`` of the index.
+
+    The caller has checked that these bytes are present.
+    """
     found = bytes(data[at : at + count * INDEX_ENTRY.size])
     blocks = tuple(OffloadIndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):

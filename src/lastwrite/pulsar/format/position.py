@@ -28,14 +28,14 @@ _TEXT = re.compile(r"(-1|[0-9]{1,19}):(-1|[0-9]{1,19})", re.ASCII)
 
 
 class Position(NamedTuple):
-    """The id of an entry, ordered as in the log."""
+    """The id of an entry: ledger and entry number. Positions sort in the log's order."""
 
     ledger: int
     entry: int
 
     @property
     def offset(self) -> int:
-        """Both numbers as one int64.
+        """The position as one int64, ``ledger << 32 | entry``.
 
         Raises:
             UnsupportedFormat: the ledger is above 2^31 - 2, the entry above 2^32 - 1, or one is
@@ -55,7 +55,7 @@ class Position(NamedTuple):
 
     @classmethod
     def of(cls, offset: int) -> Position:
-        """The entry of an offset.
+        """The position with this offset.
 
         The offset of ``10:-1`` gives the last entry that ledger 9 could have.
         """

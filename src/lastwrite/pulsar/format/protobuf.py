@@ -48,7 +48,7 @@ _U64 = (1 << 64) - 1
 
 
 class Span(NamedTuple):
-    """The position of a field: ``start`` of its tag, ``value``, and ``end`` of the value."""
+    """The positions of one field: ``start`` of its tag, ``value``, and ``end`` of the value."""
 
     number: int
     wire_type: int
@@ -139,7 +139,7 @@ def put(number: int, value: int | bytes) -> bytes:
 
 
 class ProtoKind(Enum):
-    """The meaning of a field's bytes."""
+    """The type of a field's value."""
 
     UINT64 = "uint64"
     INT64 = "int64"
@@ -171,7 +171,7 @@ class ProtoField:
         return isinstance(self.kind, ProtoKind) and self.kind.is_varint
 
     def decode(self, data: Buffer, span: Span) -> Any:
-        """The value of one field. Its wire type must be the field's own."""
+        """Decode the value of one field. Its wire type must be the field's own."""
         if not isinstance(self.kind, ProtoKind):
             return self.kind.decode(data, span.value, span.end)
         if self.kind is ProtoKind.BYTES:
@@ -181,7 +181,10 @@ class ProtoField:
         return self.of_varint(decode_varint(data, span.value, span.end)[0])
 
     def of_varint(self, value: int) -> int | bool:
-        """The value of a varint for this field. 32-bit kinds keep the low half, as Java does."""
+        """Convert a decoded varint to the field's type.
+
+        32-bit types keep the low half, as Java does.
+        """
         if self.kind is ProtoKind.BOOL:
             return value != 0
         if self.kind is ProtoKind.INT64:
@@ -202,7 +205,7 @@ class ProtoField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtoMessage:
-    """A message; the class is its table.
+    """A protobuf message. The annotations of a subclass are the table of its fields.
 
     ``unknown`` keeps the fields that are not in the table, byte for byte.
 

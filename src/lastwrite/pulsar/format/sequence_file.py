@@ -47,7 +47,10 @@ _LONGEST_NAME = 1 << 16
 
 
 class MapPair(NamedTuple):
-    """One entry: its id or -1, its bytes, and ``at``, the first byte of its record or block."""
+    """One entry of a MapFile: its id or -1, its bytes, and its position.
+
+    ``at`` is the first byte of the entry's record or block.
+    """
 
     key: int
     value: bytes
@@ -69,7 +72,7 @@ class SequenceHeader:
 
 
 class _BufferReader:
-    """A position in a buffer. Reading beyond the end raises TruncatedLog."""
+    """Reads a buffer from a position on. Reading beyond the end raises TruncatedLog."""
 
     def __init__(self, data: Buffer, at: int, end: int) -> None:
         self.data, self.at, self.end = data, at, end

@@ -1,4 +1,4 @@
-"""The kind of each entry of a ledger, from its metadata alone.
+"""Find the kind of each entry of a ledger from the entry's metadata alone.
 
 No checksum is verified and no payload is decompressed.
 
@@ -47,13 +47,13 @@ class EntrySurveyor:
     def take(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[SurveyTable, int, int]:
-        """Survey the entries of ``buffer[start:end]``.
+        """The kinds of the entries in ``buffer[start:end]``.
 
-        Returns a row per entry, valid until the next call; then, as ``PulsarFormat.split``, the
-        end of the complete entries and the bytes that the next, incomplete entry needs.
+        Returns a row per entry, valid until the next call; the end of the complete entries; and the
+        size of the next, incomplete entry, or -1 if there is none.
 
         Raises:
-            CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but not for a wrong checksum.
+            CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``. A wrong checksum is ignored.
         """
         table, consumed, wanted, _ = self._format.split(buffer, start, end, lowest_offset)
         if len(self._found) < len(table):

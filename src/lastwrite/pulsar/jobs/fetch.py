@@ -47,7 +47,7 @@ _MIXED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFetchResult:
-    """The result of one check of a topic."""
+    """The result of one fetch of a topic."""
 
     topic: FetchedTopic | None = None  # None if nothing was new; the archive was then not read
     # the copied ledgers, and the parts of a compacted ledger
@@ -65,7 +65,7 @@ class TopicFetchResult:
 
 @dataclass(slots=True, kw_only=True)
 class IntoArchive:
-    """Copies topics of one cluster into the archive ``to``.
+    """Copies topics of one cluster into the archive at ``to``.
 
     ``waits`` means to wait until an earlier compaction by another writer has finished in the
     archive. ``throttle`` is called with the received bytes, and may raise to end the work.
@@ -236,11 +236,10 @@ class IntoArchive:
 def _part(
     after: ArchivedTopic, state: State, raw: list[StoredLedger], broken: RemoteFailed
 ) -> ArchivedTopic:
-    """The topic up to the last entry of ``raw``, as if no later entry existed.
+    """The topic up to the last entry of ``raw``, as if it had no later entries.
 
     Raises:
-        RemoteFailed: ``broken``, if that is not possible: no entry was read, or the compaction
-            horizon is later.
+        RemoteFailed: the error ``broken``, if no entry was read or the compaction horizon is later.
     """
     horizon = state.horizon
     if not raw or (horizon is not None and raw[-1].ledger <= horizon.ledger):
@@ -256,7 +255,7 @@ def _part(
 
 @contextlib.contextmanager
 def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[TopicFolder]:
-    """The topic that ``bring`` stores in a scratch folder.
+    """The content of a temporary topic folder that the function ``bring`` filled.
 
     The folder is removed at the end of the context.
 

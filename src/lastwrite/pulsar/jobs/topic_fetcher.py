@@ -65,7 +65,7 @@ class State:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFetcher:
-    """Copies a topic's ledgers into a mirror of it.
+    """Copies a topic's ledgers from the cluster into a mirror folder.
 
     With ``goes_on``, the copy continues even if the compacted ledger is lost. With ``is_whole``,
     entries that no bookie has are skipped, also in the compacted ledger. ``spend`` is called with
@@ -85,7 +85,7 @@ class TopicFetcher:
     _entries_read: int = field(default=0, init=False)  # number of entries that were read
 
     def part(self, info: LedgerInfo) -> LedgerInfo:
-        """The ledger with the entries that were read before its bookies stopped answering."""
+        """The ledger info with the number of entries that were read before its bookies failed."""
         return replace(info, entries=self._entries_read)
 
     def state(self, asked: Subscription) -> State:
@@ -222,7 +222,10 @@ class TopicFetcher:
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
-        """The number of entries of ``here`` if its last entry equals the bookies', otherwise 0."""
+        """The number of entries of the object ``here`` if the bookies have the same last entry.
+
+        0 if they have another one, or if the object is damaged or missing.
+        """
         try:
             index = read_index(here)
             last = index.metadata.last_entry
@@ -237,7 +240,7 @@ class TopicFetcher:
 
 
 class _Ends:
-    """The end of an open ledger: by the broker, or the last confirmed entry on the bookies."""
+    """Finds the end of an open ledger, from the broker or from the bookies' last confirmed entry."""
 
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.fetch_topic_state(topic)
@@ -247,7 +250,7 @@ class _Ends:
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: LiveLedger) -> int:
-        """The last confirmed entry, or -1.
+        """The id of the ledger's last confirmed entry. -1 without one.
 
         An entry that the broker has confirmed counts even if the bookies have lost it.
         """
@@ -272,7 +275,7 @@ def ledgers_of(cluster: PulsarCluster, topic: TopicName) -> ManagedLedgerInfo:
 
 
 def with_end(info: LedgerInfo, cluster: PulsarCluster) -> LedgerInfo:
-    """A closed ledger of the list, with the number of entries that brokers read from it.
+    """The closed ledger ``info`` with the number of entries that brokers read from it.
 
     A ledger may be closed in the list and open in its own metadata. The first broker that reads
     such a ledger recovers it. Recovery keeps the last entry that a bookie has, so that entry counts

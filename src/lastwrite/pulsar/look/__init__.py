@@ -1,1 +1,1 @@
-"""Looking at Pulsar's topic folders without changing them."""
+"""Commands that look at Pulsar's topic folders without changing them."""

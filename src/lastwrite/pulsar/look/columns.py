@@ -1,4 +1,4 @@
-"""Pulsar's messages as columns: see ``lastwrite.rows``.
+"""Pulsar's messages as columns for ``lastwrite.rows``.
 
 All messages of a topic are in its raw ledgers. Its last writes are in the compacted ledger and in
 the raw entries beyond its horizon. A chunked message is joined at its last chunk; the positions of
@@ -97,7 +97,7 @@ class _PulsarRowReader:
         return with_properties(records)
 
     def _joined(self, records: RecordColumns) -> RecordColumns:
-        """Add the values of chunked messages, and drop messages with a missing chunk."""
+        """Add the joined values of chunked messages, and drop messages that lack a chunk."""
         in_parts = records.values[1] == IN_PARTS
         known = np.array([int(offset) in self._parts for offset in records.offsets])
         records = records.take(np.flatnonzero(~in_parts | known))
@@ -186,7 +186,9 @@ class _PulsarRows(RowSystem):
         return Position(entry >> _ENTRY, entry & ((1 << _ENTRY) - 1)).offset
 
     def identity(self, log: PartitionLog, offset: int) -> str | None:
-        """The last raw ledger that begins below ``offset``, and a digest of its first entry.
+        """Identify the topic by its last raw ledger that begins below ``offset``.
+
+        The result has the ledger's id and a digest of its first entry. None without such a ledger.
 
         A cluster never reuses a ledger id, but another cluster may have a ledger with the same id.
         """
@@ -195,9 +197,9 @@ class _PulsarRows(RowSystem):
         return _fingerprint(ledgers[max(below)]) if below else None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Why the topic has other ledgers than the ledger in ``identity``. None if it may match.
+        """Why the topic does not match ``identity``, from an earlier read. None if it may match.
 
-        If that ledger is gone, the remaining older ledgers are checked.
+        If the ledger in ``identity`` is gone, the remaining older ledgers are checked.
         """
         known, ledgers = identity.split(":"), _raw_ledgers(log)
         ledger = int(known[0])
@@ -236,7 +238,7 @@ def _beyond(at: Position, index: int) -> UnsupportedFormat:
 
 
 def _backlog(topic: TopicFolder) -> TopicFolder:
-    """The topic without its compaction.
+    """The topic without its compacted ledger: only the raw ledgers.
 
     Raises:
         CorruptLog: entries are missing that compaction no longer needs.
@@ -258,7 +260,7 @@ def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
 
 
 def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
-    """The remaining raw ledgers by id, each as a segment or a part of a segment."""
+    """One segment of each raw ledger that still exists, by ledger id."""
     raw = [each for each in log.segments if not is_of_compacted(log, each)]
     return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
 
@@ -306,7 +308,7 @@ def _parts_of(log: PartitionLog) -> Parts:
 
 
 def _without_payload(chunk: BatchWindow, row: int, segment: int) -> Entry:
-    """A chunk, with its position in place of its payload."""
+    """A chunk whose payload is replaced by the chunk's position."""
     at, size = int(chunk.table["position"][row]), int(chunk.table["size"][row])
     with located("", chunk.shift):
         entry = decode_entry(

@@ -61,7 +61,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _Messages:
-    """Messages in the log's order, one column per fact."""
+    """Messages in the log's order, in one column per property."""
 
     most: int
     places: array[int] = field(default_factory=lambda: array("q"))
@@ -145,7 +145,7 @@ class _Messages:
             self.add(place, _ALONE, kind, key, time, transaction, whole)
 
     def take_marker(self, entry: Entry) -> None:
-        """Record the commit or abort of a marker."""
+        """Record that a marker commits or aborts its transaction."""
         meta = entry.metadata
         if meta.transaction is not None and meta.marker_type in (TXN_COMMIT, TXN_ABORT):
             known = self.aborted if meta.marker_type == TXN_ABORT else self.committed
@@ -158,14 +158,14 @@ class _Messages:
         return np.array(values, dtype=np.int64)
 
     def undecided(self) -> Mask:
-        """The messages of transactions without an end."""
+        """A mask of the messages whose transaction was neither committed nor aborted."""
         ended = self.committed | self.aborted
         open_ = [number for number in range(len(self.numbers)) if number not in ended]
         found: Mask = np.isin(self.column(self.transactions), open_)
         return found
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
-        """The kinds of the messages.
+        """The kind of each message, as bits.
 
         With ``like_broker`` each chunk is a message, and the value length decides what is a
         tombstone.
@@ -230,7 +230,10 @@ def compare(before: TopicFolder, after: TopicFolder, most_messages: int) -> tupl
 
 
 def _before(topic: TopicFolder, horizon: Position, most: int) -> _Messages:
-    """The messages up to the new horizon. Beyond the horizon only the markers are used."""
+    """The messages of the former state up to the new horizon.
+
+    Beyond that horizon only markers are read.
+    """
     found = _Messages(most)
     for entry in chain.from_iterable(map(_compacted_entries, topic.compacted or ())):
         found.take(entry, False)
@@ -261,7 +264,7 @@ def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
 
 
 class _Broken:
-    """Collects the violations."""
+    """Collects the violations of the rules of compaction."""
 
     def __init__(self, found: Comparison, topic: TopicFolder) -> None:
         self.found = found
@@ -287,7 +290,7 @@ class _Broken:
 def _judge(
     was: _Messages, now: _Messages, manifest: CompactionManifest, broken: _Broken, like_broker: bool
 ) -> None:
-    """Check each former and each current message, and count violations."""
+    """Check the former messages ``was`` and the current messages ``now``, and count violations."""
     found = broken.found
     flags = was.flags(like_broker)
     keyed, part, whole, delete, aborted = (
@@ -367,7 +370,7 @@ def _judge_contents(
 
 
 def _java_time(event_time: int | None) -> int:
-    """The event time as Java's signed long. 0 if it is absent or below 0."""
+    """An event time as Java's signed long. 0 if it is absent or negative in Java."""
     return event_time if event_time is not None and event_time < 1 << 63 else 0
 
 
@@ -378,7 +381,10 @@ def _winners(
     times: array[int],
     by_event_time: bool,
 ) -> list[int]:
-    """The row of the message that must remain for each key. None if a delete is last."""
+    """The rows of the messages that must remain: at most one per key.
+
+    A key whose last write is a tombstone has no row.
+    """
     in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
     same = (keys[in_order[1:]] == keys[in_order[:-1]]).all(axis=1)
     found = []
@@ -391,7 +397,7 @@ def _winners(
 
 
 def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]) -> int:
-    """The row of a key's last write by event time, or -1.
+    """The row of a key's last write by event time. -1 if it is a tombstone.
 
     Source: docs/formats/pulsar-compaction.md, "Event time".
     """
@@ -449,7 +455,7 @@ def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -
 
 
 def _is_same(one: Ledger, other: Ledger) -> bool:
-    """Whether ``other`` has the same bytes, or the same entries followed by more."""
+    """Whether ``other`` has the same bytes as the ledger, or the same entries and more after them."""
     if other.entries > one.entries:
         some = (each for each in read_entries(other.path) if each[0] < one.entries)
         return all(was == now for was, now in zip_longest(read_entries(one.path), some))

@@ -28,9 +28,9 @@ _END = (1 << 63) - 1
 
 
 class CountedLedger(NamedTuple):
-    """The counts of a whole ledger, and the ids of its first and last entry.
+    """The counts of a ledger, and the ids of its first and last entry.
 
-    The ids are None for an empty ledger.
+    Both ids are None for an empty ledger.
     """
 
     contents: EntryCounts
@@ -81,7 +81,7 @@ class _Count:
         self._hashes: UInt64Array = np.empty((0, 2), dtype=np.uint64)
 
     def take(self, chunk: BatchWindow) -> bool:
-        """Count the next entries. Returns whether that was possible."""
+        """Count the next entries. False if the kernels cannot count them."""
         table, found = chunk.table, self.found
         entries = self.format.entries[: len(table)]
         for run in self.format.opened(chunk.buffer, table):

@@ -1,4 +1,4 @@
-"""``dump`` of Pulsar topic folders: messages in the topic's order, entries, blocks, small files.
+"""``dump`` of Pulsar topic folders: rows of messages, entries, blocks and metadata files.
 
 Rows are returned while files are read.
 """
@@ -40,7 +40,7 @@ from lastwrite.storage.problems import limited
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDumpRequest:
-    """The selection of one call. None means that a criterion is not used."""
+    """The criteria by which one call selects rows. None means that a criterion is not used."""
 
     topic: str | None = None
     partition: int | None = None
@@ -56,10 +56,10 @@ class TopicDumpRequest:
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicDumpRequest:
-        """Parse message ids given as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+        """A request with message ids given as text, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
 
         Raises:
-            InvalidConfig: not a message id, or options that exclude each other.
+            InvalidConfig: a text is not a message id, or options exclude each other.
         """
         only = None if message_id is None else MessagePlace.parse(message_id)
         return cls(
@@ -87,7 +87,7 @@ class TopicDumpRequest:
             raise InvalidConfig("--from and --message-id exclude each other")
 
     def holds(self, row: Row) -> bool:
-        """Whether a row of a single file matches."""
+        """Whether a row, read from a single file, meets the criteria."""
         if "ledger" not in row:
             return True
         if self.only is not None and (row["ledger"], row["entry"]) != self.only:
@@ -235,7 +235,7 @@ class _TopicDump:
 
 
 def side_rows(topic: TopicFolder, file: str) -> Iterator[Row]:
-    """The content of the manifest as a row, or a row per ledger of the topic's metadata."""
+    """Rows of a topic's metadata files: the manifest's content, or a row per listed ledger."""
     head: Row = {"topic": topic.name.base, "partition": topic.name.partition}
     if file == MANIFEST:
         if topic.manifest is not None:

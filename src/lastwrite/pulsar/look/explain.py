@@ -33,7 +33,7 @@ from lastwrite.reports.explanation import Reason, Rule
 
 
 class PulsarOutcomeRules(OutcomeRules):
-    """Pulsar's words for the fate of a message."""
+    """Words of ``explain`` for the fate of a Pulsar message."""
 
     forget_clean = "its compacted ledger is deleted, and all raw ledgers are still present"
     greatest = "the write with the latest event time"
@@ -55,7 +55,7 @@ class PulsarOutcomeRules(OutcomeRules):
 
 
 class PulsarExplainer(RecordExplainer):
-    """See ``explanation.partition`` for the contract of each call."""
+    """Explains Pulsar's messages; implements ``explanation.partition.RecordExplainer``."""
 
     fates = PulsarOutcomeRules
     has_active = False
@@ -80,7 +80,10 @@ class PulsarExplainer(RecordExplainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """The open transactions by number. The number is used as the producer id."""
+        """The numbers of the open transactions, each with the log's first unstable offset.
+
+        A transaction's number takes the place of the producer id.
+        """
         data: set[int] = set()
         ended: set[int] = set()
         for segment in log.segments:
@@ -115,7 +118,7 @@ def _entry(record: KeyRecord) -> Entry:
 
 
 def _message(entry: Entry, number: int) -> PulsarMessage:
-    """The message of the entry's record with this number. Placeholders are not records."""
+    """The message of record ``number`` of an entry. Placeholders are not records."""
     if entry.metadata.is_chunk:
         return PulsarMessage(value=entry.payload)
     lists_kept = bool(entry.metadata.compacted_batch_indexes)

@@ -40,10 +40,10 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
 def walk_file(
     path: str, kind: PulsarFileKind, note: Callable[[Problem], None]
 ) -> Iterator[tuple[Entry, int, int, LogPart, StoredIn]]:
-    """Entries of a file, each with its position, its size, its kind and its stored form.
+    """The entries of a file, each with its position, its size, its kind and its stored form.
 
-    An entry log may have a cursor's ledger, whose entries are not messages. Entries there that
-    cannot be decoded are skipped.
+    An entry log may contain a cursor's ledger, whose entries are not messages. Entries of an entry
+    log that cannot be decoded are skipped.
     """
     try:
         for stored in entries_in(path, kind):
@@ -66,7 +66,7 @@ def file_rows(
     whole_batches: bool,
     note: Callable[[Problem], None],
 ) -> Iterator[Row]:
-    """The messages of a file, or its entries; for an index object its blocks."""
+    """Rows of a file's messages or entries. An index object has a row per block."""
     if kind is PulsarFileKind.INDEX_OBJECT:
         yield from index_rows(path)
         return

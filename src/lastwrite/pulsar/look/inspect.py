@@ -94,7 +94,7 @@ def inspect_topics(
 
 
 def inspect_file(path: str, kind: PulsarFileKind, progress: Progress) -> PulsarFile:
-    """The report on a single file: its entries, and their ledgers."""
+    """The report on a single file: counts of its entries, and their ledgers."""
     found = PulsarFile(file=path, kind=str(kind), bytes=os.path.getsize(path))
     progress.stage("inspect", found.bytes)
     if kind is PulsarFileKind.INDEX_OBJECT:
@@ -127,7 +127,7 @@ def _listed(folder: str) -> TopicFolder | LogError:
 
 
 class _TopicInspection:
-    """The inspection of one topic."""
+    """Inspects one topic and collects the results in ``found``."""
 
     def __init__(self, topic: TopicFolder, progress: Progress) -> None:
         self._topic = topic
@@ -137,7 +137,7 @@ class _TopicInspection:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Add a problem once.
+        """Add a problem, unless it was added before.
 
         All problems are counted, and the first problems are listed. Damage replaces a listed minor
         problem.
@@ -236,7 +236,7 @@ class _TopicInspection:
             self.note(problem_of(error, path, each.position, RESTORE))
 
     def _compacted(self, manifest: CompactionManifest, parts: Sequence[Ledger]) -> LedgerInspection:
-        """The compacted ledger, with all its parts in an archive, compared with its manifest."""
+        """Inspect the compacted ledger with all its parts, and compare it to its manifest."""
         seen = LedgerInspection(ledger=manifest.ledger, file=manifest.object, is_indexed=True)
         path = parts[0].path if parts else self._topic.folder
         for n, part in enumerate(parts):
@@ -279,7 +279,7 @@ class _TopicInspection:
         now_ms: int,
         spark: SparkSession | Inline | None,
     ) -> None:
-        """Decide whether a compaction is due now, and count the keys that it would read."""
+        """Decide whether a compaction is due now, and count the keys that it would have."""
         if self.found.is_damaged:
             return
         try:
@@ -299,7 +299,7 @@ class _TopicInspection:
 
 
 def _joined(inspection: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
-    """Add the next part of a compacted ledger to the earlier parts."""
+    """Add ``part``, the next part of a compacted ledger, to the inspection of the earlier parts."""
     inspection.contents.add(part.contents)
     inspection.file_bytes += part.file_bytes
     inspection.blocks = (inspection.blocks or 0) + (part.blocks or 0)
@@ -311,7 +311,7 @@ def _joined(inspection: LedgerInspection, part: LedgerInspection) -> LedgerInspe
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, inspection: LedgerInspection) -> int:
-    """The approximate bytes of entries up to the horizon.
+    """The approximate bytes of a ledger's entries up to the horizon.
 
     A ledger that contains the horizon counts in proportion to its entries up to the horizon.
     """
@@ -323,7 +323,7 @@ def _bytes_below(ledger: Ledger, horizon: Position | None, inspection: LedgerIns
 
 
 def count_entry(counts: EntryCounts, entry: Entry, size: int) -> None:
-    """Count an entry of ``size`` bytes and its messages.
+    """Add an entry of ``size`` bytes and its messages to ``counts``.
 
     Raises:
         UnsupportedFormat: an unknown codec.

@@ -18,7 +18,7 @@ from lastwrite.reports.settings import Setting, effective
 
 
 class EntryCounts(Document, kw_only=True):
-    """The contents of the entries of one or more ledgers."""
+    """Counts of entries and messages in one or more ledgers."""
 
     entries: int = 0
     # messages that are present: no placeholders, no markers; an encrypted batch counts as one
@@ -64,7 +64,7 @@ _SUMS = tuple(
 
 
 class LedgerInspection(Document, kw_only=True):
-    """One ledger: its objects and their contents."""
+    """The inspection of one ledger: its objects, and the counts of their contents."""
 
     ledger: int
     file: str | None  # null if the folder has no object of the ledger
@@ -79,7 +79,7 @@ class LedgerInspection(Document, kw_only=True):
 
 
 class TopicInspection(Document, kw_only=True):
-    """One topic, or one partition of a topic."""
+    """The inspection of one topic, or one partition of a topic."""
 
     # contents of the backlog
     contents: Annotated[EntryCounts, SPREAD] = field(default_factory=EntryCounts)
@@ -120,19 +120,19 @@ class TopicInspection(Document, kw_only=True):
 
 
 class EntriesOfFile(Document):
-    """The contents of a file's entries."""
+    """The counts of a file's entries and messages."""
 
     contents: Annotated[EntryCounts, SPREAD]
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
 
 
 def of_file(contents: EntryCounts | None) -> EntriesOfFile | None:
-    """The document of the counts. None for a file without entries."""
+    """The JSON form of the counts. None for a file without entries."""
     return None if contents is None else EntriesOfFile(contents)
 
 
 class PulsarFile(Document, kw_only=True):
-    """One file outside of a topic folder."""
+    """The inspection of one file outside of a topic folder."""
 
     # contents of a data object or an entry log
     contents: Annotated[EntryCounts | None, JsonName(of_file), SPREAD] = None
@@ -145,7 +145,7 @@ class PulsarFile(Document, kw_only=True):
 
 
 class TopicTotals(Document, kw_only=True):
-    """The sums of all topics."""
+    """The sums over all inspected topics."""
 
     contents: Annotated[EntryCounts, SPREAD]
     partitions: int
@@ -158,7 +158,7 @@ class TopicTotals(Document, kw_only=True):
 
 
 class PulsarReport(Document, kw_only=True):
-    """The results for a path: topic folders, or one file."""
+    """The report on a path: topic folders, or one file."""
 
     path: str
     system: str = "pulsar"

@@ -66,7 +66,7 @@ class PulsarProof(Proof):
     governs_keyless = "the manifest"
 
     def check_config(self, config: Mapping[str, object]) -> None:
-        """Accepts any settings: the manifest has the settings of the compaction."""
+        """Accepts any settings. The manifest has the settings of the compaction."""
 
     def reject_if_locked(self, folder: str) -> None:
         lock.reject_if_locked(folder)
@@ -156,7 +156,7 @@ def _note(report: PartitionVerification, problem: Problem) -> None:
 
 @dataclass(slots=True)
 class _LedgerFacts:
-    """The contents of one or more ledgers."""
+    """Counts and keys of one or more ledgers."""
 
     entries: int = 0
     bytes: int = 0  # bytes of entries, without the object's framing
@@ -199,7 +199,7 @@ class _LedgerFacts:
         self.keys += other.keys
 
     def join(self, other: _LedgerFacts) -> None:
-        """Add the figures of another ledger that concern the topic as a whole."""
+        """Add the counts and transactions of another ledger that are checked for the whole topic."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
         self.aborted_markers += other.aborted_markers
@@ -266,7 +266,7 @@ def _read_run(
     facts: _LedgerFacts,
     secret: UInt64Array,
 ) -> None:
-    """Read a run of entries.
+    """Read a run of adjacent entries. ``first`` is the offset of the first entry.
 
     ``first`` is the offset of the first entry, or None in a compacted ledger.
     """
@@ -435,7 +435,7 @@ def _new_secret() -> UInt64Array:
 
 
 def _promises(found: _LedgerFacts, retain_null_key: bool) -> Sequence[str]:
-    """The rules of compaction that the messages violate, in words."""
+    """The rules of compaction that the compacted ledger violates, in words."""
     broken = []
     if found.keyless and not retain_null_key:
         broken.append(f"the compacted ledger contains {found.keyless} messages without a key")

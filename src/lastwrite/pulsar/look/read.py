@@ -24,12 +24,12 @@ LIMIT, DAMAGED = "LIMIT", "DAMAGED"
 
 
 class TopicReading(Iterator[Row]):
-    """The messages, one dictionary each, with the fields of ``dump``; then the status of the end.
+    """The messages of a read, one dictionary each, with the fields of ``dump``.
 
-    ``status`` is ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` if readers have to wait for a
-    transaction to end. It is ``DAMAGED`` if the end was reached, and an entry before it is missing
-    or could not be read. It is None before the last message. ``notes`` are problems, and how they
-    were handled.
+    ``status`` is the reason why the read ended: ``END_OF_TOPIC``, ``LIMIT``, or
+    ``OPEN_TRANSACTION`` if readers have to wait for a transaction to end. It is ``DAMAGED`` if the
+    end was reached, and an entry before it is missing or could not be read. It is None before the
+    last message. ``notes`` are problems, and how they were handled.
     """
 
     def __init__(self, reader: TopicReader, limit: int | None) -> None:

@@ -38,14 +38,16 @@ _LOOKS = 20  # attempts to list a folder whose files disappear, before this coun
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a reader: an offset in the log, and an index in the batch there."""
+    """The position where a reader starts: an offset in the log, and an index in the batch there."""
 
     offset: int
     index: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Start | None:
-        """Parse ``earliest`` or a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+        """Parse ``earliest``, ``latest`` or a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``.
+
+        None for ``latest``.
 
         None for ``latest``.
 
@@ -71,7 +73,7 @@ class Start:
 
 
 class ReadEntry(NamedTuple):
-    """An entry that was read, its position, and its size as stored.
+    """An entry that a reader returned, with its position and its stored size.
 
     A chunked message is its last chunk's entry, with the payloads of all chunks.
     """
@@ -86,7 +88,9 @@ class ReadEntry(NamedTuple):
 
 
 class TopicReader:
-    """Reads from ``at`` on. ``start`` None means from the topic's end.
+    """Reads a topic as a consumer does.
+
+    ``start`` is the first position; None means the topic's end. ``at`` is the current position.
 
     ``status`` is ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` if readers have to wait for a
     transaction to end; None before that. ``notes`` are problems. ``horizons`` are the horizons of
@@ -145,7 +149,7 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """A broker's answer to a request for the topic's last message; -1, -1 without a message.
+        """The last message's id, as a broker answers it. -1, -1 without a message.
 
         Raises:
             CorruptLog: the entries needed for the answer cannot be read.
@@ -190,7 +194,7 @@ class TopicReader:
                 self.at = Start(found.offset + 1)
 
     def _read(self) -> list[ReadEntry]:
-        """The entries of one read. Empty if the reader only moved, or is at an end."""
+        """The entries of one read. Empty if the reader only changed its position, or is at an end."""
         view = self.current_view()
         horizon = view.horizon if self.reads_compacted else None
         said = step(self.at.offset, horizon, view.offsets, view.block_starts)
@@ -214,7 +218,10 @@ class TopicReader:
     def _entries(
         self, view: TopicView, reader: LedgerReader, first: int, source: LogPart
     ) -> list[ReadEntry]:
-        """The entries of one read. Damage is recorded and skipped."""
+        """The entries of one read from number ``first`` of a ledger on.
+
+        Damage is recorded and skipped.
+        """
         path = reader.path_of(first)
         try:
             stored = reader.read(first)
@@ -248,7 +255,7 @@ class TopicReader:
     def _continue_at(
         self, view: TopicView, reader: LedgerReader, number: int, source: LogPart
     ) -> None:
-        """Move to entry ``number`` of this ledger, or beyond its end."""
+        """Continue at entry ``number`` of this ledger, or after its end."""
         if source is LogPart.BACKLOG:
             self.at = Start(Position(reader.ledger.id, number).offset)
         elif number < reader.count:
@@ -257,7 +264,10 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: ReadEntry) -> ReadEntry | None:
-        """The entry for a consumer. None for a marker, aborted data, or a chunk before the last."""
+        """The entry as a consumer gets it.
+
+        None for a marker, aborted data, or a chunk before the last.
+        """
         entry, view = found.entry, self._view
         if found.place.source is LogPart.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

@@ -58,7 +58,7 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry, and the index in the entry's batch, or None without an index."""
+    """A message id: an entry and, for a message of a batch, its index. ``None`` without an index."""
 
     position: Position
     index: int | None = None
@@ -82,7 +82,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class EntryPointer:
-    """The file that has an entry, and the entry's position: its first byte."""
+    """The file that contains an entry, and the entry's first byte there."""
 
     name: TopicName | None
     file: str
@@ -99,7 +99,7 @@ def base64_of(data: bytes | None) -> str | None:
 
 
 def has_key(key: bytes | None, is_b64: bool, wanted: bytes) -> bool:
-    """Whether a message has the key ``wanted``, given as text or as the bytes of a Base64 key.
+    """Whether a message has the key ``wanted``, which is text or the bytes of a Base64 key.
 
     The Base64 text itself, which Java's ``getKey`` returns, matches too.
     """
@@ -142,7 +142,10 @@ def message_rows(
 
 
 def is_of(entry: Entry, row: Row, key: bytes) -> bool:
-    """Whether a row of ``message_rows`` has the key. An unreadable entry's metadata have it."""
+    """Whether a row of ``message_rows`` has the key ``wanted``.
+
+    For an unreadable entry, the key in its metadata is compared.
+    """
     meta = entry.metadata
     is_b64 = bool(meta.partition_key_b64_encoded)
     return row["problem"] is None or has_key(meta.partition_key, is_b64, key)
@@ -176,7 +179,7 @@ def message_row(entry: Entry, message: PulsarMessage, size: int, place: EntryPoi
 
 
 def entry_row(entry: Entry, size: int, place: EntryPointer) -> Row:
-    """The row of a message with the fields of its entry. The message's own fields are empty."""
+    """A row with the fields of the message's entry. The message's own fields are empty."""
     meta = entry.metadata
     return {
         "topic": None if place.name is None else place.name.base,
@@ -219,7 +222,7 @@ def entry_row(entry: Entry, size: int, place: EntryPointer) -> Row:
 
 
 def batch_row(entry: Entry, size: int, place: EntryPointer) -> Row:
-    """The row of an entry, without reading its messages."""
+    """The row of an entry whose messages are not read."""
     meta = entry.metadata
     row = entry_row(entry, size, place)
     for name in _OF_A_MESSAGE:
@@ -238,7 +241,7 @@ def batch_row(entry: Entry, size: int, place: EntryPointer) -> Row:
 
 
 def row_problem(entry: Entry, row: Row) -> Problem:
-    """The problem in a row, as a value.
+    """Convert the problem that a row describes to a ``Problem``.
 
     An unreadable payload with a matching checksum is not damage: the producer sent it like this,
     and compaction keeps it.
@@ -252,7 +255,7 @@ def row_problem(entry: Entry, row: Row) -> Problem:
 
 
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
-    """The id as upstream's clients print it: ledger, entry, partition, and in a batch the index."""
+    """A message id as Pulsar's clients print it: ledger, entry, partition and, in a batch, index."""
     partition = -1 if name is None else name.partition
     text = f"{entry.ledger}:{entry.entry}:{partition}"
     return text if index == NOT_BATCHED else f"{text}:{index}"

@@ -20,7 +20,7 @@ _READ_ENTRIES = 4096
 
 
 class WalkedEntry(NamedTuple):
-    """An entry, its first byte in the file, its size as sent, and its number in the ledger."""
+    """An entry with its first byte in the file, its size as sent, and its number in the ledger."""
 
     entry: Entry
     position: int
@@ -74,7 +74,7 @@ def _replaced(path: str) -> CorruptLog:
 
 
 def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:
-    """The problem of an entry with a wrong checksum."""
+    """The problem that reports an entry with a wrong checksum."""
     return CorruptLog(
         f"the checksum {entry.checksum or 0:08x} of entry {entry.ledger}:{entry.entry} does not "
         "match",

@@ -1,4 +1,4 @@
-"""Read a topic's compaction in its broker's memory, and its policies, over HTTP.
+"""Read the state of a topic's compaction in its broker's memory, and its policies, over HTTP.
 
 The metadata store may be behind: by default a broker stores a cursor at most once a second.
 
@@ -32,7 +32,7 @@ _MOST_REDIRECTS = 5
 
 @dataclass(frozen=True, slots=True)
 class TopicInMemory:
-    """A topic's state in its broker's memory."""
+    """The state of a topic in its broker's memory."""
 
     last_confirmed: Position  # the last written entry; entry -1 in an empty ledger
     mark_delete: Position | None  # position of the subscription __compaction; None if there is none
@@ -90,7 +90,7 @@ def retention(
     identity: PulsarCredentials = ANONYMOUS,
     timeout: float = TIMEOUT_SECONDS,
 ) -> RetentionPolicy | None:
-    """The retention of a topic: its own policy, its namespace's, or the broker's setting.
+    """The retention of a topic's raw ledgers: the topic's, the namespace's or the broker's setting.
 
     Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
 

@@ -89,7 +89,7 @@ _SEND_BYTES = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class LiveLedger:
-    """A ledger and its metadata in the metadata store."""
+    """The id of a ledger, and its metadata in the metadata store."""
 
     id: int
     metadata: LedgerMetadata
@@ -119,7 +119,7 @@ class LiveLedger:
         return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
 
     def by_ensemble(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
-        """The entries from ``first`` to before ``end`` by ensemble.
+        """Split the entries from ``first`` to before ``end`` by ensemble.
 
         Yields the first entry, the end, and ``bookies_of`` for as many entries as the ensemble has
         bookies; later entries repeat that list.
@@ -151,11 +151,12 @@ class _Answer(NamedTuple):
 
 
 class Bookies:
-    """Connections to bookies.
+    """Connections to bookies, for reading ledgers.
 
     ``address_of`` returns the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``. Not
     thread-safe. ``timeout`` is in seconds, for every single request. ``tls`` wraps the connections;
-    None means no TLS. ``patience_s`` and ``check`` are as in ``ClusterAccess``.
+    None means no TLS. Interrupted requests are repeated for ``patience_s`` seconds; ``check`` may
+    raise to end the work.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Bookies:
     # ------------------------------------------------------------------ reading
 
     def read(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Number and payload of the entries ``first`` to ``last``, in order, with verified digests.
+        """The entries ``first`` to ``last`` in order, as number and payload, with verified digests.
 
         Keeps one entry in memory, and the entries that arrive out of order.
 
@@ -231,7 +232,7 @@ class Bookies:
             reading.end()
 
     def last_entry(self, ledger: LiveLedger) -> LastEntry:
-        """The end of an open ledger, without fencing it.
+        """The last entry of an open ledger, read without fencing the ledger.
 
         Raises:
             CorruptLog: all of its bookies answer, and none returns an undamaged entry.
@@ -318,7 +319,7 @@ class Bookies:
         return None if code in _NOT_THERE else packet
 
     def _is_answered(self, link: Link) -> bool:
-        """Whether the bookie answers reads at all.
+        """Whether the bookie answers read requests at all.
 
         A working bookie answers a read of an impossible ledger with "no such ledger".
         """
@@ -327,7 +328,7 @@ class Bookies:
         return self._answer(link, _READ, _NO_LEDGER, doing).code in _NOT_THERE
 
     def _answer(self, link: Link, operation: int, ledger: int, doing: str) -> _Answer:
-        """The next answer."""
+        """The next answer that the bookie sends."""
         frame = link.receive(doing)
         assert frame is not None
         return self._answer_in(frame, link, operation, ledger, doing)
@@ -377,7 +378,7 @@ class Bookies:
 
 
 class _LedgerReadAhead:
-    """Entries of a ledger, each requested ahead from one of its bookies, and returned in order.
+    """Requests entries of a ledger ahead, each from one of its bookies, and returns them in order.
 
     If a bookie does not return an entry, the other bookies are asked when ``take`` reaches that
     entry. A bookie that failed or returned a damaged entry gets requests ahead only if there is no
@@ -416,7 +417,7 @@ class _LedgerReadAhead:
         return payload
 
     def end(self) -> None:
-        """Close connections with unread answers, which would be mistaken for later answers."""
+        """Close connections that have unread answers. Later requests would receive these answers."""
         self._bookies.release({bookie for bookie, _ in self._requested.values()})
 
     def _request(self, end: int) -> None:
@@ -440,7 +441,10 @@ class _LedgerReadAhead:
             self._bookies._mark_failed(bookie, error)
 
     def _supports_batches(self, turn: list[list[str]]) -> bool:
-        """Whether each bookie of the ensemble has all entries, and none refused a batch before."""
+        """Whether entries can be read in batches.
+
+        Each bookie must have all entries, and none may have refused a batch before.
+        """
         refused = self._bookies._without_batches
         return len(turn[0]) == len(turn) and refused.isdisjoint(turn[0])
 
@@ -462,9 +466,9 @@ class _LedgerReadAhead:
                 self._batches[first] = end
 
     def _received(self, entry: int) -> bytes | None:
-        """The entry's payload from the bookie that was asked for it.
+        """The entry's payload from the bookie that it was requested from ahead.
 
-        None if that bookie does not return it.
+        None if that bookie does not return the entry.
         """
         while entry not in self._found:
             bookie, link = self._requested.get(entry, ("", None))
@@ -566,7 +570,7 @@ class _LedgerReadAhead:
 
 
 class LedgerWriter:
-    """Adds entries to a new ledger of this process.
+    """Adds entries to a new ledger that this process created.
 
     The ledger's metadata are in state open; the caller closes them. Many entries are in flight at
     once. An entry is written when all bookies of its write quorum have it on disk. An error of one
@@ -636,7 +640,7 @@ class LedgerWriter:
         self._outstanding = 0
 
     def abandon(self) -> None:
-        """Drop the outstanding entries."""
+        """Close the connections. Unconfirmed entries are lost."""
         self._bookies.release([bookie for bookie, waited in self._waited.items() if waited])
         self._frames.clear()
         self._waited.clear()
@@ -671,7 +675,7 @@ def _digest_of(ledger: LiveLedger) -> Digest:
 def _opened(
     packet: bytes, ledger: int, entry: int | None, digest: Digest, bookie: str
 ) -> LastEntry:
-    """The entry in a packet. ``entry`` None accepts any entry.
+    """Decode the packet of an entry. ``entry`` None accepts any entry.
 
     Raises:
         CorruptLog: the packet has another entry, or its digest is wrong.

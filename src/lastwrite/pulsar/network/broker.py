@@ -64,19 +64,19 @@ class BrokerUrl(NamedTuple):
 
 
 class _NotReady(RemoteFailed):
-    """No broker serves the topic at the moment. The lookup should be repeated."""
+    """Raised if no broker serves the topic at the moment. The lookup should be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastMessage:
-    """The end of a topic in its broker's memory."""
+    """The last message of a topic, according to its broker."""
 
     position: Position  # the last entry that a consumer may get; -1:-1 without such an entry
     mark_delete: Position | None  # mark-delete position of this subscription
 
 
 class Broker:
-    """A connection to one broker, opened at once. A thread keeps it alive.
+    """A connection to one broker, opened at once and kept alive by a thread.
 
     ``identity`` authenticates the client. ``proxied`` is the ``HOST:PORT`` of the broker behind a
     proxy at ``url``.
@@ -127,7 +127,7 @@ class Broker:
     # ------------------------------------------------------------------ requests
 
     def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
-        """Ask for the broker that serves the topic. The asked broker may load the topic.
+        """Ask this broker which broker serves the topic. The asked broker may load the topic.
 
         Raises:
             RemoteFailed: no answer.
@@ -156,7 +156,7 @@ class Broker:
         )
 
     def temporary_subscription(self, topic: str) -> Subscription:
-        """A temporary subscription, used only to ask for the topic's end.
+        """A temporary subscription, used only to ask for the topic's last message.
 
         Raises: as ``subscribe``.
         """
@@ -333,7 +333,9 @@ class Subscription:
         return self._consumer in self.broker._lost or self.broker._error is not None
 
     def last_message(self) -> LastMessage:
-        """The topic's end. Undecided and aborted data and markers at the end are not messages.
+        """The last message of the topic.
+
+        Undecided and aborted data and markers at the end are not messages.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -453,7 +455,10 @@ def _follow(service: BrokerUrl, topic: str, identity: PulsarCredentials, timeout
 
 
 def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
-    """The broker in an answer: with TLS if ``asked`` has TLS, otherwise preferably without TLS."""
+    """The broker in a lookup's answer.
+
+    Its address has TLS if ``asked`` has TLS; otherwise an address without TLS is preferred.
+    """
     if asked.has_tls and not answer.broker_url_tls:
         raise RemoteFailed(
             f"the broker of {topic} does not accept TLS",

@@ -1,9 +1,9 @@
-"""A live cluster, and how far a topic of it is compacted.
+"""A live cluster, and the state of a topic's compaction in it.
 
-This state is stored in three ways, which may differ. The metadata store has a node of the
-subscription ``__compaction``. While a broker serves the topic, the node only names a ledger, whose
-last entry is valid. The broker's memory is ahead of both: by default a broker stores a cursor at
-most once a second, and does not report a skipped write.
+This state, the horizon and the compacted ledger, is stored in three ways, which may differ. The
+metadata store has a node of the subscription ``__compaction``. While a broker serves the topic, the
+node only names a ledger, whose last entry is valid. The broker's memory is ahead of both: by
+default a broker stores a cursor at most once a second, and does not report a skipped write.
 
 Source: Pulsar 4.2.4 ``ManagedCursorImpl``, ``CompactorSubscription``;
 docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Managed ledger".
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAccess:
-    """The addresses of a cluster, and the client's identity.
+    """The addresses of a cluster, and the identity of the client.
 
     ``brokers`` is ``pulsar://HOST:PORT`` of some brokers; empty means the brokers in the metadata
     store. ``admin`` is ``http://HOST:PORT`` of some brokers, which are asked before other brokers.
@@ -85,9 +85,9 @@ class Compaction:
 
 
 class PulsarCluster:
-    """The cluster at ``access``.
+    """Connections to the cluster at ``access``.
 
-    Connections start with the first request, and are closed together.
+    Each starts with its first request, and all are closed together.
     """
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -189,7 +189,7 @@ class PulsarCluster:
         )
 
     def _first_answer(self, ask: Callable[[str], T]) -> T | None:
-        """The answer of the first broker that answers."""
+        """The result of ``ask`` for the first broker that answers."""
         for admin in self._admins():
             if admin in self._silent:
                 continue

@@ -46,7 +46,7 @@ class ServerError(IntEnum):
 
 
 class LookupType(IntEnum):
-    """The kinds of answers to a lookup."""
+    """The kinds of a lookup's answer."""
 
     REDIRECT = 0
     CONNECT = 1
@@ -114,7 +114,7 @@ class CommandError(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConsumer(ProtoMessage):
-    """Sent by a client that ends, and by a broker if the topic moves: then subscribe again."""
+    """The message that ends a consumer. A broker sends it if the topic moves: then subscribe again."""
 
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(2, UINT64, required=True)]

@@ -1,4 +1,4 @@
-"""Metadata in etcd, by its JSON gateway.
+"""The metadata store in etcd, accessed by etcd's JSON gateway.
 
 A node's key is its path, and no parent node is needed. Versions count from 1 in etcd and from 0 in
 Pulsar; this module uses etcd's. Each writer that needs a unique number rewrites the folder's key
@@ -32,7 +32,7 @@ _REFUSED = (401, 403)
 
 
 class _Refused(Exception):
-    """etcd refused the request. ``status`` is the HTTP status."""
+    """Raised if etcd refuses a request. ``status`` is the HTTP status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ class _Refused(Exception):
 
 
 class Etcd:
-    """See ``nodes.Nodes``.
+    """A metadata store in etcd; implements ``nodes.Nodes``.
 
     ``url`` is ``etcd:http://HOST:PORT,http://HOST:PORT``, or ``https`` with the files of ``tls``.
     ``auth`` is ``digest:USER:PASSWORD`` if etcd requires a login.
@@ -122,7 +122,7 @@ class Etcd:
     # ------------------------------------------------------------------ requests
 
     def _request(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
-        """Send a request, and repeat it until the timeout, with each of the servers."""
+        """Send a request to one of the servers, and repeat it with the others until the timeout."""
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -222,6 +222,9 @@ def _put(path: str, data: bytes) -> dict[str, object]:
 
 
 def _if_version(path: str, version: int, change: dict[str, object]) -> dict[str, object]:
-    """A change that is made if the key has this version. 0 means that the key does not exist."""
+    """A transaction that makes a change if the key has this version.
+
+    Version 0 means that the key does not exist.
+    """
     compare = {"key": _text(path), "target": "VERSION", "result": "EQUAL", "version": str(version)}
     return {"compare": [compare], "success": [change]}

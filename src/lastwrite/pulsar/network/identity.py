@@ -1,4 +1,4 @@
-"""The client's identity for the brokers of a cluster, and the TLS of the connections to them."""
+"""The client's credentials for the brokers of a cluster, and the TLS settings of its connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PulsarCredentials:
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
-        """The TLS context of connections.
+        """The TLS context for connections to brokers.
 
         Raises:
             InvalidConfig: a file cannot be read.
@@ -30,7 +30,7 @@ class PulsarCredentials:
         return tls_context(self.files)
 
     def proof(self) -> bytes:
-        """The authentication data sent with the method: the current token, or nothing.
+        """The authentication data of the client: the current token, or nothing.
 
         Raises:
             InvalidConfig: the token's file cannot be read, or has no token.

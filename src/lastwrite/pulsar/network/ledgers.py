@@ -31,7 +31,11 @@ _MOST_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """The numbers of bookies that a ledger has, that store an entry, and that must confirm it."""
+    """The ensemble size, write quorum and ack quorum of a ledger.
+
+    They are the numbers of bookies that it has, that store an entry, and that must confirm an
+    entry.
+    """
 
     ensemble: int = 2
     write: int = 2
@@ -101,7 +105,7 @@ def _closed(store: MetadataStore, ledger: CreatedLedger, writer: LedgerWriter) -
 def open_metadata(
     quorums: Quorums, ensemble: Sequence[str], custom: Mapping[str, bytes], now_ms: int
 ) -> LedgerMetadata:
-    """The metadata of a ledger that is being written."""
+    """The metadata of a new, open ledger."""
     return LedgerMetadata(
         quorum=quorums.write,
         ensemble=quorums.ensemble,

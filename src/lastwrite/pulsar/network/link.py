@@ -31,7 +31,7 @@ _READ_BYTES = 1 << 18
 
 
 class PulsarConnectionBroken(RemoteFailed):
-    """The other side, or the network, closed an open connection."""
+    """Raised if the other side, or the network, closed an open connection."""
 
 
 class Link:
@@ -148,7 +148,7 @@ class Link:
         return self._at_hand()
 
     def _at_hand(self) -> bytes | None:
-        """The next frame, if it has arrived completely. ``receive`` handles an invalid frame."""
+        """The next frame, if all its bytes have arrived. ``receive`` handles an invalid frame."""
         begin = self._consumed + _PREFIX.size
         if len(self._received) < begin:
             return None

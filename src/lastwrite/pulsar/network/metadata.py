@@ -72,14 +72,17 @@ class Endpoint(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceInfo(ProtoMessage):
-    """A bookie's registration. Empty in older releases, where a bookie's id is its address."""
+    """The registration of a bookie.
+
+    It is empty in older releases, where a bookie's id is its address.
+    """
 
     endpoints: Annotated[tuple[Endpoint, ...], ProtoField(6, Endpoint, repeated=True)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedLedger:
-    """A new open ledger of this process."""
+    """A new open ledger that this process created."""
 
     ledger: LiveLedger
     version: int  # version of the ledger's node
@@ -94,7 +97,7 @@ class BrokerAddress:
 
 
 class MetadataStore:
-    """The metadata store at ``url``. The connection starts with the first request.
+    """A connection to the metadata store at ``url``, which starts with the first request.
 
     ``url`` is as in the brokers' ``metadataStoreUrl``, see ``open_nodes``. ``ledgers`` is the path
     of the ledgers there. ``timeout`` is in seconds, for every request. ``auth`` is the user for the
@@ -180,9 +183,10 @@ class MetadataStore:
             return node, ManagedLedgerInfo.decode_node(node)
 
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
-        """A subscription in the store.
+        """A cursor of the topic, as stored in its node.
 
-        If ``cursors_ledger`` names a ledger, the last entry of that ledger is valid instead.
+        If ``cursors_ledger`` names a ledger, the last entry of that ledger replaces the other
+        fields.
         """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
         node = self._get(path, f"reading the subscription {subscription} of {topic}")
@@ -235,7 +239,7 @@ class MetadataStore:
         return sorted(name for name in names if name != "readonly")
 
     def racks(self) -> dict[str, str]:
-        """The racks by bookie. A bookie without a rack is absent."""
+        """The rack of each bookie. A bookie without a rack is absent."""
         groups = _object(self._get(_RACKS, "reading the racks of the bookies"))
         return {
             str(bookie): str(known["rack"])
@@ -286,7 +290,7 @@ class MetadataStore:
         return CreatedLedger(LiveLedger(number, metadata), version)
 
     def close_ledger(self, ledger: CreatedLedger, metadata: LedgerMetadata) -> None:
-        """Store the final metadata of a ledger of this process.
+        """Store the final metadata of a ledger that this process created.
 
         Raises:
             CommitConflict: another program has fenced or deleted the ledger.
@@ -316,9 +320,9 @@ class MetadataStore:
     # ------------------------------------------------------------------ notes
 
     def note(self, topic: TopicName, ledger: int) -> None:
-        """Note that ``ledger`` may become the topic's compacted ledger.
+        """Store a note that ``ledger`` may become the topic's compacted ledger.
 
-        After a crash the note marks a ledger that may be unused.
+        After a crash the note identifies a ledger that may be unused.
         """
         path, doing = (
             f"{_notes_path(topic)}/{ledger}",
@@ -333,12 +337,12 @@ class MetadataStore:
                 raise error.error from error
 
     def noted(self, topic: TopicName) -> list[int]:
-        """The noted ledgers of the topic."""
+        """The ledgers of the topic for which ``note`` stored a note."""
         names = self._nodes.children(_notes_path(topic), f"reading the notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def delete_note(self, topic: TopicName, ledger: int) -> None:
-        """Delete a note."""
+        """Delete the note about a ledger."""
         folder = _notes_path(topic)
         for place in (f"{folder}/{ledger}", folder):
             self._nodes.delete(place, f"deleting the note on ledger {ledger}")

@@ -11,22 +11,22 @@ from lastwrite.errors import RemoteFailed
 
 
 class Node(NamedTuple):
-    """The content of a path."""
+    """The content of a node: its bytes and its version."""
 
     data: bytes
     version: int  # changes with each change of the node
 
 
 class NodeExists(Exception):
-    """The node exists already."""
+    """Raised if the node to create exists already."""
 
 
 class VersionMismatch(Exception):
-    """The node has another version, or was deleted."""
+    """Raised if the node has another version, or was deleted."""
 
 
 class MetadataTimeout(Exception):
-    """A change was requested once, and its result is unknown."""
+    """Raised if a change was requested once, and its result is unknown."""
 
     def __init__(self, error: RemoteFailed) -> None:
         super().__init__(str(error))
@@ -34,9 +34,9 @@ class MetadataTimeout(Exception):
 
 
 class Nodes(Protocol):
-    """A metadata store.
+    """The interface of a metadata store.
 
-    Reads are repeated until the timeout; a change is requested once. ``doing`` names the purpose in
+    A read is repeated until the timeout; a change is requested once. ``doing`` names the purpose in
     errors. Every call raises ``RemoteFailed`` if there is no answer within the timeout, or access
     is refused.
     """
@@ -45,10 +45,10 @@ class Nodes(Protocol):
     read_only: str  # the remedy in errors if the store is read-only; empty if it can be changed
 
     def find(self, path: str, doing: str) -> Node | None:
-        """The content of the path. None if there is no node."""
+        """The node at the path. None if there is none."""
 
     def children(self, path: str, doing: str) -> list[str]:
-        """The names of the children, one level down. Empty if there is no node."""
+        """The names of the node's direct children. Empty if there is no node."""
 
     def create(self, path: str, data: bytes, doing: str) -> int:
         """Create a node, and missing parents. Returns its version.
@@ -68,7 +68,7 @@ class Nodes(Protocol):
         """Delete a node. Does nothing if the node is missing or has children."""
 
     def number(self, prefix: str, doing: str) -> str:
-        """A unique number for the path ``prefix``, as text."""
+        """A unique number, as text, for new nodes below ``prefix``."""
 
     def close(self) -> None:
         """Close the connection."""

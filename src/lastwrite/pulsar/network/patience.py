@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def go_on() -> None:
-    """Never ends the work; see ``retry_disconnects``."""
+    """A ``check`` for ``retry_disconnects`` that never ends the work."""
 
 
 def retry_disconnects(
     ask: Callable[[], T], seconds: float, what: str, check: Callable[[], None] = go_on
 ) -> T:
-    """The result of ``ask``, which is repeated for ``seconds`` while its connection breaks.
+    """The result of ``ask``, which is called again for ``seconds`` while its connection breaks.
 
     ``what`` is a sentence about the missing result. ``check`` is called before each attempt, and
     raises to end the work.

@@ -1,4 +1,4 @@
-"""Describe the server at an address where ZooKeeper should be.
+"""Find out what kind of server is at an address where ZooKeeper should be.
 
 Three requests are sent, each over a separate connection and all at once. The first answer that
 identifies the server counts::
@@ -55,10 +55,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The description of an address.
+    """A description of the server at an address.
 
-    ``worth_seconds`` is the time, from the first try on, in which the server may still start to
-    serve.
+    ``worth_seconds`` is how long after the first attempt the server may still start to serve.
     """
 
     description: str
@@ -85,7 +84,10 @@ def probe_addresses(addresses: Sequence[str]) -> dict[str, ProbeResult]:
 
 
 def _run_parallel(works: Sequence[Callable[[], _T]], seconds: float) -> list[_T | None]:
-    """Run ``works`` in parallel. A result is None if the function does not return in time."""
+    """The results of the functions ``works``, run in parallel.
+
+    None for a function that does not return in time.
+    """
     found: list[_T | None] = [None] * len(works)
 
     def do(place: int, work: Callable[[], _T]) -> None:
@@ -120,9 +122,9 @@ def _identify(address: str) -> ProbeResult:
 
 
 def _exchange(host: str, port: int, question: bytes) -> bytes | ProbeResult:
-    """The first bytes of the answer, empty if there is none.
+    """The first bytes of the answer to ``question``. Empty without an answer.
 
-    A ``ProbeResult`` if the connection failed.
+    Returns a ``ProbeResult`` if the connection failed.
     """
     deadline = time.monotonic() + _SECONDS
     try:
@@ -190,7 +192,7 @@ def _broker(said: bytes) -> ProbeResult | None:
 
 
 def _anybody(said: bytes) -> ProbeResult | None:
-    """Describe an unknown server by its protocol's first bytes."""
+    """Describe an unknown server by the first bytes of its answer."""
     if said.startswith(b"HTTP/"):
         head, _, body = said.partition(b"\r\n\r\n")
         status = head.split(b"\r\n")[0]

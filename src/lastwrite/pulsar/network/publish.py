@@ -47,7 +47,7 @@ _WRITTEN_SECONDS = 5.0  # an acknowledgement is on disk within this time, or nev
 
 @dataclass(frozen=True, slots=True)
 class PublishedLedger:
-    """The result of a commit."""
+    """A compacted ledger that was committed to the cluster."""
 
     ledger: int
     horizon: Position
@@ -141,7 +141,7 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
 
 
 def _swept(cluster: PulsarCluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
-    """Delete all noted ledgers except ``used``."""
+    """Delete all noted ledgers except ``used``. Returns the deleted ledgers."""
     removed = []
     for ledger in cluster.store.noted(topic):
         if ledger != used:
@@ -160,7 +160,10 @@ def _clear_away(
     written: list[int],
     acknowledged: list[int],
 ) -> None:
-    """Delete the written ledgers that are not served. If that is unknown, the notes stay."""
+    """Delete the ledgers of a failed commit, unless brokers may serve them.
+
+    If that is unknown, the ledgers and their notes stay.
+    """
     with contextlib.suppress(LogError):
         told, durable = cluster.fetch_topic_state(topic), cluster.written_down(topic)
         used = {base and base.ledger, durable and durable.ledger}
@@ -193,7 +196,10 @@ def _reject_other(
 def _place(
     cluster: PulsarCluster, topic: TopicName, horizon: Position, mark_delete: Position | None
 ) -> Position:
-    """The horizon, or the subscription's position if no entry is between the two."""
+    """The position to acknowledge.
+
+    It is the horizon, or the subscription's position if no entry is between the two.
+    """
     found = cluster.store.managed_ledger(topic)
     info = ManagedLedgerInfo() if found is None else found[1]
     if mark_delete is not None and mark_delete > horizon:

@@ -1,4 +1,4 @@
-"""Metadata in RocksDB, as in Pulsar standalone: a folder of this machine, which can only be read.
+"""The metadata store of a Pulsar standalone: a RocksDB folder on this machine, for reading only.
 
 The standalone has exclusive write access and keeps running. Lastwrite opens the store as a
 secondary, which reads what the primary has written, and catches up with it before each request. So
@@ -31,7 +31,9 @@ _READ_ONLY = (
 
 
 class RocksDb:
-    """See ``nodes.Nodes``. Changes are refused. ``url`` is ``rocksdb://PATH``.
+    """A metadata store in RocksDB; implements ``nodes.Nodes`` but refuses changes.
+
+    ``url`` is ``rocksdb://PATH``.
 
     Raises:
         InvalidConfig: there is no RocksDB store at that path.
@@ -126,7 +128,7 @@ class RocksDb:
 
 
 def decode_value(value: bytes, where: str) -> Node:
-    """Decode a value of RocksDB.
+    """Decode a value of the RocksDB store: the node's bytes and version.
 
     Raises:
         CorruptLog: its head is not of a supported form.

@@ -30,7 +30,7 @@ class Header(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartTls(ProtoMessage):
-    """A message without fields."""
+    """The request to start TLS, a message without fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""TLS of a connection to a broker or a bookie.
+"""TLS contexts and sockets for connections to brokers and bookies.
 
 Source: Pulsar 4.2.4 ``PulsarChannelInitializer``; BookKeeper 4.17.3 ``TLSContextFactory``.
 """
@@ -58,7 +58,7 @@ class TlsSocket:
         wrapped.setblocking(False)
 
     def settimeout(self, seconds: float) -> None:
-        """Set the timeout of ``recv``."""
+        """Set the timeout of ``recv`` in seconds."""
         self._receiving = seconds
 
     def sendall(self, data: bytes) -> None:

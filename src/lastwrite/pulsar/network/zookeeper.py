@@ -1,4 +1,4 @@
-"""Metadata in ZooKeeper, by kazoo, with access lists of the scheme digest.
+"""The metadata store in ZooKeeper, accessed by kazoo, with access lists of the scheme digest.
 
 Reads are repeated until the timeout if the connection is interrupted.
 """
@@ -60,7 +60,9 @@ _LOG.propagate = False
 
 
 class ZooKeeper:
-    """See ``nodes.Nodes``. The connection starts with the first request.
+    """A metadata store in ZooKeeper; implements ``nodes.Nodes``.
+
+    The connection starts with the first request.
 
     ``url`` is ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
     is optional. ``like`` is a node whose access list new nodes get. ``auth`` is the user, as in
@@ -177,10 +179,10 @@ class ZooKeeper:
         return self._client
 
     def _siblings_access(self, client: Any) -> Any:
-        """The access list of new nodes.
+        """The access list that new nodes get.
 
-        It is the access list of the ledgers' folder, so that brokers may change and delete the
-        nodes. If that list cannot be read completely, only this user has access.
+        It is copied from the ledgers' folder, so that brokers may change and delete the nodes. If
+        that list cannot be read completely, only this user has access.
         """
         with contextlib.suppress(KazooException, *_AGAIN):
             found, _ = client.get_acls_async(self._like).get(timeout=self._timeout)
@@ -241,7 +243,7 @@ def _delete(path: str) -> Callable[[Any], Any]:
 
 
 def parse_store_url(url: str) -> str:
-    """kazoo's form of a metadata store's address: ``HOST:PORT,HOST:PORT/chroot``.
+    """Convert a metadata store's address to kazoo's form, ``HOST:PORT,HOST:PORT/chroot``.
 
     Raises:
         InvalidConfig: the address is invalid, or of another kind of store.
@@ -261,7 +263,9 @@ def parse_store_url(url: str) -> str:
 
 
 def digest_of_user(text: str) -> tuple[str, str] | None:
-    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that text.
+    """Convert ``digest:USER:PASSWORD``, or a file with that text, to kazoo's form.
+
+    None for an empty text.
 
     None for an empty text.
 

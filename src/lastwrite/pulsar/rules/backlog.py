@@ -20,7 +20,7 @@ from lastwrite.reports.compaction import Backlog
 
 
 class RawSegment(NamedTuple):
-    """A segment of a backlog."""
+    """A raw ledger of a topic, as input for the backlog rules."""
 
     name: str
     end_offset: int  # offset after the last entry
@@ -36,7 +36,10 @@ def backlog_of(
     retention_bytes: int,
     now_ms: int,
 ) -> Backlog:
-    """The figures of ``segments``, oldest first, for a compaction up to offset ``horizon_end``."""
+    """The backlog's sizes, for a compaction up to offset ``horizon_end``.
+
+    ``segments`` begin with the oldest.
+    """
     below = 0
     for segment in segments:
         if segment.is_open or segment.end_offset > horizon_end:

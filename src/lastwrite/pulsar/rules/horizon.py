@@ -32,7 +32,7 @@ NOT_BATCHED = -1  # the index of a record outside of batches
 
 
 class LogPart(StrEnum):
-    """The part of the log that a read uses."""
+    """The two parts of the log, of which each read uses one."""
 
     COMPACTED = "compacted"
     BACKLOG = "backlog"
@@ -76,7 +76,7 @@ def step(
 def last_source(
     last_readable: int | None, horizon: int | None, reads_compacted: bool
 ) -> LogPart | None:
-    """The part of the log with a reader's last message. None means that there is no message.
+    """The part of the log that contains a reader's last message. None if there is no message.
 
     ``last_readable`` is the offset of the backlog's last readable entry, or None without one.
     """

@@ -82,7 +82,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """The client's identity for a broker: none, a token, or a certificate."""
+    """The client's login at a broker: none, a token, or a certificate."""
 
     method: str | None = None  # name in the protocol: token or tls; None without authentication
     token: str = field(default="", repr=False)
@@ -159,7 +159,7 @@ class LiveConfig:
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings without Lastwrite's own settings for a live cluster, which no broker accepts."""
+    """The settings that a broker accepts: all but Lastwrite's own for a live cluster."""
     return {name: value for name, value in names.items() if name not in _OURS}
 
 
@@ -172,7 +172,9 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 
 
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
-    """The first of the ``wanted`` names that is set, with its text.
+    """The first of the names in ``wanted`` that is set, and its value.
+
+    If none is set, the first name and "".
 
     Otherwise the first name and "".
     """
@@ -208,7 +210,7 @@ def _login(names: Mapping[str, object]) -> tuple[Login, tuple[str, str]]:
 
 
 def path_of(uri: str) -> str:
-    """The path of ``file:///PATH`` or ``file:PATH``."""
+    """The path in ``file:///PATH`` or ``file:PATH``."""
     text = uri.removeprefix("file:")
     return unquote(text.removeprefix("//") if text.startswith("//") else text)
 

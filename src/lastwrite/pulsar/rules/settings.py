@@ -47,7 +47,7 @@ def _as_integer(name: str, value: object) -> int:
 
 
 def _plain(value: object) -> object:
-    """``10M`` as a number of bytes. Any other value is returned unchanged."""
+    """Convert a size such as ``10M`` to a number of bytes. Any other value is returned unchanged."""
     text = str(value).strip()
     if text[-1:].upper() in _UNITS and text[:-1].strip().isdigit():
         return int(text[:-1]) * _UNITS[text[-1].upper()]
@@ -150,7 +150,7 @@ _RETENTION = frozenset(
 
 
 def states_retention(config: Iterable[str]) -> bool:
-    """Whether any of these names sets a topic's retention."""
+    """Whether any of these setting names sets a topic's retention."""
     return not _RETENTION.isdisjoint(config)
 
 

@@ -52,7 +52,7 @@ SMALL_BYTES = 1024  # largest index or survey whose bytes the manifest repeats
 
 
 class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A ledger among the objects of a topic, or a part of the compacted ledger."""
+    """A ledger stored as objects of an archived topic, or one part of its compacted ledger."""
 
     ledger: int
     key: str  # key of the data object, relative to the topic; the full address if foreign
@@ -85,12 +85,15 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def small(content: bytes) -> bytes:
-    """``content``, if it is small enough for a manifest. Empty otherwise."""
+    """``content`` if it is small enough to be repeated in a manifest. Empty otherwise."""
     return content if len(content) <= SMALL_BYTES else b""
 
 
 class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
-    """The compacted ledger. ``manifest.CompactionManifest`` describes the fields."""
+    """The compacted ledger of an archived topic.
+
+    The fields are those of ``manifest.CompactionManifest``.
+    """
 
     ledger: int
     first: str
@@ -108,7 +111,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, said: CompactionManifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
-        """Convert the manifest of a topic folder, and add the parts."""
+        """Convert the manifest of a topic folder, and add the parts of the compacted ledger."""
         return cls(
             ledger=said.ledger,
             first=str(said.from_),
@@ -149,7 +152,7 @@ Gap = tuple[str, str]  # the first lost entry, and the next one that exists
 
 
 class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a topic's manifest; the module describes it."""
+    """The content of an archived topic's manifest, as described in this module."""
 
     ledgers: tuple[StoredLedger, ...] = ()
     compacted: StoredCompacted | None = None
@@ -174,7 +177,7 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gaps_of(topic: ArchivedTopic, folder: str) -> tuple[Problem, ...]:
-    """A note for each gap."""
+    """A problem note for each gap of the topic."""
     return tuple(gap_at(folder, _gap_words(gap, topic)) for gap in topic.gaps)
 
 
@@ -254,7 +257,7 @@ def root_of(folder: str) -> str:
 
 
 def find(path: str) -> list[str]:
-    """The topics of Pulsar in the archive at ``path``."""
+    """The addresses of Pulsar's topics in the archive at ``path``."""
     return partitions_at(path, SYSTEM)
 
 

@@ -115,14 +115,17 @@ def fetch(
 
 
 def _bytes_of(folder: str) -> int:
-    """The most bytes of the topic that may be transferred."""
+    """The topic's size: the most bytes that a copy may transfer."""
     with contextlib.suppress(LogError):  # the topic's report has the error
         return sum(each.size_bytes for each in list_topic(folder).all_ledgers)
     return 0
 
 
 def _fetched(folder: str, to: str, advance: Advance, accepts_gap: bool) -> FetchedTopic:
-    """Copy one topic. Starts again (``Attempts``) if the topic or the archive changed meanwhile."""
+    """Copy one topic, again if the topic or the archive changed meanwhile.
+
+    ``Attempts`` limits the repetitions.
+    """
     attempts = Attempts()
     try:
         topic = attempts.run(
@@ -148,7 +151,7 @@ def refusal(error: LogError | OSError, folder: str) -> Problem:
 
 
 class Incoming:
-    """The archive's content of a topic, and the ledgers that a source can add to it."""
+    """An archived topic, and the ledgers that a source can add to it."""
 
     def __init__(self, name: TopicName, to: str) -> None:
         self.name = name
@@ -228,7 +231,7 @@ class Incoming:
         )
 
     def _gap_before(self, listed: Collection[int]) -> tuple[str, str]:
-        """The gap: from the archive's end to the next ledger that exists."""
+        """The lost range: from the archive's end to the first later ledger that exists."""
         last = max(
             (each for each in self.before.ledgers if each.entries), key=lambda each: each.ledger
         )
@@ -263,7 +266,7 @@ class Incoming:
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
-        """The reason why an archive without a list does not match the topic's list."""
+        """The reason why an archive without a ledger list does not match the topic's list, or None."""
         if self.before.metadata is not None:
             return None
         others = sorted(set(self._here) - set(listed))
@@ -452,7 +455,7 @@ class LedgerCopy:
 
 
 def prove(ledger: Ledger) -> tuple[int | None, int | None]:
-    """Read every entry of a ledger, and verify its checksum. Returns the first and the last offset.
+    """Read every entry of a ledger and verify its checksum. Returns the first and the last offset.
 
     Raises:
         CorruptLog: an entry is damaged or out of order.
@@ -583,7 +586,7 @@ class NewCompacted:
 
 
 class _Read(NamedTuple):
-    """Facts about a topic that are read from the indexes of its ledgers."""
+    """Values that were read from the indexes of a topic's ledgers."""
 
     nonce: str  # nonce of the manifest
     highest_ledger: int
@@ -591,14 +594,14 @@ class _Read(NamedTuple):
 
 
 class PulsarRounds(ArchiveRounds):
-    """Compactions of archived topics of Pulsar; see ``archive.rounds``."""
+    """Compactions of Pulsar topics in an archive; see ``archive.rounds``."""
 
     def __init__(self) -> None:
         super().__init__()
         self._read: dict[str, _Read] = {}  # by folder; removed when the topic's report is made
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
-        """The topic's log, by its current manifest."""
+        """Read the topic's log as its current manifest describes it."""
         manifest = self.now(folder).manifest
         topic = topic_of(manifest, folder, reads_small=False)
         self._read[folder] = _Read(manifest.nonce, topic.highest_ledger, raw_ledgers(topic))
@@ -609,7 +612,7 @@ class PulsarRounds(ArchiveRounds):
         self._read = {folder: self._read[folder] for folder in self._read.keys() & self._manifests}
 
     def raw_ledgers(self, folder: str) -> list[RawSegment]:
-        """The raw ledgers from the last ``read``. Compaction does not change them."""
+        """The raw ledgers that the last ``read`` found. Compaction does not change them."""
         found = self._read.pop(folder, None)
         return raw_ledgers(list_topic(folder)) if found is None else found.raw_ledgers
 
@@ -647,7 +650,7 @@ class PulsarRounds(ArchiveRounds):
     def publish(
         self, copies: Sequence[tuple[PartitionLog, NewCompacted | None]], to: str
     ) -> list[Outcome]:
-        """Create a topic in the archive ``to`` for each copy. Returns an error or None for each."""
+        """Create the copies as topics in the archive ``to``. Returns an error or None for each."""
         return map_concurrently(lambda copy: self._publish(*copy, to), copies)
 
     def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:

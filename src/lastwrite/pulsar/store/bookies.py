@@ -54,7 +54,7 @@ _BRING_ALL = "give the folders of all bookies that had the ledger, and their jou
 
 @dataclass(frozen=True, slots=True)
 class BookieFile:
-    """An entry log or a journal."""
+    """An entry log or a journal of a bookie."""
 
     path: str
     is_journal: bool
@@ -62,7 +62,7 @@ class BookieFile:
 
 @dataclass(frozen=True, slots=True)
 class BookieLedger:
-    """The stored entries of one ledger: one copy of each, by ascending ids."""
+    """The entries of one ledger on bookies: one copy of each, by ascending ids."""
 
     ledger: int
     rows: Rows
@@ -72,7 +72,7 @@ class BookieLedger:
 
     @property
     def end(self) -> int:
-        """The first entry from 0 on without a copy."""
+        """The first entry id without a copy."""
         entries = self.rows["entry"]
         holes = np.flatnonzero(entries != np.arange(len(entries)))
         return int(holes[0]) if len(holes) else len(entries)
@@ -93,7 +93,9 @@ NOTHING = BookieLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
 class BookieFolders:
-    """The files of some bookies. ``problems`` are the files that cannot be used.
+    """The entry logs and journals of some bookies, read together.
+
+    ``problems`` has a problem for each file that cannot be used.
 
     Raises:
         LogError: a folder cannot be read.
@@ -175,7 +177,7 @@ class BookieFolders:
         return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """The copies whose digest does not match: a few by name, and the number of all others."""
+        """Describe the copies whose digest does not match: a few by name, all others as a number."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,
@@ -275,7 +277,10 @@ def _magic(path: str) -> bytes:
 
 
 def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
-    """The position of the first record (-1: none), whether the file was closed, and a problem."""
+    """The position of a file's first record, whether the file was closed, and a problem.
+
+    The position is -1 without records.
+    """
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):

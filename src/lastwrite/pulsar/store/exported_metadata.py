@@ -44,7 +44,7 @@ _EXPORT = (
 
 @dataclass(frozen=True, slots=True)
 class ExportedMetadata:
-    """The metadata of a topic. Unknown facts are None."""
+    """The metadata of a topic, read from exported files. Unknown values are None."""
 
     info: ManagedLedgerInfo | None = None
     content: bytes = b""  # the bytes that ``info`` was decoded from

@@ -140,7 +140,7 @@ def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
 def describe(
     archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
 ) -> FetchedTopic:
-    """Report a topic's folder after it was fetched from ``source``.
+    """A report on a topic's folder after a fetch from ``source``.
 
     ``former`` is the earlier result of ``objects_of``.
     """
@@ -172,7 +172,7 @@ def describe(
 
 @dataclass(slots=True)
 class _Plan:
-    """One topic: its metadata, and its offloaded ledgers."""
+    """The ledgers of one topic to fetch: its metadata, and its offloaded ledgers."""
 
     name: TopicName
     exported: ExportedMetadata
@@ -194,10 +194,7 @@ class _Plan:
         ]
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """The complete offloads of a raw ledger.
-
-        The offload that the topic's metadata name is the first.
-        """
+        """The complete offloads of a raw ledger, the one in the topic's metadata first."""
         found = [each for each in self.offloads(info) if each.damage is None]
         # a ledger may have more entries than the list states; all of them are read
         if info.entries:
@@ -206,7 +203,7 @@ class _Plan:
 
 
 class _FetchContext:
-    """One call of ``fetch``: its sources, and the ledgers found there."""
+    """State of one call of ``fetch``: its sources, and the ledgers found there."""
 
     def __init__(
         self,
@@ -270,7 +267,7 @@ class _FetchContext:
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
     def unreadable(self, topic: TopicName) -> Iterator[int]:
-        """The topic's ledgers with an unreadable file: their size is unknown."""
+        """The topic's ledgers of unknown size, because a file is unreadable."""
         for problem in self.problems:
             named = named_by(problem.path) if problem.kind is ProblemKind.DAMAGED else None
             if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):
@@ -297,7 +294,7 @@ class _FetchContext:
         return {topic: said if cursor is None else said.with_cursor(cursor)}
 
     def _completed(self, name: TopicName, said: ExportedMetadata | None) -> ExportedMetadata:
-        """Add the ledger list of an earlier fetch in the archive, if none was given."""
+        """Add the ledger list that an earlier fetch stored in the archive, if none was given."""
         if said is not None and said.info is not None:
             return said
         kept = self._stored_metadata(name)
@@ -434,7 +431,7 @@ class _FolderFetch:
         return self._exported.info is not None and not info.is_closed
 
     def _collect_facts(self) -> TopicFacts:
-        """The facts from the sources, the metadata, and an earlier fetch."""
+        """Collect the facts about the topic from the sources, the metadata and an earlier fetch."""
         said, former = self._exported, self._mirror.facts
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
         damaged = dict(former.damaged) if said.info is None else {}
@@ -483,7 +480,7 @@ class _FolderFetch:
     def _unsettled(
         self, info: LedgerInfo, stored: BookieLedger, entries: dict[int, int | None]
     ) -> tuple[EntryRange, ...]:
-        """Entries that bookies have after the known end of a closed ledger.
+        """Find entries on bookies after the known end of a closed ledger.
 
         Only the ledger's own metadata show whether the entries belong to it. With ``recover`` they
         are included and counted.
@@ -556,7 +553,7 @@ class _FolderFetch:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Copy the intact entries of a damaged ledger, and the entries of earlier fetches.
+        """Copy a damaged ledger: its intact entries, and the entries of earlier fetches.
 
         Returns None if there are none.
         """
@@ -585,7 +582,7 @@ class _FolderFetch:
 
     @staticmethod
     def _whole_of(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-        """The intact entries of an offload. The caller has reported its first damage."""
+        """The intact entries of an offload. The caller has reported the offload's first damage."""
         return (
             map_file_entries(found, lambda error: None)
             if found.form is Form.MAP_FILE
@@ -600,7 +597,7 @@ class _FolderFetch:
         self._report_missing(words, Position(ledger, ranges[-1].last))
 
     def _report_missing(self, text: str, last: Position) -> None:
-        """Report missing entries up to ``last``."""
+        """Report missing entries. ``last`` is the position of the last one."""
         kind = ProblemKind.DAMAGED
         if self._horizon is not None and last <= self._horizon:
             kind = ProblemKind.RECOVERED
@@ -618,7 +615,10 @@ class _FolderFetch:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: BookieLedger, confirmed: int) -> int:
-        """The end of an open ledger. ``confirmed`` is the end of its confirmed entries."""
+        """The end of the entries to copy from an open ledger.
+
+        ``confirmed`` is the end of the ledger's confirmed entries.
+        """
         there = stored.end_beyond(confirmed)
         if self._run.recover:
             return there
@@ -803,7 +803,7 @@ class _FolderFetch:
 
 
 def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
-    """The report on a ledger without any entry."""
+    """The report on a ledger from which no entry was fetched."""
     how = FetchMethod.MISSING
     return FetchedLedger(
         ledger=number, how=how, entries=entries, size_bytes=0, path="", source="", **others
@@ -811,7 +811,7 @@ def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
 
 
 def _ledgers(numbers: Sequence[int]) -> str:
-    """Ledgers in words, at the start of a sentence."""
+    """Describe ledgers in words for the start of a sentence."""
     if len(numbers) == 1:
         return f"ledger {numbers[0]} is"
     return f"ledgers {', '.join(map(str, numbers))} are"
@@ -827,7 +827,7 @@ def _entries_of(index: IndexObject) -> set[int]:
 
 
 def _following(stored: BookieLedger) -> list[int]:
-    """Damaged entries that directly follow the intact entries."""
+    """The ids of damaged entries that directly follow the intact entries."""
     end = int(stored.rows["entry"].max(initial=-1)) + 1
     return [
         entry for n, entry in enumerate(e for e in stored.broken if e >= end) if entry == end + n

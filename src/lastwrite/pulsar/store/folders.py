@@ -42,7 +42,7 @@ _MOST_USER_METADATA_BYTES = 1 << 20
 
 
 class Form(StrEnum):
-    """The form of an offloaded ledger."""
+    """The file format of an offloaded ledger."""
 
     OBJECT = "object"
     MAP_FILE = "MapFile"
@@ -101,7 +101,7 @@ def _take(
     found: list[Offloaded],
     problems: list[Problem],
 ) -> None:
-    """Read one ledger into ``found``. An error is added to ``problems`` instead of raised."""
+    """Read one offloaded ledger and add it to ``found``. An error is added to ``problems`` instead."""
     try:
         ledger = read(path)
     except LogError as error:
@@ -199,7 +199,7 @@ def _topic_of_user_metadata(path: str) -> TopicName | None:
 
 
 def _records(path: str) -> Iterator[tuple[int, bytes]]:
-    """Keys and values of a MapFile's data, in the file's order."""
+    """The keys and values in a MapFile, in the file's order."""
     name = os.path.join(path, MAP_DATA)
     with mapped(name) as data, located(name):
         for pair in walk_sequence_file(data):

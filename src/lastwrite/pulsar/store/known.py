@@ -135,7 +135,7 @@ def write_facts(folder: str, facts: TopicFacts) -> None:
 
 
 def without_list(ledgers: Sequence[int], folder: str) -> Problem:
-    """The note on a topic that was fetched without a ledger list."""
+    """A note that a topic was fetched without a ledger list."""
     each = "The ledger" if len(ledgers) == 1 else f"Each of the {len(ledgers)} ledgers"
     words = (
         f"the folder has no ledger list of the topic. {each} with the topic's name counts, "
@@ -152,7 +152,7 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, facts: TopicFacts | None
 ) -> dict[int, int | None]:
-    """The least number of entries of each ledger, in the log's order. None if unknown."""
+    """The least number of entries that each ledger must have, in the log's order. None if unknown."""
     told: Mapping[int, int] = {} if facts is None else facts.entries
     if info is None:
         return dict(sorted(told.items()))

@@ -44,9 +44,9 @@ def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager
 def try_lock(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """As ``hold``, but does not raise if the topic is locked.
+    """Lock the topic of this folder, unless another run has locked it.
 
-    The context value has the topics that this call locked.
+    The context's value is the set of topics that this call locked.
     """
     if is_archived(folder):
         reject_if_broken(archive_of(folder))

@@ -136,12 +136,14 @@ class CompactionManifest:
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """A document with its checksum, as the bytes of a file."""
+    """A JSON document with its checksum added, as the bytes of a file."""
     return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
 
 
 def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
-    """The document in the file's bytes, without its checksum. ``what`` names it in errors.
+    """Decode a file's JSON document, and check and remove its checksum.
+
+    ``what`` names the document in errors.
 
     Raises:
         CorruptLog: not JSON, another version, or a checksum that does not match the content.
@@ -160,7 +162,7 @@ def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
 
 
 def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
-    """The bytes of a file with a checksum. None if it does not exist.
+    """The bytes of a file that has a checksum. None if the file does not exist.
 
     Raises:
         CorruptLog: the file exceeds ``most_bytes``.

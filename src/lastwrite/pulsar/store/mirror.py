@@ -80,7 +80,7 @@ def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
 
 
 class Mirror:
-    """A topic folder that the caller has locked."""
+    """A topic folder that mirrors a topic of a cluster. The caller has locked it."""
 
     def __init__(self, folder: str, topic: TopicName) -> None:
         self.folder = folder
@@ -110,7 +110,7 @@ class Mirror:
                 yield path, last + 1
 
     def indexes(self, ledger: int) -> Iterator[tuple[str, IndexObject]]:
-        """The ledger's data objects that have a matching index, each with its index."""
+        """The ledger's data objects whose indexes are valid, each with its index."""
         for path in self._objects.get(ledger, []):
             try:
                 index = checked_index(path)
@@ -248,7 +248,7 @@ class Mirror:
         return path
 
     def drop_parts(self, ledger: int, whole: str) -> None:
-        """Remove the ledger's objects that have only a part of the entries of ``whole``."""
+        """Remove the ledger's objects that have only some of the entries of the object ``whole``."""
         count = next(entries for path, entries in self.present(ledger) if path == whole)
         for path, index in list(self.indexes(ledger)):
             last = -1 if index.metadata.last_entry is None else index.metadata.last_entry
@@ -275,7 +275,10 @@ class Mirror:
 
     @property
     def facts(self) -> TopicFacts:
-        """The facts of an earlier fetch. Empty if that file is damaged: this fetch rewrites it."""
+        """The facts that an earlier fetch stored.
+
+        Empty if their file is damaged: this fetch rewrites it.
+        """
         with contextlib.suppress(CorruptLog):
             return read_facts(self.folder) or TopicFacts(topic=self.topic.full)
         return TopicFacts(topic=self.topic.full)
@@ -288,7 +291,7 @@ class Mirror:
         write_facts(self.folder, facts)
 
     def write_metadata(self, content: bytes, is_json: bool = False) -> None:
-        """Write the topic's own list of ledgers: a metadata store's node, or an export as JSON."""
+        """Write the topic's own list of ledgers, as a metadata store's node or as a JSON export."""
         names = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
         node, exported, manifest = (os.path.join(self.folder, name) for name in names)
         path, other = (exported, node) if is_json else (node, exported)
@@ -311,13 +314,13 @@ class Mirror:
             replace_manifest(self.folder, found)
 
     def is_not_compacted(self) -> None:
-        """Remove the manifest."""
+        """Remove the manifest: the topic is not compacted."""
         if os.path.lexists(os.path.join(self.folder, MANIFEST)):
             files.unlink(os.path.join(self.folder, MANIFEST))
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Set the number and horizon that the compacted ledger has in the cluster."""
+        """Store the compacted ledger's number and horizon in the cluster, in the manifest."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return
@@ -337,7 +340,7 @@ class Mirror:
 
 
 class _NothingToMirror(Exception):
-    """A ledger has no intact entry."""
+    """Raised if a ledger has no intact entry."""
 
 
 def _is_compacted(path: str) -> bool:
@@ -348,7 +351,7 @@ def _is_compacted(path: str) -> bool:
 
 
 def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> CompactionManifest:
-    """The manifest of a compacted ledger that another program wrote.
+    """Describe a compacted ledger that another program wrote, as a manifest.
 
     The order of the compaction is unknown and not set.
     """
@@ -359,7 +362,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> C
     waiting: list[bytes] = []
 
     def survey() -> None:
-        """Count the messages of the collected entries as compaction counts them."""
+        """Count the messages of the collected entries in the way compaction counts them."""
         nonlocal messages, has_parts
         framed = np.frombuffer(b"".join(waiting), dtype=np.uint8)
         rows, done, _ = surveyor.take(framed, 0, len(framed), 0)
@@ -398,7 +401,10 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> C
 
 
 def _remove_pair(path: str) -> None:
-    """Remove a ledger's objects. The index is removed last, since it identifies the data."""
+    """Remove a ledger's two objects.
+
+    The index is removed last, since it identifies the data.
+    """
     for suffix in (SURVEY_SUFFIX, "", INDEX_SUFFIX):
         _remove(path + suffix)
 

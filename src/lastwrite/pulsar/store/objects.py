@@ -105,7 +105,7 @@ class OffloadWriter:
         self.path = os.path.join(folder, object_name(uid, parsed[1]))
 
     def append(self, entry: int, data: bytes) -> None:
-        """Append one entry."""
+        """Append one entry to the ledger."""
         self._begin_entry(entry, ENTRY_HEAD_BYTES + len(data))
         self._waiting += (ENTRY_HEAD.pack(len(data), entry), data)
         self._waiting_bytes += ENTRY_HEAD_BYTES + len(data)
@@ -324,7 +324,10 @@ def first_entry_of(segment: Segment, most_bytes: int) -> tuple[int, bytes] | Non
 def _views(
     path: str, index: IndexObject, first: OffloadIndexEntry
 ) -> Iterator[tuple[memoryview, int]]:
-    """The blocks from ``first`` on, each with its position. A file is one view."""
+    """The bytes of the blocks from ``first`` on, each with its position.
+
+    A local file is returned as one view.
+    """
     if not is_address(path):
         with mapped(path, index.data_bytes) as data, memoryview(data)[first.offset :] as view:
             yield view, first.offset

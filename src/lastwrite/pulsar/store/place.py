@@ -26,7 +26,7 @@ _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafk
 
 
 class PulsarFileKind(StrEnum):
-    """The kind of a single file."""
+    """The kinds of single files that Pulsar and BookKeeper write."""
 
     DATA_OBJECT = "data object"
     INDEX_OBJECT = "index object"

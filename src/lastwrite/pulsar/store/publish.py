@@ -68,7 +68,7 @@ _TIDY = "the new compacted ledger is installed; the next run deletes the old one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewLedger:
-    """A new compacted ledger under its temporary name, and its values for the manifest."""
+    """A new compacted ledger with a temporary name, and its values for the manifest."""
 
     path: str  # path of the data object; the index is beside it
     horizon: Position
@@ -156,7 +156,7 @@ def _manifest(topic: TopicName, name: str, ledger: int, new: NewLedger) -> Compa
 
 
 def _ends_of(path: str, index: IndexObject) -> tuple[Position, Position]:
-    """The ids of the first and the last record of a new compacted ledger."""
+    """The message ids of the first and the last record of a new compacted ledger."""
     try:
         with open(path, "rb") as file:
             file.seek(index.blocks[0].offset + BLOCK_HEADER_BYTES)
@@ -257,7 +257,7 @@ def _remove(path: str) -> None:
 
 
 def _staged_names(folder: str) -> set[str]:
-    """The temporary files of this run and of killed runs."""
+    """The temporary files of this run and of killed runs in the folder."""
     suffixes = (ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX)
     return {name for name in _names(folder) if name.endswith(suffixes)}
 
@@ -273,7 +273,7 @@ def _names(folder: str) -> set[str]:
 
 
 def copy_folder(log: PartitionLog, to: str) -> str:
-    """The path of the topic's copy in the archive ``to``."""
+    """The path of a topic's copy in the archive ``to``."""
     return copy_at(log.folder, to)
 
 
@@ -362,7 +362,7 @@ def _copy_all(source: str, folder: str) -> None:
 
 
 def _copied(topic: TopicFolder, horizon: Position | None) -> list[Ledger]:
-    """The raw ledgers that a copy needs."""
+    """The raw ledgers that a copy of the topic needs."""
     horizon = horizon or topic.horizon
     if horizon is None:
         return list(topic.ledgers)

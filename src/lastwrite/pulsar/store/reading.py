@@ -47,7 +47,7 @@ _KEPT_BLOCKS = 8
 
 
 class StoredEntry(NamedTuple):
-    """An entry's number in its ledger, its first byte in the file, and its bytes."""
+    """A stored entry: its number in its ledger, its first byte in the file, and its bytes."""
 
     number: int
     position: int
@@ -73,7 +73,7 @@ def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, 
 
 
 class LedgerMoved(Exception):
-    """The data object was replaced or removed after the listing. List the folder again."""
+    """Raised if the data object was replaced or removed after the listing. List the folder again."""
 
 
 class LedgerReader:
@@ -92,16 +92,16 @@ class LedgerReader:
         self._last: tuple[int, memoryview] | None = None
 
     def path_of(self, number: int) -> str:
-        """The object that contains the entry."""
+        """The path of the data object that contains the entry."""
         return self.ledger.path
 
     @property
     def count(self) -> int:
-        """The number of the last entry + 1."""
+        """The end of the entry numbers: the last entry + 1."""
         return self.ledger.entries
 
     def present(self, number: int) -> int:
-        """The first entry from this number on that is not listed as missing."""
+        """The first present entry from this number on, according to the index."""
         found = bisect_right(self.ledger.missing, number, key=lambda each: each.first) - 1
         return max(number, self.ledger.missing[found].last + 1) if found >= 0 else number
 
@@ -150,7 +150,7 @@ class LedgerReader:
         return found
 
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
-        """At most the first ``most_bytes`` bytes of one entry. Errors as ``read``."""
+        """The first bytes of one entry, at most ``most_bytes``. Errors as ``read``."""
         with self._opened() as blocks:
             data, shift, at, size = self._locate(blocks, number)
             return StoredEntry(number, shift + at, bytes(data[at : at + min(size, most_bytes)]))
@@ -201,7 +201,7 @@ class LedgerReader:
             os.close(handle)
 
     def _fetched(self, block: int) -> tuple[memoryview, int, int]:
-        """A block of an object in a bucket. The block of the last call is cached."""
+        """The bytes of a block of an object in a bucket. The block of the last call is cached."""
         start = self._starts[block]
         if self._last is None or self._last[0] != block:
             end = self.ledger.index.block_end(self.ledger.index.blocks[block])
@@ -239,7 +239,7 @@ class LedgerReader:
         return data, shift, at + ENTRY_HEAD_BYTES, size
 
     def _first_of(self, blocks: Blocks, block: int) -> int:
-        """Check a block's header and its first entry's head. Returns the position of that head."""
+        """Check a block's header and its first entry's head. Returns the head's position."""
         data, start, shift = blocks(block)
         first = self._firsts[block]
         with located(self.ledger.path, shift):
@@ -335,7 +335,9 @@ _MOST_ID_BYTES = 4 + 4096
 
 
 class CompactedOffsets(Sequence[int]):
-    """The offsets of a compacted ledger's entries by number. Each is read at its first use.
+    """The offsets of a compacted ledger's entries, by entry number.
+
+    Each offset is read at its first use.
 
     Errors as ``LedgerReader.read``.
     """

@@ -1,4 +1,4 @@
-"""The entries of a single file of Pulsar, wherever it is stored."""
+"""Read the entries of a single file of Pulsar, wherever it is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_LEDGER = -1
 
 
 class StoredIn(NamedTuple):
-    """An entry's ledger (-1 if unknown), its number, and the position of its bytes."""
+    """The position of an entry's bytes in a file, its number, and its ledger (-1 if unknown)."""
 
     ledger: int
     number: int
@@ -30,7 +30,7 @@ class StoredIn(NamedTuple):
 
 
 def entries_in(path: str, kind: PulsarFileKind) -> Iterator[StoredIn]:
-    """The entries of a file, in its order.
+    """The entries of a file, in the file's order.
 
     Raises:
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: after the intact entries; the position is

@@ -64,7 +64,7 @@ _MISTAKE = "nothing was changed; report this as a bug"
 
 
 class StagedLedger:
-    """Appends records to ``<folder>/<attempt>.aside``.
+    """Writes a new compacted ledger to ``<folder>/<attempt>.aside``.
 
     If ``unit.folder`` is None, it only counts bytes and entries.
     """
@@ -181,9 +181,9 @@ class StagedLedger:
 
 
 class StagedPart(StagedLedger):
-    """Appends records to a new object of an archived topic.
+    """Writes a part of an archived topic's compacted ledger to a new object.
 
-    The object is a part of the compacted ledger. Parts in an archive are never joined.
+    Parts in an archive are never joined.
     """
 
     def _open(self, unit: RewriteUnit, folder: str) -> None:
@@ -247,7 +247,10 @@ def _topic_folder(unit: RewriteUnit) -> str:
 
 
 def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
-    """The parts of an archive's compacted ledger as one output, which lists them in ``stored``."""
+    """Join the outputs for the parts of an archive's compacted ledger.
+
+    The result lists the parts in ``stored``.
+    """
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     made = [part.stored for part in parts if isinstance(part.stored, tuple)]
     whole.stored = tuple(chain.from_iterable(made))
@@ -272,7 +275,7 @@ def new_path(folder: str) -> str:
 
 
 def owner_of_new(folder: str, source: str | None) -> Ownership:
-    """The owner of a new ledger in the topic folder ``folder``.
+    """The owner that a new ledger in the topic folder ``folder`` gets.
 
     It is the owner of ``source``, the first ledger that is read. If ``source`` is in another
     folder, the owner is set only as far as the process may.
@@ -313,7 +316,7 @@ def _index_of(
     blocks: Sequence[tuple[int, int]],
     last: Position,
 ) -> IndexObject:
-    """The index of a compacted ledger made by Lastwrite."""
+    """The index object of a compacted ledger that Lastwrite made."""
     custom = ledger_custom_metadata(name.full, last, name.partition) | {MADE_BY: _VERSION}
     metadata = LedgerMetadata(
         quorum=_QUORUM,

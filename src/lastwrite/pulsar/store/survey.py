@@ -65,7 +65,7 @@ _made: dict[tuple[str, int, int], LedgerSurvey] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerSurvey:
-    """The result of a pass over a ledger.
+    """The survey of a raw ledger: its counts, its runs and its marks.
 
     ``runs`` has ascending rows of first entry, last entry, kind, and transaction number (-1 outside
     of transactions). Entries in no run are plain messages. ``marks`` has rows of an entry and its
@@ -128,7 +128,7 @@ def _digest(data: bytes) -> bytes:
 
 
 class TopicTransactions(NamedTuple):
-    """A topic's transactions by number.
+    """The transactions of a topic, by number.
 
     ``firsts`` has the first data entry of each transaction, ``markers`` the marker of each decided
     transaction.
@@ -171,7 +171,7 @@ def transactions_of(
 
 
 def free(size_bytes: int) -> None:
-    """A ``spend`` without a limit."""
+    """A ``spend`` function that sets no limit."""
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
@@ -196,7 +196,7 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """As ``survey_of``; also tries to store the survey beside the ledger."""
+    """The survey of a ledger, as by ``survey_of``; also stores it beside the ledger if possible."""
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
@@ -208,7 +208,10 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def stored_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-    """The stored survey of the data object at ``path`` with this size and time, or None."""
+    """The cached or stored survey of the data object at ``path``.
+
+    None if there is none for this size and modification time.
+    """
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns
     )
@@ -281,7 +284,7 @@ def _chunks(
     stop: int,
     spend: Spend,
 ) -> Iterator[tuple[SurveyTable, int]]:
-    """The entries between two bytes of a data object, in chunks.
+    """The entries between two bytes of a data object, chunk by chunk.
 
     Each chunk comes with the number to add to its positions to get positions in the object.
     ``lowest`` is the lowest offset that the first entry may have.
@@ -322,7 +325,7 @@ def _chunks(
 
 
 def _entry_kinds(table: SurveyTable) -> Int64Array:
-    """The kind of each entry; 0 for a plain message."""
+    """The kind of each entry in the table; 0 for a plain message."""
     markers = table["marker"]
     kinds: Int64Array = np.where(markers < 0, np.where(table["transaction"] >= 0, DATA, 0), MARKER)
     kinds[markers == COMMIT_MARKER] = COMMIT
@@ -347,7 +350,7 @@ class _Runs:
         self._rows.append(rows[kinds[firsts] != 0])
 
     def rows(self) -> Int64Array:
-        """All runs. A run across chunks is two rows."""
+        """All runs, one row each. A run that crosses a chunk border has a row in each chunk."""
         if not self._rows:
             return np.empty((0, _RUN), dtype=np.int64)
         return np.concatenate(self._rows)

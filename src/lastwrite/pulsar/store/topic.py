@@ -81,7 +81,7 @@ _REQUESTS_AT_ONCE = 16  # more requests than CPUs, because a request mostly wait
 
 
 def partition_of(name: TopicName) -> TopicPartition:
-    """The engine's name of a topic."""
+    """The name by which the engine identifies a topic."""
     return TopicPartition(name.base, name.partition)
 
 
@@ -131,7 +131,7 @@ def topic_names(name: TopicPartition) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A ledger in a topic folder: its data object, with the content of its index."""
+    """A ledger in a topic folder: its data object, and the content of its index."""
 
     id: int
     uuid: UUID
@@ -158,7 +158,7 @@ class Ledger:
         return self.entries - entries_in(self.missing)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
-        """Runs of entries without a gap: first, end, and the start and end bytes in the object."""
+        """Runs of adjacent entries: first, end, and the start and end bytes in the object."""
         begins = [each.last + 1 for each in self.missing]
         ends = [each.first for each in self.missing if each.first] + [self.entries]
         if len(begins) < len(ends):
@@ -213,7 +213,7 @@ def is_ours(metadata: LedgerMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicFolder:
-    """The content of a topic folder."""
+    """The content of a topic folder: its ledgers, manifest, facts and problems."""
 
     folder: str
     name: TopicName
@@ -259,7 +259,9 @@ def list_topic(folder: str) -> TopicFolder:
 
 
 def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True) -> TopicFolder:
-    """The topic of an archive that a manifest describes. Reads the indexes of its objects.
+    """The content of an archived topic, as its manifest describes it.
+
+    Reads the indexes of the topic's objects.
 
     Without ``reads_small``, indexes and surveys that the manifest repeats are not read.
 
@@ -270,7 +272,7 @@ def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True
 
 
 class _Facts(NamedTuple):
-    """The facts found about a topic; see ``TopicFolder``."""
+    """Facts found while a topic is listed; see ``TopicFolder``."""
 
     manifest: CompactionManifest | None
     info: ManagedLedgerInfo | None
@@ -308,7 +310,7 @@ class _Listing:
         return self._judged(name, facts)
 
     def _judged(self, name: TopicName, facts: _Facts) -> TopicFolder:
-        """The topic. Its files are checked against the facts of an earlier fetch."""
+        """The listed topic, after its files are checked against the facts of an earlier fetch."""
         manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
@@ -459,7 +461,10 @@ class _Listing:
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
-        """One object for each ledger. The topic's metadata select one of several objects."""
+        """The valid object of each ledger.
+
+        If a ledger has several objects, the topic's metadata select one.
+        """
         by_id = attrgetter("id")
         for number, same in groupby(sorted(raw, key=by_id), key=by_id):
             objects = list(same)
@@ -640,12 +645,15 @@ class _ArchivedListing(_Listing):
 
 
 def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
-    """The uuid of fetched objects with ``stored`` of a ledger's first ``entries`` entries."""
+    """The uuid in the names of a ledger's fetched objects.
+
+    It depends on ``entries``, the ledger's end, and ``stored``, the number of entries present.
+    """
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 
 
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
-    """Drop earlier fetched objects if another object has all their entries.
+    """Drop objects of earlier fetches if another object has all their entries.
 
     A crash may leave both. A newly fetched object includes the entries stored before. So the
     fetched object with the most entries has all entries of the other objects.
@@ -659,7 +667,7 @@ def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
 
 
 def _fetched_uuids(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
-    """The uuids that this release and earlier releases give to the ledger's fetched objects."""
+    """The uuids that this and earlier releases derive for a ledger's fetched objects."""
     told = fetched_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
     return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")
 
@@ -672,13 +680,13 @@ def _first_beyond(ledger: int, horizon: Position | None) -> int | None:
 
 
 def is_beyond(horizon: Position | None, ledger: int, ranges: Sequence[EntryRange]) -> bool:
-    """Whether an entry of these ranges of a ledger is beyond the horizon."""
+    """Whether any entry in these ranges of a ledger is beyond the horizon."""
     first = _first_beyond(ledger, horizon)
     return first is not None and any(each.last >= first for each in ranges)
 
 
 def _ids_of(ledger: Ledger) -> Iterator[Position]:
-    """The entry ids of a compacted ledger's records.
+    """The entry ids in a compacted ledger's records.
 
     Raises:
         CorruptLog: a record is broken.
@@ -700,7 +708,10 @@ def _has(ledger: Ledger | None, entry: int) -> bool:
 
 
 def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
-    """The id of the record at the current position of an open data object of ``size_bytes``."""
+    """The id of the compacted record at the current position of an open data object.
+
+    The object has ``size_bytes`` bytes.
+    """
     at = file.tell()
     head = file.read(ENTRY_HEAD.size)
     size = int(ENTRY_HEAD.unpack_from(head)[0]) if len(head) == ENTRY_HEAD.size else -1

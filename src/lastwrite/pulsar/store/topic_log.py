@@ -1,4 +1,6 @@
-"""A topic folder as the log that the stages work on. ``topic`` describes the folder's content.
+"""Read a topic folder as the log that the compaction stages work on.
+
+``topic`` describes the folder's content.
 
 The smallest case: ledger 10 has entries 0 to 5, and entry 5 is a marker. The manifest names
 compacted ledger 13 with horizon 10:1. The log has three segments. Ledger 13 is the first. Entries 2
@@ -80,7 +82,7 @@ def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
 def _in_threads(
     ledgers: Sequence[Ledger], work: Callable[[Ledger], LedgerSurvey]
 ) -> list[LedgerSurvey | LogError]:
-    """The result of ``work`` for each ledger, or the error that it raised."""
+    """Call ``work`` for each ledger, in threads. Returns each result, or the error that was raised."""
 
     def done(ledger: Ledger) -> LedgerSurvey | LogError:
         try:
@@ -97,7 +99,7 @@ def _in_threads(
 
 @dataclass(frozen=True, slots=True)
 class _LedgerBeyondHorizon:
-    """A ledger with entries beyond the horizon."""
+    """A ledger that has entries beyond the horizon."""
 
     ledger: Ledger
     survey: LedgerSurvey
@@ -183,9 +185,9 @@ class _TopicLogBuilder:
 def _new_horizon(
     beyond: Sequence[_LedgerBeyondHorizon], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry, before undecided data, that is neither a marker nor aborted data.
+    """The last entry that a compaction may include. None if there is none.
 
-    None if there is none.
+    It is before undecided data, and is neither a marker nor aborted data.
     """
     for each in reversed(beyond):
         entry = each.survey.entries - 1
@@ -204,7 +206,7 @@ def _new_horizon(
 
 
 def _stretches(each: _LedgerBeyondHorizon, horizon: Position | None) -> Iterator[Segment]:
-    """The segment of a ledger that compaction reads, and the segment beyond the new horizon."""
+    """The segment of a ledger up to the new horizon, and the segment beyond it."""
     ledger, entries = each.ledger, each.survey.entries
     borders = [each.first, entries]
     if (
@@ -291,7 +293,10 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
 
 
 def record_count(log: PartitionLog, compacted: CompactionManifest | None) -> int:
-    """The approximate number of records. ``compacted`` is the manifest of the compacted ledger."""
+    """The approximate number of records in the log.
+
+    ``compacted`` is the manifest of the compacted ledger.
+    """
     count = 0
     for segment in log.segments:
         found = _summary_of(log, segment, compacted)
@@ -310,7 +315,7 @@ def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
 def _summary_of(
     log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
 ) -> LedgerSurvey | CompactionManifest | None:
-    """The survey of a raw ledger, or the manifest of the compacted ledger."""
+    """The counts of a segment: the survey of a raw ledger, or the manifest of a compacted ledger."""
     if not is_of_compacted(log, segment):
         return stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # The manifest counts the records of all parts, so it is used only for the first part.
@@ -331,7 +336,10 @@ def read_compacted(folder: str) -> CompactionManifest | None:
 
 
 def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
-    """Whether the segment belongs to the compacted ledger, which has the ids up to the horizon."""
+    """Whether the segment belongs to the compacted ledger.
+
+    That ledger has the ids up to the horizon.
+    """
     return segment.base_offset < (log.checkpoint or 0)
 
 

@@ -1,4 +1,4 @@
-"""The files of a topic folder that compaction ignores, or that a copy of the topic lacks."""
+"""The files of a topic folder that compaction ignores, and the files that a topic's copy lacks."""
 
 from __future__ import annotations
 

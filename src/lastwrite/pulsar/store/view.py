@@ -1,4 +1,4 @@
-"""A topic folder at one moment, for a reader that works while others may change the folder.
+"""The state of a topic folder at one moment, for readers while others may change the folder.
 
 The manifest is read once and names the compacted ledger that belongs to its horizon, so the two
 always match. A listing is reused while the folder does not change.
@@ -44,7 +44,7 @@ from lastwrite.storage.problems import problem_of
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The horizon, the compacted ledger that belongs to it, and the backlog.
+    """A snapshot of a topic folder: the horizon, the compacted ledger up to it, and the backlog.
 
     ``undecided`` is the offset of the first entry of an undecided transaction. Readers stop before
     it.
@@ -89,7 +89,7 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The ledger and the number of the first entry from ``offset`` on.
+        """The first backlog entry from ``offset`` on, as a ledger's reader and a number.
 
         (None, 0) if there is none.
         """
@@ -165,7 +165,9 @@ def _ledger_id(reader: LedgerReader) -> int:
 
 
 def read_view(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
-    """The topic folder in its current state. Returns ``before`` if nothing changed since.
+    """A view of the topic folder in its current state.
+
+    Returns ``before`` if nothing has changed since.
 
     With ``reads_compacted``, the backlog is surveyed only beyond the horizon.
 
@@ -261,7 +263,7 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _identity(folder: str) -> tuple[object, ...]:
-    """Values that change when a file of the folder is added, deleted or replaced.
+    """Values that change if a file of the folder is added, deleted or replaced.
 
     For a topic in an archive they never change: its objects are immutable, so a manifest stays
     valid until an object is deleted.

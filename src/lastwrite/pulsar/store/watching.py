@@ -24,7 +24,7 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def scan_root(archive: str) -> list[PartitionSnapshot]:
-    """Every topic folder of an archive, by name. Empty for an archive without topics.
+    """A snapshot of every topic folder of an archive, sorted by topic name. Empty without topics.
 
     Raises:
         LogError: the archive cannot be listed.
