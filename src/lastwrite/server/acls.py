@@ -70,7 +70,10 @@ class AclEntry(NamedTuple):
 
 
 class AclTable:
-    """A set of ACLs, with a cache of the decisions that follow from them."""
+    """The ACLs of a server.
+
+    Decides whether a client may do an operation, and caches the decisions.
+    """
 
     def __init__(self, rules: Iterable[AclEntry]) -> None:
         self.rules = tuple(rules)
@@ -99,7 +102,7 @@ class AclTable:
 
 
 class ClientIdentity(NamedTuple):
-    """An authenticated client. If ``rights`` is None, everything is allowed."""
+    """A client: its principal, its address and its permissions. ``rights`` None: all is allowed."""
 
     principal: str
     host: str

@@ -20,7 +20,7 @@ from lastwrite.server.messages import ClientRequest, encode_answer, part
 
 
 def describe_log_dirs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The partitions in each folder, with their sizes in bytes.
+    """The response with each folder's partitions and their sizes in bytes.
 
     Volume sizes are not reported. Partitions that cannot be read are omitted.
     """
@@ -77,7 +77,7 @@ def _size_of(request: ClientRequest, held: ServedPartition) -> Any:
 
 
 def describe_producers(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The known producers of each partition, with the first offset of an open transaction.
+    """The response with each partition's producers and the first offset of an open transaction.
 
     An unknown sequence number or coordinator epoch is -1, as on a broker.
     """
@@ -141,7 +141,7 @@ def _producers(catalog: AuthorizedCatalog, request: ClientRequest, name: str, nu
 
 
 def list_partition_reassignments(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """An empty list: this server never reassigns partitions."""
+    """The response with an empty list, because this server never reassigns partitions."""
     error = Code.NONE
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         error = Code.CLUSTER_AUTHORIZATION_FAILED
@@ -156,7 +156,7 @@ _DENY, _ALLOW = 2, 3
 
 
 def describe_acls(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The ACLs that match a filter, grouped by resource.
+    """The response with the ACLs that match a filter, grouped by resource.
 
     Raises:
         CorruptLog: a filter field is UNKNOWN. A broker rejects such a request, too.

@@ -103,7 +103,7 @@ class AuthorizedCatalog:
         self._need = need
 
     def for_(self, client: ClientIdentity, request: str) -> AuthorizedCatalog:
-        """This catalog for a request by ``client``. ``request`` is the request's name."""
+        """The catalog restricted to what ``client`` may access in a request of type ``request``."""
         return AuthorizedCatalog(self._catalog, client, NEEDS[request])
 
     # ------------------------------------------------------------------ topics
@@ -125,11 +125,17 @@ class AuthorizedCatalog:
         return found if found is not None and self.may(found.name) else None
 
     def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-        """The error code of a topic or partition that was not found, or may not be accessed."""
+        """The error code for a topic or partition that was not found or may not be accessed.
+
+        This is ``code`` if the client may access the topic, else TOPIC_AUTHORIZATION_FAILED.
+        """
         return code if self.may(name) else Code.TOPIC_AUTHORIZATION_FAILED
 
     def unknown_id(self, id: bytes) -> int:
-        """The error code of a topic id that was not found. The code may reveal that it exists."""
+        """The error code for a topic id that was not found or may not be accessed.
+
+        The code may reveal that the id exists.
+        """
         found = self._catalog.of_id(id)
         return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)
 
@@ -157,7 +163,7 @@ class AuthorizedCatalog:
         return self._client.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
     def of_cluster(self, operation: Operation) -> bool:
-        """Whether the client may do ``operation`` on the cluster."""
+        """Whether the client may do ``operation`` on the cluster itself."""
         return self._client.may(operation, ResourceType.CLUSTER, CLUSTER)
 
     def rules(self) -> Sequence[AclEntry] | None:

@@ -113,7 +113,7 @@ class ServedPartition:
         return self.log().topic_id
 
     def peek(self) -> None:
-        """Read the metadata that responses need before records are fetched.
+        """Read the partition's metadata, for responses to requests other than Fetch.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
@@ -121,7 +121,7 @@ class ServedPartition:
         self.log()
 
     def log(self) -> ServedLog:
-        """The partition's log as last read.
+        """The partition's log as it was last read. Reads it if it was never read.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
@@ -161,7 +161,7 @@ class ServedPartition:
         self._log_problems("gaps", gaps_in([log]))
 
     def _log_problems(self, kind: str, problems: Iterable[Problem]) -> None:
-        """Report the problems of this kind that the last read did not have."""
+        """Report those problems to the operator that are new since the last read."""
         texts = {problem.message: str(problem) for problem in problems}
         known, self._notes[kind] = self._notes.get(kind, frozenset()), frozenset(texts)
         for message, text in texts.items():
@@ -169,7 +169,7 @@ class ServedPartition:
                 self._notify(f"{self.name}: {text}")
 
     def report(self, error: LogError) -> None:
-        """Report the error of a failed request for records, unless it is a recent one."""
+        """Report the error of a failed Fetch to the operator, unless it was reported recently."""
         text = str(error)
         if text == self._last_message:
             return
@@ -191,7 +191,10 @@ class ServedPartition:
         return log.holes if any_damaged(found) else ()
 
     def is_there(self) -> bool:
-        """Whether the folder exists, checked at most every 50 ms. Always true for a bucket."""
+        """Whether the partition's folder exists, checked at most every 50 ms.
+
+        Always true for a bucket.
+        """
         if self._has_folder and time.monotonic() - self._checked_s > FILES_S:
             self._is_there, self._checked_s = self._folder_exists(), time.monotonic()
         return self._is_there
@@ -221,7 +224,7 @@ class ServedPartition:
         return log
 
     def current(self) -> ServedLog:
-        """The partition's log. Checks for a change, at most once per polling interval.
+        """The partition's current log. Checks for a change at most once per polling interval.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
@@ -248,7 +251,7 @@ class ServedPartition:
         return self.state() == self._state
 
     def state(self) -> Hashable:
-        """A value that differs after every change of the partition."""
+        """A value that changes whenever the partition changes."""
         if archived.is_archived(self.folder):
             return self.manifest_state()
         active = None
@@ -260,7 +263,7 @@ class ServedPartition:
         return beside_a_broker.folder_state(self.folder), active, noted_ns
 
     def manifest_state(self) -> Hashable:
-        """``state`` for a partition of an archive: the version of its manifest."""
+        """The version of an archived partition's manifest, which changes with the partition."""
         path = join(self.folder, MANIFEST)
         if is_address(path):
             store, key = store_at(path)
@@ -302,7 +305,7 @@ class ServedSource(NamedTuple):
     system: PartitionLocator
 
     def found(self, names: Sequence[str]) -> Iterator[tuple[TopicPartition, TopicPartition, str]]:
-        """For each partition: its name for clients, its name in its own system, and its folder.
+        """Yield each partition's name for clients, its name in its own system, and its folder.
 
         Raises:
             NotALog: there is no topic at the address, or none with one of ``names``.
@@ -326,12 +329,12 @@ Maker: TypeAlias = Callable[[TopicPartition, str, ServedSource, Files], ServedPa
 def as_stored(
     name: TopicPartition, folder: str, source: ServedSource, files: Files
 ) -> ServedPartition:
-    """A Kafka partition that is served without a copy."""
+    """The object that serves a Kafka partition from its own files, without a copy."""
     return ServedPartition(name, folder, files)
 
 
 class Catalog:
-    """The topics at ``sources``. If ``names`` is not empty, only the topics with these names.
+    """The served topics: those at ``sources``, limited to ``names`` if that is not empty.
 
     ``make`` creates the object that serves a partition.
 
@@ -431,7 +434,7 @@ class Catalog:
         return None if found is None else self._present(found)
 
     def _present(self, topic: ServedTopic) -> ServedTopic | None:
-        """The topic with the partitions whose folders exist. None if no folder exists."""
+        """The topic without partitions whose folder is missing. None if no folder exists."""
         there = {number: part for number, part in topic.partitions.items() if part.is_there()}
         if len(there) == len(topic.partitions):
             return topic
@@ -464,7 +467,10 @@ class Catalog:
         return [] if topic is None else sorted(topic.partitions)
 
     def _refresh(self) -> None:
-        """List the sources again every few seconds. An error leaves the previous list in use."""
+        """List the sources again if the list is some seconds old.
+
+        After an error, the old list is used.
+        """
         if time.monotonic() - self._listed_s > _LIST_S:
             with suppress(LogError):
                 self.list_again()

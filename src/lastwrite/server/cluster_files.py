@@ -23,7 +23,7 @@ class ClusterFiles:
         self._read: tuple[object, ClusterState] | None = None
 
     def state(self) -> ClusterState:
-        """The state in the metadata log. Empty if there is no metadata log.
+        """The cluster's state from the metadata log. Empty if there is no metadata log.
 
         Raises:
             LogError: the metadata log cannot be read.
@@ -38,7 +38,7 @@ class ClusterFiles:
             return self._read[1]
 
     def features(self) -> ClusterState:
-        """The cluster state with the features, as it was last read.
+        """The cluster's state as it was last read, for its features.
 
         It is not read again, because each connection requests the features. An unreadable metadata
         log has no features.
@@ -51,7 +51,7 @@ class ClusterFiles:
         return self._read[1]
 
     def node(self) -> str | None:
-        """The id of the broker whose log roots these are. None if unknown or not unique."""
+        """The id of the broker that wrote the log roots. None if unknown or not unique."""
         nodes = {self._clusters.metadata_for(root).node for root in self._roots}
         return nodes.pop() if len(nodes) == 1 else None
 

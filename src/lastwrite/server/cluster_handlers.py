@@ -35,7 +35,7 @@ _KNOWN_STATES = tuple(each for each in TRANSACTION_STATES if each != _DEAD)
 
 
 def describe_quorum(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The metadata log's end offset. The server is the leader and the only voter."""
+    """The response with the metadata log's end offset. The server is the only voter."""
     if not place.catalog.of_cluster(Operation.DESCRIBE):
         return encode_answer(
             request,
@@ -102,7 +102,7 @@ def describe_quorum(place: ServerContext, request: ClientRequest, body: Any) -> 
 
 
 def describe_client_quotas(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The quotas in the metadata log. The server does not enforce them."""
+    """The response with the quotas in the metadata log. The server does not enforce them."""
     error, message = _filter_error(body.components)
     entries: tuple[Any, ...] = ()
     if not place.catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
@@ -178,7 +178,10 @@ def _matches(entity: QuotaEntity, body: Any) -> bool:
 def describe_user_scram_credentials(
     place: ServerContext, request: ClientRequest, body: Any
 ) -> bytes:
-    """The SCRAM iterations of users in the metadata log. Their credentials are not valid here."""
+    """The response with the SCRAM iteration counts of the cluster's users.
+
+    They cannot log in here.
+    """
     error, message = Code.NONE, ""
     credentials: Mapping[str, Mapping[int, int]] = {}
     if not place.catalog.of_cluster(Operation.DESCRIBE):
@@ -232,7 +235,7 @@ def _credentials(
 
 
 def list_config_resources(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Names of resources that have settings."""
+    """The response with the names of resources that have settings."""
     asked = getattr(body, "resource_types", (CLIENT_METRICS,)) or _ALL_RESOURCES
     error: int = Code.NONE
     found: list[tuple[int, str]] = []
@@ -267,7 +270,7 @@ def list_config_resources(place: ServerContext, request: ClientRequest, body: An
 
 
 def list_transactions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Transactional ids and their states."""
+    """The response with the transactional ids and the states of their transactions."""
     unknown = tuple(each for each in body.state_filters if each not in _KNOWN_STATES)
     error: int = Code.NONE
     found: Mapping[str, Mapping[str, Any]] = {}
@@ -309,7 +312,7 @@ def list_transactions(place: ServerContext, request: ClientRequest, body: Any) -
 
 
 def describe_transactions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The state of transactional ids, and the partitions of their open transactions."""
+    """The response with the states of transactions, and the partitions of open ones."""
     found: Mapping[str, Mapping[str, Any]] = {}
     error: int = Code.NONE
     try:

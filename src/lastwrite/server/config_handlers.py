@@ -41,7 +41,10 @@ def configured_settings(config: Mapping[str, object], roots: Sequence[str]) -> d
 
 
 def describe_configs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Settings with their sources and synonyms. Loggers have no settings."""
+    """The response with the settings of resources, their sources and synonyms.
+
+    Loggers have none.
+    """
     return encode_answer(
         request,
         results=tuple(
@@ -97,7 +100,7 @@ _Found = tuple[int, str, list[DescribedSetting]]
 
 
 def _settings(place: ServerContext, asked: Any) -> _Found:
-    """An error code, its message, and the settings if there is no error."""
+    """A resource's settings: (error code, error message, settings)."""
     kind, name = asked.resource_type, asked.resource_name
     try:
         if kind == TOPIC:

@@ -32,7 +32,10 @@ Partition = tuple[str, int]  # topic, number
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat of a member. A field is None if it has not changed since the last heartbeat."""
+    """A heartbeat request.
+
+    A field is None if the member did not change it since its last heartbeat.
+    """
 
     member: str
     epoch: int
@@ -46,7 +49,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatResult(NamedTuple):
-    """The response to a heartbeat. If ``reads`` is None, the assignment is unchanged."""
+    """The response to a heartbeat. ``reads`` is the assignment, or None if it is unchanged."""
 
     error: int
     message: str | None = None
@@ -57,7 +60,7 @@ class HeartbeatResult(NamedTuple):
 
 @dataclass(eq=False)
 class Reader:
-    """A member of a group."""
+    """A member of a consumer group: its subscription, its partitions and its epoch."""
 
     id: str
     instance: str | None
@@ -77,7 +80,10 @@ class Reader:
 
 @dataclass(eq=False)
 class ConsumerGroup:
-    """A group. Its lock guards all fields. ``numbers`` returns a topic's partition numbers."""
+    """A consumer group of KIP-848. Its lock guards all fields.
+
+    ``numbers`` returns a topic's partition numbers.
+    """
 
     name: str
     numbers: Callable[[str], Sequence[int]]

@@ -36,7 +36,10 @@ class CopyStore:
                 remove_tree(os.path.join(folder, name))
 
     def path_of(self, *what: object) -> str:
-        """The path of the copy whose source ``what`` identifies, whether it exists or not."""
+        """The path for a copy, whether it exists or not.
+
+        The values ``what`` identify the copy's source.
+        """
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])
 
@@ -51,7 +54,7 @@ class CopyStore:
         return aside
 
     def install(self, place: str) -> None:
-        """Move a finished copy to ``place``."""
+        """Rename a finished copy from its temporary path to ``place``, replacing an older copy."""
         self.remove(place)
         rename(place + _ASIDE, place)
 
@@ -79,7 +82,7 @@ class CopyStore:
                     remove_tree(path)
 
     def _all(self) -> Iterator[tuple[int, str, int]]:
-        """For each copy: the time of its last use in ns, its path and its size in bytes."""
+        """Yield for each copy the time of its last use in ns, its path and its size in bytes."""
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 if not entry.name.endswith(_ASIDE) and entry.is_dir():

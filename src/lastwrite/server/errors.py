@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """The error codes that the server responds with."""
+    """Kafka's error codes that the server uses in responses."""
 
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1

@@ -38,7 +38,7 @@ _TRIES = 3
 
 
 class PartitionResponse(NamedTuple):
-    """One partition of a response."""
+    """One partition of a Fetch response."""
 
     number: int
     error: int
@@ -53,7 +53,7 @@ class PartitionResponse(NamedTuple):
 
 
 class PartitionRequest(NamedTuple):
-    """One partition of a request. It may not exist."""
+    """One partition of a Fetch request, which may name a partition that does not exist."""
 
     partition: ServedPartition | None
     unknown: int  # the error code if the partition does not exist
@@ -61,7 +61,7 @@ class PartitionRequest(NamedTuple):
 
 
 class PendingFetch(NamedTuple):
-    """A request with its partitions looked up, by name or id of the topic."""
+    """A Fetch request whose partitions were looked up, by name or id of the topic."""
 
     topics: list[tuple[bytes, list[PartitionRequest]]]
     is_committed: bool
@@ -77,7 +77,7 @@ class PendingFetch(NamedTuple):
 
 
 def found_for(request: ClientRequest, body: Any, catalog: AuthorizedCatalog) -> PendingFetch:
-    """Look up the partitions of a request."""
+    """Look up the partitions of a Fetch request."""
     topics = []
     for each in body.topics:
         if request.version >= _BY_ID:
@@ -110,7 +110,10 @@ def _decode_partition(
 
 
 class FetchPlan(NamedTuple):
-    """A planned response. ``size`` is in bytes of records; ``error`` is for the whole request."""
+    """A planned Fetch response.
+
+    ``size`` counts bytes of records; ``error`` is of the whole request.
+    """
 
     topics: list[tuple[bytes, list[PartitionResponse]]]
     size: int
@@ -119,14 +122,14 @@ class FetchPlan(NamedTuple):
 
 
 def error_response(body: Any) -> FetchPlan | None:
-    """The error response to a request that continues a session. None for other requests."""
+    """The error response to a Fetch request that continues a session. None for other requests."""
     if getattr(body, "session_epoch", _NO_SESSION) in (_NO_SESSION, _NEW_SESSION):
         return None
     return FetchPlan([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)
 
 
 def planned(waiting: PendingFetch) -> FetchPlan:
-    """The response with the records that are available now.
+    """Plan the Fetch response with the records that are available now.
 
     The first partition with records returns at least one complete batch, whatever its size. The
     other partitions return the batches that fit.
@@ -189,14 +192,17 @@ def _part(
 
 
 def epoch_error(ours: int, theirs: int) -> int:
-    """The error code of a request with leader epoch ``theirs``. -1 means that it has no epoch."""
+    """The error code for a client's leader epoch ``theirs``.
+
+    -1 means that the request has no epoch.
+    """
     if theirs in (-1, ours):
         return Code.NONE
     return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
 
 
 def encode_fetched(request: ClientRequest, answer: FetchPlan) -> list[bytes | ByteRange]:
-    """The response without its size. Records are ranges of files."""
+    """The response as bytes and byte ranges of files, without the size before them."""
     version = request.version
     out: list[bytes | ByteRange] = []
     head = [answer_head(request), struct.pack(">i", 0)]

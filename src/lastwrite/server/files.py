@@ -34,7 +34,7 @@ _PACE_BYTES = 1 << 20  # bytes that a client has to read within the socket's tim
 
 
 def open_files_limit() -> int:
-    """The limit of file descriptors of this process."""
+    """The highest number of file descriptors that this process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _NO_LIMIT if soft == resource.RLIM_INFINITY else soft
 
@@ -72,7 +72,7 @@ class _OpenFile:
 
 
 class Files:
-    """Reads segments.
+    """Reads and sends bytes of segments, with open files and object blocks cached.
 
     A file is identified by path, size and modification time, an object by path and etag.
     ``cache_bytes`` is the memory for cached blocks of objects.
@@ -176,7 +176,7 @@ class Files:
     # ------------------------------------------------------------------ objects
 
     def _block(self, segment: Segment, number: int) -> ByteArray:
-        """A block of an object. A sequential read also requests the next two blocks."""
+        """One block of an object, cached. A sequential read also requests the next two blocks."""
         wanted = [number]
         key = (segment.path, segment.etag, number)
         with self._lock:

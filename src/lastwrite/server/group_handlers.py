@@ -42,7 +42,7 @@ _MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The state that group responses need."""
+    """The state that responses to group requests need, and the client's host."""
 
     catalog: AuthorizedCatalog
     identity: ServerIdentity
@@ -144,7 +144,7 @@ def _name(request: ClientRequest, nullable: int, name: str | None) -> str | None
 
 
 def _member_error(place: Coordinator, group: str) -> int:
-    """The error of a member's request about a group, before the group is looked up."""
+    """The error code of a group member's request that is refused before the group is looked up."""
     wrong = place.catalog.group_error(group)
     return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
 
@@ -438,7 +438,10 @@ def _may_fetch(place: Coordinator, asked: Any) -> int:
 def _positions(
     place: Coordinator, request: ClientRequest, group: str, topics: Any, plural: str
 ) -> tuple[Any, ...]:
-    """A group's committed offsets in ``topics``; None means all. A missing offset is -1."""
+    """A group's committed offsets in ``topics``, or in all topics if None.
+
+    A missing offset is -1.
+    """
     by_id = request.version >= 10
     if topics is None:
         names: dict[str, list[int]] = {}
@@ -585,7 +588,7 @@ def offset_delete(place: Coordinator, request: ClientRequest, body: Any) -> byte
 def _delete_positions(
     place: Coordinator, name: str, asked: list[GroupPartition]
 ) -> tuple[int, dict[GroupPartition, int]]:
-    """Delete committed offsets. Returns the group's error code, and one for each offset."""
+    """Delete committed offsets. Returns the group's error code, and an error code by partition."""
     with place.groups.locked(name) as (group, newer):
         if group.members and group.protocol_type != "consumer":
             return Code.NON_EMPTY_GROUP, {}
@@ -603,7 +606,7 @@ def _unknown(catalog: AuthorizedCatalog, name: str, number: int) -> int:
 
 
 def _take_away(place: Coordinator, places: list[GroupPartition]) -> int:
-    """Delete the committed offsets that exist, all or none. Returns the error code."""
+    """Delete a group's committed offsets in ``places``, all or none. Returns the error code."""
     known = [(each, None) for each in places if place.offsets.of(each)]
     try:
         if known:
@@ -642,7 +645,7 @@ def list_groups(place: Coordinator, request: ClientRequest, body: Any) -> bytes:
 
 
 def _state_of(place: Coordinator, name: str) -> tuple[str, GroupKind, ClassicGroup | None]:
-    """A group's state and protocol, and the group itself if it is classic and has members."""
+    """The state and protocol of a group, and the group itself if it is classic and has members."""
     group = place.groups.classic(name)
     if group is not None and group.members:
         return group.state, GroupKind(group.protocol_type or ""), group

@@ -48,7 +48,7 @@ Protocols = Sequence[tuple[str, bytes]]  # protocol names with the member's meta
 
 
 class JoinRequest(NamedTuple):
-    """A request to join."""
+    """A member's JoinGroup request."""
 
     group: str
     member: str
@@ -66,7 +66,7 @@ class JoinRequest(NamedTuple):
 
 
 class JoinResponse(NamedTuple):
-    """The response to a request to join."""
+    """The response to a JoinGroup request."""
 
     error: int = Code.NONE
     generation: int = -1
@@ -80,7 +80,7 @@ class JoinResponse(NamedTuple):
 
 
 class SyncResponse(NamedTuple):
-    """The response to a request to sync: the member's assignment."""
+    """The response to a SyncGroup request: the member's assignment."""
 
     error: int = Code.NONE
     assignment: bytes = b""
@@ -110,7 +110,7 @@ class Member:
 
 @dataclass(eq=False)
 class ClassicGroup:
-    """A group. The group's lock guards all fields."""
+    """A consumer group of the classic protocol. Its lock guards all fields."""
 
     name: str
     state: GroupState = GroupState.EMPTY
@@ -127,7 +127,7 @@ class ClassicGroup:
     # ------------------------------------------------------------------ joining
 
     def join(self, request: JoinRequest, now_s: Callable[[], float]) -> JoinResponse:
-        """Join, and wait until all members have joined."""
+        """Process a JoinGroup request. Waits until all members have joined."""
         with self.changed:
             self.tick(now_s())
             wrong = self._join_error(request)
@@ -170,7 +170,7 @@ class ClassicGroup:
         return Code.NONE
 
     def _member_of(self, request: JoinRequest, now_s: float) -> Member | JoinResponse:
-        """The requesting member, created if new, or an immediate response."""
+        """The member that sent a JoinGroup request, created if new; or a response to send now."""
         before = self._of_instance(request.instance)
         if request.member:
             if before is not None and before.id != request.member:
@@ -320,10 +320,11 @@ class ClassicGroup:
         protocol: tuple[str | None, str | None],
         now_s: Callable[[], float],
     ) -> SyncResponse:
-        """The assignment of a member. Waits for the leader's assignments.
+        """Process a SyncGroup request. Waits for the leader's assignments.
 
-        ``asked`` is the member's id, instance id and generation. ``protocol`` is the protocol type
-        and name in the request. ``assignments`` is empty unless the member is the leader.
+        Returns the member's assignment. ``asked`` is the member's id, instance id and generation.
+        ``protocol`` is the protocol type and name in the request. ``assignments`` is empty unless
+        the member is the leader.
         """
         with self.changed:
             self.tick(now_s())
@@ -411,7 +412,10 @@ class ClassicGroup:
         return found
 
     def is_member(self, member: str, instance: str | None, generation: int) -> int:
-        """The error code of a request by a member. The caller holds the lock."""
+        """The error code if a request is not of a current member, else NONE.
+
+        The caller holds the lock.
+        """
         found = self._of_instance(instance)
         if found is not None and found.id != member:
             return Code.FENCED_INSTANCE_ID
@@ -495,7 +499,10 @@ class Groups:
         return self._groups.get(name)
 
     def kind_of(self, name: str) -> GroupKind | None:
-        """The protocol of the last members of a group. None if none has joined since the start."""
+        """The protocol that a group's last members used.
+
+        None if nobody joined since the server's start.
+        """
         group, newer = self._groups.get(name), self._newer.get(name)
         if group is not None and group.protocol_type is not None:
             return GroupKind(group.protocol_type)
@@ -505,7 +512,7 @@ class Groups:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
-        """The group under both protocols. Both are locked, so no member can join or leave."""
+        """A context with the group under both protocols, locked: no member can join or leave."""
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:
             group.tick(self.now_s())

@@ -53,7 +53,7 @@ MALFORMED = (  # the text of Kafka's INVALID_REQUEST
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """The server as clients see it: its address and the cluster's id."""
+    """The server's identity for clients: its address and the cluster's id."""
 
     host: str
     port: int
@@ -100,7 +100,7 @@ def versions_error(place: ServerContext, request: ClientRequest) -> int:
 
 
 def metadata(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """Brokers and the requested topics, or all topics."""
+    """The Metadata response: the brokers, and the requested topics or all topics."""
     catalog, who = place.catalog, place.identity
     if request.version < _BY_ID and any(map(_is_by_id, body.topics or ())):
         return _no_metadata(request, body.topics)
@@ -145,7 +145,7 @@ def _is_by_id(asked: Any) -> bool:
 
 
 def _no_metadata(request: ClientRequest, topics: Any) -> bytes:
-    """The response to a request that names topics by id in a version without ids."""
+    """The Metadata response that refuses topic ids in a request version without ids."""
     return encode_answer(
         request,
         brokers=(),
@@ -199,7 +199,10 @@ def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any
 
 
 def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[str, Any]:
-    """A topic as the fields of a response. ``prefix`` begins the name of its partitions' class."""
+    """The fields of a response that describe a topic.
+
+    ``prefix`` starts the partitions' class name.
+    """
     try:
         id = uuid.UUID(bytes=topic.id)
     except LogError:  # the response has the error for each partition
@@ -237,7 +240,10 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
 
 
 def describe_topic_partitions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """One page of topics from the cursor on, with a limited number of partitions."""
+    """The response with one page of topics from the cursor on.
+
+    It has a limited number of partitions.
+    """
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (
         body.cursor.partition_index < 0
@@ -370,7 +376,7 @@ def list_offsets(place: ServerContext, request: ClientRequest, body: Any) -> byt
 
 
 def _by_topic(topics: Any) -> dict[str, dict[int, Any]]:
-    """The partitions of a request by topic and number, without repetitions."""
+    """The partitions that a request lists, by topic and number, without duplicates."""
     found: dict[str, dict[int, Any]] = {}
     for each in topics:
         found.setdefault(each.name, {}).update({p.partition_index: p for p in each.partitions})
@@ -455,7 +461,10 @@ def init_producer_id(place: ServerContext, request: ClientRequest, body: Any) ->
 
 
 def produce(place: ServerContext, request: ClientRequest, body: Any) -> bytes | None:
-    """Refuse all records. None if the client expects no response."""
+    """The response that refuses all records of a Produce request.
+
+    None if the client expects none.
+    """
     if body.acks == 0:
         return None
     name = "topic_id" if request.version >= 13 else "name"

@@ -90,7 +90,10 @@ class _Guest:
     has_requested: bool = False
 
     def overdue_s(self) -> float:
-        """Seconds since the connection may be closed for another client. Negative if it may not."""
+        """Seconds since this idle connection may be closed to admit another client.
+
+        Negative before that.
+        """
         if self.idle_s is None:
             return -1.0
         return time.monotonic() - self.idle_s - (_LEAST_IDLE_S if self.has_requested else _SILENT_S)
@@ -334,7 +337,7 @@ class Server:
 
 
 class _ClientConnection:
-    """The frames of one connection."""
+    """Reads the requests of one connection, and sends the responses."""
 
     def __init__(self, connection: socket.socket, limits: ServeLimits, room: MemoryBudget) -> None:
         self._socket = connection
@@ -345,7 +348,10 @@ class _ClientConnection:
         self._ahead = b""
 
     def detect_protocol(self) -> str:
-        """The protocol, other than Kafka's, of the last frame's first bytes. Empty if unknown."""
+        """The protocol that a client used instead of Kafka's, by its first bytes.
+
+        Empty if unknown.
+        """
         return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
 
     def frame(self, until: float | None) -> memoryview | None:
@@ -372,7 +378,7 @@ class _ClientConnection:
         return self._more(size, until)
 
     def _more(self, size: int, until: float) -> memoryview:
-        """Read ``size`` bytes. The buffer grows with the bytes received.
+        """Read ``size`` more bytes of a frame. The buffer grows with the bytes received.
 
         All but the buffer's first 64 KiB count against the memory that all requests share.
         """
@@ -396,7 +402,7 @@ class _ClientConnection:
         return memoryview(room).toreadonly()
 
     def release(self) -> None:
-        """Free the memory of the answered request."""
+        """Return the answered request's memory to the budget."""
         self._room.release(self._reserved_bytes)
         self._reserved_bytes = 0
 

@@ -35,7 +35,7 @@ Made = TypeVar("Made")
 
 
 class ReloadingFile(Generic[Made]):
-    """A value read from files. It is read again when a file changes."""
+    """A value that is read from files, and read again when a file changes."""
 
     def __init__(
         self, paths: tuple[str, ...], make: Callable[[], Made], notify: Callable[[str], None]
@@ -137,7 +137,7 @@ class ListenerSecurity:
         return bool(self.mechanisms)
 
     def secured(self, connection: socket.socket) -> socket.socket:
-        """The connection, wrapped in TLS if configured. The handshake is still to be done."""
+        """The connection, wrapped in TLS if that is configured. The caller does the handshake."""
         if self.tls is None:
             return connection
         return self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)

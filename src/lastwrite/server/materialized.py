@@ -55,7 +55,7 @@ class CopyPolicy(NamedTuple):
     def partition(
         self, name: TopicPartition, folder: str, source: ServedSource, files: Files
     ) -> ServedPartition:
-        """The object that serves a partition of ``source``."""
+        """Create the object that serves a partition of ``source``."""
         system = source.system
         assert isinstance(system, System)
         found = ServedPartition(name, folder, files, self.notify, self.config)
@@ -115,7 +115,7 @@ class ConvertedPartition(MaterializedPartition):
         """Do nothing: responses before the first Fetch need no data of the partition."""
 
     def listed(self) -> PartitionLog:
-        """Update the copy and list it.
+        """Update the copy, and return it as a partition's log.
 
         Raises:
             LogError: the partition cannot be read, or the copy cannot be written.
@@ -157,7 +157,7 @@ class ConvertedPartition(MaterializedPartition):
 
 
 def _history(log: PartitionLog) -> tuple[object, ...]:
-    """Values that stay the same while a log only grows."""
+    """Values that identify a log's history: they change unless the log only grows."""
     first = log.segments[0].first_batch_timestamp_ms if log.segments else None
     where = log.folder if is_address(log.folder) else os.path.abspath(log.folder)
     return where, log.log_start, log.checkpoint, first
@@ -172,7 +172,7 @@ class _Copy(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset before which the partition is compacted."""
+        """The offset below which the copy has compacted records."""
         return self.log.checkpoint or 0
 
 
@@ -300,7 +300,7 @@ def _state_of(segment: Segment) -> Hashable:
 
 
 def composed(copy: PartitionLog, log: PartitionLog) -> PartitionLog:
-    """The log, with its segments replaced by the copy's up to the copy's end offset."""
+    """The copy's segments up to the copy's end offset, followed by the log's own segments."""
     end = copy.checkpoint or 0
     segments = [each for each in copy.segments if each.base_offset < end]
     for n, each in enumerate(log.segments):

@@ -7,7 +7,7 @@ import time
 
 
 class MemoryBudget:
-    """A budget of ``most_bytes``."""
+    """A memory budget of ``most_bytes``, shared by threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self._free_bytes = most_bytes

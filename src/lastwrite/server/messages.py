@@ -24,7 +24,7 @@ from lastwrite.kafka.network.size_limits import checked
 
 
 class SupportedRequest(NamedTuple):
-    """The key of a request, and its supported versions."""
+    """A request type that the server supports: its API key and versions."""
 
     key: int
     oldest: int
@@ -153,7 +153,10 @@ def decode_body(request: ClientRequest) -> Any:
 
 
 def encode_answer(request: ClientRequest, **values: object) -> bytes:
-    """A response with header, without its size. Values unknown to the version are ignored."""
+    """Encode a response: header and body, without its size.
+
+    Ignores values that the version lacks.
+    """
     module = answer_parts(request)
     name = _class_of(request.name) + "Response"
     message = build_message(module, name, throttle_time=NO_TIME, **_kio_values(values))
@@ -164,19 +167,19 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
 
 
 def part(request: ClientRequest, of: str, /, **values: object) -> Any:
-    """A structure of the response, by its class name. Values unknown to the version are ignored."""
+    """A structure inside a response, of class ``of``. Ignores values that the version lacks."""
     return build_message(answer_parts(request), of, **_kio_values(values))
 
 
 def answer_head(request: ClientRequest) -> bytes:
-    """The header of a response."""
+    """The header of a response, encoded."""
     head = struct.pack(">i", request.correlation_id)
     has_tags = request.is_flexible and request.name != "api_versions"
     return head + b"\0" if has_tags else head
 
 
 def answer_parts(request: ClientRequest) -> Any:
-    """The module with the classes of the response."""
+    """The kio module with the classes of a response."""
     return schema(request.name, request.version, "response")
 
 
@@ -240,7 +243,7 @@ def _varint(value: int) -> bytes:
 
 
 def _kio_values(values: dict[str, object]) -> dict[str, object]:
-    """Replace an error code by kio's enum."""
+    """The values, with an error code replaced by kio's enum."""
     if "error_code" in values:
         from kio.schema.errors import ErrorCode
 

@@ -41,12 +41,12 @@ class ServerMetrics:
         )
 
     def answered(self, request: str, size: int) -> None:
-        """Count a response of ``size`` bytes."""
+        """Count one response, and its ``size`` bytes."""
         self._requests.labels(request).inc()
         self._sent.labels(request).inc(size)
 
     def fetched(self, topic: str, size: int) -> None:
-        """Count record batches of ``size`` bytes."""
+        """Count ``size`` bytes of record batches that were sent."""
         self._records.labels(topic).inc(size)
 
     def disconnected(self, why: str) -> None:
@@ -55,13 +55,13 @@ class ServerMetrics:
     def watch(
         self, connections: Callable[[], int], groups: Groups, offsets: Offsets, catalog: Catalog
     ) -> None:
-        """Add gauges whose values are computed at each scrape."""
+        """Add the gauges for connections and groups, whose values are computed at each scrape."""
         self._connections.set_function(connections)
         self.registry.register(_Groups(groups, offsets, catalog))
 
 
 class _Groups(Collector):
-    """The number of groups with members, and the lag of each group."""
+    """Collects two metrics: the number of groups with members, and the lag of each group."""
 
     def __init__(self, groups: Groups, offsets: Offsets, catalog: Catalog) -> None:
         self._groups, self._offsets, self._catalog = groups, offsets, catalog

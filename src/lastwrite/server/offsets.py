@@ -57,7 +57,7 @@ class Offsets:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Release the folder to other servers."""
+        """Close the log, and release the folder's lock so that another server can use it."""
         self._stack.close()
 
     def of(self, place: GroupPartition) -> Commit | None:
@@ -71,7 +71,7 @@ class Offsets:
 
     @property
     def unread(self) -> list[str]:
-        """Messages about unreadable records of the log. Each record is a lost committed offset."""
+        """A message for each unreadable record of the log. Its committed offset is lost."""
         return [
             f"the record at offset {each.offset}, a commit of group {each.group or '?'}, cannot "
             f"be read: {each.reason}. {UNREAD_REMEDY}"
@@ -88,21 +88,21 @@ class Offsets:
         return next(kinds, GroupKind())
 
     def is_unread(self, place: GroupPartition) -> bool:
-        """Whether an unreadable record may be the newest commit for ``place``."""
+        """Whether the newest commit for ``place``, a group and a partition, may be unreadable."""
         return any(
             each.group in (None, place.group) and each.partition in (None, place)
             for each in self._positions.unread.values()
         ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[GroupPartition, Commit]], now_ms: int) -> None:
-        """Add commits for partitions of groups that never had a commit in this log."""
+        """Add initial commits. Skips groups and partitions that ever had a commit in this log."""
         here = self._positions.offsets.keys() | self._positions.deleted
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
 
     def continue_from(self, source: GroupPositions, is_served: Callable[[str], bool]) -> None:
-        """Add the commits of a stopped broker, with their times.
+        """Add the commits from a stopped broker, keeping their times.
 
         An offset that was deleted here stays deleted. An offset that was committed here stays,
         unless the broker's commit is later.

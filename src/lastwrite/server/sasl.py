@@ -30,21 +30,21 @@ _LONGEST_NONCE = 512
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - an answer
-    """Authentication failed. The message is sent to the client."""
+    """Raised if authentication failed. The message is sent to the client."""
 
 
 class SaslStep(NamedTuple):
-    """The bytes to send back, and the user's name once authentication has succeeded."""
+    """The result of one SASL message: bytes to send back, and the user's name after success."""
 
     answer: bytes
     user: str | None = None
 
 
 class SaslExchange(Protocol):
-    """One SASL exchange."""
+    """The server side of one SASL authentication. Subclasses implement the mechanisms."""
 
     def authenticate(self, token: bytes) -> SaslStep:
-        """Process the client's next message.
+        """Process the client's next message, and return the answer to it.
 
         Raises:
             AuthenticationFailed: the credentials are wrong, or the message is invalid.
@@ -153,6 +153,6 @@ class ScramExchange:
 
 
 def _nobodys_keys(hash_name: str, user: str) -> ScramKeys:
-    """The keys of an unknown user, with the same salt each time."""
+    """Generated SCRAM keys for an unknown user name, with the same salt each time."""
     key = keyed(hash_name, _NOBODY, user.encode())
     return ScramKeys(key[:16], TURNS, keyed(hash_name, _NOBODY, key), key)

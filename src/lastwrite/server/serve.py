@@ -217,7 +217,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create a first copy before a client requests one: compiling the kernels takes long."""
+    """Create one copy in advance: the first copy takes long, because it compiles the kernels."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
@@ -316,7 +316,7 @@ def _limits(settings: ServeConfig) -> ServeLimits:
 
 
 def _bound(listen: str) -> tuple[str, int]:
-    """Parse the address to listen on.
+    """Parse ``HOST:PORT``, the address to listen on.
 
     Raises:
         InvalidConfig: ``listen`` is not an address.

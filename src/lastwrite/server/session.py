@@ -27,7 +27,10 @@ _LEAST_BETWEEN_S = 1.0  # minimum seconds between two authentications of a conne
 
 
 class Session:
-    """The SASL state. ``certificate_of`` is the subject of the client certificate, if any."""
+    """The SASL state of a connection.
+
+    ``certificate_of`` is the client certificate's subject, if any.
+    """
 
     def __init__(self, door: ListenerSecurity, host: str, certificate_of: str | None) -> None:
         self._security = door
@@ -45,7 +48,10 @@ class Session:
 
     @property
     def is_known(self) -> bool:
-        """Whether all requests are answered. Otherwise only authentication requests are."""
+        """Whether the client is authenticated.
+
+        Before that, only authentication requests are answered.
+        """
         return self._is_known
 
     def client(self) -> ClientIdentity:
@@ -177,7 +183,7 @@ class Session:
 
 
 def _body(request: ClientRequest) -> Any:
-    """The decoded body. It may contain a password, so error messages contain no part of it."""
+    """Decode a request's body. Errors contain no part of it, because it may contain a password."""
     try:
         return decode_body(request)
     except CorruptLog:

@@ -39,7 +39,7 @@ _RULE = {"principal", "operation", "resource", "name", "pattern", "permission", 
 
 
 class ScramKeys(NamedTuple):
-    """The values that a server stores to verify a password by SCRAM."""
+    """The keys by which a server verifies a password with SCRAM."""
 
     salt: bytes
     iterations: int
@@ -57,7 +57,7 @@ class ScramKeys(NamedTuple):
 
 
 class SlowHash(NamedTuple):
-    """The value that a server stores to verify a password by PLAIN: a scrypt hash."""
+    """The scrypt hash by which a server verifies a password with PLAIN."""
 
     salt: bytes
     cost: int
@@ -71,7 +71,7 @@ class SlowHash(NamedTuple):
         return made._replace(hash=made.hashed(password.encode()))
 
     def hashed(self, password: bytes) -> bytes:
-        """The hash of ``password``. Computing it takes 128 * cost * block bytes of memory."""
+        """Hash ``password`` with these parameters. Takes 128 * cost * block bytes of memory."""
         return hashlib.scrypt(
             password,
             salt=self.salt,
@@ -105,7 +105,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """The contents of the users file."""
+    """The contents of the users file: users by name, and ACLs."""
 
     users: Mapping[str, User] = field(default_factory=dict)
     rules: tuple[AclEntry, ...] = ()
