@@ -50,7 +50,7 @@ Exit status: 0 done; 1 any other error; 2 wrong use; 3 the input is damaged, the
 
 
 def build_app(output: Output, name: str = "") -> Any:
-    """The program as a callable that takes ``args``. Its commands print to ``output``.
+    """Build the program: a function of the arguments ``args``. Its commands print to ``output``.
 
     If ``name`` is a command, only this command is loaded. Otherwise, all commands are loaded.
     """
@@ -75,7 +75,7 @@ def build_app(output: Output, name: str = "") -> Any:
 
 
 class _Plain:
-    """Converts the values of a parameter of type text, list of texts or number.
+    """Converts a parameter's values to text, list of texts or number, without Pydantic.
 
     Typer converts all values with Pydantic. Loading Pydantic takes longer than most commands run.
     It is therefore only used for other types and for invalid values.
@@ -98,7 +98,7 @@ class _Plain:
 
 
 class _Plainly:
-    """A command or a program that converts its parameters with ``_Plain``."""
+    """Base class of commands and programs that convert their parameters without Pydantic."""
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
         for each in self.get_params(ctx):

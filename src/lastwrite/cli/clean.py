@@ -207,7 +207,7 @@ def _follow(
     rate: str | None,
     flags: Mapping[str, bool],
 ) -> tuple[Follow | None, Sequence[str]]:
-    """The sources to follow, and the roots to clean. The sources are None without ``--source``.
+    """(Sources to follow, roots to clean). The sources are None without ``--source``.
 
     ``flags`` are the options ``--set-aside`` and ``--accept-gap``.
 
@@ -269,7 +269,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
 
 
 def stops_by_signals(what: Stoppable) -> None:
-    """Install handlers of SIGTERM and Ctrl-C that stop ``what``."""
+    """Install signal handlers, so that SIGTERM and Ctrl-C stop ``what``."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: what.request_stop())
 

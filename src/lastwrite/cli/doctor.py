@@ -221,7 +221,7 @@ def _check_store(address: str, config: Mapping[str, object]) -> Iterator[Check]:
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
-    """The result of ``look``. An unexpected error becomes a finding; the command continues."""
+    """Run one check, ``look``. An unexpected error becomes a finding, and other checks continue."""
     try:
         return look()
     except Exception as error:
@@ -356,7 +356,7 @@ def _kernel_cache() -> Check:
 
 
 def _nearest(folder: str) -> str:
-    """The folder, or its nearest existing parent."""
+    """The folder if it exists, otherwise its nearest existing parent."""
     while not os.path.exists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder

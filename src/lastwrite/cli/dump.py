@@ -260,7 +260,7 @@ def dump(
 
 
 def as_text(row: dict[str, Any]) -> str:
-    """A row as a line of text. Records have a special form; other rows are names and values."""
+    """A row of the dump as a line of text: a record in a special form, or names and values."""
     if "message_id" in row and "producer" in row:
         return pulsar_message(row)
     if "stored_body" in row:
@@ -279,7 +279,7 @@ def as_text(row: dict[str, Any]) -> str:
 
 
 def _message(row: dict[str, Any]) -> str:
-    """A RocketMQ message."""
+    """The line of text for a RocketMQ message."""
     properties = dict(row["properties"])
     key = properties.pop("KEYS", None)
     text = f"{row['topic']}-{row['queue_id']} @{row['queue_offset']}"
@@ -302,7 +302,7 @@ def _message(row: dict[str, Any]) -> str:
 
 
 def pulsar_message(row: dict[str, Any]) -> str:
-    """A message of Pulsar."""
+    """The line of text for a Pulsar message."""
     topic = "" if row["topic"] is None else row["topic"].removeprefix("persistent://") + " "
     text = f"{topic}{row['message_id']}  {moment(row['publish_time'])}  "
     if row["marker"] is not None:
@@ -329,7 +329,7 @@ def pulsar_message(row: dict[str, Any]) -> str:
 
 
 def _encryption(found: dict[str, Any]) -> str:
-    """The recipients with their wrapped data keys, the algorithm, and the IV of the cipher."""
+    """The encryption of a Pulsar message as text: recipients with data keys, algorithm, IV."""
     keys = (f"{_fields(each['name'])} (key {each['value']})" for each in found["wrapped_keys"])
     text = f"for {', '.join(keys)}"
     text += "" if found["algorithm"] is None else f" by {found['algorithm']}"
@@ -337,7 +337,7 @@ def _encryption(found: dict[str, Any]) -> str:
 
 
 def _fields_of(row: dict[str, Any]) -> str:
-    """Names and values of a row, with timestamps as dates."""
+    """The names and values of a row as text, with timestamps as dates."""
     place = ""
     if row.get("topic") is not None:
         place = row["topic"] + ("" if row.get("queue_id") is None else f"-{row['queue_id']}") + " "
@@ -369,7 +369,7 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
-    """The decoded key or value. ``shown`` if it was not decoded, with the reason of a failure."""
+    """A record's decoded key or value as text. If it is not decoded, ``shown`` and the reason."""
     meaning = row.get("decoded") or {}
     if "problem" not in meaning or which not in meaning:
         return shown
@@ -392,7 +392,7 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields, with the name of a transaction's state instead of its number."""
+    """The fields of a decoded value, with a transaction's state by name instead of number."""
     from lastwrite.kafka.cluster.internal_topics import (
         TRANSACTION_STATES,
     )  # imported here, because this module imports numpy

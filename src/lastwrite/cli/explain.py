@@ -100,7 +100,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
 
 
 def _can_be_requested(found: PartitionExplanation) -> bool:
-    """Whether no compaction is due only because too little data is dirty."""
+    """Whether compaction is possible, but not due, because too little data is dirty."""
     rules = {reason.rule for reason in found.reasons}
     is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}
     return not (found.is_due or is_refused) and bool(rules & {Rule.CLEAN, Rule.DIRTY_RATIO})

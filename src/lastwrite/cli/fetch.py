@@ -196,7 +196,10 @@ def fetch(
 
 
 def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str]) -> None:
-    """Print a table of fetched or restored partitions. ``what`` returns the last column."""
+    """Print a table of fetched or restored partitions.
+
+    ``what`` returns a partition's text in the last column.
+    """
     output.table(
         "partition | >from offset | >to | >segments | >bytes | what",
         [

@@ -31,7 +31,7 @@ _TOKEN = re.compile(r"%(.?)|\\(x[0-9A-Fa-f]{2}|.?)|[^%\\]+", re.DOTALL)
 
 
 class Formatted(NamedTuple):
-    """The fields of a record of any system that a format can contain."""
+    """The fields of a record that a format can print, for all systems."""
 
     topic: str
     partition: int
@@ -114,7 +114,7 @@ def _length(data: bytes | None) -> int:
 
 
 def _fields(row: dict[str, Any]) -> Formatted | None:
-    """The fields of a row. Returns None for a transaction marker or a placeholder."""
+    """The fields of a message for the format. Returns None for a marker or a placeholder."""
     if "stored_body" in row:  # RocketMQ
         properties = dict(row["properties"])
         key = properties.pop("KEYS", None)

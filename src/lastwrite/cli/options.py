@@ -446,7 +446,7 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
 
 
 def system_at(path: str, system: str | None) -> Callable[[], str]:
-    """A function that detects the system of ``path`` when it is called."""
+    """A function that detects the system (Kafka, RocketMQ or Pulsar) of the files at ``path``."""
 
     def ask() -> str:
         from lastwrite.commands.systems import PULSAR, system_of

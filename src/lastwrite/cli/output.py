@@ -79,9 +79,9 @@ class Output:
             self._given_away = None
 
     def document(self, value: Printed | dict[str, Any]) -> None:
-        """Print the JSON document of this command in parts.
+        """Print the JSON document of this command, encoded piece by piece to limit memory.
 
-        For 100,000 partitions, the document has hundreds of megabytes.
+        With 100,000 partitions, a document has hundreds of megabytes.
         """
         self.end_progress()
         whole = value.iterate_once() if isinstance(value, Printed) else value
@@ -198,7 +198,7 @@ class Output:
 
 
 def _folded(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
-    """One block per row: the first value, then a line for each other value, after its head."""
+    """A wide table as text: for each row, its first value, then one line for each other column."""
     margin = max(map(len, columns)) + 4
     for first, *others in rows:
         yield first
@@ -384,7 +384,7 @@ def local_moment(timestamp_ms: int) -> str:
 
 
 def in_local_time(sentence: str) -> str:
-    """Replace each ``time`` with milliseconds in a report's sentence by local time."""
+    """Replace each time in milliseconds in a report's sentence by local time."""
     return re.sub(r"\btime (-?\d+)\b", lambda found: local_moment(int(found[1])), sentence)
 
 
@@ -400,7 +400,7 @@ def in_time(seconds: float) -> str:
 
 
 def in_stages(stage_seconds: Mapping[str, float]) -> str:
-    """Format the time of each stage. Stages that did not run are omitted."""
+    """Format the duration of each stage. Stages that did not run are omitted."""
     return ", ".join(
         f"{name} {in_time(seconds)}" for name, seconds in stage_seconds.items() if seconds
     )

@@ -131,14 +131,14 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
 
 
 def _reason(partition: PartitionReport) -> str:
-    """The reason for the status, without the remedy and details that follow below the table."""
+    """The reason for a partition's status. The remedy and details follow below the table."""
     reason = (partition.reason or "").removesuffix(f"; {partition.remedy}")
     is_below = partition.status is Status.DAMAGED and partition.problems
     return reason.partition(" — ")[0] if is_below else reason
 
 
 def _request_lines(report: CompactionReport) -> Iterator[str]:
-    """The number of requests to an object store, by price class."""
+    """Lines with the number of requests to an object store, by price class."""
     asked = report.requests
     if asked is not None:
         asks = "compact would send" if report.dry_run else "sent"
@@ -150,7 +150,7 @@ def _request_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _remedy_lines(report: CompactionReport) -> Iterator[str]:
-    """The skipped topics, and the setting that would let the first of them be compacted."""
+    """Lines with the skipped topics, and the setting by which the first could be compacted."""
     remedies = {
         partition.topic: partition.remedy for partition in report.partitions if partition.remedy
     }
@@ -196,7 +196,7 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
 
 
 def _blocking_group_lines(report: CompactionReport) -> Iterator[str]:
-    """The consumer groups that block the removal of expired deletes."""
+    """Lines with the consumer groups that block the removal of expired deletes."""
     held = [(each.name, group) for each in report.partitions for group in each.held_for]
     if held:
         yield ""
@@ -207,7 +207,7 @@ def _blocking_group_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _published_lines(report: CompactionReport) -> Iterator[str]:
-    """The compacted ledgers that brokers serve from now on."""
+    """Lines with the compacted ledgers that Pulsar brokers serve after the compaction."""
     for partition in report.partitions:
         done = partition.published
         if done is not None:
@@ -218,7 +218,7 @@ def _published_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _expired_lines(report: CompactionReport) -> Iterator[str]:
-    """The oldest expired segments of each partition, one line each, with reasons."""
+    """Lines with the oldest expired segments of each partition, and the reasons."""
     if any(partition.retention for partition in report.partitions):
         yield ""
     goes = "would be deleted" if report.dry_run else "was deleted"
@@ -240,7 +240,7 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
-    """The segments below the horizon, which compaction keeps, and how many could be deleted."""
+    """Lines with the segments below the compaction horizon, and how many could be deleted."""
     told = [
         (each.name, each.backlog)
         for each in report.partitions

@@ -15,7 +15,7 @@ _MOST_NAMES = 12
 
 
 class HasQuarantine(Protocol):
-    """The part of a partition's report that ``quarantine_lines`` needs."""
+    """A partition's report with a quarantine entry, of any system."""
 
     @property
     def topic(self) -> str: ...

@@ -141,7 +141,7 @@ def _show(output: Output, report: VerifyReport) -> None:
 
 
 def _keyless_lines(report: VerifyReport) -> Iterator[str]:
-    """The number of removed records without a key, reported even if their removal was allowed."""
+    """Lines with the number of removed records without a key, even if the removal was allowed."""
     for partition in report.partitions:
         found = partition.comparison
         if found is not None and found.keyless:

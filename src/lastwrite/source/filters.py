@@ -26,7 +26,7 @@ _ENDS = -(1 << 62), 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """The conditions on rows. None means no condition."""
+    """A query's conditions on rows. A field is None if it has no condition."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -36,7 +36,7 @@ class RowFilter:
     least_ms: int | None = None  # earliest timestamp
 
     def span(self, name: TopicPartition, first: int, end: int) -> tuple[int, int]:
-        """The part of a partition's range of offsets that meets the conditions. May be empty."""
+        """The part of a partition's range of offsets that meets the conditions. It may be empty."""
         first = max(first, self.first)
         is_asked_for = (self.topics is None or name.topic in self.topics) and (
             self.partitions is None or name.partition in self.partitions
@@ -52,7 +52,7 @@ class RowFilter:
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
     def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
-        """The conditions with one more filter: of PySpark's class ``name``, on ``column``."""
+        """The conditions after adding one filter: of PySpark's class ``name``, on ``column``."""
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
         if name == "In" and column in _SETS:
@@ -87,7 +87,7 @@ _SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("ke
 
 
 def narrowed_by(filters: Iterable[Filter]) -> RowFilter:
-    """The conditions of filters, which are combined by AND."""
+    """The conditions of a query's filters, combined by AND."""
     found = RowFilter()
     for each in filters:
         path: Sequence[str] = getattr(each, "attribute", ())

@@ -51,7 +51,7 @@ _ENDINGS = {
 
 
 def reject_as_kafka_source(options: Mapping[str, str], *, is_stream: bool) -> None:
-    """Check options, whose names must be in lower case.
+    """Refuse the options that Kafka's source refuses. Their names must be in lower case.
 
     Raises:
         InvalidConfig: the Kafka source refuses an option.

@@ -69,7 +69,7 @@ def decode_offsets(shown: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
-    """The number of offsets from ``start`` to ``end``, for each partition that has any.
+    """The number of unread offsets, from ``start`` to ``end``, of each partition that has any.
 
     Partitions that are not in ``start`` begin at the offset in ``begins``.
     """

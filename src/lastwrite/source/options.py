@@ -294,7 +294,7 @@ def _strategy(options: Mapping[str, str]) -> bool:
 
 
 def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
-    """An option of the form ``{"topic": …}``; empty if it is not given."""
+    """The decoded value of a JSON option, ``{"topic": …}``. Empty if the option is not given."""
     if name not in options:
         return {}
     try:
@@ -310,7 +310,7 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
 
 
 def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) -> Bound:
-    """A bound from the options.
+    """The start or end of the range, from the options that can set it.
 
     As in Spark's Kafka source, one timestamp for all partitions takes precedence over timestamps by
     partition, and these take precedence over offsets.

@@ -8,7 +8,7 @@ from lastwrite.rows.reading import RowUnit
 
 
 class SourcePartition(InputPartition):
-    """The unit that a task reads. Spark pickles it."""
+    """The unit of work that one task reads, in the form that Spark pickles."""
 
     def __init__(self, unit: RowUnit) -> None:
         super().__init__(None)

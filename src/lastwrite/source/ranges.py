@@ -59,7 +59,7 @@ def system_at(paths: tuple[str, ...]) -> RowSystem:
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """The names of a partition: one for each name of its topic."""
+    """All names of a partition, one for each name of its topic."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]
@@ -143,7 +143,7 @@ def start_of(log: PartitionLog, options: SourceOptions) -> int:
     """The offset at which the query begins. It may be outside the log.
 
     Raises:
-        InvalidConfig: as ``span_of``.
+        InvalidConfig: the options give offsets for some partitions, but not for this one.
     """
     return _offset(log, options.start, options, log.log_start, end_of(log, options))
 

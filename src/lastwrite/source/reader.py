@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class DefaultSource(DataSource):
-    """``spark.read.format("lastwrite")``."""
+    """Spark's data source ``lastwrite``: creates the readers and writers."""
 
     @classmethod
     def name(cls) -> str:
@@ -115,7 +115,10 @@ class _BatchReader(DataSourceReader):
 
 
 class _FilteringReader(_BatchReader):
-    """The reader of a batch query with filters. Spark applies all filters again."""
+    """The reader of a batch query that uses the query's filters.
+
+    Spark applies the filters again.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._narrowed = narrowed_by(filters)
@@ -123,7 +126,7 @@ class _FilteringReader(_BatchReader):
 
 
 def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
-    """The decoder of records to columns.
+    """The decoder that converts records to the columns of a query.
 
     Raises:
         InvalidConfig: a column or a schema does not exist.
@@ -138,7 +141,7 @@ def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:
 
 
 def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
-    """The decoder for the columns of ``schema``, which the user may have given.
+    """The decoder that converts records to the columns of ``schema``, which may be the user's.
 
     Raises:
         InvalidConfig: the source lacks a column, or has it with another type.
@@ -156,10 +159,10 @@ def _rows_of(options: SourceOptions, schema: StructType) -> DecodedRows:
 
 
 def _plain(types: str) -> str:
-    """A schema in Spark's notation, in lower case, without quotes and spaces, for comparison."""
+    """A schema's text for comparison: in lower case, without quotes and spaces."""
     return re.sub(r"`([^`]*)`:? ", r"\1:", types).replace(" ", "").lower()
 
 
 def register(spark: Any) -> None:
-    """Register the source in a session that has not registered it automatically."""
+    """Register the data source in a Spark session that has not done so automatically."""
     spark.dataSource.register(DefaultSource)

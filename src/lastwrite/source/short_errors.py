@@ -44,7 +44,7 @@ def with_short_errors(method: Callable[P, T]) -> Callable[P, T]:
 
 
 def rows_with_short_errors(method: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As ``with_short_errors``, for a generator method."""
+    """Wrap a generator method so that its errors have no cause, and no frames of its calls."""
 
     @functools.wraps(method)
     def short(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:

@@ -59,7 +59,7 @@ _Logs = Mapping[TopicPartition, PartitionLog]
 
 
 class _SparkStream(DataSourceStreamReader):
-    """The common part of the readers for all releases of PySpark."""
+    """Base class of the stream readers: the parts that all releases of PySpark share."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
@@ -145,7 +145,7 @@ class _SparkStream(DataSourceStreamReader):
         return system_at(self._options.paths)
 
     def _begins(self, logs: _Logs) -> Offsets:
-        """The offsets at which the stream begins, by the option ``startingOffsets`` or by time."""
+        """The offset at which the stream begins in each partition, by the options of the query."""
         options, found = self._options, {}
         for name, log in logs.items():
             begin = start_of(log, options)
@@ -160,7 +160,7 @@ class _SparkStream(DataSourceStreamReader):
         return found
 
     def _next(self, start: dict[str, Any], is_limited: bool) -> dict[str, Any]:
-        """The end of the next micro-batch, or ``start`` if no micro-batch is due."""
+        """The end offsets of the next micro-batch, or ``start`` if no micro-batch is due."""
         try:
             logs = self._listed()
         except (LogHeld, CommitConflict):
@@ -254,7 +254,7 @@ class _SparkStream(DataSourceStreamReader):
 
 
 class StreamReader(_SparkStream, SupportsTriggerAvailableNow):
-    """The reader for PySpark 4.2 and newer."""
+    """The stream reader for PySpark 4.2 and newer."""
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options
@@ -275,7 +275,7 @@ class StreamReader(_SparkStream, SupportsTriggerAvailableNow):
 
 
 class OldStreamReader(_SparkStream):
-    """The reader for PySpark 4.0 and 4.1, which do not pass the start of a micro-batch."""
+    """The stream reader for PySpark 4.0 and 4.1, which do not pass a micro-batch's start."""
 
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         super().__init__(options, rows)
@@ -299,5 +299,5 @@ class OldStreamReader(_SparkStream):
 
 
 def stream_reader(options: SourceOptions, rows: DecodedRows) -> DataSourceStreamReader:
-    """The reader for the installed PySpark."""
+    """The stream reader for the installed PySpark."""
     return (StreamReader if HAS_LIMITS else OldStreamReader)(options, rows)

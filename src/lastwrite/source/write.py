@@ -60,7 +60,7 @@ class _WriteResult(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The checked options of a write."""
+    """The checked options of a write query."""
 
     append: AppendJob
     topic: str | None
@@ -71,7 +71,7 @@ class WriteOptions:
 def parse_write(
     given: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool
 ) -> WriteOptions:
-    """Check the options and columns of a write.
+    """Check the options and columns of a write query.
 
     Raises:
         InvalidConfig: an option or a column is not valid, or the topic was fetched from a cluster.
@@ -163,13 +163,13 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int) -> 
 
 
 class _SourceWriter:
-    """The common part of the batch writer and the stream writer."""
+    """Base class of the batch writer and the stream writer."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _WriteResult:
-        """Write batches, which map a column to its list of values, to files."""
+        """Write batches to files. A batch is a mapping from column name to list of values."""
         stager = Stager(self._options.append)
         try:
             for columns in batches:
@@ -226,7 +226,7 @@ def _bytes(content: Any) -> bytes | None:
 
 
 class ArrowWriter(_SourceWriter, DataSourceArrowWriter):
-    """The writer of ``df.write``."""
+    """The batch writer, for ``df.write``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._laid_down(_lists(iterator, self._options.columns))
@@ -252,7 +252,7 @@ def _lists(
 
 
 class StreamWriter(_SourceWriter, _StreamBase):
-    """The writer of ``df.writeStream``."""
+    """The stream writer, for ``df.writeStream``."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._laid_down(_lists(iterator, self._options.columns))
