@@ -1,4 +1,6 @@
-"""An archive that follows topics of a live Pulsar cluster by polling.
+"""Keep an archive up to date with topics of a live Pulsar cluster by polling.
+
+A poll that finds nothing new sends no request to the archive.
 
 A poll that finds nothing new sends no request to the archive.
 """

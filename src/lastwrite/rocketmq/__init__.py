@@ -1,1 +1,1 @@
-"""RocketMQ: formats, rules, files, network, commands, and its ``System``."""
+"""Support for RocketMQ: formats, rules, files, network, commands, and its ``System``."""

@@ -18,7 +18,7 @@ NO_END = (1 << 63) - 1  # an address above every log's end
 
 @dataclass(frozen=True, slots=True)
 class ScratchSlice:
-    """Contiguous rows or index entries of one piece in a scratch file."""
+    """A range of a scratch file: contiguous rows or index entries of one commit log piece."""
 
     path: str
     position: int
@@ -29,8 +29,8 @@ class ScratchSlice:
 class WalkUnit:
     """A piece of a commit log file: the records that begin in ``[start, end)``.
 
-    ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
-    searched.
+    ``is_exact`` means that a record begins at ``start``; otherwise the walk searches the first
+    record after it.
     """
 
     file: MappedFile
@@ -50,7 +50,7 @@ class WalkUnit:
 
 @dataclass(slots=True)
 class WalkedPiece:
-    """The result of the walk of one piece."""
+    """The result of reading one piece of a commit log file."""
 
     begin: int = -1  # address of the first record; -1: none found
     end: int = -1  # address after the last record
@@ -125,7 +125,7 @@ class LogUnit:
 
 @dataclass(frozen=True, slots=True)
 class IndexFileState:
-    """The newest index file; an empty ``name`` means that there is none."""
+    """The state of the newest index file. An empty ``name`` means that there is none."""
 
     name: str = ""
     path: str = ""
@@ -138,7 +138,7 @@ class IndexFileState:
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """The work for one index file: a new file, or the newest file with entries added.
+    """The work for one index file: create it, or add entries to the newest file.
 
     ``entries`` has scratch slices, each with the first entry to use and the number of entries.
     ``before`` is the scratch slice and number of the previous file's last entry. If it is None,
@@ -162,7 +162,7 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 
 @dataclass(slots=True)
 class StagedIndexFiles:
-    """New, synced files for one queue or the index."""
+    """New, synced files of one queue or of the index, not yet in the store."""
 
     # (path below the tree, path of the new file)
     files: list[tuple[str, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""An archive that follows topics of a live RocketMQ cluster by polling.
+"""Keep an archive up to date with topics of a live RocketMQ cluster by polling.
 
 Connections stay open between polls. A poll without new messages does not access the archive.
 """
@@ -32,7 +32,7 @@ _LEARN_S = 60.0  # interval between reads of routes and settings
 
 
 class RocketmqFollowResult:
-    """Implements ``archive.following.FollowResult`` for RocketMQ."""
+    """Polls topics of a live cluster for an archive; implements ``archive.following.FollowResult``."""
 
     def __init__(self, request: FollowRequest) -> None:
         if len(request.sources) > 1:
@@ -110,7 +110,7 @@ class RocketmqFollowResult:
                 self._request.progress.note(note)
 
     def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:
-        """The queues that match and exist now. Reports topics that cannot be followed."""
+        """The queues that match the request and exist now. Reports topics that cannot be followed."""
         wanted, found = self._request, list[BrokerQueue]()
         for topic in sorted(topics):
             if not is_requested(topic, wanted.topic):

@@ -1,4 +1,4 @@
-"""An archive that follows a growing copy of a commit log, such as one updated by rsync.
+"""Keep an archive up to date with a growing copy of a commit log, such as one updated by rsync.
 
 Each poll dispatches new records and then fetches them from the compaction logs. A copy made while a
 broker runs may end inside a record, or have a file before the previous file is complete. A dispatch
@@ -28,7 +28,9 @@ _OWN = frozenset(DispatchConfig.field_of())
 
 
 class CopyFollowResult:
-    """Implements ``archive.following.FollowResult`` for a copy, ``rocketmq:///PATH``.
+    """Polls a copy of a store, ``rocketmq:///PATH``, for an archive.
+
+    Implements ``archive.following.FollowResult``.
 
     The copy is a store with ``commitlog`` and ``config/topics.json``. ``fetch`` adds consume queues
     and compaction logs to it.
@@ -67,7 +69,7 @@ class CopyFollowResult:
         return [self._followed(each, asked_ms) for each in found.partitions]
 
     def _split(self, names: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-        """The settings of compaction, and the settings of dispatch.
+        """Split settings into the settings of compaction and the settings of dispatch.
 
         Raises:
             InvalidConfig: a setting is invalid.

@@ -68,7 +68,7 @@ _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_T
 
 @dataclass(frozen=True, slots=True)
 class BrokerQueue:
-    """A queue to fetch."""
+    """A queue of a live broker to fetch."""
 
     queue: MessageQueue
     topic: TopicConfig | None
@@ -132,7 +132,7 @@ def sources_of(
     partition: int | None,
     overrides: Sequence[Override],
 ) -> list[BrokerQueue]:
-    """The requested queues.
+    """The queues that the user requested.
 
     Raises:
         NotALog, InvalidConfig, RemoteFailed: as in ``fetch_live``.
@@ -175,7 +175,7 @@ def topics_of(client: RocketmqClient, address: ClusterAddress) -> list[str]:
 
 
 def is_requested(name: str, topic: Topics) -> bool:
-    """Whether a topic is requested. RocketMQ's internal topics must be requested by name."""
+    """Whether the user requested a topic. RocketMQ's internal topics must be requested by name."""
     is_own = name.startswith(_OWN_TOPICS) and not is_named(topic, (name,))
     return not is_own and is_selected(topic, (name,))
 
@@ -264,12 +264,12 @@ def _file_bytes(client: RocketmqClient, broker: str) -> int:
 
 
 class _QueueChanged(Exception):
-    """The broker's compaction dropped fetched messages during the fetch."""
+    """Raised if the broker's compaction dropped fetched messages during the fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSyncState:
-    """The end of a queue in the archive, and values that change when the queue has new messages."""
+    """The state of a fetched queue: its end, and values that change with new messages."""
 
     end_offset: int
     asked_ms: int  # time of the request for the bounds; the archive has all earlier messages
@@ -277,7 +277,7 @@ class QueueSyncState:
 
 
 class RocketmqSyncContext:
-    """The state shared by all queues of a call, and by all its polls if it ``follows``.
+    """State shared by all queues of a call, and by all its polls if it ``follows``.
 
     ``levels`` has the state of each fetched queue; an unchanged queue is not fetched again.
     ``ends`` has the end offset of each queue at the last request.
@@ -309,7 +309,7 @@ class RocketmqSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def call(self, ask: Callable[[RocketmqClient], T]) -> T:
-        """The result of ``ask``, which is repeated until it is answered.
+        """The result of ``ask``, which is called until a server answers.
 
         Raises:
             RemoteFailed: no server answers within the limit.
@@ -415,7 +415,7 @@ class RocketmqSyncContext:
         self.ends.pop(name, None)
 
     def stop(self) -> None:
-        """Stop all fetches at their next messages or during their wait for a broker."""
+        """Stop all fetches at their next message, or during their wait for a broker."""
         self._pacer.stop()
         self._patience.stopped.set()
 
@@ -428,7 +428,7 @@ class RocketmqSyncContext:
 
 
 class _QueueWalk:
-    """Writes the messages of one queue to the archive.
+    """Writes the messages of one queue to the archive, and checks missing offsets.
 
     With ``looks_up``, missing offsets are searched in the commit log. Otherwise ``end`` checks that
     they were missing before the first message arrived. With ``accepts_gap``, the archive records a
@@ -504,7 +504,7 @@ class _QueueWalk:
             self._offsets.update(table["queue_offset"].tobytes())
 
     def _pass_over(self, until: int, following: bytes | None) -> None:
-        """Handle the offsets missing before ``until``, which is the offset of ``following``."""
+        """Handle the missing offsets before ``until``, the offset of the record ``following``."""
         if not self._looks_up:
             self._missing = until, self._offsets.hexdigest()
             return
@@ -529,7 +529,10 @@ class _QueueWalk:
             self._at = offset + 1
 
     def _prove_same(self, offset: int, record: bytes) -> None:
-        """Check that the commit log has the pulled message, because a topic may be re-created."""
+        """Check that the commit log has the pulled message.
+
+        A re-created topic may have another message at the same offset.
+        """
         found = self._puller.original(offset)
         if found is None or digest(found[1]) != digest(record):
             words = (
@@ -588,7 +591,7 @@ def _find_divergence(
 
 
 def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> str | None:
-    """The reason why the last message differs from the broker's. Returns None if it does not."""
+    """The reason why the archive's last message differs from the broker's. None if they are equal."""
     end = before.end_offset
     last = puller.last_before(end)
     found = None
@@ -626,5 +629,5 @@ def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> 
 
 
 def _broker_of(source: str) -> str | None:
-    """The broker name in a manifest's ``source``. Returns None if the source is a store."""
+    """The broker name in ``source`` of a manifest. None if the source is a store."""
     return source.rsplit("/", 2)[1] if source.startswith(SCHEME) else None

@@ -48,7 +48,7 @@ class LogDamage(FrozenDocument, frozen=True, kw_only=True):
 
 
 class DispatchStatus(StrEnum):
-    """The outcome for a queue."""
+    """The outcome of a dispatch for one queue."""
 
     DISPATCHED = "dispatched"
     UNCHANGED = "unchanged"  # the queue was complete
@@ -56,7 +56,7 @@ class DispatchStatus(StrEnum):
 
 
 class QueueReport(Document, kw_only=True):
-    """One consume queue, batch consume queue or compaction log."""
+    """The result of a dispatch for one consume queue, batch consume queue or compaction log."""
 
     kind: QueueKind
     topic: str
@@ -73,7 +73,7 @@ class QueueReport(Document, kw_only=True):
 
 
 class IndexFigures(Document):
-    """The additions of a dispatch to the index."""
+    """What a dispatch added to the index: the number of entries, and the files."""
 
     entries_added: int
     files: list[str]  # names of new or extended index files
@@ -165,7 +165,7 @@ class CutStatus(StrEnum):
 
 
 class LoweredOffset(FrozenDocument, frozen=True):
-    """A consumer group's committed offset that is lowered to a queue's new end."""
+    """A consumer group's committed offset that a cut lowered to a queue's new end."""
 
     topic: str
     group: str
@@ -175,7 +175,7 @@ class LoweredOffset(FrozenDocument, frozen=True):
 
 
 class LoweredDelay(FrozenDocument, frozen=True):
-    """A lowered offset of a delay level in ``config/delayOffset.json``."""
+    """A delay level's offset in ``config/delayOffset.json`` that a cut lowered."""
 
     level: int
     before: int
@@ -183,7 +183,7 @@ class LoweredDelay(FrozenDocument, frozen=True):
 
 
 class TimerChange(FrozenDocument, frozen=True, kw_only=True):
-    """The changes of the timer log and of the timer's checkpoint."""
+    """The changes that a cut made to the timer log and the timer's checkpoint."""
 
     units_removed: int  # units removed from the timer log
     queue_offset_before: int  # next offset of the timer's consume queue
@@ -225,7 +225,7 @@ class CutReport(Document, kw_only=True):
 
 
 class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
-    """One restored queue: its messages from the broker, merged with the store's messages."""
+    """One restored queue: the broker's messages, merged with the store's messages."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)
@@ -238,7 +238,10 @@ class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Restoration(FrozenDocument, frozen=True, kw_only=True):
-    """The restored queues. ``compaction`` is null if there was nothing to compact."""
+    """The result of a restore: the restored queues.
+
+    ``compaction`` is null if there was nothing to compact.
+    """
 
     queues: tuple[RestoredQueue, ...]
     compaction: CompactionReport | None = None

@@ -51,7 +51,7 @@ from lastwrite.storage.throttle import Spend
 
 
 class RocketmqSystem(System):
-    """RocketMQ's implementation of ``engine.system``, which documents the methods."""
+    """RocketMQ's implementation of ``engine.system.System``, which documents the methods."""
 
     name = "rocketmq"
     scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
@@ -307,7 +307,7 @@ class RocketmqSystem(System):
 
 
 def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[list[int]]:
-    """Group adjacent segments whose total size is at most ``file_bytes``. Returns their indexes."""
+    """Group adjacent segments of at most ``file_bytes`` in total. Returns the segments' indexes."""
     groups: list[list[int]] = []
     size = 0
     for place in places:
@@ -323,7 +323,7 @@ def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[l
 def range_of(
     log: PartitionLog, settings: RocketmqConfig, now_ms: int, include_active: bool
 ) -> Range:
-    """The range of the next compaction."""
+    """The range of offsets that the next compaction reads."""
     if log.checkpoint is not None:
         # Offsets have gaps, so if all files are compacted, no file contains the first dirty offset.
         log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
@@ -331,7 +331,7 @@ def range_of(
 
 
 def _change(new: CommitPlan) -> QueueChange:
-    """The pairs of a plan to remove and to add.
+    """The change of a queue for a plan: the pairs to remove, and the pairs to add.
 
     Empty pairs are removed too, except the active pair, because a broker does not serve records
     before them. Only a failed append leaves an empty pair.

@@ -49,7 +49,9 @@ _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
 class RocketmqFormat:
-    """The records of a compaction log. Each worker needs its own instance, which reuses buffers.
+    """Reads and rebuilds the records of a compaction log.
+
+    Each worker needs its own instance, which reuses buffers.
 
     ``plain_limit`` bounds the decompressed bytes of one body. With ``keeps_undecodable`` a record
     whose body does not decompress counts as an ordinary write, and ``kept`` lists it.
@@ -136,7 +138,9 @@ class RocketmqFormat:
     def opened(
         self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]:
-        """The records of ``table`` in runs. ``wanted`` selects records by a byte that is not 0.
+        """The records of ``table`` in runs, with decompressed bodies.
+
+        ``wanted`` has a byte per record; a byte other than 0 selects the record.
 
         Raises:
             CorruptLog: a body does not decompress. A broker would drop the record and the rest of
@@ -177,7 +181,7 @@ class RocketmqFormat:
                 )
 
     def take_problems(self) -> list[tuple[int, str]]:
-        """The undecodable records that were kept since the last call.
+        """The undecodable records that were kept since the last call of this method.
 
         Each has its position in the buffer and the reason.
         """
@@ -227,11 +231,11 @@ class RocketmqFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Raises UnsupportedFormat: a RocketMQ queue is compacted by offset only."""
+        """Always raises UnsupportedFormat: a RocketMQ queue is compacted by offset only."""
         raise UnsupportedFormat("a RocketMQ queue is compacted by offset only")
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """1 if the batch's record is below ``offset``, else 0."""
+        """The number of records of the batch below ``offset``: 1 or 0."""
         return int(row["base_offset"] < offset)
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
@@ -250,7 +254,7 @@ class RocketmqFormat:
     ) -> tuple[ByteArray, int, int]:
         """Copy the records that are not dropped to the start of ``out``.
 
-        Writes a row for each to ``rows``, with the tags code as its sixth number.
+        Writes a row for each record to ``rows``, with the tags code as the row's sixth number.
         Returns (``out``, bytes written, rows filled).
 
         Raises:

@@ -78,7 +78,7 @@ def frame(messages, rows, lowest_offset, table):
 
 @njit(cache=True, nogil=True)
 def note_deletes(messages, rows, deletes):
-    """Set ``deletes[i]`` for each of the first ``rows`` records whose body is empty.
+    """Mark the records whose body is empty in ``deletes``, for the first ``rows`` records.
 
     Returns the number of compressed records among the other records.
     """
@@ -159,7 +159,7 @@ def rebuild(data, messages, count, actions, out, rows):
 
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
-    """Set the addresses of the records ``rows[first:last]`` in ``data``, and write their units.
+    """Store new addresses in the records ``rows[first:last]`` of ``data``, and write their units.
 
     The first record's address is ``start``. The units have 46 bytes each and are written from byte
     ``units_at`` of ``units``.
@@ -254,7 +254,7 @@ def follow_units(data, start, file_end, floor):
 
 @njit(cache=True, nogil=True)
 def compare_units(data, table, shift):
-    """Compare the units in ``data`` with the records of a BATCH table, one by one.
+    """Compare the units in ``data`` with the records of a BATCH table, row by row.
 
     A record's address is its origin plus ``shift``. Returns (defect, row of the defective unit).
     """

@@ -151,11 +151,11 @@ def _put16(data, at, value):
 
 @njit(cache=True, nogil=True)
 def find_record(data, start, end, base):
-    """The first position in ``[start, end)`` where a record may begin, -1 if there is none.
+    """The first position in ``[start, end)`` where a record may begin. -1 if there is none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A position is returned if it
-    has a magic and a stored address that equals its own. A malicious body can contain such bytes,
-    so the caller must check that the previous record ends at the position.
+    ``data`` is a whole file whose first byte has the address ``base``. A position is returned if a
+    record there has a valid magic and stores this position as its address. A malicious body can
+    contain such bytes, so the caller must check that the previous record ends at the position.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
@@ -176,7 +176,7 @@ def find_record(data, start, end, base):
 
 @njit(cache=True, nogil=True)
 def count_dispatchable(table, count, base):
-    """The number of messages, of the first ``count``, that a broker could dispatch.
+    """The number of leading messages that a broker could dispatch, at most ``count``.
 
     Counting stops at a message whose stored address is not its position (stale bytes), or whose
     INNER_NUM or INNER_BASE is not a number. ``base`` is the address of the first byte of the data
@@ -210,7 +210,10 @@ def _begins_with(source, at, end, wanted):
 
 @njit(cache=True, nogil=True)
 def _without_commas(source, at, end):
-    """The end of the text without trailing commas. Java's ``split`` drops trailing empty parts."""
+    """The end of a text without its trailing commas.
+
+    Java's ``split`` also drops trailing empty parts.
+    """
     while end > at and load8(source, end - 1) == _COMMA:
         end -= 1
     return end
@@ -325,7 +328,7 @@ def _is_same(one, at, other, start, length):
 
 
 class QueueNumbers:
-    """The queues found by ``take``, numbered in the order of discovery. Topics are bytes."""
+    """Numbers for the queues found by ``take``, in the order of discovery. Topics are bytes."""
 
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
@@ -624,7 +627,7 @@ LOG_STATE_WORDS: Final = 7
 
 @njit(cache=True, nogil=True)
 def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
-    """Decide where a broker appends one queue's ``rows`` in its compaction log.
+    """Decide where a broker appends the records of one queue's ``rows`` in its compaction log.
 
     See docs/formats/rocketmq-compaction.md, "Into the compaction log".
 
@@ -669,7 +672,7 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
-    """The blank record for a full pair's log file, and whether its index file gets an end unit.
+    """The blank record that closes a full pair's log file, and whether the index gets an end unit.
 
     If one of the two files is full to its last byte, neither is closed, because a broker then does
     not try to append the next record.

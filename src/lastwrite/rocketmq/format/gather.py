@@ -65,7 +65,10 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """``records`` with their properties as headers. Each name occurs once, with its last value."""
+    """``records`` with the messages' properties added as headers.
+
+    Each name occurs once, with its last value.
+    """
     starts, lengths = records.headers
     found = property_items(records.data, starts, lengths)
     counts = np.diff(found.offsets).astype(np.int64)
@@ -94,7 +97,7 @@ def _columns(data: ByteArray, messages: MessageTable, shift: int) -> RecordColum
 
 
 class _InflatedBodies:
-    """Decompressed bodies and their rows."""
+    """Collects decompressed bodies and the rows that they belong to."""
 
     def __init__(self, buffer: ByteArray) -> None:
         self._buffer = buffer
@@ -119,7 +122,7 @@ class _InflatedBodies:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """``data`` with ``bodies`` (by row) appended, and slices that refer to them in these rows."""
+    """``data`` with ``bodies`` appended. The values of these rows refer to the appended bodies."""
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]

@@ -1,4 +1,4 @@
-"""The index file: from a key to the commit log addresses of the records that have it.
+"""The index file, which maps a key to the commit log addresses of the records that have the key.
 
 A file has a header, slots and entries. A key's hash selects a slot. The slot contains the number of
 its newest entry. Each entry contains the number of the entry before it; 0 ends the chain. Entry 0
@@ -48,7 +48,7 @@ class IndexHeader(NamedTuple):
 
 
 class KeyIndexEntry(NamedTuple):
-    """One key of one record."""
+    """An entry of an index file: one key of one record."""
 
     # fmt: off
     #                               offset  type
@@ -151,7 +151,7 @@ def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The bytes of an index file, its number of slots and its header."""
+    """An index file: its bytes, its number of slots and its header."""
 
     data: Buffer
     slots: int
@@ -196,16 +196,16 @@ class IndexFile:
         return self.header.count >= self.capacity
 
     def slot(self, number: int) -> int:
-        """The number of the slot's newest entry; 0 if the slot is empty."""
+        """The number of the newest entry of a slot; 0 if the slot is empty."""
         at = INDEX_HEADER.size + 4 * number
         return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
 
     def entry_at(self, number: int) -> int:
-        """The position of entry ``number`` in the file. The first used entry is number 1."""
+        """The byte position of entry ``number`` in the file. The first used entry is number 1."""
         return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
 
     def entry(self, number: int) -> KeyIndexEntry:
-        """Entry ``number``, which is from 1 to ``header.count - 1``."""
+        """The entry with this number, from 1 to ``header.count - 1``."""
         return KeyIndexEntry._make(INDEX_ENTRY.unpack_from(self.data, self.entry_at(number)))
 
     def entries(self) -> npt.NDArray[np.void]:

@@ -25,7 +25,7 @@ _SPACES = frozenset(
 
 
 def decode(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``. Never fails."""
+    """Decode UTF-8 like Java's ``new String(raw, UTF_8)``. Never fails."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -46,7 +46,7 @@ def _decode_broken(raw: bytes) -> str:
 
 
 def sequence_length(raw: bytes, at: int) -> int:
-    """The number of bytes of the character at ``at``.
+    """The number of bytes of the UTF-8 character at ``at``.
 
     A negative number ``-n`` means that ``n`` invalid bytes become one U+FFFD. An encoded surrogate
     is an invalid sequence of three bytes. Any other invalid sequence ends before the first byte
@@ -85,7 +85,7 @@ def _continues(byte: int) -> bool:
 
 
 def string_hash(text: str) -> int:
-    """``text.hashCode()``, from -2**31 to 2**31 - 1."""
+    """Java's ``text.hashCode()``, from -2**31 to 2**31 - 1."""
     value = 0
     units = text.encode("utf-16-le", "surrogatepass")
     for i in range(0, len(units), 2):

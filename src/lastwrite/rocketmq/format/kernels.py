@@ -173,7 +173,7 @@ def _continues(byte):
 
 @njit(cache=True, nogil=True)
 def is_blank(source, at, end):
-    """Whether ``[at, end)`` has only characters that Java's ``Character.isWhitespace`` accepts."""
+    """Whether the text ``[at, end)`` has only characters that Java's ``isWhitespace`` accepts."""
     while at < end:
         byte = np.int64(load8(source, at))
         if 0x09 <= byte <= 0x0D or 0x1C <= byte <= 0x20:
@@ -206,7 +206,7 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Java's string hash of ``[at, end)``, continued from ``value``. The result is below 2**32."""
+    """Continue Java's string hash ``value`` with the text ``[at, end)``. The result is below 2**32."""
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:
@@ -284,7 +284,7 @@ def decimal(source, at, end, largest):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _properties(source, at, end, bound, row):
-    """Fill the columns of ``row`` that depend on the properties ``[at, end)``.
+    """Fill the columns of ``row`` that depend on the record's properties, ``[at, end)``.
 
     If a name is repeated, its last value counts. This is one function, because smaller functions
     would have to pass a dozen local numbers.
@@ -383,7 +383,7 @@ def _properties(source, at, end, bound, row):
 
 @njit(cache=True, nogil=True, inline="always")
 def is_whole(data, body_at, body_length, crc):
-    """Whether a record's body matches its checksum. An empty body always matches."""
+    """Whether a record's body matches its checksum. An empty body matches any checksum."""
     if body_length == 0:
         return True
     return np.int64(crc32(data, body_at, body_at + body_length)) & 0x7FFFFFFF == crc

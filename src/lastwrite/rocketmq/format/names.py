@@ -145,7 +145,7 @@ def is_index_name(name: str) -> bool:
 def log_sizes(
     compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
 ) -> tuple[int, int]:
-    """The sizes of a compaction log file and of its index file, computed from the two settings.
+    """The sizes of a compaction log file and of its index file, from the settings of the two sizes.
 
     The log file's size is a multiple of the index file's, because a broker computes the position in
     an index file as the address modulo the index file's size.

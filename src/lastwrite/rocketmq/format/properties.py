@@ -40,7 +40,7 @@ _RECORD_CRC_HEAD = RECORD_CRC.encode() + bytes([NAME_END])
 
 
 def items(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values in stored order, including repeated names."""
+    """The names and values in stored order, including repeated names."""
     found = []
     for piece in raw.split(b"\x02"):
         name, separator, value = piece.partition(b"\x01")
@@ -55,7 +55,9 @@ def parse(raw: bytes) -> dict[str, str]:
 
 
 def light_queues(found: Mapping[str, str], queue_id: int) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of each light queue that a record of queue ``queue_id`` names.
+    """The topic, queue and offset of each light queue in the properties of a record.
+
+    ``queue_id`` is the queue of the record.
 
     As in a broker, there are none if the numbers of names and offsets differ. The list ends before
     an offset that is not a number. A queue that is named twice is returned once.

@@ -15,8 +15,9 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices. Message i has the items from ``offsets[i]`` to before
-    ``offsets[i + 1]``.
+    """Names and values of the properties of many messages, as slices of one buffer.
+
+    Message i has the items from ``offsets[i]`` to before ``offsets[i + 1]``.
     """
 
     offsets: npt.NDArray[np.int32]
@@ -27,9 +28,10 @@ class PropertyItems(NamedTuple):
 
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
-    """The properties of each message, which are in ``data[start : start + length]``.
+    """Locate the properties of each message.
 
-    If a message repeats a name, only the last value is returned.
+    A message's properties are in ``data[start : start + length]``. If it repeats a name, only the
+    last value is returned.
     """
     # A byte 2 follows each item, except perhaps the last.
     most = int(((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum())
@@ -70,7 +72,7 @@ def _items(data, starts, lengths, offsets, columns):
 
 @njit(cache=True, nogil=True)
 def _place_of(data, columns, first, count, at, length):
-    """The index of the message's earlier item with this name, else ``count``."""
+    """The index of the message's earlier property with this name. ``count`` if there is none."""
     for place in range(first, count):
         if columns[1, place] == length:
             same = True

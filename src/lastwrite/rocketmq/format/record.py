@@ -85,7 +85,7 @@ _SMALLEST_ITEM_BYTES = 22
 
 
 class RecordHead(NamedTuple):
-    """The start of a record; it does not depend on the magic or the kinds of hosts."""
+    """The first fields of a record, which are the same for all magics and kinds of hosts."""
 
     # fmt: off
     #                               offset  type
@@ -105,7 +105,7 @@ class RecordHead(NamedTuple):
 
 
 class StoreTime(NamedTuple):
-    """The store time, after the born host."""
+    """The store time of a record, which follows the born host."""
 
     # fmt: off
     #                             offset  type
@@ -116,7 +116,7 @@ class StoreTime(NamedTuple):
 
 
 class RecordTail(NamedTuple):
-    """The fields after the store host."""
+    """The fields of a record after the store host."""
 
     # fmt: off
     #                               offset  type
@@ -138,7 +138,7 @@ class Blank(NamedTuple):
 
 
 class InnerHead(NamedTuple):
-    """The start of a message in an inner batch."""
+    """The first fields of a message in an inner batch."""
 
     # fmt: off
     #                           offset  type
@@ -159,7 +159,7 @@ INNER_HEAD = layout(InnerHead, byte_order=">", size=20)
 
 
 class Compression(StrEnum):
-    """The compression of a body."""
+    """The compression type of a body."""
 
     NONE = "none"
     ZLIB = "zlib"
@@ -286,7 +286,7 @@ def _host_bytes(sys_flag: int, bit: int) -> int:
 
 
 def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
-    """The size in the blank record at ``at``. Returns None if there is no blank record."""
+    """The size stored in the blank record at ``at``. None if there is no blank record."""
     if end - at < BLANK_BYTES:
         return None
     blank = Blank._make(BLANK.unpack_from(buffer, at))
@@ -359,7 +359,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> RocketmqMessage:
 
 
 def _record_size(buffer: Buffer, at: int, end: int) -> int:
-    """The size field of the record at ``at``; raises like ``decode_message``."""
+    """The size field of the record at ``at``. Errors as ``decode_message``."""
     left = end - at
     if left < BLANK_BYTES:
         raise TruncatedLog(f"the file ends inside a record: {max(left, 0)} bytes are left", at)
@@ -395,7 +395,7 @@ def make_message(
     closed: bool = True,
     **fields: Any,
 ) -> RocketmqMessage:
-    """A message whose checksum and host bits match its body and hosts.
+    """A message whose checksum and host flags match its body and hosts.
 
     ``closed`` is passed to ``properties.build``; ``fields`` are other fields of
     ``RocketmqMessage``.
@@ -493,7 +493,7 @@ def body_of(message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES) ->
 def decompress_body(
     body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes:
-    """Like ``body_of``, for a body whose record was not decoded."""
+    """Decompress a body whose record was not decoded. Limits and errors as ``body_of``."""
     if not body or not sys_flag & COMPRESSED:
         return body
     compression = compression_of(sys_flag)

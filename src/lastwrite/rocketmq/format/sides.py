@@ -39,7 +39,10 @@ _RECOVERY_MARGIN_MS = 3_000
 
 
 class Checkpoint(NamedTuple):
-    """A broker's progress. Fields that a release does not write are 0."""
+    """The content of the file ``checkpoint``: how far a broker has flushed its data.
+
+    Fields that a release does not write are 0.
+    """
 
     # fmt: off
     #                                      offset  type
@@ -88,7 +91,7 @@ def decode_abort(data: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """The settings of a topic."""
+    """The settings of one topic."""
 
     name: str
     read_queues: int
@@ -111,7 +114,7 @@ class TopicConfig:
 
 
 def decode_topics(data: bytes) -> dict[str, TopicConfig]:
-    """Decode ``config/topics.json``, by name.
+    """Decode ``config/topics.json``: the settings of each topic by name.
 
     Raises:
         CorruptLog: the data is not JSON, or a setting has the wrong type.
@@ -184,7 +187,7 @@ def decode_delay_offsets(data: bytes) -> dict[int, int]:
 
 
 def decode_config(data: bytes) -> Any:
-    """Decode another JSON file of the folder ``config``.
+    """Decode any other JSON file of the folder ``config``.
 
     Raises:
         CorruptLog: the data is not JSON.
@@ -200,11 +203,11 @@ _QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})
 def lower_consumer_offsets(
     data: bytes, ends: Mapping[tuple[str, int], int]
 ) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
-    """Lower the offsets in ``consumerOffset.json`` or ``lmqConsumerOffset.json`` to ``ends``.
+    """Lower committed offsets that exceed ``ends`` in a file of consumer offsets.
 
-    ``ends`` has the largest offset by topic and queue. All other text is unchanged. Returns the
-    bytes, and for each lowered offset its topic, group, queue, old and new value. A light queue has
-    the number 0.
+    The file is ``consumerOffset.json`` or ``lmqConsumerOffset.json``. ``ends`` has the largest
+    offset by topic and queue. All other text is unchanged. Returns the bytes, and for each lowered
+    offset its topic, group, queue, old and new value. A light queue has the number 0.
     """
     lowered: list[tuple[str, str, int, int, int]] = []
 
@@ -238,7 +241,7 @@ _DELAY_OFFSET = re.compile(rb'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19}
 def lower_delay_offsets(
     data: bytes, ends: Mapping[int, int]
 ) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Lower the offsets in ``config/delayOffset.json`` to ``ends``, by delay level.
+    """Lower the offsets in ``config/delayOffset.json`` that exceed ``ends``, by delay level.
 
     Returns the bytes, and for each lowered offset its level, old and new value.
     """
@@ -274,7 +277,7 @@ def decode_positions(data: bytes) -> dict[str, int]:
 
 
 def position_name(topic: str, queue: int) -> str:
-    """The member name of a queue in ``position-checkpoint``."""
+    """The name of a queue in ``position-checkpoint``."""
     return f"{topic}_{queue}"
 
 
@@ -293,11 +296,12 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """The order in which a ``ConcurrentHashMap`` iterates over names added one by one.
+    """Sort names in the order in which Java's ``ConcurrentHashMap`` iterates over them.
 
-    Names are ordered by bucket. The table doubles when it is three quarters full. Within a bucket,
-    names are in insertion order until a doubling splits it. The bucket's longest tail that goes to
-    one new bucket keeps its order; the other names are inserted before it one by one.
+    The names were added one by one. They are ordered by bucket. The table doubles when it is three
+    quarters full. Within a bucket, names are in insertion order until a doubling splits it. The
+    bucket's longest tail that goes to one new bucket keeps its order; the other names are inserted
+    before it one by one.
     """
     table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
     count = 0
@@ -345,7 +349,7 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The byte position in the file of the character at ``place`` of ``text`` with quoted names."""
+    """The byte in the file that matches character ``place`` of ``text``, in which names are quoted."""
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

@@ -28,7 +28,7 @@ _MOST_MAGIC: Final = 0xF  # largest magic of a unit; the magic of a blank is lar
 
 
 class TimerUnit(NamedTuple):
-    """A message in the timer log."""
+    """The unit of one message in the timer log."""
 
     # fmt: off
     #                               offset  type
@@ -50,7 +50,7 @@ TimerUnits = npt.NDArray[np.void]
 
 
 class TimerCheckpoint(NamedTuple):
-    """``config/timercheck``: 4,096 bytes. Only the first 56 are used."""
+    """The content of ``config/timercheck``: 4,096 bytes, of which the first 56 are used."""
 
     # fmt: off
     #                                   offset  type

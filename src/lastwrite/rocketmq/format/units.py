@@ -30,7 +30,7 @@ from lastwrite.errors import CorruptLog, TruncatedLog
 
 
 class ConsumeQueueUnit(NamedTuple):
-    """A record in a consume queue."""
+    """The unit of a record in a consume queue: 20 bytes."""
 
     # fmt: off
     #                               offset  type
@@ -42,7 +42,7 @@ class ConsumeQueueUnit(NamedTuple):
 
 
 class BatchUnit(NamedTuple):
-    """A record in a batch consume queue or in a compaction index."""
+    """The unit of a record in a batch consume queue or a compaction index: 46 bytes."""
 
     # fmt: off
     #                                offset  type
@@ -59,7 +59,7 @@ class BatchUnit(NamedTuple):
 
 
 class ExtensionHead(NamedTuple):
-    """The start of a unit in a consume queue extension file."""
+    """The first fields of a unit in a consume queue extension file."""
 
     # fmt: off
     #                             offset  type
@@ -108,12 +108,15 @@ def batch_units(data: Buffer) -> Units:
 
 
 def queue_units(data: Buffer, *, is_batch: bool) -> Units:
-    """A view of the whole units of a consume queue file; ``is_batch`` selects the kind."""
+    """A view of the complete units of a consume queue file; ``is_batch`` selects 46-byte units."""
     return batch_units(data) if is_batch else consume_queue_units(data)
 
 
 def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
-    """The first and last queue offset of unit ``row`` in a file that begins at byte ``start``."""
+    """The first and last queue offset of the unit in row ``row``.
+
+    ``start`` is the address of the file's first byte in the queue.
+    """
     if units.dtype == BATCH_DTYPE:
         base = int(units["base"][row])
         return base, base + int(units["number"][row]) - 1

@@ -191,7 +191,7 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """The runner for the tasks, and their resources."""
+    """Runs the tasks of a dispatch: the runner, and the resources of its tasks."""
 
     runner: Runner
     memory: MemoryPlan
@@ -216,7 +216,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The file sizes, from existing files or else from the settings."""
+    """The sizes of new files: as existing files, or from the settings if there are none."""
 
     queue: int = 0
     batch: int = 0
@@ -226,7 +226,7 @@ class _Sizes:
 
 @dataclass(slots=True)
 class _Dispatch:
-    """One dispatch, which fills ``report``."""
+    """One run of dispatch, which fills ``report``."""
 
     root: str
     settings: DispatchConfig
@@ -400,7 +400,7 @@ class _Dispatch:
                 self.logs.setdefault(name, LogState())
 
     def _log_starts(self) -> Iterator[int]:
-        """For each compaction log, an address at or before its first missing record."""
+        """The address to read from for each compaction log: at or before its first missing record."""
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
@@ -464,7 +464,10 @@ class _Dispatch:
         self.report.bytes_read = max(self.until - at, 0)
 
     def _is_continued(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
-        """Whether the log continues in ``following``. False after damage or a missing file."""
+        """Whether the log continues in ``following``, the next file.
+
+        False after damage or a missing file.
+        """
         if last.stop not in (0, kernels.BLANK):
             wrong = f"{walking.WORDS[last.stop]}, and the log continues in {following.path}"
         elif following.start != file.end:
@@ -554,7 +557,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ build
 
     def _units(self) -> list[BuildUnit]:
-        """The queues, compaction logs and index files to build."""
+        """The units of work for the queues, compaction logs and index files to build."""
         folder = trees.staging_folder(self.root)
         delays = self.settings.delays_ms()
         units: list[BuildUnit] = []
@@ -610,7 +613,10 @@ class _Dispatch:
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
     def _name(self, raw: bytes, queue: int, rows: ScratchSlice) -> TopicPartition | None:
-        """The queue's name. If no folder can have that name, returns None and adds a problem."""
+        """The name of a queue as topic and partition.
+
+        If no folder can have that name, returns None and adds a problem.
+        """
         try:
             topic = raw.decode()
         except UnicodeDecodeError:
@@ -641,7 +647,7 @@ class _Dispatch:
         return None
 
     def _index_units(self, folder: str) -> Iterator[IndexUnit]:
-        """The index files to build, in order."""
+        """The units of work for the index files to build, in order."""
         if not self.settings.has_index or self.last_record < 0:
             return
         old = self.index
@@ -869,7 +875,7 @@ class _Dispatch:
         built: Sequence[tuple[BuildUnit, StagedIndexFiles]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
-        """Remove the built files, and report the queues as damaged."""
+        """Discard the built files, and report the queues as damaged."""
         trees.clear(self.root)
         for unit, _ in built:
             if isinstance(unit, IndexUnit):
@@ -888,7 +894,7 @@ class _Dispatch:
     # ------------------------------------------------------------------ install
 
     def _install(self, built: Sequence[tuple[BuildUnit, StagedIndexFiles]]) -> None:
-        """Install all files, and add the changes to the report."""
+        """Install all built files in the store, and add the changes to the report."""
         changes = {tree: trees.TreeChange() for tree in trees.ORDER}
         for unit, one in built:
             self.report.bytes_written += one.bytes_written
@@ -941,7 +947,9 @@ class _Dispatch:
 
 
 def _common_size(sizes: Mapping[str, T], remedy: str) -> T:
-    """The common file size of all queues. ``sizes`` has the size for one file of each queue.
+    """The file size that all queues have in common.
+
+    ``sizes`` has the size for one file of each queue.
 
     Raises:
         CorruptLog: the sizes differ.
@@ -973,7 +981,7 @@ def _weight(unit: BuildUnit) -> int:
 
 
 def _results_or_raise(results: Sequence[T | FailedUnit[U]]) -> list[T]:
-    """The results of the tasks. Raises the first failure; no file is installed at that time."""
+    """The results of the tasks. Raises the first error; no file has been installed by then."""
     sound = []
     for result in results:
         if isinstance(result, FailedUnit):

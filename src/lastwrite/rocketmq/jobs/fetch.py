@@ -71,7 +71,7 @@ def fetch_queues(
 
 
 class _RocketmqFetch:
-    """Fetches queues; has the arguments that all queues of a call share."""
+    """Fetches queues one by one. Has the arguments that all queues of a call share."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _RocketmqFetch:
         self._kept_deletes_ms = kept_ms if _RETENTION in config else 0
 
     def bytes_of(self, folder: str) -> int:
-        """The largest number of bytes of the log that a fetch copies."""
+        """The largest number of bytes of a queue's log that its fetch may copy."""
         try:
             segments = ROCKETMQ.read(folder).segments
         except (LogError, OSError):  # the fetch of the queue reports the error

@@ -1,4 +1,4 @@
-"""The messages in a topic's compaction logs as columns; see ``rows``."""
+"""The messages in a topic's compaction logs as columns, for ``lastwrite.rows``."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ class _RocketmqRows(RowSystem):
         return super().cuts(log, segment, span, piece_bytes)
 
     def identity(self, log: PartitionLog, offset: int) -> str | None:
-        """Queue offset and digest of the last record below ``offset``, and the largest store time.
+        """Identify a queue by its last record below ``offset``.
+
+        The result has that record's queue offset and digest, and the largest store time.
 
         If a topic is created again, its queue offsets begin at 0 again. The store times distinguish
         the topics, because the new topic has higher store times.
@@ -116,7 +118,7 @@ class _RocketmqRows(RowSystem):
         return f"{last}:{fetching.digest(record)}:{max(stored_ms, last_stored_ms)}"
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """Why the last record below ``offset`` contradicts ``identity``. None if it may match.
+        """Why the queue does not match ``identity``, from an earlier read. None if it may match.
 
         Compaction may have removed the record of the identity. Then the store times are compared:
         in the same log, no record below ``offset`` was stored after the identity's time.
@@ -165,7 +167,7 @@ def _last_record_before(log: PartitionLog, end: int) -> tuple[int, int, bytes] |
 
 
 def _has_undetected_damage(root: str, name: TopicPartition) -> bool:
-    """Whether an index is wrong in a way that a listing does not detect.
+    """Whether a queue has an index that is wrong in a way that a listing does not detect.
 
     Such an index is empty although its log is not, or its first or last unit has no record.
 
@@ -186,7 +188,7 @@ def _has_undetected_damage(root: str, name: TopicPartition) -> bool:
 
 
 def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
-    """The queue read from its log files alone, because an index is missing or wrong.
+    """The queue as read from its log files alone, because an index is missing or wrong.
 
     Raises:
         CorruptLog: the log is also damaged in other ways.

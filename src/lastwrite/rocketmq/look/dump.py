@@ -210,7 +210,7 @@ class _StoreDump:
             self._note("no message matches")
 
     def _is_other(self, found: MessageMatch, row: Row) -> bool:
-        """Whether only other messages of the inner batch have the requested key."""
+        """Whether the requested key belongs only to other messages of the same inner batch."""
         wanted = self._request
         key, is_unique = wanted.key, wanted.key is None
         if is_unique:
@@ -268,7 +268,10 @@ class _StoreDump:
             yield from self._read_log(finder)
 
     def _read_log(self, finder: StoreFinder) -> Iterator[MessageMatch]:
-        """The commit log from the requested time on, or the compaction logs if it is missing."""
+        """Messages of the commit log from the requested time on.
+
+        Without a commit log, the messages of the compaction logs.
+        """
         time_ms = self._request.time_ms
         start = 0 if time_ms is None else finder.address_at(time_ms)
         if start is None:
@@ -307,7 +310,7 @@ class _StoreDump:
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[MessageMatch]:
-        """Messages from offset ``first`` on that are only in the queue's compaction log."""
+        """Messages from offset ``first`` on that only the queue's compaction log has."""
         root = self._store.root
         if (end is not None and end <= first) or root is None:
             return
@@ -461,7 +464,7 @@ class _StoreDump:
 
 
 def _decoded(row: Row) -> Row:
-    """The body as text; null if it is not UTF-8."""
+    """A body as text. Null if it is not UTF-8."""
     body = None if row["body"] is None else base64.b64decode(row["body"])
     try:
         return {"body": None if body is None else body.decode("utf-8")}

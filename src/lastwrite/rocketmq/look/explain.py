@@ -27,7 +27,7 @@ from lastwrite.rocketmq.system import range_of
 
 
 class RocketmqOutcomeRules(OutcomeRules):
-    """RocketMQ's sentences about the outcome for a message."""
+    """Sentences of ``explain`` about the fate of a RocketMQ message."""
 
     active = "in the active file"
     forget_clean = "the queue is removed from compaction/position-checkpoint"
@@ -37,7 +37,7 @@ class RocketmqOutcomeRules(OutcomeRules):
         return f"queue offset {offset}"
 
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """A delete is kept for a time counted from its store time.
+        """The sentence for a delete, which is kept for a time counted from its store time.
 
         A broker's compaction drops it at once.
         """
@@ -73,7 +73,7 @@ class RocketmqOutcomeRules(OutcomeRules):
 
 
 class RocketmqExplainer(RecordExplainer):
-    """RocketMQ's implementation of ``explanation.partition``, which documents the methods."""
+    """Explains RocketMQ's messages; implements ``explanation.partition.RecordExplainer``."""
 
     fates = RocketmqOutcomeRules
 

@@ -65,7 +65,7 @@ PART_BYTES = 128 << 20  # bytes of records after which a part ends
 
 
 class ExportReport(Document, kw_only=True):
-    """The result of an export."""
+    """The result of an export: its counts and problems."""
 
     path: str
     to: str
@@ -82,7 +82,7 @@ class ExportReport(Document, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _ExportJob:
-    """The arguments of all tasks."""
+    """The arguments that all tasks of an export share."""
 
     log: MappedLog
     folder: str
@@ -163,7 +163,7 @@ def export(  # one parameter for each option of the command line
 
 
 def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
-    """The commit log at ``path``. Raises like ``export``."""
+    """The commit log at ``path``. Errors as ``export``."""
     place = find_place(path)
     if place.root is not None:
         lock.reject_if_locked(place.root)
@@ -185,7 +185,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
 
 
 def _write_file(job: _ExportJob, file: MappedFile) -> ExportReport:
-    """Write the parts of one file, and return its counts and problems."""
+    """Export one file of the log as parts. Returns its counts and problems."""
     done = ExportReport(path=file.path, to=job.folder, format=job.format)
     walk = LogWalk(job.log, done.problems.append, checks_crc=True)
     held: list[Any] = []
@@ -410,7 +410,7 @@ def _hosts(chunk: RecordWindow, table: MessageTable, at: str, bit: int) -> Any:
 def _raw_hosts(
     chunk: RecordWindow, table: MessageTable, at: str, bit: int
 ) -> Iterator[tuple[Int64Array, ByteArray]]:
-    """Row numbers, and an array with the bytes of a host in each row: first IPv4, then IPv6."""
+    """Row numbers and host bytes of the records: first for IPv4 hosts, then for IPv6 hosts."""
     wide = (table["sys_flag"] & bit) != 0
     for size, where in ((8, ~wide), (20, wide)):
         rows = np.flatnonzero(where)

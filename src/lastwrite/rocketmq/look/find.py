@@ -73,7 +73,7 @@ _QUEUES = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE)
 
 
 class MessageMatch(NamedTuple):
-    """A record, its file and position, and how it was found."""
+    """A found record: its file, its position, and how it was found."""
 
     message: RocketmqMessage
     file: str
@@ -115,11 +115,14 @@ class _Unit(NamedTuple):
 
 
 class _Contradiction(Exception):
-    """The index does not match the log; the text says how. Caught in this module."""
+    """Raised if the index does not match the log; the text says how. Caught in this module."""
 
 
 def dispatches_of(message: RocketmqMessage) -> list[tuple[str, int, int]]:
-    """Topic, queue and offset of a record's units: in its queue, then in its light queues."""
+    """The queues that have a unit of a record: topic, queue and offset.
+
+    The record's own queue is the first; its light queues follow.
+    """
     found = [(message.topic, message.queue_id, message.queue_offset)]
     if names.dispatches_to_light_queues(message.topic):
         found += properties.light_queues(message.properties, message.queue_id)
@@ -299,7 +302,7 @@ class StoreFinder:
         return sorted(found)
 
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[MessageMatch]:
-        """The queue's records from queue offset ``first`` on, found with its consume queue.
+        """The records of a queue from queue offset ``first`` on, found with the consume queue.
 
         Offsets that are missing between units or after the last unit are searched in the commit
         log.
@@ -360,7 +363,7 @@ class StoreFinder:
     def _named_missing(
         self, name: TopicPartition, found: Iterator[MessageMatch], next_offset: int
     ) -> Iterator[MessageMatch]:
-        """Yield ``found``, a queue's records from ``next_offset`` on.
+        """Yield the records ``found`` of a queue, which continue at ``next_offset``.
 
         Adds a problem for records that have a unit but are missing.
         """
@@ -405,7 +408,7 @@ class StoreFinder:
         return message
 
     def _units(self, name: TopicPartition, first: int) -> Iterator[_Unit]:
-        """The queue's units from queue offset ``first`` on, without fillers."""
+        """The units of a queue from queue offset ``first`` on, without fillers."""
         size = units.CONSUME_QUEUE_UNIT.size
         for part in _QUEUES:
             log = self._files(part, name)
@@ -435,7 +438,7 @@ class StoreFinder:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
     def _valid_units(self, file: MappedFile, part: StoreFolder) -> tuple[units.Units, int]:
-        """The units of an index file, and the number of units to use.
+        """The units of an index file, and the number of leading units that may be used.
 
         The count ends at an invalid unit, or at a unit above the bound of the log.
         """
@@ -456,7 +459,7 @@ class StoreFinder:
     def _scan(
         self, name: TopicPartition, first: int, start: int = 0, end: int | None = None
     ) -> Iterator[MessageMatch]:
-        """The queue's records with queue offset ``first`` or higher, in commit log order."""
+        """The records of a queue with queue offset ``first`` or higher, in commit log order."""
         if end is not None and end <= self.log.start:
             return
         for chunk in self._walk().chunks(start, end):
@@ -477,7 +480,10 @@ class StoreFinder:
     def _first_late(
         self, name: TopicPartition, time_ms: int, first: int, start: int = 0, end: int | None = None
     ) -> int | None:
-        """Like ``offset_at``, but searches the commit log, in the range ``[start, end)``."""
+        """The queue offset of the first message stored at ``time_ms`` or later in a log range.
+
+        Searches the commit log from ``start`` to before ``end``. None if there is no such message.
+        """
         late = (
             found.message.queue_offset
             for found in self._scan(name, first, start, end)
@@ -664,7 +670,7 @@ class StoreFinder:
         return self._first_late(name, time_ms, 0)
 
     def _search_time(self, name: TopicPartition, time_ms: int) -> int | None:
-        """Search the units by bisection."""
+        """Search the queue's units by bisection; see ``offset_at``."""
         part = next((part for part in _QUEUES if self._files(part, name).files), None)
         if part is None:
             raise _Contradiction("the queue has no file")
@@ -701,7 +707,10 @@ class StoreFinder:
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
     ) -> int:
-        """The offset of ``unit``, or of a message in the gap between ``before`` and ``unit``."""
+        """The queue offset of the first message stored at ``time_ms`` or later.
+
+        It is the message of ``unit``, or a message in the gap between ``before`` and ``unit``.
+        """
         ahead = 0 if before is None else before.offset + before.number
         found = None
         if unit.offset > ahead:
@@ -716,10 +725,10 @@ class StoreFinder:
     def compacted(
         self, name: TopicPartition, first: int = 0, only: str | None = None
     ) -> Iterator[MessageMatch]:
-        """The records of the queue's compaction log from queue offset ``first`` on.
+        """The records of a queue's compaction log from queue offset ``first`` on.
 
-        They are found with its index. ``only`` restricts the result to this file. Stale records
-        that have no unit are not returned.
+        They are found with the log's index. ``only`` restricts the result to one file. Stale
+        records that have no unit are not returned.
         """
         assert self._root is not None
         for tries in range(1, TRIES + 1):
@@ -733,7 +742,7 @@ class StoreFinder:
     def _of_pairs(
         self, listed: Pairs, name: TopicPartition, first: int, only: str | None
     ) -> Iterator[MessageMatch]:
-        """The records for ``compacted``, from one listing of the files.
+        """The records that ``compacted`` returns, from one listing of the files.
 
         Raises:
             CommitConflict: a broker has replaced the files.
@@ -807,7 +816,7 @@ class StoreFinder:
 
 
 def has_key(message: RocketmqMessage, key: str, is_unique: bool = False) -> bool:
-    """Whether the message has the key for an index file or for compaction.
+    """Whether the message has ``key`` as its unique key or among its application keys.
 
     With ``is_unique`` only the client's unique key is compared.
     """
@@ -816,7 +825,7 @@ def has_key(message: RocketmqMessage, key: str, is_unique: bool = False) -> bool
 
 
 def _with_members(message: RocketmqMessage) -> Iterator[RocketmqMessage]:
-    """The message, and the messages of an inner batch if it can be read."""
+    """The message itself and, if it is a readable inner batch, the messages in it."""
     yield message
     if message.is_inner_batch:
         with suppress(LogError):
@@ -824,12 +833,12 @@ def _with_members(message: RocketmqMessage) -> Iterator[RocketmqMessage]:
 
 
 def is_one_of(keys: str, key: str) -> bool:
-    """Whether ``key`` is the complete property ``KEYS``, or one of its words."""
+    """Whether ``key`` is the whole property ``KEYS``, or one of its words."""
     return key == keys or key in keys.split(" ")
 
 
 def _messages(message: RocketmqMessage) -> int:
-    """The number of queue offsets of the record."""
+    """The number of queue offsets that a record uses."""
     text = message.properties.get(properties.INNER_NUM, "")
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return int(text) if message.is_inner_batch and is_number else 1

@@ -298,7 +298,9 @@ class KeyProof:
         low: int,
         table: kernels.MessageTable,
     ) -> None:
-        """Compare the seconds of ``some`` entries, the first at index ``low``.
+        """Compare the times of the entries ``some`` with the records.
+
+        The first of these entries has index ``low``.
 
         The header's times are compared as well if the first or last entry of the file is included.
         """
@@ -340,7 +342,7 @@ class KeyProof:
 
     @staticmethod
     def _keys(chunk: RecordWindow, first: int, tags: bool) -> Int64Array:
-        """Address and hash of each key of the records, as one number."""
+        """The address and the hash of each key of the records, combined into one number."""
         table = chunk.table
         lengths = np.maximum(table["key_length"], table["marks"] >> kernels.KEY_LENGTH_SHIFT)
         room = int((np.maximum(lengths, 0) // 2 + 4).sum())
@@ -382,7 +384,7 @@ class KeyProof:
 
 
 class PairProof:
-    """Compares the index file of a compaction log's file with the records.
+    """Compares the index file of one compaction log file with the file's records.
 
     ``file`` describes the index file with its counts. ``pair`` is None if the file has no index.
     """
@@ -425,7 +427,9 @@ class PairProof:
 
     @property
     def end_address(self) -> int | None:
-        """For a growing file, the address after the last record of a unit. None for any other."""
+        """For a growing file, the address after the last record with a unit. None for any other
+        file.
+        """
         if not self._log.is_growing or self._units is None:
             return None
         if not len(self._units):
@@ -515,7 +519,11 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
 
 
 def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
-    """Number and defect of the first entry that contradicts others or points beyond ``log``."""
+    """The number and the defect of the first invalid entry.
+
+    An entry is invalid if it contradicts other entries or refers to a record after the end of
+    ``log``.
+    """
     count = index.header.count
     entries = index.entries()  # the entries from number 1 on
     for first in range(1, count, _ENTRIES_AT_ONCE):

@@ -183,7 +183,7 @@ def _inspected(
 
 
 def recognize_file(place: StorePlace) -> str:
-    """A description of the place, such as ``store`` or ``consume queues of orders-3``."""
+    """What a path is, in words: ``store`` or ``consume queues of orders-3``, for example."""
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
     if place.part is None:
@@ -196,7 +196,7 @@ def recognize_file(place: StorePlace) -> str:
 
 @dataclass(slots=True)
 class _StoreInspection:
-    """The inspection of one place, which fills a report."""
+    """Inspects a store or a part of it, and fills a report."""
 
     place: StorePlace
     report: StoreReport
@@ -317,7 +317,7 @@ class _StoreInspection:
         return self.queues[name]
 
     def _note(self, problem: Problem, name: TopicPartition | None = None) -> None:
-        """Add a problem to the queue ``name`` or to the store, unless it was added before."""
+        """Add a problem to the queue ``name``, or to the store if None, unless it was added before."""
         found = None if name is None else self._of(name)
         mark = (problem.path, problem.position, problem.message)
         if mark in self.seen:
@@ -678,12 +678,15 @@ class _StoreInspection:
 
 
 def _counted(file: MappedFile, kind: str) -> FileOfLog:
-    """The report of a file, with counts of 0."""
+    """A report of a file, with all counts set to 0."""
     return FileOfLog(file=file.path, kind=kind, bytes=file.size_bytes, start=file.start, entries=0)
 
 
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
-    """Set how the file ends. ``words`` has special texts by end position."""
+    """Store in the report how the file ends.
+
+    ``words`` maps some kinds of ends to special texts.
+    """
     if ending is not None:
         one.end_position = ending.position
         one.ending = (

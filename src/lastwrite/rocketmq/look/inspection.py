@@ -58,7 +58,7 @@ class Messages(Document, kw_only=True):
 
 
 class FileOfLog(Document, kw_only=True):
-    """One file of a log, a queue or an index."""
+    """The inspection of one file of a log, a queue or an index."""
 
     file: str
     kind: str
@@ -74,7 +74,7 @@ class FileOfLog(Document, kw_only=True):
 
 
 class LogInspection(Document, kw_only=True):
-    """The commit log."""
+    """The inspection of the commit log."""
 
     folders: list[str]
     file_size: int | None = None  # bytes of each file
@@ -86,7 +86,7 @@ class LogInspection(Document, kw_only=True):
 
 
 class IndexOfQueue(Document, kw_only=True):
-    """A queue's consume queue, batch consume queue or extension."""
+    """The inspection of a queue's consume queue, batch consume queue or extension."""
 
     kind: str
     file_size: int | None = None
@@ -101,7 +101,7 @@ class IndexOfQueue(Document, kw_only=True):
 
 
 class CompactionInspection(Document, kw_only=True):
-    """A queue's compaction log with its index."""
+    """The inspection of a queue's compaction log and its index."""
 
     contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     file_size: int | None = None
@@ -122,7 +122,7 @@ class CompactionInspection(Document, kw_only=True):
 
 
 class QueueInspection(Document, kw_only=True):
-    """One queue of a topic, in all parts of the store."""
+    """The inspection of one queue of a topic, in all parts of the store."""
 
     topic: str
     partition: int
@@ -161,7 +161,7 @@ class StoreTotals(Document, kw_only=True):
 
 
 class StoreReport(Document, kw_only=True):
-    """All logs, queues and files at a path of a RocketMQ store."""
+    """The report on a path: all logs, queues and files there of a RocketMQ store."""
 
     path: str
     system: str = "rocketmq"

@@ -55,7 +55,7 @@ _COMPACTION = (StoreFolder.COMPACTION, StoreFolder.COMPACTION_LOG, StoreFolder.C
 
 
 class RocketmqProof(LogProof):
-    """RocketMQ's implementation of ``LogProof``, which documents the methods."""
+    """Verifies RocketMQ stores; implements ``LogProof``, which documents the methods."""
 
     system = ROCKETMQ
     noun = "queue"
@@ -95,7 +95,7 @@ class RocketmqProof(LogProof):
         return RemovalRules(max_keyless_ratio=0.0 if keeps else 1.0)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The range that compaction may have changed. Above it no message may be missing."""
+        """The offsets that compaction may have changed. No message above them may be missing."""
         return ProvenRange(0, max(before.checkpoint or 0, after.checkpoint or 0))
 
     def check_beside(
@@ -121,7 +121,7 @@ class RocketmqProof(LogProof):
 def _take(
     report: StoreReport, store: StoreVerification, found: list[PartitionVerification]
 ) -> None:
-    """Copy the results of ``inspect``, except the results for compaction logs."""
+    """Copy the results of ``inspect`` to ``store``, except the results for compaction logs."""
     log = report.commit_log
     if log is not None:
         store.segments, store.records = len(log.files), log.contents.records
@@ -155,7 +155,7 @@ def _take(
 
 
 def _partition(queue: QueueInspection) -> PartitionVerification:
-    """The report of a queue without a compaction log: its messages and its units."""
+    """A report on a queue without a compaction log: its messages and its units."""
     contents = queue.contents
     parts = _indexes_of(queue)
     return PartitionVerification(

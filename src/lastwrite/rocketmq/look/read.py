@@ -30,7 +30,9 @@ BY_SCAN = "compaction log (no index)"
 
 
 class QueueReading(Iterator[Row]):
-    """The messages as dictionaries with the fields of ``dump``; after the last, the outcome.
+    """The messages of a read, as dictionaries with the fields of ``dump``.
+
+    The outcome is set after the last message.
 
     ``status`` and ``code`` describe the last answer: the broker's name and the response code.
     ``next_offset`` is the offset at which a consumer continues. ``notes`` has the differences from
@@ -66,7 +68,7 @@ class QueueReading(Iterator[Row]):
         return row
 
     def summary(self) -> Row:
-        """The outcome. Field names are never changed."""
+        """The outcome of the read as a dictionary. Field names are never changed."""
         return {
             "status": None if self.status is None else str(self.status),
             "code": self.code,
@@ -112,7 +114,7 @@ class QueueReading(Iterator[Row]):
         return said
 
     def _messages(self, result: PullResult) -> Iterator[Row]:
-        """The messages of one answer, or all messages up to the end of its file."""
+        """The messages of one answer, or all messages up to the end of the answer's file."""
         assert result.file is not None
         end = self._end_of(result.file) if self._one_pull else None
         for block in self._queue.blocks_of(result.file, self.next_offset, check_crc=False):
@@ -130,7 +132,7 @@ class QueueReading(Iterator[Row]):
             self.next_offset = max(self.next_offset, held.last + 1)
 
     def _end_of(self, file: int) -> int:
-        """The offset after the last message of one pull."""
+        """The queue offset after the last message that one pull returns."""
         entries = self._queue.entries(file)
         at = int(np.searchsorted(entries.lasts, self.next_offset))
         most = MAX_MESSAGES if self._limit is None else min(self._limit, MAX_MESSAGES)

@@ -70,7 +70,10 @@ Unit = tuple[int, ...]  # the fields of ``units.BatchUnit``
 
 
 class CompactionRecordReader:
-    """Reads pieces of compaction logs. The buffers are reused, so each worker needs an instance."""
+    """Reads the records of pieces of compaction logs.
+
+    The buffers are reused, so each worker needs an instance.
+    """
 
     def __init__(self, unit: ContentsUnit) -> None:
         config = RocketmqConfig.from_names(unit.config)
@@ -155,7 +158,7 @@ class CompactionRecordReader:
 
 
 class _PieceProof:
-    """The records of a piece and their units."""
+    """Checks the records of one piece and their units."""
 
     def __init__(self, piece: ScanRange, found: PieceContents) -> None:
         self.piece = piece
@@ -186,7 +189,10 @@ class _PieceProof:
 
     @property
     def span(self) -> tuple[int, int | None]:
-        """The addresses to walk. For the last piece the end is None: the file's end is checked."""
+        """The addresses to walk for the piece.
+
+        The end is None for the last piece, so that the file's end is checked.
+        """
         return self._start + self.piece.start, None if self._is_last else (
             self._start + self.piece.end
         )
@@ -298,6 +304,6 @@ class _PieceProof:
         self._unit, self._row = next(self._units, None), self._row + 1
 
     def ends(self) -> None:
-        """Check for units after the last record of the piece."""
+        """Check that no unit refers to a record after the last record of the piece."""
         while self._unit is not None:
             self._without_record()

@@ -135,7 +135,7 @@ def _compression(message: RocketmqMessage) -> str:
 
 
 def _is_complete(message: RocketmqMessage) -> bool:
-    """Whether the parsed properties have all information: no repeated name, no invalid UTF-8."""
+    """Whether the parsed properties lack nothing: no name is repeated, and all bytes are UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)
@@ -158,7 +158,7 @@ def _name(name: TopicPartition | None) -> Row:
 def consume_queue_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int, first: int = 0
 ) -> Iterator[Row]:
-    """The units of a consume queue file that begins at byte ``start``. Skips fillers."""
+    """Rows of the units of a consume queue file that begins at byte ``start``. Skips fillers."""
     entries = units.consume_queue_units(data)
     number = start // units.CONSUME_QUEUE_UNIT.size
     for n in range(max(first - number, 0), units.valid_count(entries)):
@@ -179,7 +179,7 @@ def consume_queue_rows(
 def batch_unit_rows(
     data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
 ) -> Iterator[Row]:
-    """The units of a batch consume queue or compaction index file, from offset ``first`` on."""
+    """Rows of the units of a batch queue or compaction index file, from offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)
     for n in range(units.find_offset(entries, first, count), count):
@@ -203,7 +203,7 @@ def batch_unit_rows(
 def extension_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int
 ) -> Iterator[Row]:
-    """The units of a consume queue extension file.
+    """Rows of the units of a consume queue extension file.
 
     ``address`` in a row is the tags code that refers to the unit.
 
@@ -227,7 +227,7 @@ def extension_rows(
 
 
 def key_rows(file: MappedFile) -> Iterator[Row]:
-    """The entries of an index file, in the order in which they were written.
+    """Rows of the entries of an index file, in the order in which they were written.
 
     Raises:
         CorruptLog: the file is not an index file.
@@ -274,7 +274,7 @@ def remedy_of(kind: RocketmqFileKind) -> str:
 
 
 def side_rows(place: StorePlace) -> Iterator[Row]:
-    """The entries of a small file.
+    """Rows of the entries of a small file such as ``checkpoint`` or ``topics.json``.
 
     Raises:
         CorruptLog: the content does not match the file's name.

@@ -52,7 +52,7 @@ Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class RecordWindow(NamedTuple):
-    """A chunk of whole records of one file. Valid until the next chunk is read.
+    """A chunk of complete records of one file. It is valid until the next chunk is read.
 
     Positions in ``table`` refer to ``buffer``, whose first byte is at ``base`` in the file.
     """
@@ -67,7 +67,7 @@ class RecordWindow(NamedTuple):
         return decode_message(self.buffer, at, at + int(self.table["size"][row]))
 
     def position(self, row: int) -> int:
-        """The record's position in its file."""
+        """The position of a record in its file."""
         return self.base + int(self.table["position"][row])
 
     def bytes_at(self, at: int, length: int) -> bytes:
@@ -149,7 +149,7 @@ class RecordWindow(NamedTuple):
             yield name, rows, offsets
 
     def rows_with(self, wanted: bytes) -> list[int]:
-        """The rows whose properties contain these bytes, each once."""
+        """The rows of records whose properties contain these bytes, each once."""
         table = self.table
         if not len(table) or not wanted:
             return []
@@ -167,7 +167,7 @@ class RecordWindow(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a file ends."""
+    """How the data of a file end."""
 
     position: int  # position after the last record
     blank: bool  # whether a blank record follows
@@ -209,7 +209,7 @@ class LogWalk:
             self._last_written = log.end
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[RecordWindow]:
-        """The records with an address in ``[start, end)``.
+        """The records with an address in ``[start, end)``, chunk by chunk.
 
         A record must begin at ``start``, unless ``start`` is below all records.
         """
@@ -291,9 +291,9 @@ class LogWalk:
     def _skip_damage(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, needed: int
     ) -> int | None:
-        """Report damage, and return the position of the next record.
+        """Report damage, and find the next record after it. Returns the record's position.
 
-        Returns None if no record follows in the file.
+        Returns None if the file has no record after the damage.
         """
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
@@ -394,7 +394,7 @@ class LogWalk:
 
 
 def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
-    """The positions of ``wanted`` in ``data`` from ``start`` on, ascending."""
+    """The positions where the bytes ``wanted`` occur in ``data`` from ``start`` on, ascending."""
     at = data.find(wanted, start)
     while at >= 0:
         yield at

@@ -21,7 +21,7 @@ _SIGNATURE = "Signature"
 
 
 class RequestCredentials:
-    """TLS and request signatures for a connection. If ``config`` is None, neither is used."""
+    """TLS and request signatures for a connection. Neither is used if ``config`` is None."""
 
     def __init__(self, config: RocketmqClientConfig | None = None) -> None:
         self._config = config or RocketmqClientConfig()

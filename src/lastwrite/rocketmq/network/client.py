@@ -83,7 +83,7 @@ _READ_AND_WRITE = 6
 
 @dataclass(frozen=True, slots=True)
 class PullResponse:
-    """The answer to one pull. ``records`` are contiguous, as in a commit log."""
+    """The response to one pull. ``records`` are contiguous bytes, as in a commit log."""
 
     status: PullCode
     next_offset: int
@@ -93,7 +93,7 @@ class PullResponse:
 
 
 class Unit(NamedTuple):
-    """Address and size of a message in the commit log."""
+    """The address and size of a message in the commit log."""
 
     address: int
     size: int
@@ -160,7 +160,7 @@ class RocketmqClient:
         return route
 
     def route(self, topic: str) -> Route:
-        """The brokers and queues of a topic, cached after the first request.
+        """The brokers and queues of a topic, cached by the first request.
 
         Raises:
             RemoteFailed: the topic does not exist, or no name server answers.
@@ -175,7 +175,7 @@ class RocketmqClient:
         return route
 
     def masters(self) -> dict[str, str]:
-        """The addresses of the masters, by broker name. Brokers without a master are skipped."""
+        """The addresses of the master brokers, by broker name. Names without a master are skipped."""
 
         def decode(body: bytes) -> dict[str, dict[int, str]]:
             known = decode_json(body)
@@ -226,7 +226,8 @@ class RocketmqClient:
             raise self._strange(connection.address, doing, error) from error
 
     def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
-        """Up to ``count`` units of the ordinary consume queue, after the first unit's queue offset.
+        """Units of the ordinary consume queue, at most ``count``, after the first unit's queue
+        offset.
 
         The first unit is at ``offset``, or at the start of the queue if that is higher.
         """
@@ -378,7 +379,7 @@ class RocketmqClient:
         attributes: Mapping[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
     ) -> Route:
-        """Create or change a topic on every broker, and wait until the name server has it.
+        """Create or change a topic on every broker, and wait until the name server lists it.
 
         ``attributes`` has values such as ``{"cleanup.policy": "COMPACTION"}``. Brokers before 5.0
         have no attributes.
@@ -473,7 +474,7 @@ class RocketmqClient:
         return [SendResult(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
 
     def _decoded(self, answer: Command, doing: str, decode: Callable[[bytes], T]) -> T:
-        """Decode the body of a name server's answer."""
+        """Decode the JSON body of a name server's answer."""
         address = self._name_servers[0].address
         if answer.code != 0:
             raise refusal(address, doing, answer)

@@ -91,7 +91,7 @@ class RocketmqConnection:
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
     ) -> Command:
-        """Like ``request``, but raises if the request is refused.
+        """Send a request and return the answer. Raises if the server refuses the request.
 
         Raises:
             RemoteFailed: as in ``request``, or the request is refused.
@@ -153,18 +153,18 @@ class RocketmqConnection:
 
 
 class RocketmqConnectionBroken(RemoteFailed):
-    """The server or the network closed the connection, perhaps in the middle of an answer."""
+    """Raised if the server or the network closed the connection, perhaps during an answer."""
 
 
 class RequestRefused(RemoteFailed):
-    """The request was refused, and a retry would be refused too."""
+    """Raised if the server refused the request, and would refuse a retry too."""
 
 
 _TRANSIENT = {2, 14}  # codes: system busy; service not available
 
 
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
-    """The error for a refused request, with the first line of the answer's remark."""
+    """An error for a refused request, with the first line of the answer's remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
     kind = RemoteFailed if answer.code in _TRANSIENT else RequestRefused
     return kind(

@@ -38,7 +38,7 @@ _HEAD = struct.Struct(">I")  # encoding and length of the header
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A request, or the answer to one."""
+    """A request, or the answer to a request."""
 
     code: int
     fields: Mapping[str, str] = field(default_factory=dict)

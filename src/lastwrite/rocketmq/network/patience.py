@@ -21,7 +21,10 @@ _SHORT_S = 2.0
 
 
 class Patience:
-    """Retries for up to ``seconds``, or until ``stopped`` is set. Threads may share an instance."""
+    """Retries requests for up to ``seconds``, or until ``stopped`` is set.
+
+    Threads may share an instance.
+    """
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.stopped = Event()
@@ -30,7 +33,7 @@ class Patience:
 
     @property
     def now_s(self) -> float:
-        """The current limit in seconds for retries without progress.
+        """The current limit in seconds for retries that make no progress.
 
         After a fetch has given up, the limit is two seconds at most until a message arrives.
         """

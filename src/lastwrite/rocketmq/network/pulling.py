@@ -43,7 +43,7 @@ _SMALLEST_RECORD_BYTES = 91
 
 
 class Puller:
-    """Pulls from one queue. Two threads must not use an instance at once."""
+    """Pulls messages from one queue. Two threads must not use an instance at once."""
 
     def __init__(
         self, client: RocketmqClient, queue: MessageQueue, patience: Patience | None = None
@@ -85,11 +85,14 @@ class Puller:
         return pulled.min_offset, pulled.max_offset
 
     def commit_bounds(self) -> tuple[int, int]:
-        """Like ``bounds``, for the ordinary consume queue, whose messages are in the commit log."""
+        """The first offset of the ordinary consume queue, and the offset after its last message.
+
+        These messages are in the commit log. Errors as ``bounds``.
+        """
         return self.with_retries(lambda: self._client.bounds(self.queue))
 
     def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
-        """The queue's messages from offset ``first`` up to ``below``, which is excluded.
+        """The messages of the queue from offset ``first`` to before offset ``below``.
 
         ``below`` None means the queue's end. Yields a buffer and a table of the records in it.
 
@@ -142,7 +145,7 @@ class Puller:
                 return
 
     def _pull(self, offset: int, heard_s: float) -> PullResponse:
-        """Pull once, with fewer messages after each broken connection.
+        """Send one pull. After each broken connection, repeat it with fewer messages.
 
         ``heard_s`` is the monotonic time at which the last messages arrived.
         """
@@ -183,7 +186,7 @@ class Puller:
     # ------------------------------------------------------------------ the commit log
 
     def original(self, offset: int, ahead: int = 1) -> tuple[RocketmqMessage, bytes] | None:
-        """The message at a queue offset from the commit log, and its bytes. None if it is missing.
+        """The message at a queue offset as the commit log has it, and its bytes. None if missing.
 
         ``ahead`` is the number of consecutive offsets that the caller will probably request.
         """

@@ -48,11 +48,11 @@ class Route:
     writable: tuple[MessageQueue, ...]  # in the order that producers use
 
     def master_of(self, broker: str) -> str | None:
-        """The address that accepts messages for ``broker``. None if it has no master now."""
+        """The address of the master of ``broker``, which accepts messages. None if it has none now."""
         return self.addresses.get(broker, {}).get(MASTER)
 
     def readers_of(self, broker: str) -> list[str]:
-        """The addresses that answer pulls for ``broker``, with the master first."""
+        """The addresses that answer pulls from ``broker``, the master first."""
         known = self.addresses.get(broker, {})
         return [known[number] for number in sorted(known)]
 
@@ -86,7 +86,10 @@ def decode_route(topic: str, body: bytes) -> Route:
 
 
 def decode_addresses(brokers: object) -> dict[str, dict[int, str]]:
-    """Broker addresses by name and id, from ``[{"brokerName": …, "brokerAddrs": {"0": …}}, …]``."""
+    """The addresses of brokers by name and id, from a name server's JSON.
+
+    The JSON is ``[{"brokerName": …, "brokerAddrs": {"0": …}}, …]``.
+    """
     found: dict[str, dict[int, str]] = {}
     for data in _objects(brokers):
         known = _object(data.get("brokerAddrs"), "brokerAddrs")
@@ -115,7 +118,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue of all messages with ``key``.
+    """The queue to which all messages with ``key`` are sent.
 
     The queue is selected by the key's Java hash, as by RocketMQ's ``SelectMessageQueueByHash``.
     """

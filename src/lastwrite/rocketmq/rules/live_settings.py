@@ -63,12 +63,12 @@ CLIENT_NAMES = frozenset(RocketmqClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings, except the settings of the network client."""
+    """The settings without the settings of the network client."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 
 class ClusterAddress(NamedTuple):
-    """The name servers of a cluster, and the broker to use."""
+    """The name servers of a cluster, and the selected broker if any."""
 
     name_servers: str  # separated by semicolons
     broker: str | None  # None means the topic's only broker

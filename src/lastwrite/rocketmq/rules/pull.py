@@ -62,14 +62,14 @@ class PullStatus(StrEnum):
 
 
 class FileOffsets(NamedTuple):
-    """The first and last queue offset in one index file."""
+    """The first and last queue offset that one index file has."""
 
     first: int
     last: int
 
 
 class ListedOffsets(Protocol):
-    """The offsets of a queue's files, in order; None for a pair of files without a valid unit."""
+    """The offset ranges of a queue's files, in order. None for a file without a valid unit."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, number: int, /) -> FileOffsets | None: ...
@@ -92,10 +92,10 @@ class PullResult:
 
 
 def answer(offset: int, files: ListedOffsets | None) -> PullResult:
-    """The answer to a pull at ``offset`` of a queue with these ``files``, in order.
+    """A broker's answer to a pull at ``offset`` of a queue.
 
-    ``files`` is None for a queue without a compaction log. The search reads few elements of
-    ``files``, from the last to the first.
+    ``files`` has the queue's files in order, or is None without a compaction log. The search reads
+    few elements of ``files``, from the last to the first.
     """
     if files is None:
         return PullResult(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -129,7 +129,10 @@ def _largest(files: ListedOffsets) -> int:
 
 
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
-    """The index of the file with ``offset``, else of the file after the last file below it."""
+    """The index of the file that contains ``offset``.
+
+    If no file does, the index of the file after the last file below it.
+    """
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
         if held is None:
@@ -147,11 +150,12 @@ def count_pulled(
     max_bytes: int = LARGEST_MAX_BYTES,
     on_disk: bool = False,
 ) -> int:
-    """The number of messages in one answer; ``sizes`` has the sizes of contiguous messages.
+    """The number of messages in one answer to a pull.
 
-    ``max_messages`` and ``max_bytes`` are the client's limits. ``on_disk`` selects the broker's
-    limits for messages on disk. A broker applies them if the distance to the log's end exceeds
-    ``accessMessageInMemoryMaxRatio`` of its memory. An answer has at least one message.
+    ``sizes`` has the sizes of contiguous messages. ``max_messages`` and ``max_bytes`` are the
+    client's limits. ``on_disk`` selects the broker's limits for messages on disk. A broker applies
+    them if the distance to the log's end exceeds ``accessMessageInMemoryMaxRatio`` of its memory.
+    An answer has at least one message.
     """
     own_bytes, own_messages = MEMORY_BYTES, MEMORY_MESSAGES
     if on_disk:

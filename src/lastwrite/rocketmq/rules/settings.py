@@ -70,7 +70,7 @@ class RocketmqConfig(SettingsTable):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """A compaction log has no retention and no policy but compaction."""
+        """Always ``compact``: a compaction log has no retention."""
         return ("compact",)
 
     @property

@@ -1,1 +1,1 @@
-"""RocketMQ's stores: only these modules open and change their files."""
+"""RocketMQ's stores. Only the modules in this folder open and change their files."""

@@ -28,7 +28,9 @@ _COMMIT_BYTES = 256 << 20  # uncommitted bytes after which ``commit_if_due`` com
 
 
 class QueueArchiveWriter:
-    """Writes messages to the archive's queue at ``folder``, in order of their offsets.
+    """Writes messages to one queue of an archive, in the order of their offsets.
+
+    ``folder`` is the queue's address.
 
     ``topic`` has the topic's settings; None keeps the archive's settings. ``source`` is the origin
     of the messages. ``file_bytes`` is the largest size of a file, unless the archive's files have

@@ -80,13 +80,13 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.index_bytes // BATCH_UNIT.size
 
     def objects(self) -> Iterable[DataObject]:
-        """The two objects of the file: records and index."""
+        """The keys of the file's two objects: records and index."""
         yield DataObject(key=self.key, bytes=self.bytes, etag=self.etag)
         yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, etag=self.index_etag)
 
 
 class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """The RocketMQ part of a manifest; see the module's docstring."""
+    """The RocketMQ part of a queue's manifest; the module describes its fields."""
 
     end_offset: int = 0
     checkpoint: int | None = None
@@ -100,7 +100,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...] = ()
 
     def objects(self) -> tuple[DataObject, ...]:
-        """All objects in the manifest."""
+        """All objects that the manifest references."""
         return tuple(each for file in self.files for each in file.objects())
 
     @property
@@ -118,7 +118,7 @@ class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_archived(folder: str) -> bool:
-    """Whether a queue's folder is in an archive. In a store it is below ``compaction``."""
+    """Whether a queue's folder is in an archive. A folder in a store is below ``compaction``."""
     return os.path.basename(root_of(folder)) == SYSTEM
 
 
@@ -132,7 +132,7 @@ def is_root(root: str) -> bool:
 
 
 def folder_of(root: str, name: TopicPartition) -> str:
-    """The folder of a queue in an archive."""
+    """The address of a queue's folder in an archive."""
     return partition_address(os.path.dirname(root), SYSTEM, name.topic, name.partition)
 
 
@@ -211,7 +211,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 
 def gaps_of(queue: ArchivedQueue, folder: str) -> tuple[Problem, ...]:
-    """A note for each gap that ends after the start of the log."""
+    """A problem note for each gap that ends after the start of the log."""
     return tuple(
         gap_at(folder, describe_gap(*gap)) for gap in queue.gaps if gap[1] > queue.log_start
     )
@@ -237,7 +237,7 @@ def segment_of(stored: StoredFile, folder: str) -> Segment:
 
 
 def manifest_of(current: VersionedManifest | None, queue: ArchivedQueue, folder: str) -> Manifest:
-    """The manifest for a queue with these contents.
+    """A manifest for a queue with these contents.
 
     ``PartitionStore.commit`` sets the version fields.
     """

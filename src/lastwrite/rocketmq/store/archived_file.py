@@ -32,10 +32,10 @@ from lastwrite.storage.objects.store import Writer
 
 
 class ArchivedFile:
-    """Appends records to a new object of the queue at ``folder`` and creates its index.
+    """Appends records to a new object of an archived queue, and creates the object's index.
 
-    ``folder`` is an address; if it is None, records are only counted. ``round_folder`` is the
-    prefix of the objects' keys, relative to ``folder``; an attempt id and ``/`` are appended.
+    ``folder`` is the queue's address; if it is None, records are only counted. ``round_folder`` is
+    the prefix of the objects' keys, relative to ``folder``; an attempt id and ``/`` are appended.
     ``start`` is the address of the first record. ``stores`` are the object store settings, passed
     by the driver.
     """
@@ -59,7 +59,10 @@ class ArchivedFile:
         self._first_timestamp_ms = self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` has their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
+        """Append records, and set their new addresses in ``data``.
+
+        ``rows`` has the ``ROW_COLUMNS`` of each record.
+        """
         if not len(rows):
             return
         if self._base_offset < 0:

@@ -27,10 +27,10 @@ from lastwrite.rocketmq.store.topics import read_topics
 
 
 class QueueRounds(ArchiveRounds):
-    """Implements ``archive.rounds`` for RocketMQ."""
+    """Compactions of RocketMQ queues in an archive; implements ``archive.rounds``."""
 
     def read(self, folder: str) -> PartitionLog:
-        """The log described by the current manifest, read with ``now``."""
+        """The queue's log, as its current manifest describes it."""
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedQueue:
@@ -41,7 +41,7 @@ class QueueRounds(ArchiveRounds):
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each plan. Returns an outcome per plan. The journals are written together."""
+        """Commit each plan. Returns an error or None for each. The journals are written together."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -66,7 +66,7 @@ class QueueRounds(ArchiveRounds):
             self.commit(folder, archived.manifest_of(seen, after, folder))
 
     def publish(self, copies: Sequence[CommitPlan], to: str) -> list[Outcome]:
-        """Create a queue in the archive ``to`` from each copy. Returns an outcome per copy."""
+        """Create a queue in the archive ``to`` from each copy. Returns an error or None for each."""
         return map_concurrently(lambda copy: self._publish(copy, to), copies)
 
     def _publish(self, copy: CommitPlan, to: str) -> None:
@@ -99,7 +99,7 @@ class QueueRounds(ArchiveRounds):
         place.commit(transaction, archived.manifest_of(None, after, folder))
 
     def _source_of(self, log: PartitionLog) -> ArchivedQueue:
-        """The manifest fields for a log, without its files."""
+        """The manifest fields for a log other than its files."""
         if archived.is_archived(log.folder):
             return self.contents(log.folder)
         root = queues.root_of(log.folder)
@@ -115,7 +115,7 @@ class QueueRounds(ArchiveRounds):
         )
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Remove the objects of one new file, like ``discard``."""
+        """Remove the objects of one new file of an unfinished compaction."""
         folder = archived.queue_of_file(part.log_path)
         if folder is not None and isinstance(part.stored, StoredFile):
             self.discard(folder, [each.key for each in part.stored.objects()])

@@ -28,7 +28,7 @@ from lastwrite.storage.mapping import mapped
 
 @dataclass(slots=True)
 class WholeRecords:
-    """The whole records in an address range of the commit log."""
+    """The undamaged records in an address range of the commit log."""
 
     first: int = -1  # address of the first record; -1: no record
     last: int = -1  # address of the last record
@@ -52,7 +52,7 @@ class WholeRecords:
 def survey(
     files: Sequence[MappedFile], start: int, end: int = NO_END, *, is_exact: bool = False
 ) -> WholeRecords:
-    """The whole records in ``[start, end)``, skipping damaged bytes.
+    """Find the undamaged records in ``[start, end)``, skipping damaged bytes.
 
     ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
     searched.
@@ -94,9 +94,9 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
 def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
-    """The first and last queue offset that a consume queue has for records in ``[start, end)``.
+    """The first and last queue offset in a consume queue whose records are in ``[start, end)``.
 
-    Returns None if it has no such unit.
+    Returns None if the queue has no unit of such a record.
     """
     found: list[int] = []
     for file in log.files:
@@ -120,7 +120,9 @@ def lost_between(
     beyond: WholeRecords,
     ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
-    """The queue offsets lost to damage, from the consume queues or else from the gap.
+    """The queue offsets that were lost to damage.
+
+    They are read from the consume queues. Without units there, the gap in the offsets counts.
 
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
     the queues with units for the damaged bytes or later bytes; their lost offsets are known, so no
@@ -143,7 +145,10 @@ def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> 
 
 
 def describe_ranges(ranges: Collection[OffsetRange], most: int = 5) -> str:
-    """Format ranges like ``orders-0 17 to 19, orders-1 4``; after ``most``, only their number."""
+    """Describe offset ranges like ``orders-0 17 to 19, orders-1 4``.
+
+    After ``most`` ranges, only the number of the others is stated.
+    """
     named = [
         f"{TopicPartition(one.topic, one.queue)} {one.first}"
         + (f" to {one.last}" if one.last > one.first else "")

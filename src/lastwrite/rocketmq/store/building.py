@@ -67,7 +67,7 @@ def build(unit: BuildUnit) -> StagedIndexFiles:
 
 @contextmanager
 def _writing(operation: str, path: str) -> Iterator[None]:
-    """Pass a fault point of the tests, and convert an OSError to a LogError."""
+    """Convert an OSError during a write to a LogError. Also a point where tests inject faults."""
     try:
         files.faults.reach(operation, path)
         yield
@@ -131,7 +131,7 @@ class _QueueFiles:
         self._at = number * self._unit_bytes
 
     def drop(self) -> None:
-        """Delete the written files."""
+        """Delete the new files written so far."""
         if self._file is not None:
             self._end_file()
         for _, path in self.done:
@@ -180,7 +180,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """The path of a queue's file, relative to the tree."""
+    """The path of a queue's file, relative to its tree in the store."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 
@@ -234,7 +234,7 @@ def _build_queue(unit: QueueUnit) -> StagedIndexFiles:
 
 
 class _PairFiles:
-    """The new pairs of a compaction log (log and index file), from its last pair on."""
+    """The new pairs of log and index files of a compaction log, from its last pair on."""
 
     def __init__(self, unit: LogUnit) -> None:
         self._unit = unit
@@ -245,7 +245,7 @@ class _PairFiles:
         self.done: list[tuple[str, str]] = []
 
     def address(self, pair: int) -> int:
-        """The address of a pair's first byte."""
+        """The address of the first byte of a pair's log file."""
         return self._first + pair * self._unit.log_bytes
 
     def turn_to(self, pair: int) -> None:
@@ -296,7 +296,7 @@ class _PairFiles:
 
 
 class _CommitLog:
-    """The files of the commit log; one is mapped at a time."""
+    """The files of the commit log, opened for reading; one is mapped at a time."""
 
     def __init__(self, log: Sequence[MappedFile]) -> None:
         self._log, self._starts = log, [file.start for file in log]
@@ -305,7 +305,7 @@ class _CommitLog:
         self._data: ByteArray = np.empty(0, np.uint8)
 
     def at(self, address: int) -> tuple[ByteArray, MappedFile]:
-        """The file that contains an address, and its bytes."""
+        """The commit log file that contains an address, and the file's bytes."""
         place = bisect_right(self._starts, address) - 1
         if place != self._place:
             self.close()
@@ -373,7 +373,7 @@ def _copy(
     pair: int,
     positions: Int64Array,
 ) -> None:
-    """Copy records of one commit log file."""
+    """Copy records of one commit log file into a compaction log."""
     records = np.empty(int(rows[:, rules.SIZE].sum()), np.uint8)
     entries = np.empty(len(rows) * rules.BATCH_UNIT_BYTES, np.uint8)
     size = rules.copy_records(

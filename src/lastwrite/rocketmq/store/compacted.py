@@ -64,9 +64,9 @@ _CODES_OF_DAMAGE = (
 
 
 class FilesMoved(Exception):
-    """The files have changed since they were listed.
+    """Raised if the files have changed since they were listed.
 
-    Call ``refresh``, and continue at the same offset.
+    Call ``refresh`` and continue at the same offset.
     """
 
 
@@ -79,7 +79,10 @@ class FilePair:
 
 
 class RecordPlaces(NamedTuple):
-    """The records of one file; row i of each column belongs to record i."""
+    """The positions, sizes and queue offsets of one file's records.
+
+    Row i of each column belongs to record i.
+    """
 
     positions: Int64Array  # position of the record in the log file
     sizes: Int64Array
@@ -107,14 +110,14 @@ class RecordBlock(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """The code with which a walk ended, and the position in the file."""
+    """The end of a walk: a code for the reason, and the position in the file."""
 
     code: int
     position: int
 
 
 class Ranges:
-    """The first and last queue offset of each file, read on first use."""
+    """The first and last queue offset of each file, each read on first use."""
 
     def __init__(self, queue: CompactedQueue) -> None:
         self._queue = queue
@@ -313,7 +316,7 @@ class CompactedQueue:
         return self._rebuilt[number].range
 
     def _read_index(self, number: int) -> RecordPlaces | None:
-        """The records according to the index file. Returns None if the index is inconsistent."""
+        """The records of a file according to its index file. None if the index is inconsistent."""
         pair = self.pairs[number]
         # ``range_of`` checks the first and last unit, and walks the file if they are wrong.
         if self.range_of(number) is None:
@@ -371,7 +374,7 @@ class CompactedQueue:
         self._ranges[number] = entries.range
 
     def _is_index_correct(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
-        """Whether the index is right about entry ``at``, for which no whole record was read.
+        """Whether entry ``at`` of the index is right, although no valid record was read for it.
 
         If so, the record is damaged, and the damage is reported. If not, a rebuilt index replaces
         the stored index.
@@ -466,7 +469,7 @@ class CompactedQueue:
         return RecordPlaces(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
-        """The first offset of a file. Returns 2**63 - 1 if its index is missing or wrong."""
+        """The first queue offset of a file. 2**63 - 1 if the file's index is missing or wrong."""
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
             with _OpenPair(self.pairs[number].log) as log, _OpenPair(index) as opened:
@@ -505,7 +508,7 @@ class CompactedQueue:
 
 
 class _OpenPair:
-    """One open file.
+    """One open file of a pair: a log file or its index.
 
     Raises:
         FilesMoved: the file was deleted or replaced.
@@ -531,7 +534,7 @@ class _OpenPair:
             raise FilesMoved
 
     def read_into(self, target: ByteArray, position: int) -> None:
-        """Fill ``target`` with the bytes from ``position`` on."""
+        """Fill ``target`` with the file's bytes from ``position`` on."""
         if self._reader is not None:
             reader = self._reader
             return _moved_or(lambda: reader.read_into(target, position))
@@ -546,7 +549,7 @@ class _OpenPair:
             view, position = view[count:], position + count
 
     def bytes_at(self, position: int, count: int) -> bytes:
-        """``count`` bytes, or fewer at the file's end."""
+        """Read ``count`` bytes from ``position`` on, or fewer at the file's end."""
         if self._reader is not None:
             content = np.empty(max(min(count, self.file.size_bytes - position), 0), np.uint8)
             self.read_into(content, position)
@@ -557,7 +560,7 @@ class _OpenPair:
             raise to_log_error(error, self.file.path, "read the file") from error
 
     def unit(self, slot: int) -> BatchUnit:
-        """A unit of an index file."""
+        """Read the unit in slot ``slot`` of an index file."""
         data = self.bytes_at(slot * _UNIT_BYTES, _UNIT_BYTES)
         if len(data) < _UNIT_BYTES:
             raise FilesMoved
@@ -592,7 +595,7 @@ class _OpenPair:
 
 
 def _moved_or(work: Callable[[], T]) -> T:
-    """The result of ``work``, which reads an object of an archive.
+    """Call ``work``, which reads an object of an archive, and return its result.
 
     Raises:
         FilesMoved: compaction has replaced the object.
@@ -608,7 +611,7 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 
 def _chunk_end(entries: RecordPlaces, at: int) -> int:
-    """The first entry after the chunk that begins with entry ``at``.
+    """The end of the chunk of entries that begins with entry ``at``.
 
     Entries of a chunk are contiguous.
     """
@@ -620,7 +623,10 @@ def _chunk_end(entries: RecordPlaces, at: int) -> int:
 
 
 def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -> int:
-    """The number of leading records that match their index entries, which begin at ``at``."""
+    """The number of leading records that match their index entries.
+
+    The entries begin at entry ``at``.
+    """
     until = at + len(table)
     same = (
         (table["size"] == entries.sizes[at:until])
@@ -639,5 +645,5 @@ def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
 
 
 def first_damage(queues: Sequence[CompactedQueue]) -> LogError | None:
-    """The first unreadable record of the queues, as an error."""
+    """The first unreadable record of the queues, as an error. None without damage."""
     return error_of([problem for queue in queues for problem in queue.damage])

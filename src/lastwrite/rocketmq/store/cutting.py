@@ -1,4 +1,4 @@
-"""Truncates a commit log at an address, with all files that depend on it, and undoes that.
+"""Truncate a commit log at an address, with all files that depend on it, and undo a truncation.
 
 A broker that starts truncates its log at a partial record, and all later records are lost. ``cut``
 truncates at an address that the user selects, reports the removed records first, and keeps the old
@@ -110,7 +110,10 @@ def _is_done(root: str) -> bool:
 
 @dataclass(slots=True)
 class _Edit:
-    """A file of the successor: ``content``, or the old file's first ``keep`` bytes and zeros."""
+    """A changed file of the new tree.
+
+    It has the bytes ``content``, or the old file's first ``keep`` bytes and then zeros.
+    """
 
     keep: int = 0
     content: bytes | None = None
@@ -223,7 +226,7 @@ def _file_at(found: list[MappedFile], at: int) -> MappedFile:
 
 
 def _borders(file: MappedFile, at: int = 0) -> tuple[set[int], int]:
-    """The positions where whole records of the file begin and end, and a store time.
+    """The positions where complete records of the file begin and end, and a store time.
 
     The store time is from the last record before ``at``, or 0 if there is no such record.
     """
@@ -426,7 +429,7 @@ def _plan_index(cut: Cut) -> None:
 
 
 def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
-    """The index file with only the entries below the cut. Returns None if no entry is left."""
+    """An index file with only the entries below the cut. None if no entry is left."""
     table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:
@@ -454,7 +457,7 @@ def _store_time(cut: Cut, address: int) -> int | None:
 
 
 def _plan_sides(cut: Cut) -> None:
-    """Plan lower consumer group offsets and a lower checkpoint, limited to the new ends."""
+    """Plan lower committed offsets of consumer groups and a lower checkpoint."""
     ends = {(name.topic, name.partition): end for name, end in cut.ends.items()}
     for path in _GROUP_SIDES:
         content = _content(cut.root, path)
@@ -595,7 +598,7 @@ def _content(root: str, path: str) -> bytes:
 
 
 def make(cut: Cut) -> CutReport:
-    """Make the planned cut. The caller holds the store's lock.
+    """Carry out the planned cut. The caller holds the store's lock.
 
     Raises:
         LogError: nothing was changed, or the message says what to do.
@@ -773,7 +776,7 @@ def _reject_gone_on(root: str, at: int) -> None:
 
 
 def _is_new(log: str) -> bool:
-    """Whether ``commitlog`` is the truncated log."""
+    """Whether ``commitlog`` is the truncated log and not the old one."""
     try:
         with open(os.path.join(log, names.CUT_GUARD), "rb") as file:
             text = file.read()
@@ -833,7 +836,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _clear(root: str) -> None:
-    """Remove the leftover files of a cut that changed nothing or was undone."""
+    """Remove the files that a cut left behind after it changed nothing or was undone."""
     if lock.has_stopped_cut(root) or _is_done(root):
         return
     for path in _leftover_paths(root):

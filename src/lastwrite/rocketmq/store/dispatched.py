@@ -1,4 +1,4 @@
-"""The ends of a store's consume queues, compaction logs and index, up to which it is dispatched.
+"""Find the ends of a store's queues, compaction logs and index, up to which it is dispatched.
 
 For a broker that starts, a queue ends at its first invalid unit. If the previous broker was stopped
 cleanly, all units before it are valid, so a bisection finds it. Units that point beyond the end of
@@ -139,7 +139,10 @@ def address_of(log: MappedLog, number: int) -> int | None:
 
 
 def address_in(queue: reading.LogReader, number: int) -> int | None:
-    """Like ``address_of``, for an open queue."""
+    """The address of the record with queue offset ``number``, from an open ordinary consume queue.
+
+    None if the queue has no unit for it.
+    """
     size = units.CONSUME_QUEUE_UNIT.size
     raw = queue.read(number * size, size)
     if len(raw) < size:

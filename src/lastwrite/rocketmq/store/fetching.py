@@ -226,7 +226,7 @@ REBUILD_QUEUE = (
 def find_recreation(
     log: PartitionLog, offset: int, known: str, stored_ms: int | None = None
 ) -> str | None:
-    """The reason to believe that the topic was created again after ``offset`` was read.
+    """The reason to believe that the topic was created again after ``offset`` was read, or None.
 
     A broker keeps the compaction log of a deleted topic, and appends the messages of a new topic of
     this name only from the log's end offset on. So the message at ``offset`` in the commit log is
@@ -263,7 +263,7 @@ def find_recreation(
 def no_continuation(
     text: str, path: str, reason: HoldReason, remedy: str = ELSEWHERE
 ) -> NotContinued:
-    """The error for a log at ``path`` that does not continue the archive."""
+    """An error that the log at ``path`` does not continue the archive."""
     error = NotContinued(text, path=path, remedy=remedy)
     error.held = reason
     return error
@@ -296,11 +296,10 @@ def _gap_before(log: PartitionLog, before: ArchivedQueue, source: str) -> tuple[
 def _dropped(
     log: PartitionLog, before: ArchivedQueue, end: int, source: str, goes_on: bool
 ) -> tuple[Sequence[int], tuple[int, int] | None]:
-    """The offsets of dropped deletes that the commit log still has, and the range of lost offsets.
+    """The offsets of deletes to fetch from the commit log, and the range of lost offsets.
 
-    The deletes are those that compaction dropped after the archive's end. A lost offset is in
-    neither log; the range is None if there is none. The search ends at the first lost offset unless
-    ``goes_on``.
+    Compaction dropped these deletes after the archive's end. A lost offset is in neither log; the
+    range is None if there is none. The search ends at the first lost offset unless ``goes_on``.
     """
     lost: tuple[int, int] | None = None
     compared = min(log.checkpoint or 0, end)
@@ -328,13 +327,16 @@ def is_delete(message: RocketmqMessage) -> bool:
 
 
 def last_message(log: PartitionLog, end: int | None = None) -> str | None:
-    """Digest of the message before ``end``, by default the log's end. None if it is missing."""
+    """A digest of the message before ``end``, by default of the log's last message.
+
+    None if the message is missing.
+    """
     data = queues.record_at(log, (log.end_offset if end is None else end) - 1)
     return None if data is None else digest(data)
 
 
 def digest(data: bytes) -> str:
-    """Digest of a record without its address, so that copies in all logs have equal digests."""
+    """A digest of a record without its address, so that copies in all logs have equal digests."""
     rest = data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :]
     return blake2b(rest, digest_size=16).hexdigest()
 
@@ -344,7 +346,10 @@ def digest(data: bytes) -> str:
 
 @dataclass(slots=True)
 class IncomingMessages:
-    """The messages of a log to fetch. ``dropped`` has offsets to fetch from the commit log."""
+    """The messages of a log that a fetch stores in the archive.
+
+    ``dropped`` has offsets to fetch from the commit log.
+    """
 
     log: PartitionLog
     source: str
@@ -362,7 +367,7 @@ class IncomingMessages:
         limits: Limits,
         advance: Advance,
     ) -> StoredFile | None:
-        """Store the messages of a file inside ``span``. Returns None if they do not overlap."""
+        """Store those messages of a file that are inside ``span``. None if there are none."""
         (first, end), until = span, self.log.segment_end(number)
         if until <= first or segment.base_offset >= end:
             return None
@@ -451,7 +456,7 @@ class IncomingMessages:
 
 
 def _framed(record: bytes, path: str) -> tuple[ByteArray, Int64Array]:
-    """A record's bytes as an array, and its row for ``ArchivedFile.append``."""
+    """A record's bytes as an array, and the record's row for ``ArchivedFile.append``."""
     format, data = RocketmqFormat(), np.frombuffer(record, dtype=np.uint8).copy()
     table, *_ = format.split(data, 0, len(data), 0)
     if len(table) != 1:

@@ -69,7 +69,7 @@ def rocksdb_folders(root: str) -> list[str]:
 
 
 def unsupported(root: str) -> Iterator[Problem]:
-    """A problem for each part of the store in a layout that Lastwrite does not read."""
+    """A problem for each part of the store whose layout Lastwrite does not read."""
     for folder in rocksdb_folders(root):
         yield Problem(
             ProblemKind.UNSUPPORTED,

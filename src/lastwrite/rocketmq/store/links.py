@@ -1,4 +1,4 @@
-"""Symbolic links into or out of a store, and the store whose lock must be taken.
+"""Find symbolic links into or out of a store, and the store whose lock must be taken.
 
 A broker locks its ``storePathRootDir``. The user may give another path, with a link::
 
@@ -43,7 +43,7 @@ def is_brokers(root: str) -> bool:
 
 
 def others_of(root: str) -> list[str]:
-    """Other brokers' stores that contain trees of this store, through links."""
+    """The stores of other brokers to which links of this store lead."""
     own = os.path.realpath(root)
     real = {
         _above(os.path.realpath(os.path.join(root, tree)), len(tree.split(os.sep)))
@@ -59,7 +59,7 @@ def _above(path: str, steps: int) -> str:
 
 
 def home_of(root: str) -> str:
-    """The store whose lock must be taken for ``root``: another store if a link leads there."""
+    """The store to lock for ``root``: ``root`` itself, or the store that a link leads to."""
     others = others_of(root)
     return others[0] if len(others) == 1 and not _is_brokers_own(root) else root
 
@@ -81,7 +81,7 @@ def reject_others(root: str) -> None:
 
 
 def _is_brokers_own(root: str) -> bool:
-    """Whether a broker has used the folder as its store, judged by files not behind a link."""
+    """Whether a broker has used the folder as its store. Files behind links do not count."""
     own = os.path.realpath(root)
     return any(
         os.path.exists(path) and os.path.realpath(path).startswith(own + os.sep)

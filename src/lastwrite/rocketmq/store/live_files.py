@@ -1,4 +1,4 @@
-"""Consistent reads of a store that a broker has open.
+"""Read a store consistently while a broker has it open.
 
 A broker appends a record to the commit log and then adds its unit to the consume queue. Then it
 appends a copy to the compaction log and adds its unit to the compaction index. So if a unit exists,
@@ -42,7 +42,7 @@ def is_open(root: str) -> bool:
 
 
 def settled(root: str | None, read: Callable[[], T]) -> T:
-    """The result of ``read``, which parses a small file.
+    """The result of ``read``, a function that parses a small file.
 
     If a broker has the store open and may be writing the file, a failed read is repeated a few
     times.
@@ -64,7 +64,7 @@ def settled(root: str | None, read: Callable[[], T]) -> T:
 
 
 class Pairs(NamedTuple):
-    """The files of a queue's compaction log and of its index at one moment."""
+    """The files of a queue's compaction log and of the log's index at one moment."""
 
     logs: MappedLog
     indexes: MappedLog
@@ -106,7 +106,7 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
 
 
 def _at_rest(root: str, name: TopicPartition) -> Hashable | None:
-    """A value that changes when compaction replaces the queue's files. None during this work.
+    """A value that changes when compaction replaces the queue's files. None while it replaces them.
 
     A broker writes new files to the folder ``compacting`` of the log and of the index. While it
     replaces no files, either both folders have files or neither exists. In any other state, files
@@ -150,7 +150,10 @@ def _open(log: MappedLog, indexes: MappedLog) -> MappedLog:
 
 
 def file_of_pair(root: str, name: TopicPartition, file: MappedFile) -> MappedLog:
-    """A log of one compaction log file. A growing file ends with the record of its last unit."""
+    """A compaction log with only one file.
+
+    If the file is growing, the log ends after the record of the index's last unit.
+    """
     pairs = read_pairs(root, name)
     log = reading.log_of_one(next((f for f in pairs.logs.files if f.path == file.path), file))
     index = next((pair for pair in pairs.indexes.files if pair.start == file.start), None)
@@ -168,7 +171,7 @@ def marks(logs: MappedLog, indexes: MappedLog) -> Hashable:
 
 
 def check_marks(known: Hashable) -> None:
-    """Check that the files of ``marks`` still exist.
+    """Check that the files that ``marks`` identifies still exist.
 
     Raises:
         CommitConflict: a file was replaced or deleted.
@@ -201,7 +204,7 @@ def check_unmoved(log: PartitionLog) -> None:
 
 
 def open_queue(folder: str, end_offset: int) -> Problem:
-    """The note for a queue that a broker has open."""
+    """A note that a broker has the queue open."""
     wrong = f"a broker has the store open, so the queue is read up to queue offset {end_offset}"
     return Problem(ProblemKind.OPEN, wrong, folder)
 
@@ -210,7 +213,7 @@ def open_queue(folder: str, end_offset: int) -> Problem:
 
 
 def open_store(root: str, bound: int) -> Problem:
-    """The note for a store that a broker has open."""
+    """A note that a broker has the store open."""
     wrong = (
         f"a broker has the store open, so its commit log is read up to physical offset {bound}, "
         "where its consume queues end"
@@ -219,7 +222,9 @@ def open_store(root: str, bound: int) -> Problem:
 
 
 def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedLog:
-    """The commit log or some of its files, as listed by ``read``.
+    """The commit log, or some of its files, up to the last dispatched record.
+
+    ``read`` is the function that lists the files.
 
     If a broker has the store open, the log ends after the last record with a unit in a consume
     queue. It is empty if no queue has a unit.
@@ -238,7 +243,7 @@ def up_to_dispatched(root: str | None, read: Callable[[], MappedLog]) -> MappedL
 
 
 def _last_units(root: str) -> set[tuple[int, int]]:
-    """The address and size in the last unit of each queue."""
+    """The last unit of each queue in the store: address and size of its record."""
     found: set[tuple[int, int]] = set()
     for part in _UNIT_PARTS:
         for name in reading.list_queues(root, part):
@@ -249,7 +254,7 @@ def _last_units(root: str) -> set[tuple[int, int]]:
 
 
 def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
-    """The address and size in a queue's last unit. Returns None for an empty queue."""
+    """The last unit of a queue: address and size of its record. None for an empty queue."""
     for file in reversed(log.files):
         try:
             data = reading.map_file(file)
@@ -270,7 +275,7 @@ def last_unit(log: MappedLog, part: StoreFolder) -> tuple[int, int] | None:
 
 
 def _dispatched_end(lasts: set[tuple[int, int]], log: MappedLog) -> int:
-    """The address after the last record in ``lasts``. Entries without a record are ignored."""
+    """The address after the last record in ``lasts``. An entry without a record is ignored."""
     with reading.LogReader(log) as reader:
         for address, size in sorted(lasts, reverse=True):
             head = reader.read(address, _HEAD_BYTES)

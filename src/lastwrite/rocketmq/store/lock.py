@@ -58,7 +58,10 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Lock the queues that are free now, like ``hold``. The context value is their set."""
+    """Lock those queues that are free now.
+
+    The context's value is the set of the locked queues. Errors as ``hold``.
+    """
     links.reject_others(root)
     return lock.try_lock(root, names, PLACE)
 
@@ -99,12 +102,12 @@ def reject_broker(root: str) -> None:
 
 
 def broker_of(root: str) -> LogHeld | None:
-    """The error for the broker that serves the store. Returns None if there is no broker."""
+    """An error that a broker serves the store. None if there is no such broker."""
     return None if archived.is_root(root) else lock.broker_of(root, PLACE)
 
 
 def exclusive(root: str) -> AbstractContextManager[None]:
-    """Exclusive access to the tree ``compaction`` and the positions, which all queues share.
+    """Exclusive access to the tree ``compaction`` and its positions file, which all queues share.
 
     Raises:
         LogHeld: a broker has the store, or another command has this access.
@@ -114,7 +117,10 @@ def exclusive(root: str) -> AbstractContextManager[None]:
 
 
 def unopened(root: str) -> AbstractContextManager[None]:
-    """Inside ``turn``: block brokers from starting on the store; see ``storage.lock.unopened``."""
+    """Block brokers from starting on the store. Use inside ``exclusive``.
+
+    See ``storage.lock.unopened``.
+    """
     return lock.unopened(root, PLACE)
 
 
@@ -172,7 +178,7 @@ def reject_unclean(root: str, *, goes_on: bool) -> None:
 
 
 def _process_of(path: str) -> str:
-    """The process id in ``abort``, as text for a message. Empty for a 4.x broker."""
+    """The process id in ``abort``, as text for an error message. Empty for a 4.x broker."""
     content = b""
     try:
         with suppress(FileNotFoundError), open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""Missing commit log files to which other files of the store refer.
+"""Find commit log files that other files of the store refer to, but that are missing.
 
 A commit log whose last files are missing looks like a shorter log. Consume queues, index files and
 the checkpoint show that it was longer.
@@ -55,7 +55,10 @@ def missing_files(root: str | None, log: MappedLog, place: str) -> Iterator[Prob
 
 
 def _references(root: str) -> Iterator[tuple[str, int, str]]:
-    """Each file that refers to a record, the record's address, and words for the reference."""
+    """The references to records in other files.
+
+    Each has the file's path, the record's address, and words that describe the reference.
+    """
     for part in (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE):
         for name in reading.list_queues(root, part):
             queue = reading.read_queue(root, part, name)

@@ -1,4 +1,4 @@
-"""Finds a queue's messages in its consume queue and commit log, to check its compaction log."""
+"""Find a queue's messages in its consume queue and commit log, to check its compaction log."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _settings: Mapping[str, object] = {}
 
 
 def use(settings: Mapping[str, object]) -> None:
-    """Set the settings that this process uses to find commit logs."""
+    """Set the settings with which this process finds commit logs."""
     global _settings
     _settings = settings
 
 
 class CommitLogMessages:
-    """Messages of a queue by queue offset, read from the commit log."""
+    """The messages of a queue by queue offset, read from the commit log."""
 
     def __init__(self, root: str, name: TopicPartition) -> None:
         self._name = name
@@ -82,7 +82,7 @@ def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int 
 
 
 def next_offset(root: str, name: TopicPartition) -> int:
-    """The next offset of the queue's ordinary consume queue. Returns -1 if it is unknown.
+    """The next offset that the queue's consume queue will assign. -1 if it is unknown.
 
     Raises:
         LogError: a file cannot be read.

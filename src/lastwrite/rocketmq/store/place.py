@@ -197,7 +197,7 @@ def is_in_store(path: str) -> bool:
 
 
 def find_place(path: str) -> StorePlace:
-    """Like ``locate``, but raises if the path cannot be resolved.
+    """Resolve ``path`` to a part of RocketMQ's files.
 
     Raises:
         NotALog: the path does not belong to RocketMQ.
@@ -218,7 +218,7 @@ def find_place(path: str) -> StorePlace:
 
 
 def _by_folders(path: str) -> StorePlace | None:
-    """Resolve a path by its parent folders.
+    """Resolve a path by the names of its parent folders.
 
     Uses the nearest folder with the name of a store folder, but prefers a folder in a real store.
     """
@@ -288,7 +288,7 @@ def _root_of_side_file(path: str, kind: RocketmqFileKind) -> str | None:
 
 
 def _sniff(path: str, is_index: bool) -> RocketmqFileKind | None:
-    """The kind of a file according to its first bytes."""
+    """The kind of a file, recognized by its first bytes."""
     data = read_head(path)
     if is_index:
         return RocketmqFileKind.INDEX

@@ -34,7 +34,7 @@ _TMP = ".tmp"
 
 @dataclass(frozen=True, slots=True)
 class QueuePositions:
-    """The positions of all queues of a store, by their names in the file."""
+    """The positions of all queues of a store, by the queues' names in the file."""
 
     offsets: Mapping[str, int]
     # why the file was not used; ``offsets`` is then from the backup, or empty
@@ -49,12 +49,12 @@ class QueuePositions:
 
 
 def key_of(name: TopicPartition) -> str:
-    """The name of a queue in the file."""
+    """The name of a queue in the positions file."""
     return position_name(name.topic, name.partition)
 
 
 def read_positions(tree: str) -> QueuePositions:
-    """Read the positions in the folder ``tree``, a store's ``compaction``, or from the backup.
+    """Read the positions file in the folder ``tree``, a store's ``compaction``, or its backup.
 
     Returns no positions if neither file has any.
 
@@ -92,9 +92,9 @@ def _read(path: str) -> bytes:
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
-    """Write the positions to a new tree.
+    """Write the positions file of a new tree.
 
-    As in a broker, its backup has the positions of ``old_tree``.
+    As in a broker, the file's backup has the positions of ``old_tree``.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
     for name in FILES:  # without a file, the old backup is kept
@@ -106,13 +106,13 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for new positions: the owner of the old file, else the backup, else the tree."""
+    """The owner for a new positions file: that of the old file, its backup, or the tree."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
-    """Replace the positions of the live tree. As in 5.5.0, the old file becomes the backup.
+    """Replace the positions file of the live tree. As in 5.5.0, the old file becomes the backup.
 
     A crash between the two renames leaves only the backup, which has the old positions.
     """

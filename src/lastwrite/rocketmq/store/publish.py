@@ -119,7 +119,7 @@ def live_tree(root: str) -> str:
 
 
 def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
-    """The folders of a queue's log files and of its index files."""
+    """The paths of the folders of a queue's log files and of its index files."""
     log, index = (reading.queue_folder(os.path.join(root, COMPACTION, one), name) for one in _KINDS)
     return log, index
 
@@ -149,7 +149,7 @@ def _make_store(root: str, source: str | None) -> None:
 
 
 def _owner_of_trees(root: str) -> Ownership:
-    """The owner for folders beside the tree: the tree's owner, who may have to remove them."""
+    """The owner for folders beside the tree, which the tree's owner may have to remove."""
     live = live_tree(root)
     return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
 
@@ -207,7 +207,7 @@ def publish(root: str, wave: Sequence[QueueChange]) -> list[Outcome]:
 
 
 def publish_copies(root: str, copies: Sequence[QueueChange]) -> list[Outcome]:
-    """Add copies of queues of another store to the store ``root``, in one step.
+    """Add copies of other stores' queues to the store ``root``, in one step.
 
     Each change names its ``source``. A missing store is created. Returns the error of each copy.
     """
@@ -275,7 +275,7 @@ def recover(root: str, name: TopicPartition) -> None:
 
 
 def leftovers(root: str) -> list[str]:
-    """The existing folders beside ``compaction`` of a running or killed command."""
+    """The folders beside ``compaction`` that a running or killed command has left."""
     live = live_tree(root)
     return [path for path in (live + _NEXT, live + _ASIDE) if os.path.lexists(path)]
 
@@ -303,7 +303,10 @@ def _clear(root: str) -> None:
 
 
 def _remove_all(tree: str) -> None:
-    """Remove a tree level by level, the deepest first; a level's folders concurrently."""
+    """Remove a tree level by level, the deepest first.
+
+    The folders of a level are removed concurrently.
+    """
     levels: dict[int, list[str]] = {}
     for folder, _, _ in os.walk(tree):
         levels.setdefault(folder.count(os.sep), []).append(folder)
@@ -312,7 +315,7 @@ def _remove_all(tree: str) -> None:
 
 
 def _remove_staged(root: str, name: TopicPartition) -> None:
-    """Remove the queue's staging folder, and its parents that are then empty."""
+    """Remove the queue's staging folder, and its parents if they are then empty."""
     folder = _staged_of(root, name)
     files.remove_tree(folder)
     for _ in range(2):
@@ -337,7 +340,7 @@ class _NewFolder:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Writes several changes to the tree at once. The caller holds the store's ``exclusive``."""
+    """Applies several changes to the tree in one step. The caller holds the lock ``exclusive``."""
 
     root: str
     wave: Sequence[QueueChange]
@@ -532,7 +535,7 @@ class _Exchange:
 
 @dataclass(frozen=True, slots=True)
 class _StoredFolder:
-    """The files in a queue's folder of log files or index files."""
+    """The stored files of a queue's folder, which has log files or index files."""
 
     folder: str
     number: int  # index of the folder's file in ``Pair.paths``
@@ -551,11 +554,11 @@ class _StoredFolder:
         return cls(folder, number, sizes, strange)
 
     def after(self, change: QueueChange) -> set[str]:
-        """The file names after the change."""
+        """The names of the folder's files after the change."""
         return ({*self.sizes} - {*change.removed}) | {pair.name for pair in change.pairs}
 
     def file_bytes(self, change: QueueChange) -> int | None:
-        """The size of the existing files, else of the new files. None if there is no file."""
+        """The size of the existing files, or else of the new files. None without files."""
         news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
         return next(chain(self.sizes.values(), news), None)
 
@@ -640,7 +643,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def _example(folder: str) -> list[str]:
-    """A list with one file of the folder; empty if it has no file."""
+    """The path of any one file of the folder, in a list. Empty if there is no file."""
     paths = (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
     return list(islice(paths, 1))
 

@@ -162,9 +162,9 @@ def index_path(log_path: str) -> str:
 
 
 def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
-    """The units of an index file in blocks, up to the first invalid unit.
+    """The units of an index file up to the first invalid unit, in blocks.
 
-    Later units are checked too, unless the file grows. Holes of the file are not read.
+    Units after it are checked too, unless the file grows. Holes of the file are not read.
 
     Raises:
         CorruptLog: a valid unit follows an invalid unit, so units between them were lost.
@@ -205,7 +205,7 @@ def _whole_units(data: bytes) -> ByteArray:
 
 
 class _Index:
-    """An open index: a file, or the bytes of an object."""
+    """An open index: a local file, or the bytes of an object."""
 
     def __init__(self, handle: int, content: bytes = b"") -> None:
         self._handle = handle
@@ -213,7 +213,7 @@ class _Index:
         self.size = os.fstat(handle).st_size if handle >= 0 else len(content)
 
     def read(self, count: int, at: int) -> bytes:
-        """``count`` bytes from position ``at``; fewer at the end of the index."""
+        """Read ``count`` bytes from position ``at`` on; fewer at the end of the index."""
         if self._handle < 0:
             return self._content[at : at + count]
         return os.pread(self._handle, count, at)
@@ -246,7 +246,9 @@ def index_end(path: str) -> tuple[int, bool]:
 
 
 def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
-    """The row of the first valid unit that ``is_there`` accepts, found by bisection.
+    """Find the first valid unit that the function ``is_there`` accepts, by bisection.
+
+    The result is the row of this unit.
 
     ``is_there`` must accept all later units too. Returns the row after the valid units if no unit
     is accepted.
@@ -260,12 +262,12 @@ def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> 
 
 
 def _row_at(file: _Index, slots: int, address: int) -> int:
-    """The row of the first unit whose address is at least ``address``."""
+    """The row of the first unit whose record has at least the address ``address``."""
     return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
 
 
 def _unit_at(file: _Index, row: int) -> BatchUnit | None:
-    """The unit in row ``row``. Returns None if it is invalid."""
+    """The unit in row ``row`` of an index. None if it is invalid."""
     data = file.read(BATCH_UNIT.size, row * BATCH_UNIT.size)
     if len(data) < BATCH_UNIT.size:
         return None
@@ -277,7 +279,7 @@ def _unit_at(file: _Index, row: int) -> BatchUnit | None:
 
 
 def read_queue(folder: str) -> PartitionLog:
-    """List one queue: its files, the end of the records in each, its bounds, and its problems.
+    """List one queue of a store: its files, the end of the records in each, bounds and problems.
 
     The checkpoint is the offset after the queue's position in ``position-checkpoint``.
 
@@ -413,7 +415,7 @@ class _QueueListing:
                 )
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
-        """The segment for one file, described by its index."""
+        """The segment for one log file, as the file's index describes it."""
         path = index_path(file.path)
         size = count = 0
         base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
@@ -561,7 +563,7 @@ def record_count(log: PartitionLog) -> int:
 
 
 def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges of queue offsets in ``[first, end)`` for which a store's queue has no record."""
+    """The ranges of queue offsets in ``[first, end)`` for which a queue has no record."""
     for n, segment in enumerate(log.segments):
         if log.segment_end(n) <= first:
             continue
@@ -578,7 +580,7 @@ def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
-    """Queue offset and store time of the message below ``end`` that was stored last."""
+    """The queue offset and store time of the latest stored message below offset ``end``."""
     found: tuple[int, int] | None = None
     for segment in log.segments:
         if segment.base_offset >= end or not segment.size_bytes:
@@ -594,7 +596,7 @@ def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
 
 
 def record_at(log: PartitionLog, offset: int) -> bytes | None:
-    """The record at a queue offset. Returns None if the log has none."""
+    """The record at a queue offset. None if the log has no such record."""
     for n, segment in enumerate(log.segments):
         if segment.base_offset <= offset < log.segment_end(n) and segment.size_bytes:
             with _opened(index_path(segment.path)) as file:
@@ -606,7 +608,7 @@ def record_at(log: PartitionLog, offset: int) -> bytes | None:
 
 
 def last_record_before(log: PartitionLog, end: int) -> tuple[BatchUnit, bytes] | None:
-    """The last record below queue offset ``end`` and its unit. Returns None if there is none.
+    """The last record below queue offset ``end``, and its unit. None if there is none.
 
     Raises:
         CommitConflict: a file was replaced after it was listed.
@@ -634,7 +636,7 @@ def _record_of(segment: Segment, unit: BatchUnit) -> bytes:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """The borders of pieces of about ``piece_bytes``, from 0 to the segment's end."""
+    """Positions that split a segment into pieces of about ``piece_bytes``, from 0 to its end."""
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
@@ -695,4 +697,4 @@ class QueueIndexChecker:
         self._row += len(table)
 
     def ends(self) -> None:
-        """Do nothing. Units after the last record were checked when the files were listed."""
+        """Does nothing: units after the last record were checked when the files were listed."""

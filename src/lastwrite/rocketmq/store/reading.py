@@ -44,7 +44,7 @@ _PHYSICAL_OFFSET = slice(28, 36)  # bytes of a record's address; see ``format.re
 
 
 class StoreFolder(StrEnum):
-    """One of a store's logs or folders. The value is its path below the store."""
+    """One of the logs or folders of a store. The value is its path below the store."""
 
     COMMIT_LOG = "commitlog"
     CONSUME_QUEUE = "consumequeue"
@@ -198,12 +198,15 @@ class MappedLog:
 
 
 def log_of_one(file: MappedFile) -> MappedLog:
-    """A log of a single file."""
+    """A log that consists of one file."""
     return MappedLog((file,), (), file.size_bytes, (file.start,))
 
 
 def start_of(name: str, is_index: bool) -> int | None:
-    """The number in a name: an address, or the time of an index file. None for other names."""
+    """The number in a file name: an address, or the time of an index file.
+
+    None for any other name.
+    """
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
@@ -233,7 +236,7 @@ def commit_log_folders(root: str, config: Mapping[str, object] | None = None) ->
 
 
 def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> MappedLog:
-    """The files of the commit log in all its folders.
+    """List the files of the commit log in all its folders.
 
     ``config`` may have settings for the folders; see ``commit_log_folders``.
 
@@ -256,7 +259,7 @@ def log_folder(root: str, name: TopicPartition) -> str:
 
 
 def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
-    """The files of an archive's queue at ``folder``, and their indexes.
+    """The log files of an archived queue at ``folder``, and their index files.
 
     Files with missing objects are skipped, and each is a problem.
 
@@ -335,7 +338,10 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
 
 
 def stopped_roll(root: str, name: TopicPartition) -> set[str]:
-    """The name of the file that ``without_stopped_roll`` skips in a queue's log, if any."""
+    """The name of the file that ``without_stopped_roll`` skips in a queue's log.
+
+    Returns a set, which is empty without such a file.
+    """
     if not was_killed(root):
         return set()
     logs = read_queue(root, StoreFolder.COMPACTION_LOG, name)
@@ -427,7 +433,7 @@ def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> 
 def _wrong_sizes(
     files: Sequence[MappedFile], size: int | None, is_index: bool
 ) -> Iterator[Problem]:
-    """The files, sorted by address, that do not have ``size`` bytes or overlap their successor."""
+    """A problem for each file that does not have ``size`` bytes or overlaps the next file."""
     for n, file in enumerate(files):
         if file.size_bytes != size:
             wrong = (
@@ -450,13 +456,13 @@ def _wrong_sizes(
 
 
 def _is_of_aside(path: str) -> bool:
-    """Whether the file is the guard in a log that a cut has replaced, where it belongs."""
+    """Whether the file is the guard file of a log that a cut has replaced."""
     folder, name = os.path.split(path)
     return name == names.CUT_GUARD and folder.endswith(names.BEFORE_CUT)
 
 
 def _wrong_name(path: str) -> Problem:
-    """The problem for a file in a log's folder whose name is not an address."""
+    """A problem: a file in a log's folder whose name is not an address."""
     name = os.path.basename(path)
     wrong = "the file's name is not the name of a log file"
     remedy = (
@@ -477,7 +483,7 @@ def _wrong_name(path: str) -> Problem:
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
-    """The most frequent size of the files; the largest of equally frequent sizes."""
+    """The most frequent size of the files. Among equally frequent sizes, the largest."""
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
@@ -503,7 +509,9 @@ class LogReader:
         self._readers: dict[str, SegmentReader] = {}  # readers of objects by address
 
     def read(self, address: int, size: int) -> bytes:
-        """Up to ``size`` bytes from ``address`` on: fewer at a file's end, none without a file.
+        """Read up to ``size`` bytes from ``address`` on.
+
+        Returns fewer at a file's end, and none if no file has the address.
 
         Raises:
             LogError: a file cannot be read.
@@ -524,7 +532,7 @@ class LogReader:
             raise to_log_error(error, file.path, "read the log") from error
 
     def read_over(self, address: int, size: int) -> bytes:
-        """Like ``read``, but continues in the next file."""
+        """Read up to ``size`` bytes from ``address`` on, across the ends of files."""
         out = b""
         while len(out) < size and (part := self.read(address + len(out), size - len(out))):
             out += part
@@ -559,7 +567,7 @@ class LogReader:
 
 
 def read_file(file: MappedFile, limit_bytes: int) -> bytes:
-    """The bytes of an index file, but at most ``limit_bytes``.
+    """Read the bytes of an index file, but at most ``limit_bytes``.
 
     Raises:
         LogError: the file cannot be read.
@@ -620,7 +628,7 @@ def map_file(file: MappedFile) -> memoryview:
 
 
 def read_head(path: str) -> bytes:
-    """The first 512 bytes of a file, from which its kind is recognized.
+    """The first 512 bytes of a file, which show its kind.
 
     Raises:
         LogError: the file cannot be read.
@@ -651,7 +659,9 @@ def _first_address(path: str) -> int:
 
 
 def read_one_file(path: str) -> MappedLog:
-    """A log of a single file in any folder. Its address is in its name, else in its first record.
+    """A log that consists of one file in any folder.
+
+    The log's address is in the file name, or else in the first record.
 
     Raises:
         LogError: the file cannot be read.

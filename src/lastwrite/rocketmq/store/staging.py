@@ -47,7 +47,7 @@ _NOTHING_LEFT = (
 
 
 class PairWriter:
-    """Appends records to pairs of log and index files, one pair after another."""
+    """Appends records to pairs of a log file and an index file, one pair after another."""
 
     def __init__(self) -> None:
         self._pairs: list[NewPair] = []
@@ -73,7 +73,7 @@ class PairWriter:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Remove the written files."""
+        """Remove the files written so far."""
         for file in self._pairs:
             file.abandon()
 
@@ -100,7 +100,10 @@ class StagedFiles(PairWriter):
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` has their ``ROW_COLUMNS``. Sets their addresses in ``data``."""
+        """Append records, and set their new addresses in ``data``.
+
+        ``rows`` has the ``ROW_COLUMNS`` of each record.
+        """
         if len(rows):
             newest = int(rows[:, ROW_MAX_TIMESTAMP].max())
             self._largest_timestamp_ms = max(self._largest_timestamp_ms, newest)
@@ -150,7 +153,7 @@ class StagedFiles(PairWriter):
 
 
 class NewPair:
-    """One log file and its index. If ``path`` is None, records are only counted."""
+    """A new log file and its index file. If ``path`` is None, records are only counted."""
 
     def __init__(
         self,
@@ -178,7 +181,7 @@ class NewPair:
                 self._file = NewFile(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
-        """The number of leading records that fit."""
+        """The number of leading records that fit in the pair."""
         ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 
@@ -205,7 +208,7 @@ class NewPair:
             self._file.append(view)
 
     def close(self, *, is_marked: bool) -> None:
-        """Complete the pair. ``is_marked`` writes the blank record and the end unit."""
+        """Complete both files. ``is_marked`` writes the blank record and the end unit."""
         if self._file is None or self.path is None:
             return
         units = self._units[: self.count * BATCH_UNIT.size].tobytes()

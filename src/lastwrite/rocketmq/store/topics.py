@@ -1,4 +1,4 @@
-"""The topics of a store, from its settings and its compaction logs."""
+"""The topics of a store, from its settings file and its compaction logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_QUEUES = 1 << 10  # largest number of queues that a topic's settings add
 
 
 def read_topics(root: str) -> dict[str, TopicConfig]:
-    """The topics of ``config/topics.json`` by name; empty if there is no file.
+    """The settings of the topics in ``config/topics.json`` by name. Empty without a file.
 
     As in a broker, the ``.bak`` is used if the file is missing or damaged.
 
@@ -52,7 +52,7 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
 
 
 def all_queues(root: str, topics: Mapping[str, TopicConfig]) -> list[TopicPartition]:
-    """The queues with a folder of any kind, then the other queues of ``topics``."""
+    """The queues that have a folder of any kind, then the other queues of ``topics``."""
     parts = (
         StoreFolder.CONSUME_QUEUE,
         StoreFolder.BATCH_QUEUE,

@@ -52,7 +52,7 @@ _GUARD_TEXT = b"lastwrite dispatch was stopped while it put queues in place: run
 
 @dataclass(slots=True)
 class TreeChange:
-    """The changes of one tree; paths are below it."""
+    """The changes of one tree. All paths are relative to the tree."""
 
     # staging path of each new file, by its path in the tree
     new: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,10 @@ def staging_folder(root: str) -> str:
 
 
 def owner_of_guard(commit_log: str, name: str) -> Ownership:
-    """The owner for a guard file: brokers must see it, and a later command must remove it."""
+    """The owner for a guard file.
+
+    Brokers must be able to see the file, and a later command to remove it.
+    """
     return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
 
 
@@ -108,7 +111,7 @@ def is_guarded(commit_log: str) -> bool:
 
 
 def clear(root: str) -> None:
-    """Remove temporary files of this or a killed command. The caller holds the lock.
+    """Remove temporary files of this command or a killed one. The caller holds the lock.
 
     Raises:
         LogError: a file could not be removed.
@@ -204,7 +207,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file: the owner of the old file, else a neighbour, else the tree."""
+    """The owner for a new file: that of the old file, of a file beside it, or of the tree."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)
@@ -212,7 +215,7 @@ def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -
 
 
 def _log_files(folder: str) -> list[str]:
-    """A list with one file of the folder; empty if it has no file."""
+    """The path of any one file of the folder, in a list. Empty if there is no file."""
     try:
         with os.scandir(folder) as found:
             return [entry.path for entry in found if entry.is_file(follow_symlinks=False)][:1]
@@ -230,7 +233,7 @@ def _above(root: str, folder: str) -> list[str]:
 
 
 def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str]) -> None:
-    """Add the unchanged content of a folder to the successor, files as hard links."""
+    """Add the unchanged content of a folder to the new tree; files are hard-linked."""
     try:
         with os.scandir(os.path.join(live, below)) as found:
             entries = sorted(found, key=lambda entry: entry.name)

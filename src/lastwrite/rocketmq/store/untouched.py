@@ -98,7 +98,7 @@ _BY_COPY: Final = {
 
 
 def untouched_by_round(folders: Iterable[str], to: str | None) -> list[UntouchedFile]:
-    """The files that compaction does not change, or does not copy to ``to`` if that is given.
+    """The files that compaction does not change, or that it does not copy to ``to`` if given.
 
     Raises:
         LogError: a folder cannot be listed.

@@ -1,4 +1,4 @@
-"""Stage one of dispatch: walk pieces of the commit log, and list their records for the other files.
+"""Stage one of dispatch: read pieces of the commit log, and list their records.
 
 A task maps a file and splits the records of its pieces. It writes a row of eight words for each
 record to a scratch file, sorted by queue, and three words for each key of the index
@@ -49,7 +49,7 @@ WORDS = {
 
 
 class WalkBuffers:
-    """The buffers of a task, reused for each piece."""
+    """The buffers of a task, reused for each piece of the commit log."""
 
     def __init__(self) -> None:
         self.table = np.empty(_TABLE_ROWS, MESSAGE)
@@ -70,7 +70,7 @@ class WalkBuffers:
 
 
 def walk_all(units: Sequence[WalkUnit]) -> Iterator[WalkedPiece]:
-    """Walk the pieces of one task. Their rows are written to one scratch file."""
+    """Walk the pieces of one task, and write their rows to one scratch file."""
     if not units:
         return
     buffers = WalkBuffers()
@@ -92,7 +92,7 @@ def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked
 
 
 class _RangeWalk:
-    """The walk of one piece."""
+    """Walks one piece of a commit log file."""
 
     def __init__(self, unit: WalkUnit, data: ByteArray, buffers: WalkBuffers) -> None:
         self.unit, self.data, self.buffers = unit, data, buffers
@@ -120,7 +120,7 @@ class _RangeWalk:
         return result
 
     def _split(self, at: int, limit: int) -> tuple[int, int, int]:
-        """Process the next records.
+        """Process the next records of the piece.
 
         Returns the next position, and the code and position of a stop; the code is 0 if there is
         none.
@@ -224,7 +224,7 @@ class _RangeWalk:
 
 
 def read_rows(stretch: ScratchSlice) -> Int64Array:
-    """The rows of one queue and piece."""
+    """The rows of one queue in one piece, from a scratch file."""
     return _read(stretch.path, stretch.position, stretch.count * rules.ROW_WORDS).reshape(
         -1, rules.ROW_WORDS
     )
@@ -277,7 +277,7 @@ def starts_record(file: MappedFile, address: int) -> bool:
 
 
 def _at(file: MappedFile, address: int) -> tuple[bool, int]:
-    """Whether a sound record begins at ``address``, and the code of ``split``."""
+    """Whether a sound record begins at ``address``, and the code that ``split`` returns there."""
     if not file.start <= address < file.end:
         return False, kernels.NEED_MORE
     table = np.empty(1, MESSAGE)
@@ -295,11 +295,11 @@ def written_end(file: MappedFile) -> int:
 def whole_records(
     file: MappedFile, data: ByteArray, start: int, end: int, bad: list[int], *, is_exact: bool
 ) -> Iterator[kernels.MessageTable]:
-    """The whole records of a file with the bytes ``data``, skipping damage.
+    """The complete records in the bytes ``data`` of a file, skipping damage.
 
-    A table is valid until the next table is requested. ``start`` and ``end`` are addresses.
-    ``is_exact`` means that a record begins at ``start``; otherwise the first record after it is
-    searched. The addresses of damage are added to ``bad``.
+    The records are yielded as tables. A table is valid until the next table is requested. ``start``
+    and ``end`` are addresses. ``is_exact`` means that a record begins at ``start``; otherwise the
+    first record after it is searched. The addresses of damage are added to ``bad``.
     """
     table = np.empty(_TABLE_ROWS, MESSAGE)
     at, is_lost = start - file.start, not is_exact

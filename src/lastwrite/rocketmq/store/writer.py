@@ -26,7 +26,9 @@ from lastwrite.rocketmq.store.staging import NewPair, PairWriter
 
 
 class QueueWriter(PairWriter):
-    """Appends records to new pairs of files in ``folder``, named from 0 on. Nothing is synced.
+    """Appends records to new pairs of files in ``folder``, which begin at address 0.
+
+    Nothing is synced.
 
     ``log_bytes`` and ``index_bytes`` are the file sizes, as returned by ``names.log_sizes``. The
     units of one file are kept in memory.
@@ -70,7 +72,10 @@ class QueueWriter(PairWriter):
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Extend the files to their full size. Returns the pairs in order; the last stays open."""
+        """Extend the files to their full size. Returns the pairs in order.
+
+        The last pair stays open for more records.
+        """
         if self._pairs:
             self._pairs[-1].close(is_marked=False)
         return [
