@@ -124,7 +124,7 @@ def test_damaged_partition_is_quarantined_and_the_others_are_cleaned(
     (told,) = [e for e in events if isinstance(e, PartitionQuarantined)]
     assert (
         told.name == name("a")
-        and "checksum does not match" in told.entry.reason
+        and "the batch's checksum is wrong" in told.entry.reason
         and told.entry.tries == 1
     )
     assert read_quarantine(str(tmp_path), NOTES) == {name("a"): told.entry}

@@ -317,7 +317,7 @@ def test_lz4_frames_that_kafka_refuses_are_refused() -> None:
             decompress(Codec.LZ4, broken, 1 << 20)
     with pytest.raises(CorruptLog, match="follow the lz4 frame"):
         decompress(Codec.LZ4, good + good, 1 << 20)
-    with pytest.raises(CorruptLog, match="lz4 block of 65537"):
+    with pytest.raises(CorruptLog, match="lz4 block has 65537 bytes"):
         decompress(Codec.LZ4, good[:7] + (65537).to_bytes(4, "little") + bytes(65537 + 4), 1 << 20)
 
 

@@ -119,7 +119,7 @@ def test_protobuf_message_becomes_a_record(end: str, schemas: Path, tmp_path: Pa
     ):
         table.to_arrow(["value.id"])
     given["value_message"] = ""
-    with pytest.raises(InvalidConfig, match="order.proto: it has 3 messages") as caught:
+    with pytest.raises(InvalidConfig, match="order.proto: the schema has 3 messages") as caught:
         lastwrite.table(path, "orders", **given)
     assert "value_message: Order, Tree, Click" in (caught.value.remedy or "")
 
@@ -169,9 +169,9 @@ def test_frame_selects_a_message_of_its_schema(schemas: Path, tmp_path: Path) ->
     ]
     assert [row["_error"] for row in rows] == [
         None,
-        "value: a message shop.Click, not shop.Order (schema 7)",
-        "value: a message shop.Order.Line, not shop.Order (schema 7)",
-        "value: message [0, 7], which its schema does not have (schema 7)",
+        "value: the message type is shop.Click, not shop.Order (schema 7)",
+        "value: the message type is shop.Order.Line, not shop.Order (schema 7)",
+        "value: the schema has no message with index [0, 7] (schema 7)",
         "value: it stops early, at its byte 0 (schema 7)",
         None,
         "value: the value does not begin with a magic byte and schema id",
@@ -206,7 +206,7 @@ def test_invalid_proto_file_is_refused(tmp_path: Path) -> None:
         Path(given["value_schema"]).write_bytes(data)
         with pytest.raises(InvalidConfig, match=said):
             lastwrite.table(path, "orders", **given)
-    with pytest.raises(InvalidConfig, match="value_message is for Protobuf"):
+    with pytest.raises(InvalidConfig, match="value_message needs a Protobuf format"):
         lastwrite.table(path, "orders", value_message="M")
 
 

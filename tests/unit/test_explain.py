@@ -297,7 +297,7 @@ def test_policy_and_disabled_cleaner_are_the_first_reasons(log: Log) -> None:
         Rule.CLEANER,
         Rule.ACTIVE_SEGMENT,
     ]
-    assert found.summary == "not due: cleanup.policy is delete, which does not contain compact"
+    assert found.summary == "not due: cleanup.policy is delete, without compact"
     assert log.compact(now_ms=START_MS) in ("skipped", "unchanged")
     assert log.offsets() == [0, 1, 2]
 

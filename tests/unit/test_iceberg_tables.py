@@ -138,7 +138,7 @@ def test_missing_data_is_an_error_with_a_remedy(log: GrowingLog, tmp_path: Path)
     shutil.rmtree(log.folder)
     again = GrowingLog(log.root, topic_id=topic_id_text(bytes(range(16))))
     again.append([(b"a", b"1", T)] * 20)
-    with pytest.raises(CommitConflict, match="created again: its id was"):
+    with pytest.raises(CommitConflict, match="created again: its topic id was"):
         made(log, to)
     assert made(again, to, anew=True).rows == 1
 

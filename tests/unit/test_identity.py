@@ -246,7 +246,9 @@ def test_recreated_topic_with_fewer_messages_is_refused_and_its_remedy_works(
     found = rows.difference(log_at(store, "rocketmq"), 30, known)
     assert found is not None and "another message of queue offset 11" in found
     lastwrite.table_to(str(first), "t", to=str(to), format="parquet")
-    with pytest.raises(CommitConflict, match=r"run lastwrite dispatch; then rebuild .*--anew"):
+    with pytest.raises(
+        CommitConflict, match=r"run lastwrite dispatch; then .*rebuild the table with --anew"
+    ):
         lastwrite.table_to(str(store), "t", to=str(to), format="parquet")
     for folder in ("compactionLog", "compactionCq"):
         shutil.move(store / "compaction" / folder / "t", tmp_path / folder)

@@ -120,7 +120,7 @@ def test_pyspark_before_4_1_needs_a_java_before_24(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
     monkeypatch.setattr(java, "pyspark_version", lambda: pyspark)
     if chosen != 25:
-        with pytest.raises(EnvironmentUnfit, match=r"on Java 17 to 23; found 25.* 17 or 21"):
+        with pytest.raises(EnvironmentUnfit, match=r"requires Java 17 to 23; found 25.* 17 or 21"):
             java.find_java()
     older = make_java(tmp_path / "older", "21.0.2")
     monkeypatch.setenv("PATH", str(older.parent))

@@ -167,7 +167,7 @@ def test_invalid_arguments_and_paths_are_refused(root: Path, tmp_path: Path) -> 
     ):
         with pytest.raises(InvalidConfig):
             lastwrite.read(str(root), **wrong)
-    with pytest.raises(InvalidConfig, match="are for Kafka"):
+    with pytest.raises(InvalidConfig, match="are only for Kafka"):
         lastwrite.read(str(CORPUS / "pulsar" / "topics"), system="pulsar", time_ms=1)
     with pytest.raises(InvalidConfig, match="and read needs one"):
         lastwrite.read(str(KAFKA / "stopped"))

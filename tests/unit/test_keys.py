@@ -107,7 +107,7 @@ def test_lookup_without_a_match_is_reported(
     where = (path, "--topic", "orders", "--key", "nothing")
     assert "no record has this key" in lines(capfd, "dump", *where)[1] or system == "rocketmq"
     if system == "rocketmq":
-        assert "no such message" in lines(capfd, "dump", *where)[1]
+        assert "no message matches" in lines(capfd, "dump", *where)[1]
     assert "no message has this key" in lines(capfd, "read", *where)[1]
     assert run(["explain", *where]) == 0
     assert "no record of the key" in capfd.readouterr().out
@@ -148,4 +148,4 @@ def test_message_of_an_inner_batch_is_found_by_its_key(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / folder, ignore_errors=True)
     told: list[str] = []
     assert not list(lastwrite.dump(str(tmp_path), key=b"k9", say=told.append))
-    assert "no such message" in told
+    assert "no message matches" in told

@@ -71,7 +71,8 @@ def test_unknown_letter_lists_all_letters(
 ) -> None:
     assert run(["dump", str(root), "-f", f"a{wrong}"]) == 2
     said = capfd.readouterr()
-    assert said.out == "" and f"-f has {wrong[:2]}" in said.err
+    kind = "field" if wrong[0] == "%" else "escape"
+    assert said.out == "" and f"-f contains the unknown {kind} {wrong[:2]} " in said.err
     known = [f"%{letter} " for letter in LETTERS] if wrong[0] == "%" else [r"\n \t \r \\ \0 \xHH"]
     assert all(each in said.err for each in known)
 

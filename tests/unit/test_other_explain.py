@@ -212,4 +212,4 @@ def test_explain_states_the_distance_to_the_threshold(
     assert explained(folder, config={"compactionThreshold": "1M"}).is_due
     assert run(["explain", str(folder), "--key", "a"]) == 0
     said = capfd.readouterr().out
-    assert "dirty from 10:0, cleanable up to 10:1 of 10:1" in said and "@10:0:-1  " in said
+    assert "dirty from 10:0, cleanable up to 10:1, end 10:1:" in said and "@10:0:-1  " in said

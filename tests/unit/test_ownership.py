@@ -179,7 +179,7 @@ def test_caller_without_the_right_to_chown_is_refused_before_any_write(place: Pa
 
     def refused() -> None:
         with pytest.raises(
-            LogError, match="cannot give new files to another user.*sudo -u #61234"
+            LogError, match="cannot give files to another user.*sudo -u #61234"
         ) as told:
             compact(root)
         assert told.value.exit_status == 1 and told.value.path == str(root / "t-0")
@@ -196,7 +196,7 @@ def test_segment_of_another_user_fails_only_its_partition(place: Path) -> None:
     def work() -> None:
         a, b = compact(root).partitions
         assert (a.status, b.status) == (Status.CLEANED, Status.FAILED)
-        assert b.reason is not None and f"b-0/{0:020d}.log: belongs to" in b.reason
+        assert b.reason is not None and f"b-0/{0:020d}.log: the file belongs to" in b.reason
 
     assert not as_user(OWNER, GROUP, work)
 

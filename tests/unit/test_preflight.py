@@ -165,7 +165,9 @@ def test_sticky_folder_is_named(place: Path) -> None:
 
     def work() -> None:
         [report] = compact(root).partitions
-        assert report.status is Status.FAILED and "(sticky)" in str(report.reason)
+        assert report.status is Status.FAILED and "a folder with the sticky bit" in str(
+            report.reason
+        )
 
     assert not as_user(OWNER, GROUP, work)
 

@@ -42,7 +42,7 @@ def test_difference_is_named(live: dict[bytes, bytes], said: str) -> None:
 
 
 def test_repeated_key_is_refused() -> None:
-    with pytest.raises(VerificationFailed, match="1 keys occur more than once: 'a'"):
+    with pytest.raises(VerificationFailed, match="1 keys occur more than once in the table: 'a'"):
         prove(table(dict(TREE), repeated=(b"a",)), TREE)
 
 

@@ -113,7 +113,7 @@ def test_daemon_of_live_topics_can_be_disabled() -> None:
 def test_clean_without_a_threshold_is_refused(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
         clean(archive, {})
-    with pytest.raises(NotALog, match="no such folder"):
+    with pytest.raises(NotALog, match="the path is not an existing folder"):
         clean(tmp_path / "nothing", OVER)
 
 

@@ -521,5 +521,5 @@ def test_latest_merges_partitions(tmp_path: Path) -> None:
         "only 0": b"x",
         "only 1": b"x",
     }
-    with pytest.raises(InvalidConfig, match="whole topic"):
+    with pytest.raises(InvalidConfig, match="needs all partitions of a topic"):
         lastwrite.latest(str(topic_folder(tmp_path, f"{TOPIC}-partition-1")))

@@ -77,7 +77,7 @@ def test_damaged_queue_is_quarantined_and_released(store: Path) -> None:
 
 def test_roots_of_two_systems_are_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
-    with pytest.raises(InvalidConfig, match="of several systems"):
+    with pytest.raises(InvalidConfig, match="paths belong to several systems"):
         clean(store, tmp_path / "kafka")
     with pytest.raises(InvalidConfig, match="allow no other files"):
         lastwrite.clean([str(store)], once=True, spark=INLINE, keep_scans=True)

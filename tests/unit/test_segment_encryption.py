@@ -146,7 +146,7 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "Crypto.PublicKey", None)
     with pytest.raises(EnvironmentUnfit) as error:
         read(path, keys(one=key))
-    assert error.value.remedy == "pip install 'lastwrite[tiers]'"
+    assert error.value.remedy == "run pip install 'lastwrite[tiers]'"
 
 
 def test_key_setting_is_passed_as_files_and_ids(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
         for answer in answers(error):
             seen = str(explain_worker_errors(answer).error)
             assert seen.startswith(
-                f"{path}: the workers cannot see this path — nothing was swapped; "
+                f"{path}: the workers cannot access this path — nothing was swapped; "
             )
             assert "at the same path on every worker" in seen
     log.unlink()  # it has gone here, too

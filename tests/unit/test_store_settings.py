@@ -159,7 +159,7 @@ def test_missing_client_package_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(EnvironmentUnfit) as caught:
         store_at("s3://bucket/without", StoreSettings(retries=1))
-    assert caught.value.remedy == "pip install 'lastwrite[objects]'"
+    assert caught.value.remedy == "run pip install 'lastwrite[objects]'"
 
 
 @pytest.mark.parametrize("share", [LEAST_SHARE_BYTES, 64 << 20, 512 << 20])

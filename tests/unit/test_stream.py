@@ -188,11 +188,11 @@ def test_latest_start_is_decided_before_the_first_row(root: Root) -> None:
 @pytest.mark.parametrize(
     ("start", "end", "words"),
     [
-        (shown(3), shown(40), "to be read from 3 to 40, and the log has 5 to 40"),
-        (shown(5), shown(41), "from 5 to 41"),
-        (shown(20), shown(10), "from 20 to 10"),
-        (shown(10, 5), shown(40), "t-1 is not there any more"),
-        ({}, shown(40), "t-0 is new, and begins at 5 and not at 0"),
+        (shown(3), shown(40), "read from offset 3 to 40, but the log contains offsets 5 to 40"),
+        (shown(5), shown(41), "from offset 5 to 41"),
+        (shown(20), shown(10), "from offset 20 to 10"),
+        (shown(10, 5), shown(40), "t-1 no longer exists"),
+        ({}, shown(40), "t-0 is new, but starts at offset 5 instead of 0"),
     ],
 )
 def test_deleted_offsets_are_data_loss(root: Root, start: Any, end: Any, words: str) -> None:

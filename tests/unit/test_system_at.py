@@ -67,7 +67,7 @@ def test_command_on_files_names_fetch_for_a_live_topic(
 ) -> None:
     assert run([*command, LIVE]) == 2
     said = capfd.readouterr().err
-    assert f"{LIVE}: a topic of a live cluster" in said
+    assert f"{LIVE}: this is the address of a live topic" in said
     assert f"lastwrite fetch {LIVE} --to ARCHIVE --config metadataStoreUrl=" in said
 
 
@@ -80,7 +80,7 @@ def test_functions_name_fetch_for_a_live_topic(name: str) -> None:
 
 
 def test_non_persistent_topic_is_refused() -> None:
-    with pytest.raises(InvalidConfig, match="is not persistent"):
+    with pytest.raises(InvalidConfig, match="is not a persistent topic"):
         lastwrite.inspect(f"non-{LIVE}")
 
 

@@ -25,6 +25,7 @@ from tests.support.pulsar.folders import single
 from tests.support.pulsar.topics import put_ledger, topic_folder
 
 CORPUS = Path(__file__).parents[1] / "corpus"
+REST = "run the same command again to complete it, or delete the folder"
 
 
 @pytest.fixture
@@ -119,7 +120,10 @@ def test_failed_copy_on_a_full_disk_leaves_no_files(
             monkeypatch.setattr(files, "faults", FaultPoints())
         if report.status is Status.FAILED:
             failed += 1
-            assert "the disk is full — free some space and run again" in str(report.reason)
+            assert (
+                "the disk is full — free some space on the disk, then run the command again"
+                in str(report.reason)
+            )
             # Whole under its own name, or gone: nothing waits under the name of the work.
             assert list(to.rglob("*-delete/*")) == [], point
             shutil.rmtree(to, ignore_errors=True)
@@ -151,9 +155,7 @@ def test_interrupted_copy_is_completed_by_the_same_command(place: Path, path: st
         progress = Interrupted(stage)
         with pytest.raises(KeyboardInterrupt):
             lastwrite.compact(str(place / path), to=str(to), spark=INLINE, progress=progress)
-        said = [
-            f"{to} holds a part of the copy: the same command completes it, or delete the folder"
-        ]
+        said = [f"{to} contains only a part of the copy; {REST}"]
         assert progress.said == (said if to.exists() and os.listdir(to) else [])
     assert progress.said
     with pytest.raises(KeyboardInterrupt):
@@ -213,7 +215,7 @@ def test_full_disk_leaves_no_partial_files(
         assert [name for name in left if name.endswith(ends) or ".lastwrite" in name] == [], point
         if any(each.status is Status.FAILED for each in report.partitions):
             failed += 1
-            said = f"{copy} holds a part of the copy: the same command completes it, or delete the folder"
+            said = f"{copy} contains only a part of the copy; {REST}"
             assert progress.said == ([said] if to and copy.exists() else []), point
         shutil.rmtree(work)
         shutil.rmtree(copy, ignore_errors=True)
@@ -238,7 +240,7 @@ def test_full_disk_during_a_fetch_is_reported(
         assert list(archive.rglob("*.aside")) == [], point
         if status == 1 and archive.exists() and os.listdir(archive):
             told += 1
-            assert f"{archive} holds a part of the fetched topics" in error
+            assert f"{archive} contains only a part of the fetched topics" in error
             assert run(command) == 0
         shutil.rmtree(archive, ignore_errors=True)
     assert told > 5

@@ -164,7 +164,11 @@ def test_every_command_names_the_lost_offsets(
         assert damage.message in json.dumps(report.to_dict(), ensure_ascii=False), report.to_dict()
     with pytest.raises(CorruptLog) as caught:
         lastwrite.latest(str(folder))
-    assert (caught.value.problem, caught.value.remedy) == (damage.message, damage.remedy)
+    rest = f"`lastwrite dump {folder}` prints the records that can be read"
+    assert (caught.value.problem, caught.value.remedy) == (
+        damage.message,
+        f"{damage.remedy}; {rest}",
+    )
     with pytest.raises(CorruptLog) as caught:
         list(lastwrite.dump(str(folder)))
     assert damage.message in caught.value.problem

@@ -75,7 +75,7 @@ def test_deleted_partitions_are_forgotten(tmp_path: Path) -> None:
 def test_damaged_quarantine_file_is_named_and_overwritten(tmp_path: Path, content: str) -> None:
     (tmp_path / str(A)).mkdir()
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
-    with pytest.raises(CorruptLog, match="delete it"):
+    with pytest.raises(CorruptLog, match="delete this file"):
         read_quarantine(str(tmp_path), NOTES)
     record_failures(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
     assert list(read_quarantine(str(tmp_path), NOTES)) == [A]

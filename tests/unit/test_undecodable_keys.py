@@ -97,7 +97,7 @@ def test_fail_option_names_the_record_and_a_working_remedy(tmp_path: Path) -> No
     kept = Kept(tmp_path, "parquet")
     kept.run()
     kept.log.append([(BAD, b"2", 6)])
-    with pytest.raises(BadValue, match="t-0: offset 2, key: text that is not UTF-8") as caught:
+    with pytest.raises(BadValue, match="t-0: offset 2, key: not UTF-8, at byte 0") as caught:
         kept.run()
     assert "on_bad=null" in str(caught.value)
     # a table that was made without the keys' bytes has no place for them

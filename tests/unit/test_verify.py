@@ -313,7 +313,7 @@ def test_duplicate_batch_is_damage_or_growth(tmp_path: Path, before: Path) -> No
             )
             report = verify(root, before)
             assert report.exit_status == 3
-            assert "not in ascending order" in str(report.partitions[0].reason)
+            assert "offsets do not increase" in str(report.partitions[0].reason)
     shifted = replace(BEFORE[18][0], base=20, last=21, records=(R(20, "d", "18"), R(21, "a", "19")))
     report = verify(write(tmp_path / "shifted", {**AFTER, 18: (*AFTER[18], shifted)}), before)
     assert found(report) == [] and "has grown" in str(report.partitions[0].advice)

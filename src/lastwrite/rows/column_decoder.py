@@ -165,12 +165,9 @@ class ColumnDecoder:
         if frame is not None:
             written = ProtobufFile(writer.descriptors).message_at(list(frame.indexes))
             if written is None:
-                return (
-                    f"the value has message index {list(frame.indexes)}, which its schema does "
-                    "not have"
-                )
+                return f"the schema has no message with index {list(frame.indexes)}"
             if written.full_name != message.full_name:
-                return f"the value is a message {written.full_name}, not {message.full_name}"
+                return f"the message type is {written.full_name}, not {message.full_name}"
         return ProtobufProgram(message, self.shape)
 
     def _framed(self, values: pa.Array, headers: pa.Array | None) -> DecodedColumn:

@@ -445,7 +445,7 @@ class _Verifier:
         for earlier, later in zip(parts, parts[1:], strict=False):
             if later.first_offset < earlier.next_offset:
                 wrong = f"{later.first_offset} after {earlier.next_offset - 1}"
-                message = f"the offsets are not in ascending order: {wrong}"
+                message = f"the offsets do not increase: {wrong}"
                 place = later.piece.path, later.piece.start
                 remedy = self._system.damage_remedy
                 job.problem(Problem(ProblemKind.DAMAGED, message, *place, remedy))
