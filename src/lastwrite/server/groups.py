@@ -501,7 +501,7 @@ class Groups:
     def kind_of(self, name: str) -> GroupKind | None:
         """The protocol that a group's last members used.
 
-        None if nobody joined since the server's start.
+        None if no client joined since the server's start.
         """
         group, newer = self._groups.get(name), self._newer.get(name)
         if group is not None and group.protocol_type is not None:

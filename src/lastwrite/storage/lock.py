@@ -156,7 +156,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterat
 def try_lock(
     root: str, names: Iterable[TopicPartition], place: LockPlace
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Lock those of the partitions ``names`` that are free.
+    """Lock the free partitions among ``names``.
 
     Yields the names of the locked partitions.
 
@@ -271,7 +271,7 @@ def _broker(root: str, place: LockPlace) -> _Blocker | None:
 def _holder(
     root: str, names: Collection[TopicPartition] | None, place: LockPlace
 ) -> tuple[_Blocker, TopicPartition | None] | None:
-    """The process that has locked one of ``names``, and that name. None if none is locked."""
+    """The process that has locked one of ``names``, and that name. None if all are free."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
     with _query_handle(root, place) as (handle, entry):
         if handle is None:

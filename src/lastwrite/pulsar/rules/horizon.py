@@ -32,7 +32,7 @@ NOT_BATCHED = -1  # the index of a record outside of batches
 
 
 class LogPart(StrEnum):
-    """The two parts of the log, of which each read uses one."""
+    """The two parts of the log. Each read uses one of them."""
 
     COMPACTED = "compacted"
     BACKLOG = "backlog"

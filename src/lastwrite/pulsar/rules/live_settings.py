@@ -174,7 +174,7 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
     """The first of the names in ``wanted`` that is set, and its value.
 
-    If none is set, the first name and "".
+    If no name is set, the first name and "".
 
     Otherwise the first name and "".
     """

@@ -92,7 +92,7 @@ def small(content: bytes) -> bytes:
 class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
     """The compacted ledger of an archived topic.
 
-    The fields are those of ``manifest.CompactionManifest``.
+    The fields are as in ``manifest.CompactionManifest``.
     """
 
     ledger: int

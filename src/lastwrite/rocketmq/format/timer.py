@@ -50,7 +50,7 @@ TimerUnits = npt.NDArray[np.void]
 
 
 class TimerCheckpoint(NamedTuple):
-    """The content of ``config/timercheck``: 4,096 bytes, of which the first 56 are used."""
+    """The content of ``config/timercheck``: 4,096 bytes. The first 56 are used."""
 
     # fmt: off
     #                                   offset  type

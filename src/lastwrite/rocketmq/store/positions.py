@@ -106,7 +106,7 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for a new positions file: that of the old file, its backup, or the tree."""
+    """The owner for a new positions file, copied from the old file, its backup or the tree."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 

@@ -296,8 +296,8 @@ def _clear(root: str) -> None:
             remedy=f"if {os.path.basename(live)}{_NEXT} has your messages, rename it to "
             f"{os.path.basename(live)}; otherwise move it out of the store, and keep it",
         )
-    # An exchange by a killed command may not be on disk yet. Without this sync, a power failure
-    # could bring this tree back into use.
+    # An exchange by a killed command may not be on disk yet. Without this sync, this tree could be
+    # in use again after a power failure.
     files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
 

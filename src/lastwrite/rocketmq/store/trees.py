@@ -119,8 +119,8 @@ def clear(root: str) -> None:
     for tree in ORDER:
         live = live_tree(root, tree)
         if os.path.lexists(live + _NEXT):
-            # An exchange by a killed command may not be on disk yet. Without this sync, a power
-            # failure could bring this tree back into use.
+            # An exchange by a killed command may not be on disk yet. Without this sync, this tree
+            # could be in use again after a power failure.
             files.fsync_dir(os.path.dirname(live))
             files.remove_tree(live + _NEXT)
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
@@ -207,7 +207,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file: that of the old file, of a file beside it, or of the tree."""
+    """The owner for a new file, copied from the old file, a file beside it or the tree."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)
