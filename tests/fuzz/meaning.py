@@ -34,8 +34,8 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format import record as rocketmq_record
 from lastwrite.rocketmq.format.properties import KEYS
 from lastwrite.spark.inline import INLINE
-from tests.fuzz.target import SCRATCH, Target
-from tests.support.kafka.logs import write_checkpoint, write_segment
+from tests.fuzz.target import Target
+from tests.support.kafka.logs import SCRATCH, write_checkpoint, write_segment
 from tests.support.kafka.single import encode_control_record
 from tests.support.pulsar.folders import batch as pulsar_batch
 from tests.support.pulsar.folders import single, write_ledger

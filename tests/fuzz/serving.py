@@ -43,7 +43,8 @@ from lastwrite.server.offsets import Offsets
 from lastwrite.server.session import Session
 from lastwrite.server.users import User, Users
 from tests.fuzz.mutate import harm
-from tests.fuzz.target import READ, REFUSED, SCRATCH, Target
+from tests.fuzz.target import READ, REFUSED, Target
+from tests.support.kafka.logs import SCRATCH
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 TOPICS = ("client-zstd", "transactional", "keyless")

@@ -14,9 +14,9 @@ from typing import Any
 from lastwrite.errors import LogError
 from tests.fuzz.mutate import harm
 from tests.support.edge import Edge
+from tests.support.kafka.logs import SCRATCH
 
 READ, REFUSED = "read", "refused"
-SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
 
 # What kernels read lies here, before a page that nobody may read; what they write, there.
 INPUT, OUTPUT = Edge(1 << 18), Edge(1 << 20)

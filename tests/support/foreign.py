@@ -98,7 +98,8 @@ def write_root(root: Path, *names: str) -> Path:
                 root / name, base, batches if base < 2 * EACH else batches[:1], 200, NOW_MS
             )
     (root / "meta.properties").write_text("version=1\n")
-    give_all(root)
+    if os.geteuid() == 0:  # an ordinary user cannot give files away
+        give_all(root)
     return root
 
 

@@ -34,7 +34,7 @@ from tests.support.kafka.crashing import (
     transaction_indexes_seen,
     write_layout,
 )
-from tests.support.kafka.logs import bases, check_indexes, read_checkpoint
+from tests.support.kafka.logs import SCRATCH, bases, check_indexes, read_checkpoint
 from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(
@@ -47,8 +47,7 @@ LONG = pytest.mark.long
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder in memory where there is one: the tests sync thousands of times."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 

@@ -25,7 +25,14 @@ from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import contents, fail_at, load_like_kafka, offsets_seen, run_until
 from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
-from tests.support.kafka.logs import NAME, bases, headers_of, read_checkpoint, write_segment
+from tests.support.kafka.logs import (
+    NAME,
+    SCRATCH,
+    bases,
+    headers_of,
+    read_checkpoint,
+    write_segment,
+)
 
 pytestmark = pytest.mark.skipif(
     not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
@@ -36,8 +43,7 @@ IDS = {"ids": lambda layout: layout.name}
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 

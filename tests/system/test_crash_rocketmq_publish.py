@@ -20,6 +20,7 @@ from lastwrite.rocketmq.store import lock, publish
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import fail_at, run_until
+from tests.support.kafka.logs import SCRATCH
 from tests.support.rocketmq.trees import (
     LAYOUTS,
     Layout,
@@ -38,8 +39,7 @@ LEAST_KILLS = 200
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder in memory where there is one: the tests sync thousands of times."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 

@@ -24,7 +24,7 @@ from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import contents
-from tests.support.kafka.logs import headers_of, write_checkpoint, write_segment
+from tests.support.kafka.logs import SCRATCH, headers_of, write_checkpoint, write_segment
 
 NOW_MS = 1_700_000_100_000
 CONFIG = {
@@ -75,8 +75,7 @@ def seen(folder: Path) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 

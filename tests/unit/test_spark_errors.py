@@ -18,7 +18,7 @@ from lastwrite.spark.executors import requested_executors
 from lastwrite.spark.launcher.jvm import JvmDeath
 from lastwrite.spark.persistent_job import PersistentJob
 from lastwrite.spark.runner import SparkRunner, explain_worker_errors
-from lastwrite.spark.spark_errors import last_trace_line, spark_error
+from lastwrite.spark.spark_errors import last_trace_line, spark_error, start_failure
 from lastwrite.storage.files import to_log_error
 
 TRACE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -201,10 +201,27 @@ def test_jvm_that_died_between_stages_is_explained(tmp_path: Path) -> None:
         master="local[2]",
         is_ours=True,
         context=SimpleNamespace(_jsc=SimpleNamespace(sc=gone)),
-        death=lambda error: None,
+        find_death=lambda error: None,
         start_job=lambda: standing,
     )
     runner = SparkRunner(cast(Any, spark), 2)
     with pytest.raises(LogError, match="refused"):
         runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
     assert runner.has_failed
+
+
+def test_failed_start_names_javas_exception_and_its_cause() -> None:
+    printed = (
+        "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+        ": io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.\n"
+        "\tat io.fabric8.kubernetes.client.dsl.internal.BaseOperation.create(BaseOperation.java)\n"
+        "Caused by: java.io.IOException: Connection refused: /127.0.0.1:1\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+        "Caused by: java.net.ConnectException: Connection refused\n"
+    )
+    assert start_failure(Exception(printed)) == (
+        "io.fabric8.kubernetes.client.KubernetesClientException: An error has occurred.; "
+        "caused by java.io.IOException: Connection refused: /127.0.0.1:1"
+    )
+    assert start_failure(Exception("one line")) == "one line"
+    assert start_failure(ValueError()) == "ValueError"

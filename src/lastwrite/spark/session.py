@@ -27,6 +27,7 @@ from lastwrite.spark.launcher.java import prepare_environment, set_local_default
 from lastwrite.spark.launcher.jvm import JvmDeath, jvm_options
 from lastwrite.spark.memory import HEAP_BYTES
 from lastwrite.spark.persistent_job import PersistentJob
+from lastwrite.spark.spark_errors import start_failure
 from lastwrite.storage.machine import core_count
 
 if TYPE_CHECKING:
@@ -237,9 +238,11 @@ class OwnSpark:
             self._error = error
         except Exception as error:
             death = self.find_death(error)
-            first = str(error).splitlines()[0] if str(error) else type(error).__name__
             self._error = (
-                EnvironmentUnfit(f"Spark did not start: {first}", remedy="run lastwrite doctor")
+                EnvironmentUnfit(
+                    f"Spark did not start: {start_failure(error)}",
+                    remedy="check --master and --conf, or run lastwrite doctor",
+                )
                 if death is None
                 else EnvironmentUnfit(f"Spark did not start: {death.problem}", remedy=death.remedy)
             )

@@ -46,6 +46,16 @@ def last_trace_line(text: str) -> str | None:
     return None
 
 
+def start_failure(error: Exception) -> str:
+    """Why Spark's context was not created: Java's exception with its first cause, in one line."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    found = [line[2:] for line in lines if line.startswith(": ")][:1]
+    found += [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")][
+        :1
+    ]
+    return "; caused by ".join(found) or lines[0]
+
+
 def spark_error(
     stage: str, error: Exception, death: JvmDeath | None = None, limit: str | None = None
 ) -> LogError:
