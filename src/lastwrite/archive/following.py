@@ -22,7 +22,7 @@ from lastwrite.storage.choice import Topics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowRequest:
-    """The topics to follow, and how.
+    """The topics that an archive follows, and the options.
 
     ``config`` returns the settings of each poll. ``progress`` receives fetched bytes and notes.
     """
@@ -41,13 +41,13 @@ class FollowRequest:
 
 
 class FollowResult(Protocol):
-    """The topics of a live cluster that an archive follows.
+    """A poller that adds new records of a live cluster's topics to an archive.
 
     ``fetch`` and ``close`` must not be called by two threads at once.
     """
 
     def fetch(self) -> Sequence[FollowedLog]:
-        """One poll: fetch the new records of every selected partition, also of new topics.
+        """Poll once: fetch the new records of every selected partition, also of new topics.
 
         Each partition is committed separately. The report of a partition that cannot be fetched
         has the reason; the other partitions are fetched.
@@ -64,4 +64,4 @@ class FollowResult(Protocol):
         """
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close all connections to the cluster."""

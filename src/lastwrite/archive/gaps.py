@@ -20,12 +20,12 @@ def gap_sentence(what: str) -> str:
 
 
 def gap_at(path: str, text: str) -> Problem:
-    """The note about a gap of the partition at ``path``."""
+    """A problem note about a gap of the partition at ``path``."""
     return Problem(ProblemKind.GAP, text, path)
 
 
 class RecordsLost(UserWarning):
-    """Records of an archive were lost before they were fetched."""
+    """A warning that records of an archive were lost before they were fetched."""
 
 
 def warn_of(logs: Iterable[PartitionLog], named: set[str]) -> None:
@@ -43,5 +43,5 @@ def warn_of(logs: Iterable[PartitionLog], named: set[str]) -> None:
 
 
 def gaps_in(logs: Iterable[PartitionLog]) -> list[Problem]:
-    """The notes about all gaps of these logs."""
+    """Problem notes about all gaps of these logs."""
     return [each for log in logs for each in log.problems if each.kind is ProblemKind.GAP]

@@ -29,7 +29,7 @@ _MOST_AT_ONCE = 4  # a low limit, because Python code does not run in parallel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestResult:
-    """The amount of data that was added to a partition of the archive."""
+    """The amount of data that a fetch added to one partition of the archive."""
 
     first_offset: int
     end_offset: int
@@ -40,7 +40,7 @@ class IngestResult:
     gap: str | None = None  # the records before this data that were accepted as lost
 
     def of(self, found: FetchedLog) -> FetchedLog:
-        """The report ``found``, completed with this result."""
+        """The report ``found``, with these amounts added."""
         return structs.replace(
             found,
             first_offset=self.first_offset,
@@ -93,7 +93,7 @@ def fetch_with_retry(found: FetchedLog, bring: Callable[[], FetchedLog]) -> Fetc
 
 
 def hold_reason_of(error: Exception) -> HoldReason:
-    """The ``HoldReason`` of an error that prevents fetching a partition."""
+    """The ``HoldReason`` for an error that prevents the fetch of a partition."""
     if isinstance(error, NotContinued):
         return HoldReason(error.held)
     if isinstance(error, CorruptLog):
@@ -103,7 +103,7 @@ def hold_reason_of(error: Exception) -> HoldReason:
 
 
 def rejected_report(found: FetchedLog, log: PartitionLog) -> FetchedLog | None:
-    """The report of a log that is not fetched because of a problem. None if there is no problem."""
+    """The report on a log that is not fetched because it has a problem. None without a problem."""
     damage = next((problem for problem in log.problems if not problem.is_note), None)
     if damage is None:
         return None

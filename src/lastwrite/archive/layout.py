@@ -141,7 +141,9 @@ def _of_system(
 def _named_by_one_page(
     store: ObjectStore, prefix: str, place: tuple[str, str, int]
 ) -> list[str] | None:
-    """The addresses with a manifest, if one request lists all objects. None for a larger archive.
+    """The addresses of an archive's partitions, if one request lists all objects.
+
+    None for an archive with more objects.
 
     Listing the folders instead would need one request per topic.
     """
@@ -164,7 +166,10 @@ def _inside(prefix: str) -> str:
 
 
 def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
-    """Systems whose folders may contain the path, and the levels from the path to a partition."""
+    """The systems whose folders may contain the path.
+
+    Each has the number of levels from the path down to a partition.
+    """
     for system, levels in _LEVELS.items():
         for below in range(levels + 1):
             if len(steps) <= below or steps[-1 - below] != system:
@@ -175,7 +180,7 @@ def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def _fits(system: str, depth: int, name: str) -> bool:
-    """Whether a folder ``depth`` levels above a partition's files may have this name."""
+    """Whether a folder may have this name, ``depth`` levels above a partition's files."""
     if system == "pulsar":
         return depth != 2 or name == "persistent"
     return depth != 1 or name.isdigit()
@@ -188,7 +193,10 @@ def _below(
     is_there: Callable[[str], bool],
     most: int | None,
 ) -> Iterator[str]:
-    """The partitions ``depth`` levels below. Opens at most ``most`` folders in each folder."""
+    """The partitions ``depth`` levels below a folder.
+
+    Opens at most ``most`` folders in each folder.
+    """
     system, address, depth = place
     if depth == 0:
         if is_there(address):

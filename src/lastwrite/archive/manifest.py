@@ -1,4 +1,4 @@
-"""The manifest: the list of a partition's current objects. Only manifests are replaced.
+"""The manifest, which lists a partition's current objects. No other object is ever replaced.
 
 ====================== =====================================================================
 field                  meaning
@@ -52,7 +52,7 @@ class DataObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Unused(msgspec.Struct, frozen=True, kw_only=True):
-    """A replaced object, kept for readers of earlier generations."""
+    """A replaced object that is kept for readers of earlier generations."""
 
     key: str
     bytes: int
@@ -61,7 +61,7 @@ class Unused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest. The module's docstring explains the fields."""
+    """The manifest of a partition. The module's docstring explains the fields."""
 
     version: int = VERSION
     system: str

@@ -77,7 +77,7 @@ class VersionedManifest(NamedTuple):
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal that a round writes before its first object."""
+    """The journal of a round, written before the round's first object."""
 
     round: str
     generation: int  # generation of the manifest that the round read
@@ -88,7 +88,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class WriteTransaction:
-    """A write transaction in progress (a round). Its objects' keys begin with ``data/<id>-``."""
+    """A round: a write transaction in progress. Its objects' keys begin with ``data/<id>-``."""
 
     id: str
     replaced: VersionedManifest | None  # the manifest to replace; None for a new partition
@@ -98,7 +98,7 @@ class WriteTransaction:
 
     @property
     def generation(self) -> int:
-        """The generation of the manifest that was read. 0 for a new partition."""
+        """The generation of the manifest that the round read. 0 for a new partition."""
         return 0 if self.replaced is None else self.replaced.manifest.generation
 
     @property
@@ -118,7 +118,10 @@ class SweepResult(msgspec.Struct, kw_only=True):
 
 
 class PartitionStore:
-    """One partition in a store. Its keys begin with ``prefix``, given without a trailing ``/``."""
+    """One partition in an object store.
+
+    Its keys begin with ``prefix``, which has no trailing ``/``.
+    """
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store = store
@@ -134,7 +137,7 @@ class PartitionStore:
         return self._prefix + name
 
     def read(self) -> VersionedManifest | None:
-        """The manifest. None if there is none.
+        """Read the current manifest. None if there is none.
 
         Raises:
             CorruptLog, UnsupportedFormat: the manifest cannot be decoded.
@@ -242,12 +245,12 @@ class PartitionStore:
         return None
 
     def yield_to_other(self, transaction: WriteTransaction) -> None:
-        """Delete the journal of a round that has written no other object."""
+        """Give up a round that has written only its journal. Deletes the journal."""
         _running.discard(transaction.id)
         self.store.remove([self.journal(transaction.id)])
 
     def begin_after_others(self, current: VersionedManifest) -> WriteTransaction:
-        """``begin``, unless another round is in progress.
+        """Start a round as ``begin`` does, unless another round is in progress.
 
         Raises:
             LogHeld: another round is in progress.
@@ -276,17 +279,17 @@ class PartitionStore:
         ]
 
     def _needless(self, current: VersionedManifest, now_ms: int, grace_ms: int) -> list[Unused]:
-        """The unused objects that no reader of an old manifest needs."""
+        """The unused objects that no reader of an earlier manifest needs."""
         old = self.expired(current, now_ms, grace_ms)
         return _unpinned(old, self.pins(), now_ms) if old else []
 
     def pins(self) -> list[ObjectInfo]:
-        """The pins of readers, which may have died."""
+        """The pins that readers wrote. A reader may have died since."""
         return list(self.store.list(self.key(f"{ROUNDS}{_PIN}")))
 
     @contextlib.contextmanager
     def pin(self, current: VersionedManifest) -> Iterator[Callable[[], None]]:
-        """Prevent the deletion of a manifest's objects in this context.
+        """Prevent the deletion of a manifest's objects while this context is open.
 
         Yields a function that has to be called at least once per ``RENEW_MS``.
         """
@@ -546,14 +549,17 @@ class PartitionStore:
         return found.modified_ms
 
     def _may_win(self, key: str, current: VersionedManifest) -> bool:
-        """Whether a journal's round may still commit: it read this manifest, or is unknown."""
+        """Whether the round of a journal may still commit.
+
+        True if the round read this manifest, or if it is unknown which manifest it read.
+        """
         journal = self._read_journal(key)
         return journal is None or journal.seen in ("", _token(current))
 
     def _unnamed(
         self, found: Iterable[ObjectInfo], current: VersionedManifest
     ) -> Iterator[ObjectInfo]:
-        """The objects that are neither in the manifest nor in its list of unused objects."""
+        """The objects that the manifest lists neither as current nor as unused."""
         kept = current.manifest.own_keys | {each.key for each in current.manifest.unused}
         return (each for each in found if each.key.removeprefix(self._prefix) not in kept)
 
@@ -605,7 +611,7 @@ def clear_unused(
 
 
 def _all_pins(places: Sequence[PartitionStore]) -> list[list[ObjectInfo]]:
-    """The pins of each partition of a store, by one listing if it has few pages."""
+    """The pins of each partition of a store, if one listing with few pages finds them."""
     most = len(places) // 4 * AT_ONCE
     if most:
         keys = [place.key(f"{ROUNDS}{_PIN}") for place in places]
@@ -693,7 +699,7 @@ def _is_old(found: ObjectInfo, now_ms: int, older_than_ms: int) -> bool:
 
 
 def _round_of(note: ObjectInfo) -> str:
-    """The round of a journal. Empty for a pin or a clock object."""
+    """The id of the round whose journal this is. Empty for a pin or a clock object."""
     name = note.key.rpartition("/")[2].removesuffix(".json")
     return "" if name.startswith((_PIN, _CLOCK)) else name
 
@@ -753,6 +759,6 @@ def _now_ms() -> int:
 
 
 def _waits() -> Iterator[float]:
-    """Seconds to wait before each retry, at most two minutes in total, with random jitter."""
+    """The seconds to wait before each retry, with random jitter. At most two minutes in total."""
     for wait in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, *[5.0] * 23):
         yield wait * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""The rounds (write transactions) of one command on partitions of an archive, in the driver.
+"""Manage one command's rounds (write transactions) on partitions of an archive, on the driver.
 
 This module reads manifests, writes and renews journals, and commits new manifests. Each system
 supplies the contents of the new manifest. A round replaces the manifest that it has read. If
@@ -48,7 +48,7 @@ def partition_and_round(folder: str) -> tuple[str, str] | None:
 
 
 def partition_of(folder: str) -> str:
-    """The partition's address, from a folder that ``ArchiveRounds.begin`` returned."""
+    """The address of the partition to which a folder returned by ``ArchiveRounds.begin`` belongs."""
     found = partition_and_round(folder)
     assert found is not None
     return found[0]
@@ -72,7 +72,7 @@ class _ReadAhead:
 
 
 class ArchiveRounds:
-    """The manifests that a command has read, and its rounds.
+    """The manifests that a command has read, and the rounds that it has begun.
 
     The argument ``folder`` is a partition's address.
     """
@@ -90,11 +90,11 @@ class ArchiveRounds:
         self._renewing: Thread | None = None
 
     def expect(self, folders: Sequence[str]) -> None:
-        """Set the partitions that will be read, in order, so that some are read in advance."""
+        """Announce the partitions that will be read, in order, so that some are read in advance."""
         self._ahead = _ReadAhead(folders)
 
     def manifest_of(self, folder: str) -> VersionedManifest:
-        """The manifest as last read."""
+        """The manifest of a partition as last read."""
         if folder not in self._manifests:
             if len(self._manifests) >= _MOST_SEEN:
                 self._drop_oldest()
@@ -109,7 +109,10 @@ class ArchiveRounds:
                 self._worked_on.discard(folder)
 
     def now(self, folder: str) -> VersionedManifest:
-        """The current manifest. The first call may return the manifest read for the settings."""
+        """Read the current manifest of a partition.
+
+        The first call may return the manifest that was read for the settings.
+        """
         if folder in self._worked_on:
             self._manifests.pop(folder, None)
         self._worked_on.add(folder)
@@ -145,7 +148,10 @@ class ArchiveRounds:
 
     @contextlib.contextmanager
     def _clearing(self) -> Iterator[None]:
-        """Delete the unused objects of the rounds that begin in this context, together."""
+        """Collect the unused objects of all rounds that begin in this context.
+
+        They are deleted together at its end.
+        """
         before = {begun.id for _, begun in self._rounds.values()}
         yield
         new = [(folder, each) for folder, (_, each) in self._rounds.items()]
@@ -254,7 +260,7 @@ class ArchiveRounds:
                     partition_store_at(folder).renew(begun)
 
     def base(self, folder: str) -> VersionedManifest:
-        """The manifest that the partition's round read, which its next commit replaces."""
+        """The manifest that the partition's round has read. The round's commit replaces it."""
         last = self._rounds.get(folder)
         return (
             self.manifest_of(folder)
@@ -263,7 +269,7 @@ class ArchiveRounds:
         )
 
     def is_open(self, folder: str) -> bool:
-        """Whether the partition has a round that did not try to commit."""
+        """Whether the partition has a round that has not tried to commit yet."""
         return folder in self._rounds
 
     def take(self, folder: str) -> WriteTransaction | None:
@@ -287,7 +293,10 @@ class ArchiveRounds:
         self._journals.append((place.store, place.journal(transaction.id)))
 
     def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
-        """Commit the wave, then delete its journals together. Returns an error or None for each."""
+        """Commit the partitions of a wave, then delete their journals together.
+
+        Returns an error or None for each.
+        """
         outcomes = map_concurrently(commit, wave)
         self.remove_journals()
         return outcomes
@@ -314,7 +323,7 @@ class ArchiveRounds:
 
 
 def conflict(folder: str, what: str = "log") -> CommitConflict:
-    """The error of a round if the manifest has other segments than the round has read."""
+    """The error of a round whose manifest has other segments than the round has read."""
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,
@@ -325,7 +334,7 @@ def conflict(folder: str, what: str = "log") -> CommitConflict:
 def delete_replaced_objects(
     stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
 ) -> None:
-    """Remove the segments ``sources``, which a round replaces, from the manifest's segments.
+    """Remove the segments ``sources``, which a round replaces, from the manifest's list.
 
     Raises:
         CommitConflict: the manifest has other segments at their offsets.
@@ -337,7 +346,8 @@ def delete_replaced_objects(
 
 
 def reject_damaged(log: PartitionLog, to: str) -> None:
-    """
+    """Refuse to copy a damaged or unsupported log into an archive.
+
     Raises:
         CorruptLog: the log is damaged, so it is omitted from the archive ``to``.
         LogError: the log has a format that is not supported.
@@ -349,7 +359,7 @@ def reject_damaged(log: PartitionLog, to: str) -> None:
 
 
 def map_concurrently(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
-    """Run ``work`` for all in parallel. Returns an error or None for each."""
+    """Run ``work`` for all items in parallel. Returns an error or None for each."""
 
     def tried(one: T) -> Outcome:
         try:

@@ -38,7 +38,7 @@ class CacheKeeper:
         self._pauses.request_stop()
 
     def run(self) -> None:
-        """Update the table until a stop is requested.
+        """Update the table repeatedly until a stop is requested.
 
         Raises:
             LogError: an update failed, and a retry would not help.

@@ -1,4 +1,4 @@
-"""The loop of every daemon: read changed settings, run a cycle, pause."""
+"""The loop that every daemon runs: read changed settings, run a cycle, pause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DaemonServices:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """The base of daemons. Rounds run in threads that put their results into ``_outcomes``."""
+    """The base class of daemons. Rounds run in threads that put their results into ``_outcomes``."""
 
     def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings
@@ -54,7 +54,7 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._outcomes.put(None)
 
     def run(self, once: bool = False) -> int:
-        """Run cycles until a stop is requested, or with ``once`` until nothing is due.
+        """Run cycles until a stop is requested, or with ``once`` until no work is due.
 
         Returns:
             The exit status 0. With ``once`` also 1 (failure), 3 (damage) or 4 (locked by another
@@ -92,7 +92,7 @@ class Daemon(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def _cycle(self, once: bool) -> bool:
-        """Check the logs and start the rounds that are due. Returns whether nothing is running."""
+        """Check the logs and start the rounds that are due. Returns whether no work is running."""
 
     @abstractmethod
     def _rest(self, seconds: float) -> None:

@@ -18,7 +18,7 @@ from lastwrite.reports.untouched import UntouchedFile
 
 
 def rounded(seconds: float) -> float:
-    """Round to the printed precision, milliseconds."""
+    """Round a time to milliseconds, the printed precision."""
     return round(seconds, 3)
 
 
@@ -43,7 +43,7 @@ class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     stage_seconds: Annotated[dict[str, float], JsonName(each_rounded)]
 
     def saved(self) -> float:
-        """The percentage of the partition's bytes that was freed."""
+        """The freed part of the partition's bytes, in percent."""
         before = self.report.bytes_before
         return 100 * (before - self.report.bytes_after) / before if before else 0.0
 
@@ -75,7 +75,7 @@ class FollowerFetched(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FetchHeldBack(FrozenDocument, frozen=True, kw_only=True):
-    """A follower could not fetch a partition. Reported again only if the reason changes."""
+    """A follower could not fetch a partition. It is reported again only if the reason changes."""
 
     event: ClassVar[str] = figure(lambda self: "held")
     time_ms: int
@@ -106,7 +106,10 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
-    """Files beside the logs that a round did not change. Reported again only if they change."""
+    """A round did not change some files beside the logs.
+
+    They are reported again only if they change.
+    """
 
     event: ClassVar[str] = figure(lambda self: "untouched")
     time_ms: int
@@ -115,7 +118,7 @@ class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):
 
 
 class DaemonNote(FrozenDocument, frozen=True, kw_only=True):
-    """A note on the daemon itself, such as new settings or a root that a broker has open."""
+    """A note on the daemon itself, such as new settings, or a log root that a broker has open."""
 
     event: ClassVar[str] = figure(lambda self: "note")
     time_ms: int
@@ -135,7 +138,7 @@ Event = (
 
 
 class Events:
-    """Passes events to ``tell``, one at a time, in the calling thread.
+    """Passes events to the function ``tell``, one at a time, in the calling thread.
 
     A lasting condition is reported only once. ``now_ms`` is the clock for notes.
     """
@@ -154,9 +157,9 @@ class Events:
         self.emit(DaemonNote(time_ms=self._now_ms(), text=text))
 
     def report_once(self, about: str, text: str | None) -> None:
-        """Report ``text``, unless it equals the last report on the subject ``about``.
+        """Report ``text``, unless it equals the last report on the same subject, ``about``.
 
-        None clears the subject.
+        ``text`` None clears the subject.
         """
         with self._lock:
             if text is None:

@@ -1,4 +1,4 @@
-"""Lets an archive follow a live cluster, by repeated fetches in a thread beside the cleaner.
+"""Let an archive follow a live cluster, by repeated fetches in a thread beside the cleaner.
 
     fetch ──► events: fetched, held back ──► pause ──► fetch
      │                                         ▲
@@ -29,7 +29,9 @@ _SILENT = (HoldReason.WAITING,)
 
 
 class ArchiveFollower:
-    """Fetches new records repeatedly. A fetch of all topics is called a turn.
+    """Fetches new records of a live cluster repeatedly.
+
+    A *turn* is one fetch of all topics.
 
     Args:
         followed: the topics to follow; ``run`` closes it.
@@ -66,11 +68,11 @@ class ArchiveFollower:
         self._followed.stop()
 
     def start(self) -> None:
-        """Follow in a thread, until ``stop``."""
+        """Fetch repeatedly in a thread, until ``stop`` is called."""
         threading.Thread(target=self._work, name="follower", daemon=True).start()
 
     def run(self) -> None:
-        """Follow until a stop is requested.
+        """Fetch repeatedly until a stop is requested.
 
         Raises:
             LogError: an error that another turn would not resolve.
@@ -79,7 +81,7 @@ class ArchiveFollower:
         self._end(None)
 
     def stop(self) -> None:
-        """Stop, and wait until the thread has ended, but at most ten seconds.
+        """Stop fetching, and wait until the thread has ended, but at most ten seconds.
 
         Raises:
             LogError: the error that ended the thread before the stop was requested.
@@ -98,7 +100,7 @@ class ArchiveFollower:
                 return
 
     def once(self) -> int:
-        """Run one turn, and return the exit status of ``fetch``.
+        """Fetch all topics once, and return the exit status of ``fetch``.
 
         Raises:
             RemoteFailed, LogError: as ``FollowResult.fetch``.
@@ -125,7 +127,7 @@ class ArchiveFollower:
             self._failed()
 
     def _run_turn(self) -> bool:
-        """Run one turn. Return whether the cluster answered.
+        """Fetch all topics once. Return whether the cluster answered.
 
         Raises:
             LogError: an error that another turn would not resolve.

@@ -1,4 +1,4 @@
-"""``fetch --follow``: runs a follower. ``clean --source`` uses some of these functions, too."""
+"""``fetch --follow``: runs a follower of a live cluster. ``clean --source`` uses parts of it, too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class Stoppable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
-    """The sources that ``clean`` follows. The fields are the arguments of ``follow``.
+    """The sources that ``clean`` follows, and the options.
+
+    The fields are the arguments of ``follow``.
 
     ``memory`` is for fetching, in addition to the memory of rounds.
     """
@@ -140,7 +142,7 @@ def follow_request(
     events: Events,
     is_once: bool,
 ) -> FollowRequest:
-    """The request to follow these sources."""
+    """A request to follow these sources."""
     return FollowRequest(
         sources=tuple(follow.sources),
         to=to,
@@ -171,9 +173,9 @@ def run_both(
     started: Callable[[Stoppable], None],
     once: bool,
 ) -> int:
-    """Follow in a thread while the cleaner runs in this thread.
+    """Run the follower in a thread and the cleaner in this thread.
 
-    With ``once``, fetch once, then run the rounds.
+    With ``once``, fetch once, then run the rounds that are due.
 
     Returns:
         The exit status.

@@ -55,7 +55,10 @@ class FollowingMetrics:
             self._held.labels(str(why)).set(0)
 
     def record_turn(self, logs: Sequence[FollowedLog]) -> None:
-        """Record the result of a turn. Metrics of partitions that no longer exist are removed."""
+        """Record the result of one fetch of all topics.
+
+        Metrics of partitions that no longer exist are removed.
+        """
         self._turns.labels("done").inc()
         tally: Tally[HoldReason] = Tally()
         now: set[tuple[Gauge, tuple[str, ...]]] = set()
@@ -85,5 +88,5 @@ class FollowingMetrics:
         return lambda: max(self._now_ms() - level_ms, 0) / 1000
 
     def failed(self) -> None:
-        """Count a turn without an answer from the cluster."""
+        """Count a fetch without an answer from the cluster."""
         self._turns.labels("failed").inc()

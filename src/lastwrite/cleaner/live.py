@@ -51,7 +51,7 @@ class _RoundOutcome:
 
 
 class LiveCleaner(Daemon[_RoundOutcome]):
-    """Compacts topics of a live cluster. ``archive`` is as for ``compact``."""
+    """A daemon that compacts topics of a live cluster. ``archive`` is as for ``compact``."""
 
     def __init__(self, topics: Sequence[str], means: DaemonServices, archive: str | None) -> None:
         super().__init__(means)
@@ -69,7 +69,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
     # ------------------------------------------------------------------ look
 
     def _find_due(self) -> list[Candidate]:
-        """The topics that are due, those with the most uncompacted bytes first."""
+        """The topics that are due, the topic with the most uncompacted bytes first."""
         names, now_ms = self._settings.current.configured, self._now_ms()
         found: list[Candidate] = []
         for url in self._topics:
@@ -158,7 +158,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
         self._outcomes.put(_RoundOutcome(candidate, report, failure))
 
     def _run(self, archive: str, topic: str, options: Options) -> CompactionReport:
-        """Run the round on the fetched ledgers."""
+        """Compact the fetched ledgers of a topic."""
         folders = PULSAR.find(archive, topic, None)
         with contextlib.ExitStack() as stack:
             for folder in folders:
@@ -227,14 +227,14 @@ class LiveCleaner(Daemon[_RoundOutcome]):
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:
-    """The threshold of the given settings, otherwise of the cluster's policies."""
+    """The threshold in the given settings, otherwise in the cluster's policies."""
     if THRESHOLDS & names.keys():
         return PulsarConfig.from_names(rules_of(names)).compaction_threshold_bytes
     return told
 
 
 def topics_in(roots: Sequence[str]) -> list[str]:
-    """The named topics without duplicates.
+    """The topics with these names, without duplicates.
 
     Raises:
         InvalidConfig: a name is not a topic.

@@ -42,7 +42,7 @@ _MOST_TOPICS = 10  # topics that a note lists
 
 @dataclass(frozen=True, slots=True)
 class _WaveOutcome:
-    """The outcome of a wave: a report, or an error."""
+    """The outcome of a wave of partitions: a report, or an error."""
 
     thread: int
     wave: tuple[Candidate, ...]
@@ -51,7 +51,7 @@ class _WaveOutcome:
 
 
 class Cleaner(Daemon[_WaveOutcome | TableRun]):
-    """Compacts log roots.
+    """A daemon that compacts the partitions of log roots.
 
     Args:
         threads: number of simultaneous waves. None means the setting ``log.cleaner.threads``.
@@ -119,7 +119,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ look and pick
 
     def _start_waves(self, once: bool) -> None:
-        """Start a wave in each free thread, as long as partitions need work."""
+        """Start a wave of partitions in each free thread, as long as partitions need work."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
         if not self._is_enabled() or (free <= 0 and not self._tables.has_tables):
@@ -158,7 +158,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     def _scan_root(
         self, root: str, now_ms: int, busy: set[str]
     ) -> tuple[list[Candidate], dict[str, Quarantined]]:
-        """The partitions of a root, and the set-aside partitions by folder.
+        """The partitions of a root, and the quarantined partitions by folder.
 
         Both are empty if a broker has the root open, or if the root cannot be read.
         """
@@ -214,7 +214,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     # ------------------------------------------------------------------ waves
 
     def _start(self, wave: list[Candidate], now_ms: int) -> bool:
-        """Lock the free partitions of the wave and run them in a thread.
+        """Lock the free partitions of a wave and compact them in a thread.
 
         Returns False if none is free.
         """
@@ -263,7 +263,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         names: dict[str, object],
         now_ms: int,
     ) -> None:
-        """Run one wave. Called in the thread of the wave."""
+        """Compact the partitions of one wave. Called in the thread of the wave."""
         report: CompactionReport | None = None
         failure: Exception | None = None
         with stack:
@@ -345,7 +345,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._set_aside(candidate, reason, now_ms)
 
     def _account(self, folders: Sequence[str], now_ms: int) -> None:
-        """Report the files beside the logs that the rounds did not change, once in each folder."""
+        """Report the files beside the logs that the rounds did not change, once per folder."""
         try:
             found = self._system.untouched(folders, None)
         except LogError as error:
@@ -450,7 +450,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
         return True
 
     def _wait(self, candidate: Candidate, reason: str) -> None:
-        """Handle a round that failed because a store is unavailable, without setting it aside."""
+        """Handle a round that failed because a store is unavailable, without a quarantine."""
         self._statuses.add(Status.FAILED)
         self._metrics.failed()
         self._events.note(f"{candidate.name}: the compaction is tried again later: {reason}")

@@ -107,7 +107,10 @@ class CleanerMetrics:
         busy: Collection[str],
         now_ms: int,
     ) -> None:
-        """Record the current partitions. ``staged`` and ``busy`` are by folder."""
+        """Record the state of the partitions after they were read.
+
+        ``staged`` and ``busy`` are by folder.
+        """
         tally: Tally[tuple[str, str]] = Tally()
         wasted: Tally[str] = Tally()
         free = [candidate for candidate in candidates if candidate.compacts]
@@ -156,7 +159,7 @@ class CleanerMetrics:
         self._swept_bytes.inc(size_bytes)
 
     def record_requests(self, requests: Requests) -> None:
-        """Record ``requests``, the total number of object-store requests so far."""
+        """Record ``requests``, the total number of object-store requests up to now."""
         new, self._last_requests = requests - self._last_requests, requests
         for kind in ("gets", "puts", "lists", "deletes"):
             self._requests.labels(kind).inc(getattr(new, kind))

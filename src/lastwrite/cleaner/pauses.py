@@ -12,7 +12,7 @@ LONGEST_S = 300.0  # longest pause while the cluster or store is unavailable
 
 
 class Pauses:
-    """Pauses between turns of a loop.
+    """The pauses between the turns of a loop.
 
     While the cluster or store is unavailable, each pause doubles, up to five minutes.
 
@@ -39,7 +39,7 @@ class Pauses:
         self._woken.put(None)
 
     def after(self, has_answered: bool) -> None:
-        """Pause after a turn, until the next one is due or a stop is requested."""
+        """Pause after a turn of the loop, until the next is due or a stop is requested."""
         self._tries = 0 if has_answered else self._tries + 1
         if has_answered:
             self.wait(self._every_s)
@@ -54,7 +54,7 @@ class Pauses:
 
 
 def checked(every_s: float) -> float:
-    """Return ``every_s`` if it is valid.
+    """The pause ``every_s`` if it is valid.
 
     Raises:
         InvalidConfig: ``every_s`` is not positive and finite.

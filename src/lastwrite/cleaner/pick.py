@@ -1,4 +1,4 @@
-"""The order of partitions, and their division into waves.
+"""Order partitions by urgency, and divide them into waves.
 
 For example, the threshold is 0.4, and the dirty ratios of the partitions ``a``, ``b`` and ``c`` are
 0.5, 0.9 and 0.1. ``c`` has exceeded ``max.compaction.lag.ms``. All three are due, in the order ``b
@@ -25,7 +25,7 @@ WAVE_PARTITIONS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One partition, as the daemon last read it."""
+    """One partition that may need work, as the daemon last read it."""
 
     root: str
     folder: str
@@ -82,7 +82,9 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Divide ``order`` into waves. A wave has at most one thread's share of the partitions.
+    """Divide the partitions in ``order`` into waves.
+
+    A wave has at most one thread's share of the partitions.
 
     ``alone`` contains folders that get a wave of their own, because an earlier wave failed.
     """

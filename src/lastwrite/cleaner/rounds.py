@@ -1,4 +1,4 @@
-"""Runs waves of partitions, with one Spark session and one throttle for all workers."""
+"""Run waves of partitions, with one Spark session and one throttle for all workers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
 def exit_status(statuses: Collection[Status], was_held: bool) -> int:
-    """The exit status with ``once``: 1 failure, 3 damage, 4 locked by another process, else 0."""
+    """The exit status of a daemon with ``once``.
+
+    1 failure, 3 damage, 4 locked by another process, else 0.
+    """
     return 1 if Status.FAILED in statuses else 3 if Status.DAMAGED in statuses else 4 * was_held
 
 
 def spark_has_died(error: Exception | None) -> LogError:
-    """The error that ends a daemon whose Spark session has died."""
+    """The error with which a daemon ends if its Spark session has died."""
     remedy = error.remedy if isinstance(error, LogError) else None
     problem = error.problem if isinstance(error, LogError) else str(error)
     return LogError(
@@ -159,13 +162,13 @@ class RoundRunner:
         self._throttles.stop()
 
     def cancel(self) -> None:
-        """Cancel the tasks that have not ended after ``stop``."""
+        """Cancel the tasks that are still running after ``stop``."""
         if self._runner is not None:
             self._runner.cancel()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the Spark session can run rounds: it has not died."""
+        """Whether the Spark session can run rounds, that is, has not died."""
         return self._runner is None or self._runner.is_alive
 
     def close(self) -> None:

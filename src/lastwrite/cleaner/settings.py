@@ -20,10 +20,9 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings (``given``), the settings for compaction (``names``) and for the daemon
-    (``cleaner``).
+    """The settings: all of them, those for compaction (``names``) and those for the daemon.
 
-    ``given`` also has the settings of the connection to a cluster or store.
+    ``given`` has all settings, also those of the connection to a cluster or store.
     """
 
     configured: Mapping[str, object]
@@ -32,7 +31,9 @@ class Settings:
 
 
 class SettingsSource:
-    """Settings returned by ``read``, which may change when the file ``path`` changes.
+    """Settings that the function ``read`` returns.
+
+    They may change when the file ``path`` changes.
 
     Raises:
         InvalidConfig: the first read fails. If a later read fails, the settings do not change.

@@ -57,7 +57,7 @@ class Tables:
     config: TopicConfig = field(default=())
 
     def of(self, topic: str) -> dict[str, Any] | None:
-        """The options of a topic's table. Returns None if the topic has no table.
+        """The options of a topic's table. None if the topic has no table.
 
         Raises:
             InvalidConfig: an option is unknown, or its value is invalid.
@@ -119,7 +119,7 @@ def _option(name: str, value: object) -> tuple[str, object]:
 
 @dataclass(eq=False, slots=True)
 class _Table:
-    """A topic's table.
+    """The table of one topic, with the state of its updates.
 
     ``version`` is the state of the topic's partitions when the daemon last read them. ``level`` is
     their state at the start of the last successful update. ``was_first`` means that an update has
@@ -215,7 +215,10 @@ class KeptTables:
         busy: Collection[_Key],
         now_ms: int,
     ) -> None:
-        """Record the state of the partitions ``found``. Topics in ``busy`` were not read."""
+        """Record the state of the partitions ``found``, to detect topics that have grown.
+
+        Topics in ``busy`` were not read.
+        """
         if self._requests is None:
             return
         by_topic: dict[_Key, list[Candidate]] = {}
@@ -306,7 +309,7 @@ class KeptTables:
                 )
 
     def ended(self, turn: TableRun, now_ms: int, is_once: bool) -> Exception | None:
-        """Record the result of an update. Return the error if it counts as a failure, or None."""
+        """Record the result of an update. Returns the error if it counts as a failure, else None."""
         table, error = turn.table, turn.error
         self._running = None
         table.was_first, table.round_s = True, time.monotonic()
@@ -346,5 +349,5 @@ class KeptTables:
             self._metrics.record_round(how, size_bytes)
 
     def stop(self) -> None:
-        """End the running update. The table is then unchanged or completely updated."""
+        """End the running update. The table is then either unchanged or completely updated."""
         self._stops.is_over = True

@@ -1,4 +1,4 @@
-"""Reads the partitions of log roots. A partition is read again only if it has changed."""
+"""Read the partitions of log roots, each only if it has changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _WatchedFolder:
 
 
 class Watch:
-    """The partitions of some log roots of one system."""
+    """Watches the partitions of some log roots of one system."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -65,7 +65,7 @@ class Watch:
         return None if known is None else (known.state, known.log)
 
     def has_changed(self, root: str, folder: str) -> bool:
-        """Whether another process has changed the partition since the last look.
+        """Whether another process has changed the partition since it was last read.
 
         Lastwrite's own unfinished files are ignored.
 

@@ -231,7 +231,7 @@ def _now() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CompactRequest:
-    """The arguments of one call."""
+    """The arguments of one call of ``compact`` or ``plan``."""
 
     paths: Sequence[str]
     system: str | None
@@ -247,7 +247,7 @@ class _CompactRequest:
 
 
 def _run_anywhere(request: _CompactRequest, archive: str | None) -> CompactionReport:
-    """Compact the logs at some paths, or a topic of a live cluster."""
+    """Compact the logs at some paths, or a topic of a live cluster. Returns the report."""
     use(store_settings(request.options.config))
     live = [path for path in request.paths if path.startswith(SCHEME)]
     if not live:
@@ -353,7 +353,7 @@ def _run(request: _CompactRequest) -> CompactionReport:
 
 
 def _worker_folders(system: System, folders: Sequence[str], to: str | None) -> list[str]:
-    """Folders that each worker of a cluster must be able to read: a folder per root, and ``to``."""
+    """The folders that each worker of a cluster must be able to read: each root, and ``to``."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
 
@@ -398,9 +398,11 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
 
 
 def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
-    """Add the time of each stage, and the number of requests to buckets since ``before``.
+    """Add to the report the time of each stage, and the number of object-store requests.
 
-    The requests of the workers are included.
+    Requests are counted from the state ``before`` on.
+
+    The workers' requests are included.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.sent_requests()
@@ -420,7 +422,10 @@ def _account(context: Context, folders: Sequence[str], report: CompactionReport)
 
 
 def _state(folder: str) -> tuple[int, int] | None:
-    """The inode and the modification time of a folder. Returns None if it cannot be read."""
+    """A value that changes when a folder's content changes: its inode and modification time.
+
+    None if the folder cannot be read.
+    """
     try:
         seen = os.stat(folder)
     except OSError:
@@ -429,7 +434,9 @@ def _state(folder: str) -> tuple[int, int] | None:
 
 
 def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
-    """Compact the partitions. Retry those whose log changed meanwhile, ``ATTEMPTS`` times in all.
+    """Compact the partitions. Repeat this for partitions whose log changed meanwhile.
+
+    There are at most ``ATTEMPTS`` attempts.
 
     Such changes are normal: another writer may commit to an archive first, or a broker may replace
     files that a plan or a copy reads. Every attempt starts from the current log.
@@ -483,7 +490,7 @@ def _clear_up(
     report: CompactionReport,
     tell_what_stays: Callable[[], None] | None,
 ) -> None:
-    """After failures, such as a full disk: delete unfinished files, or report them."""
+    """Delete unfinished files after failures, such as a full disk, or report these files."""
     failed = [
         folder
         for folder, each in zip(folders, report.partitions, strict=True)
@@ -502,7 +509,7 @@ def _recover(
     kind: type[BaseException] | None,
     *_: object,
 ) -> None:
-    """After an interrupted compaction: delete the unfinished files of its tasks."""
+    """Delete the unfinished files of tasks after an interrupted compaction."""
     if kind is not None:
         for folder in folders:
             with contextlib.suppress(LogError, OSError):  # the next compaction retries
@@ -556,7 +563,7 @@ def _note_quarantine(
     in_place: bool,
     progress: Progress,
 ) -> None:
-    """Report the partitions that the cleaner had set aside. Release the cleaned partitions."""
+    """Report the partitions that the cleaner has quarantined. Release those that were cleaned."""
     by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
     for folder, each in zip(folders, report.partitions, strict=True):
         by_root.setdefault(system.root_of(folder), {})[each.name] = each

@@ -22,7 +22,7 @@ _MOST = 8  # most names that the note lists
 def split_known_settings(
     names: Mapping[str, object], path: str
 ) -> tuple[dict[str, object], str | None]:
-    """The known settings of a file, and a note on unknown settings.
+    """The known settings of a file, and a note on its unknown settings.
 
     An unknown name is not an error, because a broker's file may contain settings of its plugins,
     its version or its vendor. If the name resembles a known name, the note suggests that name. The

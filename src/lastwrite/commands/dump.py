@@ -203,7 +203,7 @@ _MISSED = {
 
 
 def _missed(**given: object) -> str | None:
-    """The note for a lookup without results. Returns None if nothing was looked up."""
+    """The note for a lookup that found nothing. None if the call was not a lookup."""
     return next((_MISSED[name] for name in _MISSED if given[name] is not None), None)
 
 

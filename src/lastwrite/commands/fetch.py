@@ -225,7 +225,7 @@ def fetch(
 
 
 def _reject_nothing_at(folder: str) -> None:
-    """Reject a missing folder, or one with Kafka log roots below it instead of ledgers.
+    """Refuse a path without ledgers: a missing folder, or a folder above Kafka log roots.
 
     Raises:
         NotALog: with the path to give instead.
@@ -298,7 +298,7 @@ def _with_live(
     config: Mapping[str, object],
     progress: Progress,
 ) -> FetchReport:
-    """Fetch topics of live clusters, reading the folders first."""
+    """Fetch topics of live clusters, after reading the folders that may have their ledgers."""
     from lastwrite.pulsar.live import fetch_into_archive, lists_of  # imports network modules
 
     topics: list[FetchedTopic] = []
@@ -326,7 +326,10 @@ def _from_folders(
     copies: bool,
     lists: Mapping[TopicName, ExportedMetadata],
 ) -> tuple[FetchedTopic, ...]:
-    """The ledgers of a topic in the folders. The cluster's lists of ledgers identify them."""
+    """Fetch a topic's ledgers from the folders.
+
+    The cluster's ledger lists identify the ledgers.
+    """
     try:
         return (
             fetching.fetch(folders, archive, url, copies=copies, lists=lists).topics

@@ -1,4 +1,4 @@
-"""The live clusters that an archive can follow: URL scheme, system and implementation."""
+"""Select the implementation for a live cluster that an archive follows, by URL scheme."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _SCHEMES = {
 
 
 def _scheme_of(sources: Sequence[str]) -> _Scheme:
-    """
+    """The URL scheme that all sources have.
+
     Raises:
         InvalidConfig: the sources have different schemes, or an unsupported scheme.
     """
@@ -81,7 +82,7 @@ def system_of_sources(sources: Sequence[str]) -> str:
 
 
 def open_followed(request: FollowRequest) -> FollowResult:
-    """Prepare to follow the requested topics. No request is sent to the cluster yet.
+    """An object that follows the requested topics. No request is sent to the cluster yet.
 
     Raises:
         InvalidConfig: a URL or a setting is invalid.
@@ -121,7 +122,7 @@ def _reject_set_aside(request: FollowRequest, scheme: _Scheme) -> None:
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """The limits for fetching one partition: its share of ``memory``, and the common ``rate``.
+    """The limits for fetching one partition: a share of ``memory``, and the common ``rate``.
 
     ``rate`` is in bytes per second, or such as ``50m``. None means no limit.
 

@@ -80,7 +80,7 @@ def groups(
 
 
 class _OffsetsAndEnds:
-    """Committed offsets, and the end offsets of their partitions."""
+    """Committed offsets of groups, and the end offsets of the partitions."""
 
     def __init__(self) -> None:
         self.offsets: dict[GroupPartition, Commit] = {}
@@ -100,7 +100,10 @@ class _OffsetsAndEnds:
         )
 
     def read(self, path: str) -> None:
-        """Read the offsets at a path before the ends, so that no offset exceeds its end."""
+        """Read committed offsets and end offsets at a path.
+
+        The ends are read last, so that no committed offset exceeds its end.
+        """
         folders = {partition_name(folder): folder for folder in find_partitions(path)}
         logs = {each for each in folders.values() if archived.is_archived(each)}
         for name, folder in folders.items():
@@ -119,7 +122,7 @@ class _OffsetsAndEnds:
                     self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
 
     def fetch(self, url: str, config: Mapping[str, object]) -> None:
-        """Request offsets and ends from a live cluster."""
+        """Request committed offsets and end offsets from a live cluster."""
         client = KafkaClientConfig.from_names(config)
         with KafkaCluster(brokers_of(url), client) as cluster:
             cluster.reach()

@@ -82,7 +82,7 @@ class Table(dict[Any, Any]):
         return True
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The last write of the key, or the default."""
+        """The last write of the key, or the default if the table lacks the key."""
         try:
             return self[key]
         except KeyError:
@@ -225,7 +225,7 @@ def _reject_for_dictionaries(wanted: DecodingConfig) -> None:
 
 
 def _key_of_pulsar(key: bytes) -> str:
-    """The key as text, as in Pulsar's Java client: invalid UTF-8 is replaced by U+FFFD."""
+    """A key as text, as in Pulsar's Java client: invalid UTF-8 is replaced by U+FFFD."""
     return key.decode("utf-8", "replace")
 
 
@@ -254,7 +254,7 @@ _FORMS: Mapping[str, Callable[[str | bytes], Iterable[str | bytes]]] = {
 def _load_within_limit(
     items: Iterable[tuple[bytes, bytes]], key_of: Callable[[bytes], Any], limit_bytes: int
 ) -> dict[Any, bytes]:
-    """The items as a dictionary.
+    """A dictionary of the items, if it does not exceed the size limit.
 
     Raises:
         OutOfMemoryBudget: the dictionary needs more than ``limit_bytes``.

@@ -16,7 +16,7 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def page_of(registry: CollectorRegistry) -> bytes:
-    """All metrics in the format of ``CONTENT_TYPE``."""
+    """The text of the metrics page, in the format of ``CONTENT_TYPE``."""
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
 
 

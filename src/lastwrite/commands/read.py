@@ -179,7 +179,10 @@ def read(
 
 
 class KeyReading(Iterator[Row]):
-    """Filters a reading by a message key. Other attributes are passed on from the reading."""
+    """A reading that returns only messages with one key.
+
+    All other attributes are those of the filtered reading.
+    """
 
     def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
         self._reading = reading
@@ -204,7 +207,7 @@ class KeyReading(Iterator[Row]):
 
     @property
     def status(self) -> str | None:
-        """The state at the end, as for the reading."""
+        """The state at the end of the filtered reading."""
         return LIMIT if self._is_limited else self._reading.status
 
     def summary(self) -> Row:

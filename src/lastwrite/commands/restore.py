@@ -258,7 +258,7 @@ def restore(  # each parameter is an option of the command line
 
 @contextlib.contextmanager
 def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
-    """If the context fails, report which queues are already restored."""
+    """If the context fails, report the queues that were restored before."""
     try:
         yield
     except BaseException:
@@ -288,7 +288,7 @@ def merged(
 
 
 class _RecordStream:
-    """A stream of blocks of records, with a position inside the current block."""
+    """A stream of blocks of records, with a current position inside a block."""
 
     def __init__(self, records: Iterable[Records]) -> None:
         self._records = iter(records)
@@ -296,7 +296,7 @@ class _RecordStream:
         self._table: MessageTable = np.empty(0, MESSAGE)
 
     def offset(self) -> int | None:
-        """The queue offset of the next record. Returns None at the end."""
+        """The queue offset of the next record. None at the end of the stream."""
         while not len(self._table):
             some = next(self._records, None)
             if some is None:
@@ -305,7 +305,10 @@ class _RecordStream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """The records of the current block up to ``until``: including it (right) or not (left)."""
+        """Take the records of the current block up to ``until``.
+
+        The record at ``until`` is included (right) or not (left).
+        """
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
         taken, self._table = self._table[:count], self._table[count:]
@@ -358,7 +361,7 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of the files in the folder, which are equally large. None if there are no files."""
+    """The common size of the files in the folder. None if there are no files."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (
@@ -370,7 +373,7 @@ def _size_of_others(folder: str) -> int | None:
 
 @dataclass(slots=True)
 class _Rebuild:
-    """Restores one queue, which the caller has locked."""
+    """Restores one queue. The caller has locked the queue."""
 
     root: str
     name: TopicPartition
@@ -432,7 +435,7 @@ class _Rebuild:
             raise error
 
     def _first_offset(self, local: CompactedQueue) -> int | None:
-        """The first offset in the store. Returns None if the queue is empty."""
+        """The first queue offset in the store. None if the queue is empty."""
         for held in local.ranges:
             if held is not None:
                 return held.first

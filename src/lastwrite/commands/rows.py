@@ -82,7 +82,9 @@ def rows_frame(
 
 
 def frame_of(spark: SparkSession, units: Sequence[RowUnit], rows: DecodedRows) -> DataFrame:
-    """A DataFrame of the units' records, with one task per unit. ``made`` converts them to rows.
+    """A DataFrame of the units' records, with one task per unit.
+
+    ``rows`` converts records to rows.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
@@ -102,7 +104,7 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], rows: DecodedRows) -
 
 
 def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
-    """The rows of a unit. The query may have been planned long before.
+    """The rows of a unit. Its query may have been planned long before this call.
 
     Raises:
         CommitConflict: after the query was planned, the segment was replaced or deleted. Other
@@ -136,7 +138,7 @@ def one_topic(names: Iterable[str]) -> str:
 
 
 def is_compacted(view: str) -> bool:
-    """Whether the view contains only last writes.
+    """Whether the argument ``view`` selects only last writes.
 
     Raises:
         InvalidConfig: ``view`` is not in ``VIEWS``.
@@ -165,7 +167,8 @@ def last_writes(
 
 
 def reject_without_arrow() -> None:
-    """
+    """Check that pyarrow and pandas are installed.
+
     Raises:
         EnvironmentUnfit: pyarrow or pandas, which Spark needs, is missing.
     """

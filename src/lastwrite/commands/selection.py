@@ -1,4 +1,4 @@
-"""Arguments that most commands share (paths, topics, settings), and the partitions they select.
+"""Evaluate the arguments that most commands share: paths, topics and settings.
 
 This module does not import Spark, so that commands which only read start fast.
 """
@@ -24,7 +24,7 @@ TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str
 
 
 def paths_of(path: str | Sequence[str]) -> list[str]:
-    """One path or several as a list of texts without duplicates.
+    """One or several paths as a list of texts without duplicates.
 
     Raises:
         InvalidConfig: no path was given.
@@ -39,7 +39,7 @@ def paths_of(path: str | Sequence[str]) -> list[str]:
 
 
 def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
-    """The settings of single topics, in the given order.
+    """The settings of single topics, in the order in which they were given.
 
     Raises:
         InvalidConfig: ``topic_config`` has neither form of ``TopicConfig``.

@@ -102,7 +102,7 @@ def reject_server(path: str, *, is_fetched: bool = False) -> None:
 
 
 def system_at(path: str, name: str | None = None) -> System:
-    """The system object for ``system_of``.
+    """The ``System`` object of the files at a path; see ``system_of``.
 
     Raises:
         InvalidConfig: as ``system_of``.
@@ -111,7 +111,7 @@ def system_at(path: str, name: str | None = None) -> System:
 
 
 def system_of_all(name: str | None, paths: Sequence[str]) -> System:
-    """The system ``name``. None means the system that wrote the files at all ``paths``.
+    """The name of the system: ``name``, or the system that wrote the files at all ``paths``.
 
     Raises:
         InvalidConfig: there is no such system, or the paths have files of several systems.

@@ -102,7 +102,7 @@ def table(
 
 @contextmanager
 def _naming_the_rest(where: tuple[str, str | None] | None) -> Iterator[None]:
-    """Add to the remedy of a damage error how to read the undamaged records."""
+    """Extend the remedy of a damage error: how to read the undamaged records."""
     try:
         yield
     except CorruptLog as error:
@@ -121,7 +121,9 @@ def steady(
     made: Callable[[Sequence[PartitionLog]], T],
     where: tuple[str, str | None] | None = None,
 ) -> T:
-    """The result of ``made`` on the listed logs. ``where`` is their path and topic, for remedies.
+    """The result of ``made`` for the listed logs, which did not change while it ran.
+
+    ``where`` is the path and topic of the logs, for remedies.
 
     If a broker moves the logs or a compaction replaces them meanwhile, both functions are called
     again, ``TRIES`` times in all.
@@ -169,7 +171,7 @@ def partitions_of_topic(
 
 
 class KeyedTable(Mapping[bytes, Any]):
-    """The result of ``table``.
+    """The last writes of a topic, as a mapping: the result of ``table``.
 
     Only one thread at a time may look up keys. Records that were compacted or deleted later can be
     read while their files are open. Otherwise, a lookup raises ``CommitConflict``: create the table
@@ -200,7 +202,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @property
     def logs(self) -> Sequence[PartitionLog]:
-        """The topic's partitions, as last listed."""
+        """The partitions of the topic, as they were last listed."""
         return self._last.logs
 
     @property
@@ -235,7 +237,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     # The methods of Mapping would look up each key. These methods read the log once.
     def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
-        """Keys and values, in the log's order."""
+        """The keys and values, in the log's order."""
         if self._values is not None:
             rows = self._rows(("key", "value"), replace(self._decoding, key_format="raw"))
             for batch in self._batches(rows):
@@ -246,7 +248,7 @@ class KeyedTable(Mapping[bytes, Any]):
             yield from zip(*columns, strict=True)
 
     def values(self) -> Iterator[Any]:  # type: ignore[override]
-        """Values, in the log's order."""
+        """The values, in the log's order."""
         if self._values is not None:
             for batch in self._batches(self._values):
                 yield from batch.column(0).to_pylist()
@@ -261,9 +263,11 @@ class KeyedTable(Mapping[bytes, Any]):
     # ------------------------------------------------------------------ columns
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """The pieces of the log with last writes, in order, each with the positions of the writes.
+        """The parts of the log that contain last writes, in order.
 
-        Another process can read the pieces.
+        Each part has the positions of its last writes.
+
+        Another process can read these parts.
         """
         return self._last.units(columns)
 
@@ -291,7 +295,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @cached_property
     def _usual_rows(self) -> DecodedRows:
-        """The usual columns, in one schema for the lifetime of the table."""
+        """A converter of rows with the default columns, whose schema stays the same for this table."""
         return self._rows(None)
 
     def _batches(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
@@ -299,14 +303,17 @@ class KeyedTable(Mapping[bytes, Any]):
             yield from rows.of(read_rows(unit, self._last.limits))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The result of ``batches`` as one stream."""
+        """The last writes as one Arrow stream; see ``batches``."""
         rows = self._rows(columns)
         import pyarrow as pa  # after the check for pyarrow
 
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
-        """For DuckDB and pyarrow. Use ``reader()`` for polars, and ``to_arrow()`` for pandas."""
+        """The last writes as an Arrow stream, for DuckDB and pyarrow.
+
+        Use ``reader()`` for polars, and ``to_arrow()`` for pandas.
+        """
         return self.reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:

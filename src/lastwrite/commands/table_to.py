@@ -42,7 +42,7 @@ _LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the format's library,
 
 
 def _memory_left(memory_bytes: int) -> int:
-    """The memory that is left for rows, in bytes."""
+    """The bytes of memory that remain for rows."""
     return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
 
@@ -152,7 +152,7 @@ def table_to(
 def settings_after(
     was: Mapping[str, str], given: Mapping[str, Any], headers: bool | None
 ) -> tuple[DecodingConfig, dict[str, str]]:
-    """The decoding of a run, and the settings that its commit stores.
+    """The decoding options of a run, and the settings that its commit stores.
 
     Options that are not ``given`` are taken from the table's last commit.
 
@@ -221,7 +221,9 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
 def format_at(
     to: str, format: str | None, topic: str, catalog: str | None, vectors: bool = False
 ) -> TableFormat:
-    """The table at ``to`` in its format. A new table has ``format``, or Iceberg by default.
+    """The table at ``to``, opened in its format.
+
+    A new table gets ``format``, or Iceberg by default.
 
     ``vectors`` is as for ``table_to``.
 

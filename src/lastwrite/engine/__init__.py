@@ -1,1 +1,1 @@
-"""One round over many partitions: plan, scan, elect, rewrite, commit. Independent of the system."""
+"""The compaction engine, independent of the system: plan, scan, elect, rewrite and commit."""

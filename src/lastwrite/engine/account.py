@@ -13,8 +13,9 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 
 def account_round(partition: RewrittenPartition) -> PartitionReport:
-    """The partition's report with the bytes and records that the round read, wrote and dropped. A
-    dry run reports what it would have written.
+    """A partition's report with the bytes and records that the round read, wrote and dropped.
+
+    A dry run reports what it would have written.
     """
     before, plan = partition.report, partition.plan
     written = [*partition.written]
@@ -50,7 +51,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of new segments that consist of ``parts``, which replace one run of segments."""
+    """The number of new segments that ``parts`` form. They replace one run of segments."""
     further = sum(len(part.more_outputs) for part in parts)
     if any(part.stored is not None for part in parts):  # in an archive, each part is a segment
         return further + sum(not part.is_deleted for part in parts)

@@ -15,7 +15,7 @@ from lastwrite.engine.system import Format, system_named
 
 
 class Buffers:
-    """Named arrays and formats that the units of one task use in turn."""
+    """Arrays and formats, by name, that the units of one task reuse."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -34,7 +34,7 @@ class Buffers:
         return held[:rows]
 
     def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:
-        """The system's format; ``reading`` is ``Policy.reading``."""
+        """The format of the system, which all units reuse. ``reading`` is ``Policy.reading``."""
         wanted = (system, plain_bytes, reading)
         if wanted not in self._formats:
             self._formats[wanted] = system_named(system).new_format(plain_bytes, reading)

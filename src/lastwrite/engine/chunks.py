@@ -1,4 +1,4 @@
-"""Read a piece chunk by chunk, as whole batches.
+"""Read a piece of a log in chunks of complete batches.
 
 A worker reads into one buffer repeatedly, so that a chunk is still in the processor's cache when
 its records are visited. The buffer grows only for a batch that is larger than the buffer. It does
@@ -25,7 +25,7 @@ from lastwrite.storage.throttle import spender
 
 
 class BatchWindow(NamedTuple):
-    """Whole batches in a buffer. A batch's origin plus ``shift`` is its file position."""
+    """Complete batches in a buffer. A batch's origin plus ``shift`` is its file position."""
 
     buffer: ByteArray
     table: BatchTable
@@ -37,12 +37,12 @@ class BatchWindow(NamedTuple):
 
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> BatchWindow:
-        """Return the window of the batches in ``table``, which has at least one row."""
+        """The window of the batches in ``table``, which has at least one row."""
         return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 
 class BatchWindows:
-    """Reads pieces through the worker's buffer.
+    """Reads pieces of a log through the worker's buffer.
 
     ``is_proven`` means that the checksum of every batch was checked before. A format may then skip
     the check of batches that will be dropped.
@@ -114,7 +114,7 @@ class BatchWindows:
             reader.check_unchanged()
 
     def _count_fitting(self, table: BatchTable) -> int:
-        """The number of batches at the start of ``table`` that fit in one chunk.
+        """The number of leading batches of ``table`` that fit in one chunk.
 
         A chunk is limited in bytes and in records, because some buffers grow with the record count.
         """

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Commit:
-    """The commit of one partition, and its state."""
+    """The commit of one partition: its plan and its progress."""
 
     partition: RewrittenPartition | FinishedPartition
     new: CommitPlan | None = None  # new content of the log, or of its copy
@@ -49,7 +49,7 @@ class _Commit:
 
     @property
     def open(self) -> RewrittenPartition | None:
-        """The partition if it was rewritten and its commit has not failed, otherwise None."""
+        """The rewritten partition. None if it was not rewritten, or if its commit has failed."""
         is_open = isinstance(self.partition, RewrittenPartition) and self.error is None
         return self.partition if is_open else None  # type: ignore[return-value]
 
@@ -65,7 +65,7 @@ class _Commit:
 def commit(
     context: Context, partitions: Sequence[RewrittenPartition | FinishedPartition]
 ) -> list[PartitionReport]:
-    """Commit a wave, and return the reports of its partitions in the same order."""
+    """Commit the partitions of a wave. Returns their reports in the same order."""
     wave = [_Commit(partition) for partition in partitions]
     weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
     context.progress.stage("commit", sum(weights))
@@ -83,7 +83,7 @@ def commit(
 
 
 def _prepare(context: Context, each: _Commit) -> None:
-    """Plan the new content of the log, or of its copy."""
+    """Plan the new content of a partition's log, or of its copy."""
     last = each.partition
     try:
         if isinstance(last, RewrittenPartition):
@@ -135,7 +135,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
 
 
 def _keep(context: Context, some: Sequence[_Commit]) -> None:
-    """Store the scans of archived segments. The commit will list them in the manifests."""
+    """Store the scans of archived segments. The commit lists them in the manifests."""
     pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
     if context.scan_cache is None or not pairs:
         return

@@ -1,4 +1,4 @@
-"""The immutable context that all steps of a round share."""
+"""The immutable context that all steps of a compaction round share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Exchange(Protocol):
-    """Runs the units of scan, elect and rewrite, and moves entries and losers between them.
+    """Runs the scan, elect and rewrite tasks, and moves entries and losers between them.
 
     ``elect`` and ``rewrite`` refer to the last call of ``scan``.
     """
@@ -48,7 +48,7 @@ class Exchange(Protocol):
         ...
 
     def clear(self) -> None:
-        """Delete the entries and states of finished waves."""
+        """Delete the entries and record states of finished waves."""
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
@@ -80,7 +80,7 @@ class Exchange(Protocol):
         work: Callable[..., KeptScan],
         progress: Progress,
     ) -> list[KeptScan | FailedUnit[Any]]:
-        """Store the scans of ``units`` for later rounds.
+        """Store the scan results of ``units`` for later rounds.
 
         Workers call ``work`` with a unit and the scan result of each piece (``ScannedEntries``). A
         result that is in a scratch file is not passed.
@@ -89,7 +89,7 @@ class Exchange(Protocol):
 
 
 class WholeWork(Protocol):
-    """The work of a task that runs scan, elect and rewrite for its partitions."""
+    """The work of a task that scans, elects and rewrites whole partitions."""
 
     def __call__(
         self, exchange: Exchange, plans: Sequence[PartitionPlan], /
@@ -97,17 +97,20 @@ class WholeWork(Protocol):
 
 
 class CachedLog(Protocol):
-    """The results of earlier scans of a partition's segments."""
+    """The stored scan results of a partition's segments."""
 
     secret: bytes  # secret of the cached scans, which the round must use
     bits: int  # bucket bits of the cached scans, which the round must use
 
     def cuts(self, segment: int) -> list[int] | None:
-        """The file positions at which the segment must be split. None means any batch border."""
+        """The file positions at which the segment must be split into pieces.
+
+        None means that it may be split at any batch.
+        """
         ...
 
     def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
-        """The cached scan of the piece that begins at byte ``start``, or None."""
+        """The stored scan of the piece that begins at byte ``start``. None if there is none."""
         ...
 
 
@@ -117,16 +120,15 @@ class ScanCache(Protocol):
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> CachedLog | None:
-        """The cached scans of partition ``number``. None means that all of its segments are
-        scanned.
-        """
+        """The stored scans of partition ``number``. None means that all its segments are scanned."""
         ...
 
     def store(
         self, context: Context, partitions: Sequence[RewrittenPartition]
     ) -> Sequence[Mapping[int, KeptScan | None]]:
-        """Store the scans of archived partitions before the commit. Returns, for each partition,
-        the scans to list in its manifest.
+        """Store the scans of archived partitions before the commit.
+
+        Returns, for each partition, the scans to list in its manifest.
 
         See ``CommitPlan.scans``.
         """
@@ -177,7 +179,7 @@ LOOKING = Options(config={}, now_ms=0, dry_run=True)  # for commands that run no
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The system, the workers and the options of a round."""
+    """The system, the workers and the options of one round."""
 
     system: System
     exchange: Exchange

@@ -108,7 +108,7 @@ def tally(
     last_records: Sequence[int],
     losers: Sequence[np.ndarray],
 ) -> ElectionResult:
-    """The result of an election, with the number of losers in each piece.
+    """The result of an election: the number of losers in each piece.
 
     ``unit`` is the partition's number and its strategy. The sequences have one item per block: the
     number of the block's piece, the ordinal of the piece's last record, and the block's losers.
@@ -164,7 +164,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 
 
 def _release_pages(maps: dict[str, ScratchMap]) -> int:
-    """Release the mapped pages from memory. Returns 0, the number of bytes that stay mapped."""
+    """Release the mapped pages from memory. Returns 0, because no bytes stay mapped."""
     for file in maps.values():
         file.release()
     return 0
@@ -179,8 +179,9 @@ def losers_among(
     keys: ByteArray,
     strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:
-    """Run the strategy's election kernel. Returns the number of winners, and the losers' ordinals
-    by block.
+    """Run the election kernel of the strategy.
+
+    Returns the number of winners, and the losers' ordinals by block.
     """
     starts = election.first_rows(ends)
     losers: Int64Array = np.zeros(len(starts), dtype=np.int64)
@@ -207,12 +208,12 @@ def losers_among(
 
 
 def _rows_at(block: Block, unit: ElectUnit) -> int:
-    """The position of the block's entries in its file, after the table of bucket ends."""
+    """The position of a block's entries in its file. The table of bucket ends precedes them."""
     return block.position + (4 << unit.bits + block.finer)
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and the end of each bucket relative to it."""
+    """The block's first row in the unit's buckets, and the end of each bucket relative to that row."""
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
@@ -222,7 +223,7 @@ def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.n
 def _keys(
     entries: dict[str, ScratchMap], unit: ElectUnit, starts: Sequence[int], ends: np.ndarray
 ) -> tuple[Int64Array, ByteArray]:
-    """The positions of the entries' keys, and the keys, of all blocks. Used to compare exactly."""
+    """The keys of the entries in all blocks, and their positions, for an exact comparison."""
     lengths, keys = [], []
     touched = 0
     for block, start, last in zip(unit.blocks, starts, ends[:, -1].tolist(), strict=True):

@@ -1,7 +1,6 @@
-"""Step three, elect, on the driver: divide buckets into units that fit memory, and sum the losers
-by piece.
+"""Step three, elect, on the driver: divide buckets into units, and sum the losers by piece.
 
-``engine.elect`` runs on the workers.
+A unit fits in a worker's memory. ``engine.elect`` runs on the workers.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def elect_partitions(
 
 
 def _size_of(partition: ScannedPartition) -> int:
-    """The bytes that the partition's election reads."""
+    """The number of bytes that the election of a partition reads."""
     blocks = [block for scan in partition.scans for block in scan.blocks]
     size = sum(
         ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
@@ -113,7 +112,7 @@ def _elected(partition: ScannedPartition, results: Sequence[ElectionResult]) -> 
 
 
 def _policy_after(policy: Policy, scans: Sequence[PieceScan]) -> Policy:
-    """The policy after the election.
+    """The partition's policy for the rewrite, which follows the election.
 
     The log's last record stays even if it lost. A tombstone that may have shadowed it must then
     stay too, so no tombstone is dropped.

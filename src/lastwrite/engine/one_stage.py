@@ -60,7 +60,7 @@ def take_steps(
 
 
 def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPartition]) -> bool:
-    """Whether a wave can be processed in one stage."""
+    """Whether the partitions of a wave are small enough for one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
     if not open or not context.exchange.one_stage_bytes:

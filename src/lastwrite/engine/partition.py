@@ -1,4 +1,4 @@
-"""One partition during a round: one class for the state after each step.
+"""The state of one partition during a round, with one class for the state after each step.
 
     PartitionPlan ──► ScannedPartition ──► ElectedPartition ──► RewrittenPartition ──► report
          │ plan              │ scan               │ elect               │ rewrite        commit
@@ -48,7 +48,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedPartition:
-    """A partition whose pieces are all valid, with their entries in the exchange."""
+    """A partition whose pieces are all valid. The exchange has their entries."""
 
     plan: PartitionPlan
     report: PartitionReport
@@ -58,7 +58,7 @@ class ScannedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectedPartition:
-    """A partition with the number of shadowed records in each piece."""
+    """A partition with the number of shadowed records in each of its pieces."""
 
     plan: PartitionPlan
     report: PartitionReport
@@ -92,7 +92,10 @@ class RewrittenPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedPartition:
-    """A partition that the round does not clean: no round is due, or it is damaged or failed."""
+    """A partition that the round does not clean.
+
+    No round is due, or the partition is damaged or failed.
+    """
 
     started: float
     report: PartitionReport
@@ -114,7 +117,7 @@ def advance(
     wave: Sequence[A | FinishedPartition],
     step: Callable[[Sequence[A]], Sequence[B | FinishedPartition]],
 ) -> list[B | FinishedPartition]:
-    """Run ``step`` on all open partitions of a wave together. The order of the wave is kept."""
+    """Run ``step`` on all open partitions of a wave together. The order of the wave stays the same."""
     answers = iter(step([each for each in wave if not isinstance(each, FinishedPartition)]))
     return [each if isinstance(each, FinishedPartition) else next(answers) for each in wave]
 
@@ -122,7 +125,7 @@ def advance(
 def by_partition(
     answers: Iterable[R | FailedUnit[Any]],
 ) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
-    """A step's results, and the first error of a failed unit, both by partition."""
+    """The results of a step, and the first error of a failed unit, both by partition."""
     results: dict[int, list[R]] = defaultdict(list)
     errors: dict[int, Exception] = {}
     for answer in answers:
@@ -139,7 +142,7 @@ def finish(
     written: Sequence[SegmentOutput] = (),
     error: Exception | None = None,
 ) -> FinishedPartition:
-    """Return the partition as finished, with ``report`` and, if given, ``error`` in it."""
+    """A finished partition, with ``report`` and, if given, ``error`` in the report."""
     plan = last if isinstance(last, PartitionPlan) else last.plan
     if error is not None:
         report = failed(report, error)
@@ -149,7 +152,7 @@ def finish(
 
 
 def failed(report: PartitionReport, error: Exception) -> PartitionReport:
-    """The report with the status and reason that follow from ``error``: damaged or failed."""
+    """The report with a status and reason for ``error``: damaged or failed."""
     is_damaged = isinstance(error, LogError) and error.exit_status == 3
     return structs.replace(
         report,

@@ -27,7 +27,7 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
-    """The largest size of a piece, in bytes, that still divides a log equally among ``workers``."""
+    """The largest size of a piece, in bytes, at which all ``workers`` get equal shares of a log."""
     return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (32 * workers))
 
 
@@ -64,7 +64,7 @@ def cut_into_pieces(
 
 
 def split_by_bytes(pieces: Sequence[ScanRange], target: int) -> Iterator[list[ScanRange]]:
-    """Yield lists of neighbouring pieces. Scanning a list reads about ``target`` bytes."""
+    """Group neighbouring pieces into lists. Scanning a list reads about ``target`` bytes."""
     held: list[ScanRange] = []
     size = 0
     for piece in pieces:

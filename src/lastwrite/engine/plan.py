@@ -1,5 +1,6 @@
-"""Step one, plan: decide whether a partition is cleaned, from file names, batch headers and
-checkpoints.
+"""Step one, plan: decide whether a partition is cleaned.
+
+The decision needs only file names, batch headers and checkpoints.
 """
 
 from __future__ import annotations
@@ -130,7 +131,10 @@ def _plan(
     report: PartitionReport,
     place: tuple[int, float],
 ) -> PartitionPlan:
-    """Split the log into pieces. ``place`` is the partition's number and its start time."""
+    """Plan a partition: split its log into pieces.
+
+    ``place`` is the partition's number and its start time.
+    """
     system = context.system
     if context.is_in_place:
         system.check_writable(log, decision.end)
@@ -158,7 +162,7 @@ def _plan(
 def plan_full_read(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> PartitionPlan:
-    """A plan to read all records of ``log`` below offset ``end``, whether a round is due or not."""
+    """A plan that reads all records of ``log`` below offset ``end``, whether a round is due or not."""
     name = log.name
     pieces = cut_into_pieces(context.system, log, end)
     return PartitionPlan(

@@ -1,4 +1,4 @@
-"""Time profile of a task: seconds by step.
+"""Measure the time of a task's steps, in seconds.
 
 Workers measure each chunk or block, never a single record. The times return with the task's results
 (``spark.profile``)::

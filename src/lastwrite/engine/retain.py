@@ -18,7 +18,7 @@ from lastwrite.reports.compaction import PartitionReport, Status
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Neighbouring segments of a log, and the parts of the segment that replaces them."""
+    """A run of neighbouring segments, and the parts of the segment that replaces them."""
 
     places: tuple[int, ...]
     parts: tuple[SegmentOutput, ...]
@@ -28,7 +28,7 @@ class Replacement:
 def after_round(
     system: System, log: PartitionLog, replacements: Sequence[Replacement]
 ) -> PartitionLog:
-    """The log after ``replacements``; new segments have their final names."""
+    """The log as it will be after ``replacements``. New segments have their final names."""
     if not replacements:
         return log
     by_place = {replacement.places[0]: replacement for replacement in replacements}

@@ -169,7 +169,10 @@ class _Rewriter:
         states: ByteArray,
         rows: Int64Array,
     ) -> None:
-        """Add a chunk's surviving records to ``left``. ``rows`` describes its written batches."""
+        """Add a chunk's surviving records to ``left``.
+
+        ``rows`` describes the batches that were written.
+        """
         left, kept = self.rest, int(np.count_nonzero(keep))
         if len(rows):
             left.first_offset = (
@@ -190,7 +193,10 @@ class _Rewriter:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append batches. Starts a new segment if an offset is too far from the segment's base."""
+        """Append batches to the new segment.
+
+        Starts another segment if an offset is too far from the segment's base.
+        """
         while len(rows):
             base, appender = self._outputs[-1]
             if (
@@ -207,8 +213,9 @@ class _Rewriter:
             rows[:, ROW_POSITION] -= cut
 
     def finish(self, result: SegmentOutput) -> None:
-        """Finish the new segment as ``result``, and the segments that follow it as
-        ``result.further``.
+        """Finish the new segment and the segments that follow it.
+
+        They are described in ``result`` and ``result.further``.
         """
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]

@@ -33,7 +33,10 @@ from lastwrite.reports.compaction import Status
 def rewrite_partitions(
     context: Context, partitions: Sequence[ElectedPartition]
 ) -> list[RewrittenPartition | FinishedPartition]:
-    """Stage the new segments, or measure them. A damaged piece finishes its partition."""
+    """Stage the new segments of partitions, or measure them in a dry run.
+
+    A damaged piece finishes its partition.
+    """
     chosen = [_choose_runs(context, each) for each in partitions]
     costs = [
         cost for each, runs in zip(partitions, chosen, strict=True) for cost in _costs(each, runs)
@@ -92,7 +95,10 @@ def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[in
 
 
 def _changes(context: Context, partition: ElectedPartition) -> list[int]:
-    """The number of changes in each segment. 0 means that the segment can stay unchanged."""
+    """The number of records and batches in each segment that change.
+
+    A segment without changes can stay as it is.
+    """
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments
     changes = [0] * len(segments)
@@ -125,7 +131,7 @@ def _units(
     shares: Shares,
     folder: str | None,
 ) -> Iterator[RewriteUnit]:
-    """The units of one new segment.
+    """The units of work that write one new segment.
 
     ``numbered`` is the segment's number in the partition, and the indexes of the segments it
     replaces. ``folder`` is the folder where it is staged; None measures only.
@@ -171,7 +177,7 @@ def _units(
 def _aborted_in(
     partition: ElectedPartition, run: tuple[int, ...]
 ) -> tuple[AbortedTransaction, ...]:
-    """The entries of the transaction index of the segment that replaces ``run``."""
+    """The transaction index entries for the segment that replaces ``run``."""
     log = partition.plan.log
     base_offset, end_offset = log.segments[run[0]].base_offset, log.segment_end(run[-1])
     return tuple(

@@ -1,4 +1,4 @@
-"""The engine: five steps over many partitions at once.
+"""The compaction of many partitions in five steps.
 
     plan ──► scan ──► elect ──► rewrite ──► commit
          └─────────── compact ───────────┘
@@ -63,7 +63,7 @@ def _waves(
     clock: _StageClock,
     notes: dict[tuple[str, str], OverriddenSetting],
 ) -> Iterator[list[PartitionReport]]:
-    """Yield the reports wave by wave.
+    """Compact the partitions wave by wave, and yield the reports of each wave.
 
     While workers process a wave in one stage, the driver plans the next. A thread commits the
     previous wave, since most of a commit waits for the disk.
@@ -100,7 +100,7 @@ def _committed(
 
 
 class _Commits:
-    """A thread that commits one wave at a time.
+    """Commits one wave at a time in a thread.
 
     Ctrl-C waits for a running commit, because the locks on the partitions are released when this
     context ends.
@@ -117,7 +117,7 @@ class _Commits:
         self._pending = self._thread.submit(commit, context, wave)
 
     def ended(self) -> Iterator[list[PartitionReport]]:
-        """Wait for the running commit, if any, and yield its reports."""
+        """Wait for the running commit, if any. Yields its reports."""
         if self._pending is not None:
             with self._clock.of("commit"):
                 reports = self._pending.result()
@@ -145,8 +145,9 @@ def _planned(
     clock: _StageClock,
     notes: dict[tuple[str, str], OverriddenSetting],
 ) -> Iterator[list[PartitionPlan | FinishedPartition]]:
-    """Yield the planned waves. Adds the user's defaults that a topic overrides to ``notes``, by
-    topic and setting.
+    """Yield the planned waves.
+
+    Adds each user default that a topic overrides to ``notes``, by topic and setting.
     """
     wave: list[PartitionPlan | FinishedPartition] = []
     size = 0
@@ -173,7 +174,7 @@ def _planned(
 
 
 class _StageClock:
-    """The seconds that each step took, summed over all waves."""
+    """Measures the seconds that each step took, summed over all waves."""
 
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(STAGES, 0.0)

@@ -49,7 +49,7 @@ _LEAST_SAMPLED = 4096
 
 
 class EntryBlock(NamedTuple):
-    """Entries of one piece, sorted by bucket. Valid until the next block is filled."""
+    """Entries of one piece, sorted by bucket. It is valid until the next block is filled."""
 
     piece: int
     rows: UInt64Array
@@ -61,13 +61,12 @@ class EntryBlock(NamedTuple):
 def scan(
     unit: ScanUnit, hand_on: Callable[[EntryBlock], None], buffers: Buffers | None = None
 ) -> Iterator[tuple[PieceScan, ByteArray]]:
-    """Scan the unit's pieces. Yields the result and states of each piece, valid until the next is
-    requested.
+    """Scan the pieces of a unit. Yields the result and the record states of each piece.
 
-    ``hand_on`` receives each full block of entries. A cached scan replaces the scan of a piece: its
-    blocks are passed to ``hand_on``, or stay in their file. If a piece is damaged or has an
-    unsupported format, its result has a problem, and the other pieces are still scanned. The units
-    of a task share ``buffers``.
+    A result is valid until the next is requested. ``hand_on`` receives each full block of entries.
+    A cached scan replaces the scan of a piece: its blocks are passed to ``hand_on``, or stay in
+    their file. If a piece is damaged or has an unsupported format, its result has a problem, and
+    the other pieces are still scanned. The units of a task share ``buffers``.
     """
     buffers = buffers or Buffers()
     worker = _Scanner(
@@ -91,7 +90,7 @@ def scan(
 
 
 class _Scanner:
-    """Scans a unit's pieces with the worker's buffers, one after the other."""
+    """Scans the pieces of a unit one after the other, in the worker's buffers."""
 
     def __init__(
         self,
@@ -224,7 +223,7 @@ class _Scanner:
         self._find_keyless(run, table, ordinal, in_run, result)
 
     def _judge(self, table: BatchTable, states: ByteArray, file_ms: int, result: PieceScan) -> None:
-        """Count the changes that do not depend on the election."""
+        """Count the changes of batches that do not depend on the election."""
         counts = np.zeros(len(Verdict), dtype=np.int64)
         with step("judge"):
             result.changed_batches += judge(
@@ -246,7 +245,7 @@ class _Scanner:
     def _find_border(
         self, run: BatchRun, table: BatchTable, ordinal: int, result: PieceScan
     ) -> None:
-        """Advance ``dirty_from`` over the run's records below the first dirty offset."""
+        """Set ``dirty_from`` to the ordinal after the run's records below the first dirty offset."""
         border = self._unit.first_dirty
         first, last = run.first, run.last
         if int(table["base_offset"][first]) >= border:
@@ -362,8 +361,9 @@ class _Scanner:
         keys: ByteArray,
         result: PieceScan,
     ) -> tuple[int, np.ndarray]:
-        """The number of winners and the losers' ordinals in the block's first ``len(ends)``
-        buckets.
+        """Elect in the block's first ``len(ends)`` buckets.
+
+        Returns the number of winners and the losers' ordinals.
         """
         winners, losers = losers_among(
             [rows.ctypes.data],

@@ -36,7 +36,7 @@ _LEAST_TASK_BYTES = 8 << 20
 def scan_partitions(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan all pieces. Finishes partitions with damage or with too many records without a key."""
+    """Scan partitions. Finishes those that are damaged or have too many records without a key."""
     wave = scan_pieces(context, plans)
     return advance(wave, lambda open: [_count_records(context, each) for each in open])
 
@@ -44,8 +44,9 @@ def scan_partitions(
 def scan_pieces(
     context: Context, plans: Sequence[PartitionPlan]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan all pieces. Finishes partitions that are damaged or whose transaction markers are
-    inconsistent.
+    """Scan the pieces of partitions.
+
+    Finishes partitions that are damaged or whose transaction markers are inconsistent.
     """
     wave = _scan_once(context, plans)
     if any(_contradicts(each) for each in wave):
@@ -65,7 +66,7 @@ def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan again. A log with a wrong transaction index is scanned with its markers instead."""
+    """Scan partitions again, a log with a wrong transaction index by its markers instead."""
     plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan
@@ -118,7 +119,7 @@ def _scan_once(
 
 
 def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]) -> ScanUnit:
-    """Neighbouring pieces of a partition as one unit of work."""
+    """One unit of work with neighbouring pieces of a partition."""
     return ScanUnit(
         partition=plan.number,
         system=context.system.name,
@@ -135,8 +136,9 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]
 
 
 def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
-    """The policy, with only the producers whose last batch is in ``pieces``. This keeps units
-    small.
+    """The policy for a unit of work.
+
+    It has only the producers whose last batch is in ``pieces``, which keeps units small.
     """
     # ``pieces`` is empty for a group of empty segments
     if not pieces or not len(policy.last_offsets):
@@ -177,8 +179,9 @@ def _scanned(
 def _falling_offsets(
     pieces: Sequence[ScanRange], scans: Sequence[PieceScan], remedy: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each piece whose offsets do not continue above those of the previous
-    piece. The scan of a single piece cannot detect this.
+    """Yield a problem for each piece whose offsets do not continue above the previous piece.
+
+    The scan of a single piece cannot detect this.
     """
     for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
         if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
@@ -194,7 +197,7 @@ def _falling_offsets(
 def _count_records(
     context: Context, partition: ScannedPartition
 ) -> ScannedPartition | FinishedPartition:
-    """Add the record counts to the report. Finishes the partition if too many have no key."""
+    """Add record counts to the report. Finishes the partition if too many records have no key."""
     plan = partition.plan
     records = sum(scan.records for scan in partition.scans)
     report = structs.replace(partition.report, records_before=records, records_after=records)

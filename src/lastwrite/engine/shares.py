@@ -1,4 +1,4 @@
-"""The distribution of rewrite work over the workers."""
+"""Distribute the rewriting of segments over the workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class Shares:
         self._filled = 0.0  # cost in the current share so far
 
     def take(self, costs: Mapping[ScanRange, int], may_cut: bool) -> list[list[ScanRange]]:
-        """Divide the pieces of the next new segment, given with their costs, into parts."""
+        """Divide the pieces of the next new segment into parts.
+
+        ``costs`` has the cost of each piece.
+        """
         may_cut = may_cut and self._cuts
         parts: list[list[ScanRange]] = [[]]
         left = sum(piece.bytes for piece in costs)
@@ -59,7 +62,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """The load of the busiest worker, if a free worker always gets the costliest segment left."""
+    """The load of the busiest worker if each free worker gets the costliest remaining segment."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

@@ -93,7 +93,7 @@ class Format(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The decision of a system's rules on whether a partition is cleaned, and how far."""
+    """A decision on whether a partition is cleaned, and up to which offset."""
 
     first_dirty: int
     end: int  # end offset, exclusive; segments with a base at or above it are not cleaned
@@ -116,19 +116,19 @@ class Decision:
 
 
 class IndexChecker(Protocol):
-    """Compares a piece's index entries with the actual batches."""
+    """Compares the index entries of a piece with the piece's batches."""
 
     def check(self, table: BatchTable, shift: int) -> None:
         """Check the next batches. ``shift`` plus a batch's origin is its file position."""
         ...
 
     def ends(self) -> None:
-        """Check that the piece has no more index entries. Called after its last batch."""
+        """Check that the index has no entries after the last batch of the piece."""
         ...
 
 
 class SegmentAppender(Protocol):
-    """Writes one new segment to a staged file, with its indexes."""
+    """Writes one new segment and its indexes to staged files."""
 
     def append(self, data: ByteArray, rows: Int64Array) -> None: ...
     def finish(
@@ -139,7 +139,10 @@ class SegmentAppender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """The new content of a log or its copy: ``log``, with ``outputs`` in place of ``sources``."""
+    """The new content of a log or of its copy.
+
+    It is ``log`` with ``outputs`` in place of ``sources``.
+    """
 
     log: PartitionLog
     sources: Sequence[Sequence[Segment]] = ()
@@ -156,7 +159,7 @@ class CommitPlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentParts:
-    """The staged parts of one new segment, and the arguments for joining them."""
+    """The staged parts of one new segment, and the arguments that ``join_parts`` needs."""
 
     log: PartitionLog
     sources: Sequence[Segment]  # the old segments, which the new segment replaces
@@ -221,7 +224,7 @@ class Rules(ABC):
 
 
 class LogStore(ABC):
-    """Reads, writes and commits a partition."""
+    """Reads, writes and commits the partitions of a system."""
 
     offset_span: int  # largest distance of an offset from its segment's base
     joins_parts: bool = True  # whether several tasks may write parts of a segment
@@ -261,7 +264,7 @@ class LogStore(ABC):
         return self.read(folder)
 
     def judged(self, log: PartitionLog, config: Config, /) -> PartitionLog:
-        """The log with the problems that can only be found with its settings; by default none."""
+        """The log with additional problems that depend on its settings; by default none."""
         return log
 
     def check_unmoved(self, log: PartitionLog, /) -> None:
@@ -279,8 +282,9 @@ class LogStore(ABC):
         """
 
     def aborted_by_log(self, log: PartitionLog, /) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions according to the log's markers. Used if its transaction index is
-        wrong.
+        """The aborted transactions of a log according to its markers.
+
+        They are used if the log's transaction index is wrong.
         """
         return log.aborted
 
@@ -313,12 +317,13 @@ class LogStore(ABC):
         return []
 
     def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
-        """The address of the archive to which a round writes the partition. By default None."""
+        """The address of the archive to which a round writes the partition. None by default."""
         return None
 
     def starts_writing(self, log: PartitionLog, to: str | None, /) -> bool:
-        """Whether ``begin_writing`` must be called before a segment of the log is staged; by
-        default not.
+        """Whether ``begin_writing`` must be called before segments of the log are staged.
+
+        By default not.
         """
         return False
 
@@ -327,18 +332,21 @@ class LogStore(ABC):
         raise NotImplementedError
 
     def join_parts(self, parts: SegmentParts, /) -> SegmentOutput:
-        """Join the parts into one segment. By default there is one part, the segment itself."""
+        """Join the parts of a new segment into one output.
+
+        By default there is one part, the segment itself.
+        """
         (whole,) = parts.parts
         return whole
 
     def discard(self, part: SegmentOutput, /) -> None:
-        """Delete the staged files of ``part``."""
+        """Delete the staged files of a segment, or of a part of one."""
         for new in (part, *part.more_outputs):
             remove_staged(new.paths)
 
     @abstractmethod
     def swap(self, wave: Sequence[CommitPlan], /) -> list[LogError | OSError | None]:
-        """Swap new segments in, and return an error or None for each log.
+        """Replace old segments by new ones. Returns an error or None for each log.
 
         After a crash before ``delete_replaced``, ``recover`` finishes the swap.
         """
@@ -352,15 +360,16 @@ class LogStore(ABC):
 
     @abstractmethod
     def delete_replaced(self, logs: Sequence[PartitionLog], /) -> list[LogError | OSError | None]:
-        """Delete the segments that ``swap`` replaced, after ``record``. Returns an error or None
-        for each log.
+        """Delete the segments that ``swap`` replaced. Called after ``record``.
+
+        Returns an error or None for each log.
         """
 
     @abstractmethod
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Publish copies below ``to``, and return an error or None for each copy."""
+        """Publish copies of partitions below ``to``. Returns an error or None for each copy."""
 
     def segment_path(self, log: PartitionLog, base_offset: int, /) -> str:
         """The path of the segment with ``base_offset``, now or after the commit."""
@@ -369,7 +378,7 @@ class LogStore(ABC):
     def retain(
         self, wave: Sequence[tuple[PartitionLog, Retention]], /
     ) -> list[LogError | OSError | None]:
-        """Delete the expired segments in each retention, and return an error or None for each log.
+        """Delete the segments that retention has selected. Returns an error or None for each log.
 
         By default nothing expires.
         """
@@ -377,7 +386,7 @@ class LogStore(ABC):
 
 
 class System(PartitionLocator, SystemSettings, Rules, LogStore):
-    """A system: the code and settings that are specific to Kafka, Pulsar or RocketMQ."""
+    """The implementation of a system: the code and settings specific to Kafka, Pulsar or RocketMQ."""
 
     name: str
     # name of the largest kernel that only a scan uses; see ``kernel_cache.is_compiled``
@@ -387,6 +396,6 @@ class System(PartitionLocator, SystemSettings, Rules, LogStore):
 
 
 def system_named(name: str) -> System:
-    """Return the system ``name``, which must exist. The first call imports its module."""
+    """The system with this name, which must exist. The first call imports its module."""
     system: System = getattr(import_module(f"lastwrite.{name}.system"), name.upper())
     return system

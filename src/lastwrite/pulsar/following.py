@@ -1,8 +1,6 @@
 """Keep an archive up to date with topics of a live Pulsar cluster by polling.
 
 A poll that finds nothing new sends no request to the archive.
-
-A poll that finds nothing new sends no request to the archive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows distributed over buckets. Rows beyond a memory limit are in scratch files."""
+"""Distribute rows over buckets. Rows beyond a memory limit are in scratch files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BucketedRows:
             self._spill()
 
     def settle(self) -> None:
-        """Finish adding. If there are scratch files, all rows are written to them.
+        """Finish adding rows. If there are scratch files, all remaining rows are written to them.
 
         This frees memory for processing the buckets.
         """
@@ -79,7 +79,7 @@ class BucketedRows:
 
 
 class _BucketLayout(NamedTuple):
-    """Rows sorted by bucket, and the range of each bucket."""
+    """Rows in memory, sorted by bucket, and the range of each bucket."""
 
     rows: pa.RecordBatch
     places: Mapping[int, tuple[int, int]]
@@ -101,7 +101,7 @@ class _BucketLayout(NamedTuple):
 
 
 class _SpilledRows:
-    """Rows in an Arrow file, sorted by bucket."""
+    """Rows sorted by bucket in an Arrow scratch file."""
 
     def __init__(self, path: str, numbers: Mapping[int, range]) -> None:
         self._path, self._numbers = path, numbers

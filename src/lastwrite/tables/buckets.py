@@ -1,4 +1,4 @@
-"""Buckets and checksums of rows, by the bytes of their keys.
+"""Assign rows to buckets, order them, and compute checksums, by the bytes of their keys.
 
 Rows are divided by Iceberg's bucket transform: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``.
 Engines that support the transform read one bucket to find a key.
@@ -29,7 +29,7 @@ _WRAP = 1 << 128
 
 
 def bucket_count(table_bytes: int, bucket_bytes: int = BUCKET_BYTES) -> int:
-    """The number of buckets for a table of this size: a power of two."""
+    """The number of buckets for a table of this size. It is a power of two."""
     wanted = -(-max(table_bytes, 1) // bucket_bytes)
     return int(min(_MOST, 1 << (wanted - 1).bit_length()))
 
@@ -50,7 +50,7 @@ def buckets_at(
 
 
 def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
-    """The order of rows by bucket, stable within a bucket. Returns None if they are in order."""
+    """The order of rows by bucket, stable within a bucket. None if they are in order."""
     if (found[1:] >= found[:-1]).all():
         return None
     # numpy uses a radix sort for 16-bit numbers
@@ -58,7 +58,7 @@ def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
 
 
 def order_of(keys: pa.Array) -> Int64Array | None:
-    """The order of rows by key, byte by byte. Returns None if they are in order.
+    """The order of rows by key, compared byte by byte. None if they are in order.
 
     ``keys`` are binary without nulls.
     """
@@ -73,7 +73,7 @@ def order_of(keys: pa.Array) -> Int64Array | None:
 
 
 def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
-    """The part of the table's checksum that these rows contribute."""
+    """The amount that these rows contribute to the table's checksum."""
     data, starts = _parts(keys)
     longest = int(np.diff(starts).max()) if len(keys) else 0
     room: ByteArray = np.empty(longest + 12, np.uint8)
@@ -84,7 +84,10 @@ def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
 
 
 def summed(checksum: str, plus: int, minus: int = 0) -> str:
-    """A table's new checksum. ``plus`` and ``minus`` are the sums of added and removed rows."""
+    """The table's checksum after rows were added and removed.
+
+    ``plus`` and ``minus`` are the sums of these rows.
+    """
     return f"{(int(checksum or '0', 16) + plus - minus) % _WRAP:032x}"
 
 
@@ -98,7 +101,7 @@ def _secret() -> UInt64Array:
 
 
 def _parts(keys: pa.Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """The bytes of all keys, and each key's start in them, followed by the end of the last key."""
+    """The bytes of all keys, and the start of each key in them, followed by the last key's end."""
     if not len(keys):
         return np.empty(0, np.uint8), np.zeros(1, np.int32)
     _, ends, data = keys.buffers()

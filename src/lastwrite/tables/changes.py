@@ -1,4 +1,4 @@
-"""Changes of a table's rows in a log: the last write, or the delete, of each key, by bucket.
+"""The changes of a table's rows in a log, by bucket: the last write or the delete of each key.
 
 A ``Changes`` covers the log from the table's offsets on, or, if ``is_complete``, the entire log.
 After the entire log was read, rows of the table whose key has no change are deleted. Changes
@@ -45,11 +45,11 @@ _CHUNK_BYTES = 4 << 20  # bytes of the log whose rows are distributed over bucke
 
 
 class NeedsFullScan(Exception):
-    """Reading the log from the table's offsets on is not enough; see the module's docstring."""
+    """Raised if the entire log must be read; see the module's docstring."""
 
 
 class Changes:
-    """Changes by bucket. ``close`` removes their scratch files.
+    """The changes of a table's rows, by bucket. ``close`` removes their scratch files.
 
     Attributes:
         whole: whether the changes cover the entire log.
@@ -139,7 +139,7 @@ class Changes:
 
     @property
     def bytes(self) -> int:
-        """The size of all changes if they were in memory."""
+        """The size that all changes would have in memory."""
         return self._laid.bytes
 
     def of(self, bucket: int) -> pa.Table:
@@ -212,5 +212,5 @@ def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
 
 
 def bytes_of(last: LastWrites, rows: int) -> int:
-    """Estimate the log bytes of this number of rows from the average size of scanned records."""
+    """Estimate the log bytes of a number of rows from the average size of scanned records."""
     return rows * last.scanned_bytes // max(1, last.scanned_records)

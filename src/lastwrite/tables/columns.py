@@ -31,7 +31,7 @@ PLACE: Final = (PARTITION, OFFSET)  # identifies a row's record in the log
 
 
 def identity_of(schema: pa.Schema) -> str:
-    """The column with the keys' bytes. It determines the bucket and the order of rows."""
+    """The column that contains the keys' bytes. It determines the bucket and the order of rows."""
     return RAW_KEY if RAW_KEY in schema.names else KEY
 
 

@@ -54,7 +54,7 @@ def was_put(store: ObjectStore, key: str, content: bytes, version: Version | Non
 
 
 def lost(path: str, seen: str) -> TableConflict:
-    """The error for a write that lost to another program's."""
+    """The error for a write that failed because another program wrote first."""
     return TableConflict(
         f"another program changed the table during the command, after {seen} was read",
         path=path,

@@ -74,7 +74,7 @@ _RESTORE = "restore _delta_log from a copy, or create a table in another folder 
 
 
 class DeltaTable:
-    """A Delta table in a folder, or below an address in a bucket.
+    """A Delta table in a folder, or at an address in a bucket.
 
     Args:
         vectors: whether rows are deleted by deletion vectors from the next commit on. A table
@@ -315,9 +315,9 @@ class DeltaTable:
     # ------------------------------------------------------------------ older versions
 
     def expire(self, older_than_ms: int) -> int:
-        """Implement ``TableFormat.expire``. Writes a checkpoint first if one is due.
+        """Drop old versions. Writes a checkpoint first if one is due.
 
-        Delta can drop only versions before a checkpoint.
+        Delta can drop only versions before a checkpoint. See ``TableFormat.expire``.
         """
         commits, checkpoints = self._log()
         if not commits:
@@ -379,7 +379,7 @@ class DeltaTable:
         return (found.key for found in self._place.store.list(self._place.key(f"{LOG}/")))
 
     def _log(self) -> tuple[dict[int, int], dict[int, list[str]]]:
-        """The time of each version's commit, and the keys of each version's checkpoint files."""
+        """The commit time of each version, and the keys of each version's checkpoint files."""
         commits: dict[int, int] = {}
         checkpoints: dict[int, list[str]] = {}
         for found in self._place.store.list(self._place.key(f"{LOG}/")):
@@ -515,7 +515,7 @@ def _statistics(file: DataFile) -> dict[str, Any]:
 
 
 def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str, str] | None:
-    """The least and the largest value of a column of integers or short texts, or None."""
+    """The least and the largest value of a column of integers or short texts. None for any other."""
     lows: list[Any] = []
     highs: list[Any] = []
     for group in range(footer.num_row_groups):
@@ -538,7 +538,7 @@ def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str
 
 @contextmanager
 def _read(address: str) -> Iterator[None]:
-    """Convert deltalake's errors, except ``TableNotFoundError``."""
+    """Convert deltalake's errors in this context, except ``TableNotFoundError``."""
     try:
         yield
     except exceptions.TableNotFoundError:
@@ -564,7 +564,10 @@ def _read(address: str) -> Iterator[None]:
 
 
 def _options(address: str) -> dict[str, str] | None:
-    """deltalake's options for a bucket, from ``storage.*``. deltalake finds credentials itself."""
+    """deltalake's options for a bucket, from the settings ``storage.*``.
+
+    deltalake finds credentials itself.
+    """
     if not is_address(address):
         return None
     settings = used()
@@ -580,7 +583,8 @@ def _options(address: str) -> dict[str, str] | None:
 
 
 def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
-    """
+    """Check that lastwrite supports all features that the table requires from writers.
+
     Raises:
         UnsupportedFormat: the table requires features from its writers that lastwrite lacks.
     """

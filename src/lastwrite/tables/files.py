@@ -1,4 +1,4 @@
-"""Parquet files of rows, sorted by key, in a folder or a bucket.
+"""Read and write Parquet files of rows, sorted by key, in a folder or a bucket.
 
 Row groups are small and have statistics of the key, so a lookup of one key reads one row group.
 Pages have checksums, so damage causes an error with the file's path, never a wrong row.
@@ -43,7 +43,7 @@ def locate(path: str) -> tuple[ObjectStore, str]:
 
 
 class _Sink(io.RawIOBase):
-    """The stream that pyarrow writes to: an object that is not yet complete."""
+    """A stream for pyarrow that writes a new object."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -62,7 +62,7 @@ class _Sink(io.RawIOBase):
 
 
 class _Source(io.RawIOBase):
-    """The stream that pyarrow reads from: an existing object."""
+    """A stream for pyarrow that reads an existing object."""
 
     def __init__(self, path: str, size_bytes: int) -> None:
         self._store, self._key = locate(path)
@@ -128,7 +128,7 @@ def _is_flat(kind: pa.DataType) -> bool:
 
 
 def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """Some columns of a file, or all of them, in the order of its rows.
+    """Read columns of a file in the order of its rows. By default all columns.
 
     Raises:
         CorruptLog: the file is missing or damaged.
@@ -140,7 +140,7 @@ def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) 
 
 
 def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in order, at most one row group at a time.
+    """Yield the rows of a file in order, at most one row group at a time.
 
     Raises:
         CorruptLog: the file is missing or damaged.
@@ -159,7 +159,7 @@ def remove_files(paths: Iterable[str]) -> None:
 
 
 def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:
-    """The key, partition and offset of each row."""
+    """Read the key, partition and offset of each row of a file."""
     return read_file(path, size_bytes, [identity_of(schema), PARTITION, OFFSET])
 
 

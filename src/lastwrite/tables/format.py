@@ -28,7 +28,7 @@ _VERSION = 1
 
 
 def foreign_table(where: str) -> InvalidConfig:
-    """The error if another program created the table at ``where``."""
+    """The error for a table at ``where`` that another program created."""
     return InvalidConfig(
         "Lastwrite did not create this table, or another program has replaced it; nothing was "
         "changed",
@@ -59,7 +59,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """The source and the contents of a table, stored as JSON in each commit.
+    """The state of a table, stored as JSON in each commit: its source and its contents.
 
     Attributes:
         system, topic: the system and topic of the log.
@@ -120,7 +120,7 @@ class TableState:
 
     @classmethod
     def if_readable(cls, text: str | None, where: str) -> TableState | None:
-        """As ``from_json``. Returns None if ``text`` is None or of another version of lastwrite."""
+        """Decode a state. None if ``text`` is None or was written by another version of lastwrite."""
         try:
             return None if text is None else cls.from_json(text, where)
         except UnsupportedFormat:
@@ -180,7 +180,10 @@ class TableChange:
 
 
 class TableFormat(Protocol):
-    """One table. Nothing is cached between calls, because other programs may change the table."""
+    """One table in one format, such as Iceberg.
+
+    Nothing is cached between calls, because other programs may change the table.
+    """
 
     name: str
     address: str  # the table as the user named it: a folder, an address, or a name in a catalog
@@ -188,7 +191,7 @@ class TableFormat(Protocol):
     can_rename: bool  # whether ``rename`` is supported
 
     def head(self, *, anew: bool = False) -> Head | None:
-        """The table's current head. Returns None if there is no table.
+        """The current head of the table. None if there is no table.
 
         Args:
             anew: whether the caller will replace the entire table. Then changes by other programs
@@ -206,7 +209,7 @@ class TableFormat(Protocol):
         ...
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
-        """The schema of a new file: the same columns, with the format's column ids, if it has any.
+        """The schema for a new file: the same columns, with the format's column ids if it has any.
 
         Called once before files are written, with the schema of ``TableChange``.
         """
@@ -240,11 +243,11 @@ class TableFormat(Protocol):
         ...
 
     def expire(self, older_than_ms: int) -> int:
-        """Drop heads that were replaced before this time. Returns how many were dropped."""
+        """Drop heads that were replaced before this time. Returns the number of dropped heads."""
         ...
 
     def named(self) -> set[str]:
-        """Paths of the data and metadata files of all heads that have not expired.
+        """The paths of the data and metadata files of all heads that have not expired.
 
         Other files are left over, and may be removed.
         """

@@ -1,4 +1,4 @@
-"""Changes of a table's schema between runs: columns are added, widened or renamed.
+"""Change a table's schema between runs: add, widen or rename columns.
 
 A change that would mix two kinds of values in one column is refused.
 """
@@ -17,7 +17,7 @@ _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
 def grown(has: pa.Schema, expected: pa.Schema) -> pa.Schema:
-    """The schema of a table, extended by the columns of a later one. Columns match by name.
+    """A table's schema, extended by the columns of a later schema. Columns match by name.
 
     Raises:
         InvalidConfig: a column has an incompatible type.
@@ -150,7 +150,7 @@ def check_unions(
 
 
 def unions_after(was: Mapping[str, Sequence[str]] | None, rows: Rows) -> dict[str, list[str]]:
-    """The branch names of each union, for the state of the next commit."""
+    """The branch names of each Avro union, for the table's state after the next commit."""
     found = {path: list(names) for path, names in (was or {}).items()}
     for path, branches in rows.unions.items():
         now = [names[0] for names in branches]
@@ -173,7 +173,7 @@ def _old_path(path: str, renamed: Mapping[str, str]) -> str:
 
 
 def _type_at(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type of the column at a path. Returns None if there is no such column."""
+    """The type of the column at a path. None if there is no such column."""
     kind: pa.DataType = pa.struct(list(schema))
     for name in path.split("."):
         if pa.types.is_list(kind):

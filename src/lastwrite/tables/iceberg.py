@@ -120,7 +120,7 @@ _PROPERTIES = {
 
 
 class IcebergFormat:
-    """One Iceberg table. See ``TableFormat``.
+    """An Iceberg table; implements ``TableFormat``.
 
     Args:
         to: the table's folder or address; or, with a catalog, ``namespace.table``.
@@ -190,7 +190,7 @@ class IcebergFormat:
             ) from error
 
     def _lying_here(self) -> Identifier:
-        """The name of the table at the address, for callers without a topic."""
+        """The name of the table at the address. Used if the caller gave no topic."""
         catalog = self._catalog()
         for name in catalog.list_tables(NAMESPACE):
             if path_of(catalog.load_table(name).location()) == self.address:
@@ -235,7 +235,7 @@ class IcebergFormat:
         return Head(token, state, plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
-        """The state in lastwrite's last snapshot."""
+        """The state stored in lastwrite's last snapshot."""
         at: Snapshot | None = snapshot
         while at is not None:
             summary = at.summary
@@ -309,13 +309,14 @@ class IcebergFormat:
 
     @property
     def _catalog_name(self) -> str:
-        """The catalog as named in the table's properties: its URI without password and query."""
+        """The catalog's name in the table's properties: its URI without password and query."""
         if self._uri is None:
             return CATALOG_FILE
         return re.sub(r"//[^/@]*@", "//", self._uri).partition("?")[0]
 
     def _check_place(self, table: Table) -> None:
-        """
+        """Check that the catalog's table is at this location, and no other table.
+
         Raises:
             InvalidConfig: the catalog's table is elsewhere, or another table is there, too.
         """
@@ -457,7 +458,7 @@ class IcebergFormat:
     def _prepared(
         self, table: Table | None, change: TableChange
     ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
-        """Prepare a commit.
+        """Prepare the commit of a change.
 
         Returns the table, the metadata updates that precede the snapshot, the metadata after these
         updates, and whether the commit removes all files of the head.
@@ -596,7 +597,7 @@ def _requirements(table: Table | None) -> tuple[TableRequirement, ...]:
 
 
 def _plain(topic: str) -> str:
-    """The table name of a topic: every character except letters, digits and _ becomes _."""
+    """The table name for a topic: each character except letters, digits and _ becomes _."""
     return re.sub(r"\W", "_", topic)
 
 

@@ -1,4 +1,4 @@
-"""The deleted rows of an Iceberg table, and the delete files of the next commit.
+"""Read the deleted rows of an Iceberg table, and write the delete files of the next commit.
 
     version 2: a position delete file for each bucket, with all its deleted rows; a commit that
                deletes rows of the bucket, or removes its files, replaces the delete file
@@ -32,7 +32,7 @@ from lastwrite.tables.vectors import read
 
 
 class Deletes(NamedTuple):
-    """The delete files of one head.
+    """The delete files of one head of a table.
 
     Attributes:
         token: the head's token.
@@ -45,7 +45,7 @@ class Deletes(NamedTuple):
     locations: Mapping[str, str]
 
     def counted(self, found: Iterable[DataFile]) -> tuple[DataFile, ...]:
-        """The data files with their numbers of deleted rows.
+        """The data files of the head, with their numbers of deleted rows.
 
         Rows in a bucket's position delete files are counted at the first data file of the bucket.
         """
@@ -95,8 +95,10 @@ class Deletes(NamedTuple):
     def as_vectors(
         self, head: Head, change: TableChange, folder: str
     ) -> tuple[list[IcebergFile], list[IcebergFile]]:
-        """Write the changed vectors. Returns them, and the delete files that they replace, which
-        include all position delete files.
+        """Write the changed deletion vectors.
+
+        Returns the vectors, and the delete files that they replace, which include all position
+        delete files.
         """
         known = [file for some in self.in_bucket.values() for file in some]
         removed = set(change.removed)

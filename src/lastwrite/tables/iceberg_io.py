@@ -15,7 +15,7 @@ from lastwrite.tables.files import locate
 
 
 def path_of(location: str) -> str:
-    """A location as a path or address, without ``file:``, and with ``s3:`` for ``s3a:``."""
+    """Convert a location to a path or address, without ``file:``, and with ``s3:`` for ``s3a:``."""
     if location.startswith("file:"):
         return unquote(urlparse(location).path)
     for other in ("s3a://", "s3n://"):
@@ -25,7 +25,7 @@ def path_of(location: str) -> str:
 
 
 class StoreIO(FileIO):
-    """Reads and writes objects of folders and buckets."""
+    """pyiceberg's file access, which reads and writes objects of folders and buckets."""
 
     def new_input(self, location: str) -> InputFile:
         return _Object(location)
@@ -39,7 +39,7 @@ class StoreIO(FileIO):
 
 
 class _Object(InputFile, OutputFile):
-    """A small object, read and written as one block of bytes."""
+    """A small object that is read and written as one block of bytes."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location)

@@ -1,4 +1,4 @@
-"""Iceberg schemas for Arrow schemas: columns keep their ids, and new ones get unused ids."""
+"""Convert Arrow schemas to Iceberg schemas: columns keep their ids, and new ones get unused ids."""
 
 # mypy: disable-error-code="call-arg"
 # pydantic accepts fields by name and by alias; mypy accepts the aliases only.
@@ -22,7 +22,7 @@ _FIELD_ID = b"PARQUET:field_id"  # metadata key of Iceberg's column id, as in mo
 
 
 def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
-    """The table's schema, extended by the new columns of ``schema``.
+    """The Iceberg schema of the table, extended by the new columns of ``schema``.
 
     If the table's schema cannot be extended, returns a new schema with unused column ids.
     """
@@ -44,7 +44,8 @@ def next_schema(table: Table | None, schema: pa.Schema) -> Schema:
 
 
 def _check_names(schema: pa.Schema) -> None:
-    """
+    """Check that no two columns have the same path in Iceberg.
+
     Raises:
         InvalidConfig: two columns have the same path in Iceberg, because a name contains a dot.
     """
@@ -75,13 +76,13 @@ def _paths(fields: Iterable[pa.Field], above: str) -> Iterator[str]:
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
-    """An Iceberg schema as an Arrow schema with the types that lastwrite writes."""
+    """Convert an Iceberg schema to an Arrow schema with the types that lastwrite writes."""
     found = schema_to_pyarrow(schema, include_field_ids=False)
     return pa.schema([pa.field(each.name, _plain(each.type)) for each in found])
 
 
 def numbered(schema: pa.Schema, known: Schema) -> pa.Schema:
-    """The columns with Iceberg's column ids as metadata, in the form for a Parquet file."""
+    """The columns with Iceberg's column ids as metadata, as a Parquet file needs them."""
     fields = known.as_struct().fields
     return pa.schema([_numbered_field(schema.field(each.name), each) for each in fields])
 
@@ -101,7 +102,10 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> IcebergType:
-    """``known``, extended by the fields that only ``wanted`` has. They get ids from ``count``."""
+    """The fields of ``known``, extended by the fields that only ``wanted`` has.
+
+    New fields get ids from ``count``.
+    """
     if isinstance(known, StructType) and isinstance(wanted, StructType):
         later = {each.name: each for each in wanted.fields}
         fields = []

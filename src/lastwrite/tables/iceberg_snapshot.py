@@ -66,7 +66,7 @@ _POSITIONS = pa.schema(
 
 
 def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
-    """The manifest's description of a new data file, with statistics."""
+    """A new data file as a manifest describes it, with statistics."""
     schema = metadata.schema()
     statistics = data_file_statistics_from_parquet_metadata(
         parquet_metadata=file.footer,
@@ -201,7 +201,10 @@ class SnapshotWriter:
         added: Sequence[IcebergFile],
         removed: set[tuple[str, int | None]],
     ) -> tuple[list[ManifestFile], list[IcebergFile]]:
-        """Write manifests of a content type. Returns all its manifests, and the removed files."""
+        """Write the manifests for data files or for delete files.
+
+        Returns all the manifests of this kind, and the removed files.
+        """
         kept: list[ManifestFile] = []
         gone: list[IcebergFile] = []
         moved: list[ManifestEntry] = []  # entries of merged manifests, for the new manifest

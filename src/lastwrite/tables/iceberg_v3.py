@@ -59,22 +59,25 @@ def is_vector(file: IcebergFile) -> bool:
 
 
 def referenced(vector: IcebergFile) -> str:
-    """The path of the data file to which a vector belongs."""
+    """The path of the data file whose rows a deletion vector deletes."""
     return path_of(vector[_REFERENCED])
 
 
 def blob_of(vector: IcebergFile) -> tuple[int, int]:
-    """Offset and length of a vector in its file."""
+    """The offset and length of a deletion vector in its file."""
     return vector[_OFFSET], vector[_LENGTH]
 
 
 def key_of(file: IcebergFile) -> tuple[str, int | None]:
-    """The identity of a file: its path, and for a vector its offset."""
+    """A key that identifies a file: its path and, for a vector, the vector's offset."""
     return path_of(file.file_path), file[_OFFSET] if is_vector(file) else None
 
 
 def sized(file: IcebergFile) -> IcebergFile:
-    """A copy of a file's description. The size of a vector is its blob's, not the Puffin file's."""
+    """A copy of a file's description with the right size.
+
+    The size of a vector is its blob's, not the Puffin file's.
+    """
     if not is_vector(file):
         return file
     alike = IcebergFile(*file._data)
@@ -111,7 +114,7 @@ def vector_files(
 
 
 def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
-    """The snapshot's manifests, with their first row ids."""
+    """The manifests of a snapshot, with their first row ids."""
     with AvroFile[ManifestFile](
         io.new_input(snapshot.manifest_list),
         MANIFEST_LIST_FILE_SCHEMAS[3],
@@ -122,7 +125,7 @@ def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """The manifest's entries, except removed files, with the fields inherited from the manifest."""
+    """The entries of a manifest for files that exist, with the fields inherited from the manifest."""
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],
@@ -174,7 +177,10 @@ class ManifestWriter(ManifestWriterV2):
 
 
 class ListWriter(ManifestListWriterV2):
-    """Writes a manifest list of version 3. Data manifests without a first row id get one."""
+    """Writes a manifest list of version 3.
+
+    Data manifests without a first row id get one.
+    """
 
     def __init__(
         self, output: OutputFile, snapshot: int, parent: int | None, sequence: int, first: int
@@ -202,7 +208,7 @@ class ListWriter(ManifestListWriterV2):
 
 
 class Upgrade(UpgradeFormatVersionUpdate):
-    """The upgrade to version 3, which pyiceberg's own class refuses."""
+    """The metadata update to version 3, which pyiceberg's own class refuses."""
 
 
 @_apply_table_update.register(Upgrade)
@@ -215,13 +221,16 @@ def _(update: Upgrade, base_metadata: TableMetadata, context: Any) -> TableMetad
 
 
 class _Written(TableMetadataV3):
-    """Version 3 metadata with a JSON dump, which pyiceberg's class refuses."""
+    """Version 3 metadata that can be written as JSON. pyiceberg's class refuses that."""
 
     model_dump_json = IcebergBaseModel.model_dump_json
 
 
 def write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-    """Write metadata of any version. Replaces pyiceberg's function, which refuses version 3."""
+    """Write table metadata of any version.
+
+    Replaces pyiceberg's function, which refuses version 3.
+    """
     if isinstance(metadata, TableMetadataV3):
         metadata = _Written.model_construct(**dict(metadata))
     ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))

@@ -56,9 +56,11 @@ def _mixed(k):
 
 @njit(cache=True, nogil=True)
 def words_of(data, starts, words):
-    """Write a word for each key: the eight bytes after the common prefix of all keys, as a number.
+    """Write a number for each key by which most keys can be sorted.
 
-    Returns True, without writing words, if the keys are already ascending.
+    The number is the eight bytes after the common prefix of all keys.
+
+    Returns True, without writing numbers, if the keys are already ascending.
     """
     rows = len(words)
     if not rows:

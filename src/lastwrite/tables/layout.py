@@ -1,4 +1,4 @@
-"""Detect tables at a folder or address. A location contains at most one table, of one format."""
+"""Detect the table at a folder or address. A location contains at most one table, of one format."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def formats_at(address: str) -> list[str]:
 
 
 def format_there(address: str, format: str | None) -> str:
-    """The format of the table at the address; if there is none, ``format`` or ``iceberg``.
+    """The format of the table at the address. Without a table, ``format`` or ``iceberg``.
 
     Raises:
         InvalidConfig: the address has a table of another format, or tables of two formats; or it is
@@ -112,7 +112,8 @@ def check_free(address: str) -> None:
 
 
 def _check_folder(path: str) -> None:
-    """
+    """Check that the path is a folder, or that a folder can be created there.
+
     Raises:
         InvalidConfig: the path is not a folder, and no folder can be created there.
     """

@@ -40,7 +40,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One commit."""
+    """The manifest of one commit: the table's files and state."""
 
     version: int = _VERSION
     number: int  # commits are numbered from 1
@@ -52,7 +52,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParquetTable:
-    """A Parquet table in a folder, or below an address in a bucket."""
+    """A table of Parquet files in a folder, or at an address in a bucket."""
 
     name = "parquet"
     can_rename = False
@@ -164,7 +164,7 @@ class ParquetTable:
         return names
 
     def _chain(self) -> Iterator[tuple[str, _Manifest]]:
-        """The names and contents of existing manifests, from the current one backwards."""
+        """The names and contents of the existing manifests, from the current one backwards."""
         found = self._current()
         name = "" if found is None else found[0]
         while name and (made := self._manifest(name)) is not None:

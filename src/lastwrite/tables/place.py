@@ -16,17 +16,17 @@ class TablePlace:
         self.store, self._prefix = store_at(self.address)
 
     def key(self, name: str) -> str:
-        """The store's key of the file with this name."""
+        """The store's key for a file name."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def name(self, key: str) -> str:
-        """The name of the file with this key in the store."""
+        """The file name for a key of the store."""
         return key.removeprefix(self._prefix).lstrip("/")
 
     def path(self, name: str) -> str:
-        """The full path or address of the file with this name."""
+        """The full path or address for a file name."""
         return join(self.address, *name.split("/"))
 
     def name_of_path(self, path: str) -> str:
-        """The name of the file with this full path or address."""
+        """The file name for a full path or address."""
         return path.removeprefix(self.address).lstrip("/")

@@ -33,8 +33,9 @@ _POSITION: Final = 2147483645  # reserved id of the column ``_pos``, which vecto
 
 
 def encode_puffin(deleted: Mapping[str, Int64Array]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """Encode vectors as a Puffin file. Returns its bytes, and data file to its blob's offset and
-    length.
+    """Encode deletion vectors as a Puffin file.
+
+    Returns the file's bytes, and the offset and length of each data file's blob.
     """
     parts, at, places, blobs = [MAGIC], len(MAGIC), {}, []
     for name, positions in deleted.items():

@@ -30,7 +30,7 @@ _OUTGROWN = 4  # buckets are added if the table needs this multiple of their num
 
 
 def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:
-    """The number of buckets for a table of this size that has ``buckets`` now."""
+    """The new number of buckets for a table of this size, which has ``buckets`` now."""
     wanted = bucket_count(table_bytes, bucket_bytes)
     return (
         bucket_count(table_bytes, bucket_bytes // 2) if wanted >= _OUTGROWN * buckets else buckets
@@ -80,7 +80,7 @@ def rebucket(
 def _current(
     format: TableFormat, base: Head, bucket: int, files: Sequence[DataFile]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a bucket that are not deleted."""
+    """The rows of a bucket that are current, that is, not deleted."""
     deleted = format.deleted(base, bucket)
     for file in files:
         goes = deleted.get(file.path, np.empty(0, np.int64))

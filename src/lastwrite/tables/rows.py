@@ -1,4 +1,4 @@
-"""Conversion of records to rows of a table: decodes keys and values, and marks deletes."""
+"""Convert records to rows of a table: decode keys and values, and mark deletes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_COLUMN = (
 
 
 class Rows:
-    """Converts last writes and deletes to changes of a table.
+    """Converts the last writes and deletes of a topic to changes of a table.
 
     Attributes:
         read_columns: the columns of records that ``changes`` needs.
@@ -83,7 +83,7 @@ class Rows:
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
     def fit_to(self, schema: pa.Schema) -> Rows:
-        """This object, or one for the column by which ``schema`` identifies keys."""
+        """These rows, or rows that identify keys by the column that ``schema`` uses."""
         has_raw_key = RAW_KEY in schema.names
         if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
             return self
@@ -122,7 +122,7 @@ class Rows:
         return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _bad_of(self, rows: pa.RecordBatch) -> dict[int, str]:
-        """The reasons why keys or values are bad, by row."""
+        """The reasons why keys or values cannot be decoded, by row."""
         bad: dict[int, str] = {}
         if ERROR in rows.schema.names:
             whys = rows.column(ERROR)

@@ -64,7 +64,7 @@ _SMALL_BYTES = 4 << 20  # bytes of buckets that each update may rewrite regardle
 
 
 class TableRequest(NamedTuple):
-    """The requested table.
+    """The options of a table that was requested.
 
     Attributes:
         settings: as in ``TableState``. Settings in ``FIXED`` must equal the table's, unless it is
@@ -113,7 +113,7 @@ def sync_table(
 
 
 def _same_rows(one: TableState | None, other: TableState | None) -> bool:
-    """Whether two states are equal, except for the number of buckets."""
+    """Whether two table states are equal, except for the number of buckets."""
     if one is None or other is None:
         return one is other
     return replace(one, buckets=other.buckets) == other
@@ -156,7 +156,7 @@ def _synchronize(task: _Task) -> TableRound:
 
 
 class _Task(NamedTuple):
-    """One update. ``base`` is the head, or None if the update replaces all rows."""
+    """One update of a table. ``base`` is the head, or None if the update replaces all rows."""
 
     format: TableFormat
     system: RowSystem
@@ -212,7 +212,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
 
 
 def _moved(task: _Task, buckets: int) -> _Task:
-    """Distribute the table's rows over more buckets. Returns the task for the new head."""
+    """Distribute the table's rows over more buckets. Returns the update for the new head."""
     assert task.base is not None and task.base.state is not None
     was = task.base.state.buckets
     task.progress.note(
@@ -224,7 +224,10 @@ def _moved(task: _Task, buckets: int) -> _Task:
 
 
 def _bucket_bytes(wish: TableRequest) -> int:
-    """The target size of a bucket. Up to four copies of it are in memory while it is written."""
+    """The target size of a bucket in bytes.
+
+    Up to four copies of a bucket are in memory while it is written.
+    """
     return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
 
 
@@ -244,7 +247,7 @@ def _threads(wish: TableRequest, plain_bytes: int = 0) -> int:
 
 @dataclass
 class _BucketChanges:
-    """The result of processing a bucket."""
+    """The result of an update for one bucket."""
 
     bucket: int
     added: pa.Table  # new rows, in any order
@@ -265,7 +268,7 @@ class _BucketChanges:
 
 
 class _Round:
-    """One attempt of an update."""
+    """One attempt to update a table."""
 
     def __init__(self, task: _Task, changes: Changes, buckets: int) -> None:
         self._task, self._format, self._changes = task, task.format, changes
@@ -300,7 +303,7 @@ class _Round:
     def _collect(
         self, each: Iterator[_BucketChanges], buckets: Sequence[int]
     ) -> list[_BucketChanges]:
-        """Collect the results, and report progress in bytes read and added."""
+        """Collect the buckets' results, and report progress in bytes read and added."""
         counts, progress = self._changes.counts, self._task.progress
         a_change = self._changes.bytes / max(1, sum(counts.values()))
         sizes = [
@@ -316,7 +319,7 @@ class _Round:
         return found
 
     def _chosen(self) -> tuple[set[int], int]:
-        """The buckets to rewrite, and the bytes that later rounds may rewrite in addition."""
+        """The buckets to rewrite, and the bytes that later updates may rewrite in addition."""
         counts = self._changes.counts
         if self._base is None or self._state is None:
             return set(), 0
@@ -378,7 +381,7 @@ class _Round:
     def _find_changes(
         self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
     ) -> _BucketChanges:
-        """Find the bucket's removed rows and new rows."""
+        """Find the removed rows and the new rows of a bucket."""
         changes = self._changes.of(bucket)
         known = self._state.deletes_ms if self._state is not None else {}
         self._changes.check_times(changes, known)
@@ -426,7 +429,7 @@ class _Round:
     def _remaining_rows(
         self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
     ) -> pa.Table:
-        """The file's rows that stay current."""
+        """The rows of a file that stay current after the update."""
         rows = read_file(file.path, file.size_bytes)
         stays = np.ones(len(rows), np.bool_)
         for which in (deleted, gone):
@@ -538,7 +541,8 @@ _NONE = np.empty(0, np.int64)
 def _check_topic(
     format: TableFormat, state: TableState, system: RowSystem, logs: Sequence[PartitionLog]
 ) -> None:
-    """
+    """Check that the table belongs to the topic of ``logs``.
+
     Raises:
         InvalidConfig: the table belongs to another topic. This is an error with ``anew``, too.
     """
@@ -552,7 +556,7 @@ def _check_topic(
 
 
 def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
-    """Check the head, and return its state.
+    """Check that the head matches the request. Returns the head's state.
 
     Raises:
         InvalidConfig: the table was created with other settings.
@@ -588,7 +592,7 @@ def _same(format: TableFormat, head: Head, wish: TableRequest) -> TableState:
 
 
 def option_of(name: str, value: str) -> str:
-    """A setting as a command-line option."""
+    """The command-line option for a setting."""
     option = "--" + name.replace("_", "-")
     if name == "headers":
         return option if value == "true" else "--no-headers"

@@ -27,7 +27,7 @@ OURS: Final = re.compile(  # the names, relative to the table, that lastwrite ge
 
 
 def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
-    """Drop heads that were replaced at least ``past_ms`` ago, and remove files left over.
+    """Drop heads that were replaced at least ``past_ms`` ago, and remove unused files.
 
     Returns the number of removed files.
 

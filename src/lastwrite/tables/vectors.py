@@ -1,4 +1,4 @@
-"""Deletion vectors: the positions of a file's deleted rows as one bitmap.
+"""Deletion vectors: bitmaps with the positions of a file's deleted rows.
 
 Delta's vector files and Iceberg's Puffin blobs contain these bytes:
 
@@ -38,7 +38,7 @@ _REMEDY = "restore the file from a copy, or rebuild the table with --anew"
 
 
 def encode(positions: Int64Array) -> bytes:
-    """Encode positions as a vector. There must be at least one."""
+    """Encode positions as a deletion vector. At least one position is required."""
     bitmap = BitMap64(array("Q", positions.astype("<u8").tobytes()))
     counted = MAGIC + bitmap.serialize()
     return b"".join(
@@ -47,7 +47,9 @@ def encode(positions: Int64Array) -> bytes:
 
 
 def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
-    """The positions in a vector, ascending. ``where`` and ``at`` are its file and byte, for errors.
+    """Decode the positions in a deletion vector, ascending.
+
+    ``where`` and ``at`` are the vector's file and byte, for errors.
 
     Raises:
         CorruptLog: the bytes are no vector, or are damaged.
@@ -67,7 +69,7 @@ def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
 
 
 def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
-    """The positions in the vector at byte ``at`` of a file, ascending.
+    """Read the positions in the deletion vector at byte ``at`` of a file, ascending.
 
     Raises:
         CorruptLog: the vector is missing or damaged, or does not have ``count`` positions.

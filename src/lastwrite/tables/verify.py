@@ -174,7 +174,7 @@ def _of_records(
     system: RowSystem,
     has_values: bool,
 ) -> np.ndarray:
-    """The entries of the records that have keys."""
+    """The comparison entries of the records that have keys."""
     records = records.take(np.flatnonzero(records.keys[1] >= 0))
     keys = bytes_of(records.data, *records.keys)
     lengths = records.values[1]
@@ -191,7 +191,7 @@ def _of_records(
 def _rows(
     format: TableFormat, head: Head, has_values: bool, progress: Progress
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each file, except deleted rows."""
+    """Yield the current rows of each file: all but the deleted rows."""
     identity = identity_of(head.schema)
     columns = [identity, PARTITION, OFFSET, *[VALUE] * has_values]
     for bucket, files in head.in_bucket().items():
@@ -220,7 +220,7 @@ def _of_rows(table: pa.Table, has_values: bool) -> np.ndarray:
 def _hashed(
     made: np.ndarray, keys: Sequence[bytes], values: Sequence[bytes | None] | None
 ) -> np.ndarray:
-    """Fill in the hashes of entries. ``values`` is None if values are not compared."""
+    """Compute the hashes of entries. ``values`` is None if values are not compared."""
     made["one"], made["two"] = _digest_words([md5(key).digest() for key in keys])
     places = np.empty(len(made), np.dtype([("partition", "<i4"), ("offset", "<i8")]))
     places["partition"], places["offset"] = made["partition"], made["offset"]
@@ -244,7 +244,7 @@ def _key_hash(entry: np.void) -> bytes:
 
 
 class _Parts:
-    """Entries, divided into parts by the first bits of their keys' hashes.
+    """Comparison entries, divided into parts by the first bits of their keys' hashes.
 
     A part keeps the order in which entries were added. Entries beyond a memory limit are in scratch
     files.
@@ -310,7 +310,7 @@ def _read(block: tuple[str, int, int]) -> np.ndarray:
 
 
 class _ComparedRows(NamedTuple):
-    """The result of comparing one part.
+    """The result of comparing one part of the log's and the table's entries.
 
     ``differences`` maps a kind of difference to pairs of a row and a record. If the row or the
     record is missing, the pair contains the other twice.
@@ -385,7 +385,7 @@ def _last_writes(entries: np.ndarray) -> np.ndarray:
 
 
 def _is_new(entries: np.ndarray, *names: str) -> np.ndarray:
-    """Whether each entry differs from the previous one in these fields. The first entry does."""
+    """Whether each entry differs from the previous entry in these fields. The first entry does."""
     is_new = np.zeros(len(entries), np.bool_)
     is_new[:1] = True
     for name in names:
@@ -404,7 +404,7 @@ def _names(
     limits: Limits,
     wanted: set[bytes],
 ) -> dict[bytes, bytes]:
-    """Hash to key for the ``wanted`` hashes, found by reading rows and records again."""
+    """The keys with the ``wanted`` hashes, by hash. Rows and records are read again to find them."""
     found: dict[bytes, bytes] = {}
 
     def keys_of_rows() -> Iterator[list[bytes]]:

@@ -29,7 +29,7 @@ def write_bucket(path: str, bucket: int, rows: pa.Table, identity: str) -> DataF
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in a schema that has all their columns, and perhaps more.
+    """The rows converted to a schema that has all their columns, and perhaps more.
 
     If both have Iceberg's column ids, columns match by id, and names may differ.
     """
@@ -64,7 +64,7 @@ def _number(field: pa.Field) -> bytes | None:
 
 
 def _with_names(has: pa.DataType, expected: pa.DataType) -> pa.DataType:
-    """A type with the wanted type's names for fields of the same ids."""
+    """The type ``has`` with the names of ``expected`` for fields with the same ids."""
     if pa.types.is_struct(has) and pa.types.is_struct(expected):
         fields, theirs = list(has), {_same_field(each, list(has)): each for each in expected}
         return pa.struct([_field_with_names(each, theirs.get(each)) for each in fields])

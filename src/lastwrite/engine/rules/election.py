@@ -107,8 +107,9 @@ def partition(entries, count, bits, out, ends):
 
 @njit(cache=True, nogil=True)
 def partition_order(entries, count, bits, order, ends):
-    """Write the row order that ``partition`` would produce to ``order``. Used for entries with
-    whole keys.
+    """Write the row order that ``partition`` would produce to ``order``.
+
+    It is used for entries with whole keys.
     """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
@@ -144,7 +145,10 @@ def table_slots(entries):
 
 
 def first_rows(ends: np.ndarray) -> Int64Array:
-    """For each block, the number of entries in the blocks before it."""
+    """For each block, the row number of its first entry.
+
+    It is the number of entries in the blocks before it.
+    """
     return np.array([0, *accumulate(ends[:-1, -1].tolist())], dtype=np.int64)
 
 
@@ -327,7 +331,7 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
 
 @njit(cache=True, nogil=True)
 def mark(states, ordinals):
-    """Set SHADOWED in the states of these records."""
+    """Set the state SHADOWED for these records."""
     for ordinal in ordinals:
         states[ordinal] |= SHADOWED
 
@@ -345,9 +349,9 @@ def _same_key(key_at, keys, i, j):
 
 @njit(cache=True, nogil=True)
 def drop_losers(rows, ends, states):
-    """Move the winners among a block's ``rows`` to the front, and return their number.
+    """Move the winners among a block's ``rows`` to the front. Returns the number of winners.
 
-    ``states`` marks the losers; ``ends`` is updated.
+    Losers have the state SHADOWED in ``states``. ``ends`` is updated.
     """
     kept = 0
     start = np.uint32(0)
@@ -365,7 +369,10 @@ def drop_losers(rows, ends, states):
 
 @njit(cache=True, nogil=True)
 def gather(source, starts, lengths, out):
-    """Copy byte ranges of ``source`` to ``out``, one after another. Used for whole keys."""
+    """Copy byte ranges of ``source`` to ``out``, one after another.
+
+    It is used for whole keys.
+    """
     at = 0
     for i in range(len(starts)):
         start = starts[i]

@@ -29,7 +29,7 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class RangeSettings(Protocol):
-    """The settings that determine a range. ``KafkaTopicConfig`` describes them."""
+    """The settings that determine the range of a round. ``KafkaTopicConfig`` describes them."""
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]: ...
@@ -164,7 +164,7 @@ def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
 def _segments_from(
     closed: tuple[Segment, ...], offset: int, closed_end: int
 ) -> tuple[Segment, ...]:
-    """The closed segments from the one that contains ``offset``."""
+    """The closed segment that contains ``offset``, and all later closed segments."""
     if offset >= closed_end:
         return ()
     at = bisect.bisect_right(closed, offset, key=lambda s: s.base_offset) - 1
@@ -172,7 +172,7 @@ def _segments_from(
 
 
 def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
-    """The base of the closed segment that contains ``offset``. ``closed_end`` if none does."""
+    """The base offset of the closed segment that contains ``offset``. ``closed_end`` if none does."""
     holding = _segments_from(closed, offset, closed_end)
     return holding[0].base_offset if holding else closed_end
 
@@ -187,7 +187,7 @@ def _overdue_at_ms(dirty: tuple[Segment, ...], config: RangeSettings) -> int | N
 def _reason_against(
     found: Range, log: PartitionLog, config: RangeSettings, now_ms: int
 ) -> str | None:
-    """Why Kafka would not clean the log, or None: the first reason in Kafka's own order."""
+    """The first reason, in Kafka's order, why Kafka would not clean the log. None if it would."""
     if not config.compacts:
         return (
             f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, which does not "

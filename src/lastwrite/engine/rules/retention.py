@@ -1,4 +1,4 @@
-"""The result of a retention rule. Each system has its own rule."""
+"""The result of a retention rule. Each system implements its own rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lastwrite.reports.compaction import Expired
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The segments that retention deletes, oldest first: always the start of the log."""
+    """The segments that retention deletes, oldest first. They are the start of the log."""
 
     segments: tuple[Expired, ...]
     rolls: bool  # whether all segments are deleted, after an empty one is created at the log's end

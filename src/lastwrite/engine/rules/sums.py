@@ -1,4 +1,4 @@
-"""Sums over a batch table, in one pass.
+"""Compute several sums over a batch table in one pass.
 
 NumPy would need the time of this pass for each column.
 """

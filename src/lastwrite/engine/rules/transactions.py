@@ -66,8 +66,9 @@ _MARKER_COLUMNS = 5
 
 
 def aborted_table(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Int64Array:
-    """Rows (producer, marker's offset, first offset) of the transactions that overlap [first, end),
-    sorted.
+    """The aborted transactions that overlap the offsets [first, end), as a sorted table.
+
+    A row has the producer, the marker's offset and the first offset.
     """
     rows = sorted(
         (entry.producer_id, entry.last_offset, entry.first_offset)
@@ -115,7 +116,7 @@ def _slot(pids, pid):
 
 @njit(cache=True, nogil=True)
 def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
-    """See ``TransactionTracker.follow``.
+    """Follow the transactions of the next batches; see ``TransactionTracker.follow``.
 
     Returns (batches done, slots used, markers filled, offset of a marker that disagrees with the
     index or -1). Stops early if an array is full.
@@ -211,7 +212,7 @@ class TransactionTracker:
                 self._pids[slot], self._marks[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
-        """The facts for decisions that need other pieces. None if the piece has no transactions."""
+        """The transactions of this piece, as far as decisions need other pieces. None without any."""
         if not self._used:
             return None
         known = self._pids >= 0
@@ -264,7 +265,7 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> MergedTransactions:
 
 
 def spent_changes(marker: PendingMarker, policy: Policy) -> bool:
-    """Whether a round changes the batch of a spent marker, by stamping or dropping it."""
+    """Whether a round stamps or drops the batch of a spent marker."""
     if marker.horizon_ms is None:
         return policy.new_horizon_ms is not None
     return policy.now_ms >= marker.horizon_ms

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 def rewritten_runs(
     sizes: Sequence[int], kept: Sequence[int], changed: Sequence[bool]
 ) -> list[tuple[int, int]]:
-    """The ranges [first, end) of segment indexes in a group. Each becomes one new segment.
+    """The runs of segments in a group to rewrite, as ranges [first, end) of segment indexes.
+
+    Each run becomes one new segment.
 
     The arguments have one item per segment: its bytes, the estimated bytes that survive, and
     whether the round must change the segment.

@@ -64,7 +64,7 @@ from lastwrite.model.policy import LONG_MAX, LONG_MIN, Policy
 
 
 class Verdict(IntEnum):
-    """Why a record stays or is dropped; the first reason that applies decides."""
+    """The reason why a record stays or is dropped. If several apply, the first decides."""
 
     KEEP = 0
     KEYLESS = 1  # the record has no key to compact by
@@ -121,7 +121,10 @@ _last: tuple[Policy, int, np.ndarray] | None = None  # the last result of ``_num
 
 
 def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
-    """The row of ``_NUMBERS``. It is cached, because it is the same for all chunks of a file."""
+    """The row of ``_NUMBERS`` for the policy and the file's time.
+
+    It is cached, because it is the same for all chunks of a file.
+    """
     global _last
     last = _last
     if last is not None and last[0] is policy and last[1] == file_ms:
@@ -163,8 +166,7 @@ def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
 
 
 def are_plain(fewest: int, flags: int) -> bool:
-    """Whether every batch has records, is in no transaction and has the format that Lastwrite
-    writes.
+    """Whether all batches are ordinary: with records, without a transaction, in the written format.
 
     ``fewest`` is the smallest record count of a batch. ``flags`` is the bitwise OR of all flags.
     """

@@ -427,9 +427,7 @@ class PairProof:
 
     @property
     def end_address(self) -> int | None:
-        """For a growing file, the address after the last record with a unit. None for any other
-        file.
-        """
+        """The address after the last record with a unit, for a growing file. None for others."""
         if not self._log.is_growing or self._units is None:
             return None
         if not len(self._units):

@@ -226,8 +226,9 @@ class RocketmqClient:
             raise self._strange(connection.address, doing, error) from error
 
     def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
-        """Units of the ordinary consume queue, at most ``count``, after the first unit's queue
-        offset.
+        """Up to ``count`` units of the ordinary consume queue.
+
+        The first element of the result is the first unit's queue offset.
 
         The first unit is at ``offset``, or at the start of the queue if that is higher.
         """
