@@ -458,7 +458,7 @@ def test_notes_describe_the_later_actions_of_a_broker(tmp_path: Path) -> None:
     said = "\n".join(report.notes)
     assert "t has 2 partitions in the cluster, and 1 in the archive" in said
     assert "t has several replicas" in said
-    assert "retention.ms is 1000, and segments are older" in said
+    assert "retention.ms is 1000, and some segments are older" in said
 
 
 def test_report_names_the_command_that_restores_the_groups(tmp_path: Path) -> None:
@@ -626,7 +626,7 @@ def test_restore_command_prints_a_table_and_json(
     said = capfd.readouterr()
     assert [line.split() for line in said.out.splitlines()][-1][:4] == ["t-0", "0", "60", "3"]
     assert said.out.rstrip().endswith("restored")
-    assert "t has another id in this cluster" in said.err
+    assert "t has another topic id in this cluster" in said.err
     assert cli.run(["restore", str(archive.to), "--to", str(target), "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["partitions"][0]["written"] is False

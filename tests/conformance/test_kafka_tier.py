@@ -254,7 +254,7 @@ def test_tier_is_read_only(tier: Path) -> None:
 
 def test_recreated_topic_is_ambiguous(tier: Path) -> None:
     shutil.copytree(folder("orders", tier), tier / "orders-0-AAAAAAAAAAAAAAAAAAAAAA")
-    with pytest.raises(InvalidConfig, match="two ids"):
+    with pytest.raises(InvalidConfig, match="two topic ids"):
         lastwrite.latest(str(tier), "orders")
     assert lastwrite.latest(str(tier), "forked")
     assert lastwrite.latest(str(tier / "orders-0-AAAAAAAAAAAAAAAAAAAAAA"))

@@ -602,7 +602,7 @@ def test_upload_survives_network_faults(spoilt: BucketStore, proxy: FaultProxy, 
 def test_failed_upload_leaves_no_parts(spoilt: BucketStore, proxy: FaultProxy, s3: S3) -> None:
     proxy.spoil({"method": "PUT", "path": "failing", "query": "partNumber=2", "do": "503"})
     writer = spoilt.writer("failing/1.log", 5 * MIB)
-    with pytest.raises(RemoteFailed, match="s3:PutObject was refused again and again: 503"):
+    with pytest.raises(RemoteFailed, match="s3:PutObject was refused at every retry: 503"):
         for _ in range(4):
             writer.write(bytes(4 * MIB))
         writer.close()

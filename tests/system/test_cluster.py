@@ -96,7 +96,7 @@ def test_cluster_without_workers_is_reported(cluster: Cluster, tmp_path: Path) -
     assert "waiting for executors (0 of 2)" in done.stderr.splitlines()
     said = done.stderr.splitlines()[-1]
     assert said.startswith(
-        "lastwrite: the cluster started no executor in 3 s (0 of 2) — nothing was swapped; "
+        "lastwrite: the cluster started no executor within 3 s (0 of 2) — nothing was swapped; "
     )
     assert "--conf spark.lastwrite.executor.timeout=SECONDS" in said and "--master local[*]" in said
     assert files(root) == before
@@ -131,7 +131,9 @@ def test_worker_without_lastwrite_is_reported(cluster: Cluster, tmp_path: Path) 
     done = compact(root, cluster.url, python=python_without_us(tmp_path))
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert said.startswith("lastwrite: 1 of 1 worker has no lastwrite — nothing was changed; ")
+    assert said.startswith(
+        "lastwrite: 1 of 1 worker has no lastwrite installed — nothing was changed; "
+    )
     assert "install the same version of lastwrite for the Python of every worker" in said
     assert files(root) == before
 
@@ -154,9 +156,9 @@ def test_all_missing_parts_of_workers_are_reported_at_once(
     done = compact(root, cluster.url, {"spark.cores.max": "3", "spark.executor.cores": "1"})
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert "1 of 3 workers has lastwrite 0.0.9, this is 0.1.0; " in said
+    assert "1 of 3 workers has lastwrite 0.0.9, but this machine has 0.1.0; " in said
     assert "1 of 3 workers has lastwrite in a zip file" in said
-    assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
+    assert f"1 of 3 workers cannot access {root}/{TOPIC}-0 — nothing was changed; " in said
     assert (
         "spark.archives=lastwrite.zip#lw" in said
         and "give an address that every worker can read" in said
@@ -182,7 +184,10 @@ def test_other_commands_check_the_workers_first(cluster: Cluster, tmp_path: Path
         done = run(words, cluster.url, {"spark.lastwrite.scratch": str(tmp_path)})
         assert done.returncode == 1, done.stderr
         said = done.stderr.splitlines()[-1]
-        assert "1 of 1 worker has lastwrite 0.0.9, this is 0.1.0 — nothing was changed; " in said
+        assert (
+            "1 of 1 worker has lastwrite 0.0.9, but this machine has 0.1.0 — nothing was changed; "
+            in said
+        )
     assert (files(root), files(store)) == before
 
 
@@ -215,5 +220,7 @@ def test_workers_without_credentials_are_reported(cluster: Cluster, tmp_path: Pa
         assert done.returncode == 1
         said = done.stderr.splitlines()[-1]
         place = f"s3://archive/a/kafka/{TOPIC}/0"
-        assert said.startswith(f"lastwrite: 1 of 1 worker says of {place}: s3:GetObject "), said
+        assert said.startswith(
+            f"lastwrite: 1 of 1 worker reports a problem of {place}: s3:GetObject "
+        ), said
         assert "not this one" not in done.stderr

@@ -383,7 +383,7 @@ def test_unfinished_iteration_leaves_no_git_process(tmp_path: Path) -> None:
 
 def test_empty_repository_is_a_clear_error(tmp_path: Path) -> None:
     Repository(tmp_path / "r")
-    with pytest.raises(NotALog, match="no history yet: refs/heads/main names no commit") as caught:
+    with pytest.raises(NotALog, match="the repository has no commit on refs/heads/main") as caught:
         open_history(str(tmp_path / "r"))
     assert caught.value.exit_status == 2
     assert "--repo" in str(caught.value)
@@ -398,7 +398,7 @@ def test_missing_repository_is_a_clear_error(
         NotALog, match="git finds no repository in this folder: not a git repository"
     ):
         open_history(str(tmp_path / "d"))
-    with pytest.raises(NotALog, match="no such folder"):
+    with pytest.raises(NotALog, match="the path is not an existing folder"):
         open_history(str(tmp_path / "nowhere"))
 
 
@@ -414,5 +414,5 @@ def test_missing_object_is_a_clear_error(tmp_path: Path) -> None:
     tree = repository.git("rev-parse", "HEAD~1^{tree}").strip().decode()
     os.unlink(repository.folder / ".git/objects" / tree[:2] / tree[2:])
     history = open_history(str(repository.folder))
-    with pytest.raises(LogError, match="git diff-tree ended with status 128.*git fsck"):
+    with pytest.raises(LogError, match="git diff-tree failed with exit status 128.*git fsck"):
         list(history.changes())

@@ -82,7 +82,10 @@ def test_interrupt_at_any_moment_leaves_the_log_unchanged(
     said += run.stderr.readlines()
     assert run.wait() == 1, said
     killer.cancel()
-    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was [LW-107]\n"
+    assert (
+        said[-1]
+        == "lastwrite: the command was interrupted; unfinished work was not committed [LW-107]\n"
+    )
     assert "memory" not in "".join(said) and "Traceback" not in "".join(said)
     wait_until_gone(mark, 60)
     assert started(mark) == []
@@ -203,7 +206,10 @@ def interrupted(at: str, *arguments: object) -> list[str]:
     assert run.stderr is not None
     said = run.stderr.read().splitlines()
     assert run.wait() == 1, said
-    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was [LW-107]"
+    assert (
+        said[-1]
+        == "lastwrite: the command was interrupted; unfinished work was not committed [LW-107]"
+    )
     return said[:-1]
 
 
@@ -220,7 +226,7 @@ def test_interrupted_rocketmq_round_is_complete_or_undone(
     (store / "abort.running").unlink()
     before = contents(store)
     said = interrupted(at, "compact", store, *SLOWLY[2:], *IN_STAGES)
-    assert not any("holds" in line for line in said)
+    assert not any("contains only a part of" in line for line in said)
     assert (contents(store) != before) is is_new
     assert [path.name for path in store.iterdir() if ".lastwrite" in path.name] == []
     wait_until_gone(mark, 60)
@@ -296,7 +302,10 @@ def test_interrupted_fetch_names_the_command_that_completes_it(
     archive = tmp_path / "archive"
     fetch = ("fetch", CORPUS / "pulsar" / "offloaded", "--to")
     said = interrupted(at, *fetch, archive)
-    told = f"{archive} holds a part of the fetched topics: the same command completes it"
+    told = (
+        f"{archive} contains only a part of the fetched topics; run the same command again to "
+        "complete it"
+    )
     is_begun = archive.exists() and bool(os.listdir(archive))
     assert said == ([f"{told}, or delete the folder"] if is_begun else [])
     assert is_begun is (at != "mkdir a")

@@ -145,4 +145,6 @@ def test_recreated_topic_is_refused(broker: Broker, tmp_path: Path) -> None:
             done.result(30)
         wait_for(lambda topic=topic: create_topic(broker, topic, settings) is None)
         write_plain(broker, topic, count, "w")
-        assert "made anew" in refused(one(broker, archive.to, topic), archive, before)
+        assert "the topic was deleted and created again" in refused(
+            one(broker, archive.to, topic), archive, before
+        )

@@ -247,7 +247,7 @@ def test_restore_into_a_new_cluster_is_complete(
     shutil.rmtree(lost.data)
 
     new.start()
-    assert "a broker, process" in run(too_early, 4)
+    assert "a broker (process" in run(too_early, 4)
     new.stop()
     commands = run(too_early, 2)
     new.start()

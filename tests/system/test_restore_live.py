@@ -276,7 +276,7 @@ def test_old_records_survive_in_a_topic_with_retention(broker: Broker, tmp_path:
     assert [each.timestamp_ms for each in consume(broker, "aged-again")] == list(range(1, 21))
     assert settings_of(broker, "aged-again") == {**policy, "retention.ms": "-1"}
     (note,) = report.notes
-    assert "records are older; retention.ms stays -1" in note
+    assert "restored records are older. retention.ms stays -1" in note
     assert note.endswith("--entity-name aged-again --add-config retention.ms=604800000")
 
 
@@ -335,7 +335,7 @@ def test_wrong_targets_and_arguments_are_refused(broker: Broker, tmp_path: Path)
     fetched(broker, tmp_path / "mine", "mine")
 
     why = one(broker, tmp_path / "mine", None).reason
-    assert why is not None and "records that no restore of this log wrote, from offset 0" in why
+    assert why is not None and "records of another producer, from offset 0 on" in why
     assert len(consume(broker, "mine")) == 9
     assert settings_of(broker, "mine") == {}
 

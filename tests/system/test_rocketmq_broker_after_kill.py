@@ -265,7 +265,7 @@ def test_broker_and_rounds_alternate_after_a_kill(
 def test_running_broker_is_detected_and_locks_the_store(made: Made, tmp_path: Path) -> None:
     store = fresh(made.store, tmp_path / "store")
     with Broker(made.home, store, SMALL_FILES):
-        assert "a broker, process" in str(lock.broker_of(str(store)))
+        assert "a broker (process" in str(lock.broker_of(str(store)))
         with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(store), [T0]):
             pass
         assert lock.was_killed(str(store)), "or runs"

@@ -60,5 +60,5 @@ def test_symbolic_link_does_not_hide_the_broker(
         for way in ways:
             done = command(*(str(way) if word == "STORE" else word for word in words))
             assert done.returncode == 4, (way, done.stderr)
-            assert "a broker, process" in one_line(done) and not done.stdout
+            assert "a broker (process" in one_line(done) and not done.stdout
             assert everything(store) == before and sorted(beside.rglob("*")) == listed

@@ -199,7 +199,7 @@ def test_wrong_settings_and_stores_are_refused(trial: Trial) -> None:
         shutil.rmtree(trial.lost / "consumequeue")
         with pytest.raises(InvalidConfig, match="no such queue"):
             lastwrite.restore(str(trial.lost), **ask, partition=7, spark=INLINE)
-        with pytest.raises(RemoteFailed, match="no topic other"):
+        with pytest.raises(RemoteFailed, match="the cluster has no topic other"):
             lastwrite.restore(
                 str(trial.lost), "other", name_server=trial.live.name_server, spark=INLINE
             )
