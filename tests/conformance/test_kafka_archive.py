@@ -490,11 +490,11 @@ def too_late(root: Path) -> None:
         (
             older_copy,
             1,
-            "ends at offset 30 in leader epoch 0, and the archive has offsets up to 20",
+            "ends at offset 30 in leader epoch 0, and the archive at offset 20 in the later epoch 1",
         ),
-        (across, 1, "offsets 18 to 22 lies across offset 20, up to which the archive ends"),
+        (across, 1, "the batch with offsets 18 to 22 crosses offset 20, where the archive ends"),
         (damaged, 3, "checksum"),
-        (too_late, 1, "deletes are kept for 86400000 ms"),
+        (too_late, 1, "tombstones are kept for 86400000 ms (delete.retention.ms)"),
     ],
 )
 def test_log_that_does_not_continue_the_archive_is_refused(
@@ -675,7 +675,7 @@ def newer(manifest: bytes) -> bytes:
         (lambda content: content[:200], 3, "the manifest is truncated"),
         (lambda content: content.replace(b"aborted", b"abortee"), 3, "checksum does not match"),
         (lambda content: b"", 3, "the manifest is truncated"),
-        (newer, 1, "version 3; this release knows 2"),
+        (newer, 1, "the manifest has version 3, but this release supports only version 2"),
     ],
     ids=["cut", "garbled", "empty", "newer"],
 )

@@ -274,7 +274,8 @@ def test_ledger_truncated_by_an_earlier_release_is_completed(
     (folder_of(report) / "fetched.json").unlink()
     check_damaged(
         folder_of(report),
-        "entries 17:7 to 17:34 are missing: the object ends with 6, but the ledger has 35",
+        "entries 17:7 to 17:34 are missing: the object ends with entry 6, but the "
+        "ledger has 35 entries",
     )
     bad = damaged_copies(
         bookies, tmp_path / "bad", raw_entries("shapes")[17, 2], raw_entries("shapes")[17, 9]

@@ -222,7 +222,7 @@ def test_wrong_credentials_are_refused_without_showing_them(
         "requires TLS": (TLS, {}),
         "the TLS handshake failed: ": (int(broker.address.rpartition(":")[2]), tls(keys)),
         "needs a user": (SASL, {"security.protocol": "SASL_PLAINTEXT"}),
-        "is one of PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
+        "must be one of PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
         "cannot be read": (TLS, tls(keys, ca="missing")),
         "has no username": (SASL, {"sasl.jaas.config": "guess"}),
         "closed|reset": (SASL, {}),

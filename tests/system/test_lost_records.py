@@ -116,7 +116,8 @@ def test_lost_part_of_a_killed_brokers_log_is_reported(tmp_path: Path) -> None:
     # The remedy, followed where this is the only copy: the start does what it says.
     (damage,) = [p for p in read_partition(str(folder)).problems if p.kind is ProblemKind.DAMAGED]
     said = re.search(
-        r"cuts the log at offset (\d+) and removes the (\d+) segments after it", damage.remedy or ""
+        r"truncates the log at offset (\d+) and removes the (\d+) segments after this one, from ",
+        damage.remedy or "",
     )
     assert said is not None, damage.remedy
     with broker:

@@ -456,7 +456,9 @@ def test_unprotected_listener_needs_an_option(root: Path, tmp_path: Path, users:
     for words, config in {
         "cannot be read": {"ssl.certificate.location": str(tmp_path / "missing")},
         "ssl.client.auth": {"ssl.client.auth": "required"},
-        "needs users": {"sasl.enabled.mechanisms": "PLAIN"},
+        "sasl.enabled.mechanisms is set, but no users file is given": {
+            "sasl.enabled.mechanisms": "PLAIN"
+        },
         "GSSAPI": {"sasl.enabled.mechanisms": "GSSAPI"},
     }.items():
         with pytest.raises(InvalidConfig, match=words):

@@ -70,7 +70,7 @@ def test_wrong_options_and_columns_are_reported(spark: SparkSession, tmp_path: P
     for asked, words in [
         ({"frobnicate": "1"}, "unknown option frobnicate"),
         ({"compression.type": "brotli"}, "compression.type is 'brotli'"),
-        ({"txnAppId": "x"}, "go together"),
+        ({"txnAppId": "x"}, "txnAppId and txnVersion must be set together"),
     ]:
         with pytest.raises(Exception, match=words):
             append(frame, tmp_path, **{k.replace(".", "__"): v for k, v in asked.items()})

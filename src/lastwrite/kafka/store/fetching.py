@@ -519,7 +519,11 @@ def reject_across(table: BatchTable, base: int, end: int, path: str) -> None:
     begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
     if begins < base or ends > end:
         is_begin = begins < base
-        place, what = (base, "the archive ends") if is_begin else (end, "the log is replicated")
+        place, what = (
+            (base, "where the archive ends")
+            if is_begin
+            else (end, "up to which the log is replicated")
+        )
         row = table[0 if is_begin else -1]
         raise LogError(
             f"the batch with offsets {int(row['base_offset'])} to {int(row['next_offset']) - 1} "
