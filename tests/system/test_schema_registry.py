@@ -118,5 +118,5 @@ def test_json_schema_is_used_and_a_missing_one_reported(running: Registry, tmp_p
     ):
         table.to_arrow()
     given["schema_registry"] = "http://127.0.0.1:1"
-    with pytest.raises(RemoteFailed, match="does not answer"):
+    with pytest.raises(RemoteFailed, match="no answer from the registry"):
         lastwrite.table(str(tmp_path), "clicks", **given)

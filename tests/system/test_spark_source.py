@@ -173,10 +173,10 @@ def test_filters_are_pushed_if_enabled(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "nothing"}, "no topic .nothing"),
+        ({"subscribe": "nothing"}, "the path does not contain nothing"),
         ({"subscribe": "client-lz4", "startingOffsets": "latest"}, "cannot be latest"),
         ({"subscribe": "client-lz4", "frobnicate": "1"}, "unknown option frobnicate"),
-        ({}, "give subscribe"),
+        ({}, "select topics with the option subscribe"),
         (
             {"subscribe": "client-lz4", "startingOffsets": '{"client-lz4":{"0":5000}}'},
             "were requested, but the log contains",
