@@ -42,7 +42,7 @@ def folder_state(folder: str) -> tuple[int, int]:
 
 
 def noted_ns(root: str) -> int:
-    """Time in ns of the last write to the high watermark checkpoint; 0 if there is no file."""
+    """Time in ns at which the broker last wrote its high watermarks; 0 if it never did."""
     path = os.path.join(root, HIGH_WATERMARKS)
     try:
         return os.stat(path).st_mtime_ns
@@ -78,7 +78,7 @@ def marks(folder: str, end_offset: int) -> tuple[object, ...]:
 
 
 def check_uncut(log: PartitionLog) -> None:
-    """Check that a log that a broker has open was not truncated since it was listed.
+    """Check that a log, which a broker has open, was not truncated since it was listed.
 
     Raises:
         CommitConflict: the log was truncated, or created again.
@@ -92,7 +92,7 @@ def check_uncut(log: PartitionLog) -> None:
 
 
 def check_unmoved(log: PartitionLog) -> None:
-    """Like ``check_uncut``; also check that every segment is unchanged.
+    """Check that a log was not truncated since it was listed, and that every segment is unchanged.
 
     Raises:
         CommitConflict: the log or a segment has changed.
@@ -104,10 +104,11 @@ def check_unmoved(log: PartitionLog) -> None:
 
 @contextmanager
 def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator[None]:
-    """Like ``reading.one_try``, for archives and for logs that brokers have open.
+    """A context for one attempt to read a log.
 
-    In an archive, a conflict is suppressed if a newer generation exists, so that the caller can
-    retry. ``is_last`` suppresses no conflict.
+    Suppresses a conflict that a later attempt may resolve. In an archive, a conflict is suppressed
+    if a newer generation exists, so that the caller can retry. With ``is_last``, no conflict is
+    suppressed.
 
     Raises:
         CommitConflict: a retry cannot succeed, or this was the last attempt.
@@ -155,7 +156,7 @@ def read_again(
 
 
 def relist_after(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
-    """A new listing of ``log``, to continue after the offset ``last``; -1 means from its start.
+    """List ``log`` again, to continue after offset ``last``. -1 means from the log's start.
 
     Compaction does not change offsets, so reading can continue.
 

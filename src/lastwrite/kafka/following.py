@@ -28,7 +28,7 @@ _LEARN_S = 60.0  # interval between fetches of topic settings and committed offs
 
 
 class KafkaFollowResult:
-    """See ``archive.following`` for the contract of each method."""
+    """Polls topics of a live Kafka cluster, and fetches new records into an archive."""
 
     def __init__(self, request: FollowRequest) -> None:
         if len(request.sources) > 1:
@@ -75,7 +75,7 @@ class KafkaFollowResult:
         return found
 
     def _names(self) -> list[TopicPartition]:
-        """The selected partitions, as the cluster has them now."""
+        """The selected partitions that now exist in the cluster."""
         wanted = self._request
         try:
             self._cluster.refresh()
@@ -94,8 +94,9 @@ class KafkaFollowResult:
         return names
 
     def _matching(self) -> list[TopicPartition]:
-        """The partitions that match now. A name or pattern without a match may match a topic that
-        is created later.
+        """The existing partitions that match the selection.
+
+        A name or pattern without a match is accepted, because the topic may be created later.
         """
         wanted, topics = self._request, self._cluster.topics
         texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()

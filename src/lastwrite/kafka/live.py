@@ -93,7 +93,7 @@ def fetch_live(request: FollowRequest) -> LogsFetched:
 def chosen(
     cluster: KafkaCluster, topic: Topics, partition: int | None, url: str
 ) -> list[TopicPartition]:
-    """The selected partitions; internal topics only if they are named.
+    """The selected partitions of the cluster. Internal topics are selected only by their names.
 
     Raises:
         NotALog: no partition matches.
@@ -110,7 +110,7 @@ def chosen(
 
 @dataclass(frozen=True, slots=True)
 class PartitionSyncState:
-    """A partition after a fetch: its end in the archive, and values that reveal later changes."""
+    """The state of a partition after a fetch, by which a later poll detects changes."""
 
     end_offset: int
     # time of the request for the log's bounds; the archive has all records up to then
@@ -120,7 +120,7 @@ class PartitionSyncState:
 
 
 class KafkaSyncContext:
-    """State shared by all partitions of a call, or by all polls of a follower.
+    """Fetches partitions, and keeps the state that partitions, or a follower's polls, share.
 
     ``levels`` contains the state of each fetched partition; while it is unchanged, the partition is
     not fetched again. ``ends`` contains the last known high watermarks.
@@ -155,7 +155,7 @@ class KafkaSyncContext:
         self.ends: dict[TopicPartition, int] = {}
 
     def fetch_positions(self) -> None:
-        """Fetch the groups' committed offsets.
+        """Fetch the committed offsets of all consumer groups.
 
         Call this before the end of any log is requested. Otherwise an offset may be beyond the
         fetched records.
@@ -175,7 +175,7 @@ class KafkaSyncContext:
         overrides: Sequence[Override],
         rules: Mapping[str, object],
     ) -> None:
-        """Fetch the topics' settings.
+        """Fetch the settings of the topics to which these partitions belong.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -206,7 +206,10 @@ class KafkaSyncContext:
         return self._cluster.with_retries(partial(self._cluster.settings, topics))
 
     def fetch(self, name: TopicPartition) -> FetchedLog:
-        """Fetch one partition. Retries at most twice if the log or archive changes meanwhile."""
+        """Fetch one partition into the archive.
+
+        Retries twice if the log or the archive changes meanwhile.
+        """
         folder = partition_address(self._to, SYSTEM, name.topic, name.partition)
         found = FetchedLog(
             topic=name.topic,
@@ -294,7 +297,7 @@ class KafkaSyncContext:
         return done.of(found)
 
     def _fetch_batches(self, log: LiveLog, intake: KafkaArchiveWriter) -> None:
-        """Fetch the batches between ``intake.since`` and ``intake.end``, and commit them.
+        """Fetch the batches from ``intake.since`` to ``intake.end``, and commit them.
 
         Raises:
             RemoteFailed: some batches did not arrive; ``intake.commit_partial`` commits the
@@ -322,7 +325,7 @@ class KafkaSyncContext:
         return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
 
     def forget(self, name: TopicPartition) -> None:
-        """Drop the state of a partition that does not exist any more."""
+        """Forget the state of a partition that no longer exists."""
         self.levels.pop(name, None)
         self.ends.pop(name, None)
 

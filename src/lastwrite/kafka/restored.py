@@ -30,7 +30,7 @@ class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
 
 
 class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
-    """All partitions of a restore into a Kafka log root."""
+    """The report on a restore into a Kafka log root: all its partitions."""
 
     path: str  # the log root
     partitions: tuple[RestoredLog, ...]
@@ -42,14 +42,14 @@ class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status."""
+        """The exit status of the command: the worst of its partitions."""
         if any(each.is_damaged for each in self.partitions):
             return 3
         return 1 if any(each.reason is not None for each in self.partitions) else 0
 
 
 class GroupGiven(FrozenDocument, frozen=True, kw_only=True):
-    """A consumer group's offset in a partition that was restored to a cluster."""
+    """A consumer group's committed offset in a partition that was restored to a cluster."""
 
     group: str
     position: int  # the group's committed offset in the archive
@@ -81,7 +81,7 @@ class LogGiven(FrozenDocument, frozen=True, kw_only=True):
 
 
 class LogsGiven(FrozenDocument, frozen=True, kw_only=True):
-    """All partitions of a restore into a running cluster of Kafka."""
+    """The report on a restore into a running Kafka cluster: all its partitions."""
 
     path: str  # kafka://…
     partitions: tuple[LogGiven, ...]
@@ -90,7 +90,7 @@ class LogsGiven(FrozenDocument, frozen=True, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status."""
+        """The exit status of the command: the worst of its partitions."""
         if any(each.is_damaged for each in self.partitions):
             return 3
         reasons = [each.reason for each in self.partitions]

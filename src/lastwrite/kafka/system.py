@@ -88,7 +88,7 @@ _ASK_AGAIN_S = 1.0
 
 
 class KafkaSystem(System):
-    """See ``engine.system`` for the contract of each method."""
+    """Kafka as a system that the engine can compact: implements each operation on Kafka's logs."""
 
     name = "kafka"
     scan_kernel = "lastwrite.kafka.format.kernels:walk"
@@ -118,7 +118,7 @@ class KafkaSystem(System):
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The log roots of the command."""
+        """The log roots that the command may use."""
         return tuple(self._sources.roots)
 
     def with_sources(self, sources: SettingSources) -> KafkaSystem:
@@ -144,7 +144,7 @@ class KafkaSystem(System):
     find = staticmethod(partitions.find_partitions)
 
     def merge_tiers(self, folders: Sequence[str]) -> list[str]:
-        """``folders`` without local partitions that are read as a part of a tier's partition."""
+        """The folders to read: ``folders`` without local parts of partitions in tiered storage."""
         roots = self._sources.roots
         of_tier = (folder for folder in folders if tiered.is_tier(folder))
         part = {tier_and_root.local_folder(folder, roots) for folder in of_tier}
@@ -195,7 +195,7 @@ class KafkaSystem(System):
         return last[2]
 
     def _topic_metadata(self, folder: str) -> tuple[TopicMetadata | None, Hashable]:
-        """A partition's topic metadata (None if unknown), and a value that changes with it."""
+        """The metadata of a partition's topic, or None, and a value that changes with it."""
         if archived.is_archived(folder):
             known = self._rounds.metadata_of(folder)
             return None if known is None else known.to_topic_metadata(), repr(known)
@@ -268,7 +268,7 @@ class KafkaSystem(System):
         )
 
     def _reject_disowned(self, folder: str) -> None:
-        """Refuse a folder that is not compacted.
+        """Refuse to compact a folder that is not a live partition.
 
         Raises:
             LogError: the folder is not a live partition of its log root.
@@ -418,9 +418,7 @@ class KafkaSystem(System):
         return [[place[segment.base_offset] for segment in group] for group in groups]
 
     def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
-        """Retention by the topic's settings, as far as they are known
-        (docs/decisions/retention.md).
-        """
+        """The segments that retention deletes, by known settings (docs/decisions/retention.md)."""
         settings = self.settings(log.folder, config)
         if not settings.is_policy_known:
             first = log.segments[0].base_offset if log.segments else log.log_start
@@ -468,7 +466,7 @@ class KafkaSystem(System):
         return replace(log, problems=(*log.problems, *found))
 
     def read_judged(self, folder: str, config: Mapping[str, object] | None) -> PartitionLog:
-        """List one partition for a reader, including the problems that ``judged`` adds."""
+        """List one partition for a reader. Adds the problems that depend on topic settings."""
         return self.judged(store.read_partition(folder), config or {})
 
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
@@ -619,7 +617,7 @@ def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end offset; -1 if the last segment is empty, whose base offset is the log's end."""
+    """The end offset of the log's last batch. -1 if the last segment is empty."""
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
@@ -657,7 +655,7 @@ def _find_topic_metadata(
 
 @lru_cache(maxsize=16)
 def _configs_of(folder: str, state: Hashable) -> metadata_log.ClusterConfigs | None:
-    """``metadata_log.cluster_configs``, read once for each ``state`` of the metadata log."""
+    """The settings in the metadata log in a folder. Cached until its ``state`` changes."""
     return metadata_log.cluster_configs(folder)
 
 

@@ -26,7 +26,7 @@ def is_compiled() -> bool:
 
 
 def load_kernels() -> None:
-    """Run each kernel once on nearly no data, because the first run loads it."""
+    """Run the kernels of a compaction once on nearly no data, because the first run loads them."""
     form = KafkaFormat(1 << 20)
     table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
     states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)

@@ -29,7 +29,7 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
 class LogEnd(NamedTuple):
-    """The end of the metadata log."""
+    """The end of the metadata log: its end offset and leader epoch."""
 
     offset: int = 0
     leader_epoch: int = 0
@@ -37,7 +37,7 @@ class LogEnd(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterState:
-    """The cluster's state after the records applied so far."""
+    """The features, quotas, settings and users of a cluster, from its metadata records."""
 
     end: LogEnd = field(default_factory=LogEnd)
     # finalized level of each feature, by name
@@ -51,7 +51,7 @@ class ClusterState:
     scram: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def apply(self, number: int, fields: Mapping[str, Any]) -> None:
-        """Apply the record of type ``number``."""
+        """Apply a record of type ``number`` with these fields."""
         if number == _REGISTRATION:
             self.supported = {
                 each["name"]: (each["minSupportedVersion"], each["maxSupportedVersion"])
@@ -81,7 +81,7 @@ class ClusterState:
 
 
 def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
-    """Set the value of ``name``. None removes it."""
+    """Set ``name`` to a value in a dictionary. The value None removes ``name``."""
     if value is None:
         values.pop(name, None)
     else:
@@ -89,7 +89,7 @@ def _set(values: dict[Any, Any], name: Any, value: Any) -> None:
 
 
 def read_cluster_state(folder: str) -> ClusterState:
-    """The state after all records of the metadata log in ``folder``.
+    """The cluster's state after all records of the metadata log in ``folder``.
 
     Raises:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or has an unknown version.

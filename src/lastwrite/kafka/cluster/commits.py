@@ -37,7 +37,7 @@ class Commit(NamedTuple):
 
 
 class GroupPartition(NamedTuple):
-    """A group and a partition."""
+    """A consumer group and a partition: the key of a committed offset."""
 
     group: str
     topic: str
@@ -45,17 +45,17 @@ class GroupPartition(NamedTuple):
 
     @classmethod
     def of(cls, group: str, name: TopicPartition) -> Self:
-        """The key for a group and the partition ``name``."""
+        """The pair of a group and the partition ``name``."""
         return cls(group, name.topic, name.partition)
 
     @property
     def name(self) -> TopicPartition:
-        """The partition."""
+        """The topic and number of the partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class UnreadCommit(NamedTuple):
-    """The newest record of a key whose newest record cannot be decoded."""
+    """A commit that cannot be decoded, and is the newest record of its key."""
 
     offset: int
     group: str | None  # None if the group cannot be decoded
@@ -64,7 +64,7 @@ class UnreadCommit(NamedTuple):
 
 
 class OffsetCommits:
-    """Replays the records of ``__consumer_offsets``.
+    """The committed offsets in ``__consumer_offsets``, built by applying its batches in order.
 
     ``offsets`` has the committed offset of each group in each partition. ``deleted`` has the
     groups and partitions whose offset expired or was deleted. ``unread`` has the newest record of
@@ -80,7 +80,7 @@ class OffsetCommits:
         self._open: dict[int, list[Record]] = {}  # records of open transactions by producer id
 
     def take(self, batches: Iterable[Batch]) -> None:
-        """Apply the next batches.
+        """Apply the next batches of ``__consumer_offsets``.
 
         Raises:
             CorruptLog: a transaction marker cannot be decoded.
@@ -169,7 +169,7 @@ def _group_of(key: bytes) -> str | None:
 
 
 def commit_of(value: bytes) -> Commit:
-    """Decode the value of a commit.
+    """Decode a committed offset from a record's value.
 
     Raises:
         CorruptLog: the value is too short, a string is not UTF-8, or the version is unknown.

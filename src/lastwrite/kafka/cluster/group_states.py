@@ -42,14 +42,14 @@ class GroupKind(NamedTuple):
 
 
 class GroupStates:
-    """Replays the records of ``__consumer_offsets`` that describe groups and their members."""
+    """Groups and members in ``__consumer_offsets``, built by applying its records in order."""
 
     def __init__(self) -> None:
         # the newest value of each key, by record type
         self._values: dict[int, dict[bytes, bytes]] = {kind: {} for kind in _KINDS}
 
     def take(self, records: Iterable[Record]) -> None:
-        """Apply the next records of the topic."""
+        """Apply the next records of ``__consumer_offsets``."""
         for record in records:
             key = record.key or b""
             kind = int.from_bytes(key[:2], "big") if len(key) >= 2 else -1
@@ -84,7 +84,7 @@ class GroupStates:
         return Expiry(empty_since, frozenset(held), frozenset(subscribed))
 
     def kinds(self) -> dict[str, GroupKind]:
-        """The protocols by group, without groups whose record cannot be decoded."""
+        """The protocol of each group. Omits groups whose record cannot be decoded."""
         kinds = {
             group: GroupKind(found.value["protocolType"] or "")
             for group, found in self._decoded(_CLASSIC)

@@ -48,7 +48,7 @@ GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARES_TOPIC = (
 
 
 class RecordType(NamedTuple):
-    """A record type: its name, and the tables of its key and value."""
+    """A record type: its name, and the schemas of its key and value."""
 
     name: str
     key: MessageSchema
@@ -444,7 +444,7 @@ def _fields(
     problems: list[str],
     start: int = 2,
 ) -> dict[str, Any] | None:
-    """Decode the fields from byte ``start`` on.
+    """Decode the fields of a key or value, which begin at byte ``start``.
 
     Returns None if they do not decode, and appends the reason to ``problems``.
     """
@@ -461,9 +461,9 @@ def _fields(
 
 
 def _decode_members(members: list[dict[str, Any]]) -> None:
-    """Decode subscription and assignment of each member of a consumer group, in place.
+    """Replace each group member's subscription and assignment by their decoded form.
 
-    Bytes that do not decode as Kafka's messages stay.
+    Bytes that cannot be decoded stay unchanged.
     """
     for member in members:
         for name, message in (

@@ -43,7 +43,7 @@ _NEWEST = 1 << 15
 
 
 class SchemaKind(Enum):
-    """A field type other than an integer, a list or a structure."""
+    """A basic field type that is not an integer, such as a string or a UUID."""
 
     STRING = "string"
     BYTES = "bytes"
@@ -68,7 +68,10 @@ class SchemaField(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A structure. The byte before a ``nullable`` structure is 1 if the structure is present."""
+    """A field type: a structure.
+
+    If it is ``nullable``, the byte before it is 1 if it is present.
+    """
 
     fields: tuple[SchemaField, ...]
     nullable: bool = False
@@ -76,7 +79,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A list of elements of one type."""
+    """A field type: a list of elements of one type."""
 
     of: Type
 
@@ -86,7 +89,7 @@ Type = Integer | SchemaKind | Struct | Array
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """The fields of a message.
+    """The schema of a message: its fields and versions.
 
     ``last`` is the newest known version. ``flexible`` is the first flexible version, or None.
     """
@@ -97,7 +100,9 @@ class MessageSchema:
     flexible: int | None = None
 
     def decode(self, data: Buffer, version: int, at: int = 0) -> tuple[dict[str, Any], int]:
-        """Decode the fields at position ``at``. Returns (fields by name, position after them).
+        """Decode a message that begins at byte ``at``.
+
+        Returns (fields by name, position after them).
 
         Raises:
             UnsupportedFormat: the version is unknown.
@@ -114,14 +119,14 @@ class MessageSchema:
 
 
 class MessageReader:
-    """Reads primitive fields, one after another, from ``position`` on."""
+    """Reads numbers and strings from bytes, one after another, from ``position`` on."""
 
     def __init__(self, data: Buffer, at: int = 0) -> None:
         self._data = memoryview(data)
         self.position = at
 
     def take(self, count: int) -> bytes:
-        """Read ``count`` bytes.
+        """Read the next ``count`` bytes.
 
         Raises:
             TruncatedLog: fewer bytes are left.

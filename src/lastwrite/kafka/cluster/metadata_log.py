@@ -73,7 +73,7 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
 
 
 class ClusterPartition(NamedTuple):
-    """The placement of a partition."""
+    """The replicas of a partition in the cluster."""
 
     replicas: tuple[int, ...]  # node ids of the replicas
     directories: tuple[str, ...]  # id of each replica's log root; empty in old releases
@@ -176,7 +176,10 @@ def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
 
 
 def state(folder: str) -> tuple[tuple[str, FileState], ...]:
-    """Names and states of the metadata log's files. If they are unchanged, so are the settings."""
+    """A value that changes with the metadata log's files.
+
+    If it is unchanged, so are the settings.
+    """
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
@@ -186,7 +189,7 @@ def state(folder: str) -> tuple[tuple[str, FileState], ...]:
 
 
 class _Topics:
-    """Applies records, and collects the existing topics and the settings."""
+    """The existing topics and all settings, built by applying metadata records in order."""
 
     def __init__(self) -> None:
         self.found = ClusterConfigs()

@@ -31,20 +31,20 @@ _ID_BYTES = 16
 
 
 class TopicRecord(NamedTuple):
-    """Creates a topic. ``topic_id`` has 16 bytes."""
+    """A record that creates a topic. ``topic_id`` has 16 bytes."""
 
     name: str
     topic_id: bytes
 
 
 class RemoveTopicRecord(NamedTuple):
-    """Deletes a topic and all its settings."""
+    """A record that deletes a topic and all its settings."""
 
     topic_id: bytes
 
 
 class TopicConfigRecord(NamedTuple):
-    """Sets a topic's setting. The value None removes it."""
+    """A record that sets a topic's setting. The value None removes the setting."""
 
     topic: str
     name: str
@@ -52,7 +52,7 @@ class TopicConfigRecord(NamedTuple):
 
 
 class BrokerConfigRecord(NamedTuple):
-    """Sets a broker's dynamic setting (KIP-226). The value None removes it.
+    """A record that sets a broker's dynamic setting (KIP-226). The value None removes the setting.
 
     ``broker`` is a node id in digits. Empty means all brokers.
     """
@@ -63,7 +63,7 @@ class BrokerConfigRecord(NamedTuple):
 
 
 class Transaction(Enum):
-    """Marks a transaction. Records after BEGIN take effect at END, or never if ABORT follows."""
+    """A record that begins, ends or aborts a transaction of metadata records."""
 
     BEGIN = 23
     END = 24

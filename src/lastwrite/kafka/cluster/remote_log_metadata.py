@@ -82,7 +82,7 @@ _KINDS = {0: _COPIED, 1: _UPDATE}
 
 
 class SegmentState(NamedTuple):
-    """A segment's state, from one record.
+    """The state of one segment in tiered storage, as one record describes it.
 
     The ids have 22 characters, as in file names in tiered storage.
     """

@@ -41,7 +41,7 @@ class RootIdentity:
 
 
 def read_meta_properties(root: str) -> RootIdentity:
-    """The ids in the ``meta.properties`` of ``root``.
+    """Read the ids of cluster, broker and log root from ``meta.properties`` in ``root``.
 
     Raises:
         CorruptLog: the file is not a properties file.
@@ -54,7 +54,7 @@ def read_meta_properties(root: str) -> RootIdentity:
 
 
 def read_identity(path: str) -> RootIdentity:
-    """The ids in the file at ``path``.
+    """Read the ids of cluster, broker and log root from the file at ``path``.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -133,7 +133,7 @@ class MetadataLookup:
         return known[1]
 
     def _state(self, root: str) -> object:
-        """A value that changes whenever the choice of the metadata log may change."""
+        """A value that changes whenever another metadata log may have to be chosen."""
         found: list[object] = []
         for each in (root, *self._roots):
             found.append(state_of(os.path.join(each, META_PROPERTIES)))

@@ -338,7 +338,7 @@ def rebuild_batch(
 
 
 def seal_batch(header: BatchHeader, payload: bytes) -> bytes:
-    """Join header and payload to a batch, and set the header's length and CRC.
+    """The bytes of a batch, from its header and payload. Sets the header's length and CRC.
 
     Raises:
         ValueError: a number is too large for its field, or the batch would exceed 2 GiB.

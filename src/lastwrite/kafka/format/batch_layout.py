@@ -75,7 +75,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The time at which the batch's tombstones may be removed. None if not set."""
+        """The time from which the batch's tombstones may be removed. None if not set."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
 
     @property

@@ -58,7 +58,7 @@ _RUN_BYTES = 1 << 19
 
 
 class Split(NamedTuple):
-    """The complete batches of a chunk, their end, and the size of the batch after them."""
+    """The result of splitting a chunk: complete batches, their end, and the next batch's size."""
 
     table: BatchTable
     consumed: int
@@ -121,7 +121,10 @@ class KafkaFormat:
     split_proven = split
 
     def take_problems(self) -> list[tuple[int, str]]:
-        """Always empty: unreadable records are never kept."""
+        """The problems of unreadable records that were kept.
+
+        Always empty for Kafka, which keeps none.
+        """
         return []
 
     def opened(
@@ -158,7 +161,9 @@ class KafkaFormat:
                 first = b
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Decompress a run of the batches ``table[first:last]``. Returns the index after the run.
+        """Decompress as many of the batches ``table[first:last]`` as fit.
+
+        Returns the next batch's index.
 
         Raises:
             CorruptLog, OutOfMemoryBudget: as ``opened``, for the first batch only. A later faulty
@@ -237,7 +242,7 @@ class KafkaFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records.
+        """Compute the state and the key fingerprint of each record of ``run``.
 
         Writes a byte of ``states`` per record, and a row of ``entries`` per record with a key.
         ``keys``, if given, receives a row (position in ``run.plain``, length) per row of
@@ -273,7 +278,7 @@ class KafkaFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Write the record versions of ``entries[start:filled]`` to the third column.
+        """Write each record's version to the third column of ``entries[start:filled]``.
 
         ``run`` has the records of these entries.
         """
@@ -308,11 +313,11 @@ class KafkaFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Apply ``actions`` to the batches of ``table``.
+        """Write the batches that remain of ``table`` after ``actions`` to ``out``.
 
-        Writes to ``out`` from its start. Writes a row (position, size, next offset, largest
-        timestamp, base offset) to ``rows`` per remaining batch. Returns (output buffer, bytes
-        written, rows filled). The output buffer is a new one if ``out`` is too small.
+        Writes a row (position, size, next offset, largest timestamp, base offset) to ``rows`` per
+        remaining batch. Returns (output buffer, bytes written, rows filled). The output buffer is a
+        new one if ``out`` is too small.
 
         Raises:
             CorruptLog: a batch that must be rebuilt is malformed.
@@ -373,7 +378,7 @@ class KafkaFormat:
         rows: Int64Array,
         filled: int,
     ) -> tuple[int, int, ByteArray, int]:
-        """Remove records from a run of the batches ``table[first:last]``, and recompress it.
+        """Remove records from the compressed batches ``table[first:last]``, and recompress them.
 
         Returns (index after the run, keep_at, output buffer, position in the output buffer).
         """
@@ -404,7 +409,7 @@ class KafkaFormat:
     def _pack(
         self, table: BatchTable, first: int, last: int, out: ByteArray, at: int, sizes: Int64Array
     ) -> tuple[ByteArray, int]:
-        """Compress the records that remain of the batches ``table[first:last]`` to ``out[at:]``.
+        """Compress the remaining records of the batches ``table[first:last]`` to ``out[at:]``.
 
         Leaves space for a header before each batch. Sets ``sizes``. Returns (output buffer,
         position in the output buffer).
@@ -434,7 +439,7 @@ class KafkaFormat:
 
 
 def record_error(code: int, row: np.void, at: int) -> LogError:
-    """The error for a kernel's code at byte ``at`` of a batch's decompressed records.
+    """The exception for a kernel's error code at byte ``at`` of a batch's decompressed records.
 
     For a compressed or converted batch the error has the position of the batch instead.
     """

@@ -27,7 +27,10 @@ _MOST_DELTA = (1 << 31) - 1
 
 
 class BatchEncoder:
-    """Encodes batches with one codec. Holds reusable buffers, so each thread needs its own."""
+    """Encodes records as batches with one codec.
+
+    Has reusable buffers, so each thread needs its own.
+    """
 
     def __init__(self, codec: Codec, batch_bytes: int = BATCH_BYTES) -> None:
         self._codec = codec
@@ -96,7 +99,7 @@ class BatchEncoder:
 
 
 def _encoded_bounds(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """Upper bound of the encoded size of the records before each row; last, of all records."""
+    """Upper bounds of the encoded size of the records before each row, and of all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

@@ -33,7 +33,7 @@ def _bytes_size(length):
 
 @njit(cache=True, nogil=True)
 def put_records(data, offsets, times, parts, headers, header_ends, first, last, out):
-    """Write rows ``first`` to ``last``, exclusive, to ``out`` as the records of one batch.
+    """Encode rows ``first`` to ``last``, exclusive, as the records of one batch in ``out``.
 
     Offsets and timestamps are written relative to row ``first``.
 

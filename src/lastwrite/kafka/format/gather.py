@@ -71,7 +71,7 @@ def gather(
 
 
 def with_headers(records: RecordColumns) -> RecordColumns:
-    """``records``, with the positions of their headers' names and values."""
+    """``records`` with additional columns: the positions of their headers' names and values."""
     starts, counts = records.headers
     found = np.empty((4, int(counts.sum())), dtype=np.int64)
     _locate_headers(records.data, starts, counts, found)
@@ -80,7 +80,7 @@ def with_headers(records: RecordColumns) -> RecordColumns:
 
 @njit(cache=True, nogil=True)
 def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
-    """Fill one column of ``rows`` per record.
+    """Write the positions of each selected record's fields to one column of ``rows``.
 
     Returns (number of records, code, index of the faulty batch, position in ``plain``).
     """
@@ -132,7 +132,7 @@ def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
 
 @njit(cache=True, nogil=True)
 def _locate_headers(plain, starts, counts, found):
-    """Write position and length of each header's name and value. Length -1 is a null value."""
+    """Write positions and lengths of all record headers' names and values. Length -1 is null."""
     filled = 0
     end = np.int64(len(plain))
     source = address(plain)

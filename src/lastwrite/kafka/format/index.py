@@ -97,7 +97,7 @@ class OffsetIndex:
         return len(self.offsets)
 
     def lookup(self, offset: int) -> tuple[int, int]:
-        """The greatest entry not above ``offset`` as (offset, position), else (base offset, 0).
+        """The last entry with an offset of at most ``offset``, or else (base offset, 0).
 
         No batch that contains ``offset`` or follows it begins before that position.
         """
@@ -336,7 +336,7 @@ def _mark(
     offset_rows: Int64s,
     time_rows: Int64s,
 ) -> tuple[int, int]:
-    """Write the index entries of these batches. Returns (offset entries, time entries)."""
+    """Write index entries for batches, as a broker does. Returns (offset entries, time entries)."""
     since, largest_ms, largest_offset, written_ms = state[0], state[1], state[2], state[3]
     offset_count = 0
     time_count = 0

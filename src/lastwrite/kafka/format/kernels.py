@@ -258,13 +258,13 @@ def _record_end(data, at, end):
 
 @njit(cache=True, nogil=True)
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
-    """Visit every record of the batches ``table[first:last]``, whose records are in ``plain``.
+    """Compute state and key fingerprint of every record of the batches ``table[first:last]``.
 
     Writes one state byte per record, beginning at ``states[0]``. Writes one row per keyed record,
     beginning at ``entries[filled]``, except for control batches and aborted transactions. The row
-    has the first lane of the fingerprint, then the high half of the second lane with the record's
-    ordinal.
-    If ``keys`` has rows, they receive the key's position in ``plain`` and its length.
+    has the first 64 bits of the key's fingerprint, then its next 32 bits joined with the record's
+    ordinal. ``plain`` contains the records. If ``keys`` has rows, they receive the key's position
+    in ``plain`` and its length.
 
     Returns (entries filled, records visited, code, index of the faulty batch, position in
     ``plain``).
@@ -342,7 +342,7 @@ def _put_varint(out, at, value):
 
 @njit(cache=True, nogil=True)
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
-    """Write the kept records of a batch of ``count`` records to ``out[at:]``.
+    """Write the records that are kept of a batch of ``count`` records to ``out[at:]``.
 
     ``plain[start:end]`` has the records and ``header[header_at:]`` the batch's header.
     ``keep[keep_at:]`` has one byte per record. ``horizon`` is the new batch's delete horizon, or
@@ -460,7 +460,7 @@ def reseal(data, positions, sizes):
 
 @njit(cache=True, nogil=True)
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
-    """Apply the actions to ``table[first:last]``, up to the first batch that must be recompressed.
+    """Copy, thin or drop the batches ``table[first:last]``. Stops where one must be recompressed.
 
     Writes batches to ``out``, beginning at byte ``at``. Writes one row per batch (see ROW_COLUMNS),
     beginning at ``rows[filled]``. ``keep[keep_at:]`` has one byte per record of these batches.

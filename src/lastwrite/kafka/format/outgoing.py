@@ -63,7 +63,7 @@ class OutgoingBatch:
         return self.offsets[-1] + 1
 
     def signed(self, producer_id: int, epoch: int, sequence: int) -> ByteArray:
-        """Set producer id, epoch and base sequence, and return the batch."""
+        """The batch's bytes after setting its producer id, epoch and base sequence."""
         struct.pack_into(">qhi", self.data, _PRODUCER, producer_id, epoch, sequence)
         places = np.zeros(1, dtype=np.int64), np.array([len(self.data)], dtype=np.int64)
         kernels.reseal(self.data, *places)
@@ -142,7 +142,7 @@ class Sender:
                     at = until
 
     def _one(self, buffer: ByteArray, table: BatchTable, run: BatchRun) -> Iterator[OutgoingBatch]:
-        """Join the batches of ``run`` to one. Yields nothing if no record is selected."""
+        """Yield one batch with the selected records of ``run``, or nothing if there are none."""
         part = table[run.first : run.last]
         records = int(part["records"].sum())
         need = int((part["plain_end"] - part["plain_start"]).sum())

@@ -28,7 +28,7 @@ ROOM = 24  # a record grows by at most this many bytes
 
 @njit(cache=True, nogil=True)
 def renumber(plain, data, table, first, last, low, end_offset, out, offsets):
-    """Write records of the batches ``table[first:last]`` to ``out`` as records of one batch.
+    """Write the selected records of the batches ``table[first:last]`` to ``out``, as one batch.
 
     Selects the offsets from ``low`` to ``end_offset``, exclusive. The new offset deltas are 0, 1,
     …, and timestamps are relative to the first record. ``plain`` has the decompressed records and

@@ -37,7 +37,10 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class LeaderEpoch(NamedTuple):
-    """An entry: offsets from ``start_offset`` to the next entry were first written in ``epoch``."""
+    """A leader epoch and its first offset, ``start_offset``.
+
+    It ends where the next epoch starts.
+    """
 
     epoch: int
     start_offset: int
@@ -76,7 +79,10 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
-    """The entries of ``leader-epoch-checkpoint``. Raises as ``decode_offset_checkpoint`` does."""
+    """The entries of ``leader-epoch-checkpoint``.
+
+    Raises the errors of ``decode_offset_checkpoint``.
+    """
     epochs: list[LeaderEpoch] = []
     for at, (epoch, start_offset) in _entries(text, 2):
         entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
@@ -106,7 +112,7 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
 
 
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
-    """The entries of a log that starts at ``log_start``.
+    """The leader epochs of a log that starts at ``log_start``.
 
     The last entry at or below ``log_start`` gets this start offset. Earlier entries are dropped.
     """
@@ -189,7 +195,10 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a checkpoint, each with the position of its line. Checks the count first."""
+    """The lines of a checkpoint file's entries, each with its position.
+
+    Checks their count first.
+    """
     if not text:
         return
     lines: list[tuple[int, bytes]] = []

@@ -80,7 +80,7 @@ class Transplant:
         self._aborted: Int64Array = np.array(spans, dtype=np.int64).reshape(-1, 3)
 
     def of(self, data: ByteArray, table: BatchTable) -> tuple[ByteArray, Int64Array, BatchTable]:
-        """Rewrite the batches of ``table``, whose origins are positions in ``data``.
+        """Rewrite the batches of ``table``, which are in ``data``.
 
         Returns (bytes of the batches, a row per batch as in ``ROW_COLUMNS``, their rows of
         ``table``).
@@ -123,7 +123,7 @@ class Transplant:
         return made, rows, table[is_there]
 
     def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """True for each batch that stays, completely or in part."""
+        """An array with True for each batch that stays, completely or in part."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
         # A transactional batch that spans the end offset is part of a transaction open there.
@@ -168,7 +168,7 @@ class Transplant:
     def _rewrite_headers(
         self, made: ByteArray, positions: Int64Array, sizes: Int64Array, table: BatchTable
     ) -> None:
-        """Set the leader epoch of the batches that stay, and remove their producers."""
+        """Set the leader epoch of the batches that stay, and remove their producer fields."""
         if self._leader_epoch is not None:
             epoch = np.frombuffer(self._leader_epoch.to_bytes(4, "big", signed=True), np.uint8)
             made[positions[:, None] + np.arange(_EPOCH, _EPOCH + 4)] = epoch

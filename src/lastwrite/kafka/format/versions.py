@@ -48,7 +48,7 @@ def _header_version(data, at, end, name, name_at, name_length):
 
 @njit(cache=True, nogil=True)
 def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries):
-    """Write the version of each of ``entries`` to its third column.
+    """Write each record's version to the third column of ``entries``.
 
     ``walk`` wrote the entries for the batches ``table[first:last]``. ``plain`` has the records of
     these batches and ``buffer`` their headers. ``ordinal`` is the ordinal that ``walk`` gave the

@@ -54,7 +54,7 @@ _LEADER_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class AppendedPart:
-    """The batches that one task has written for a partition."""
+    """The object with the batches that one task has written for one partition."""
 
     name: TopicPartition
     key: str  # key of the object, relative to the partition's folder
@@ -66,7 +66,7 @@ class AppendedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendJob:
-    """The parameters of an append, which are pickled for all tasks.
+    """The parameters of one append of records, which are pickled for all tasks.
 
     ``name`` identifies the append's series; see ``commit``. ``new_partitions`` is the partition
     count of a topic that does not exist yet.
@@ -81,7 +81,7 @@ class AppendJob:
     counts: dict[str, int] = field(default_factory=dict)  # known partition counts, by topic
 
     def partitions_of(self, topic: str) -> int:
-        """The topic's partition count, now or once it is created.
+        """The number of partitions of a topic. For a missing topic, the number to create.
 
         Raises:
             InvalidConfig: the topic was fetched from a cluster.
@@ -125,7 +125,7 @@ def _reject_fetched(name: TopicPartition, log: ArchivedLog, path: str) -> None:
 
 
 class Stager:
-    """Writes the records of one task, in order.
+    """Writes the records of one task to objects, one object per partition.
 
     Keeps one batch and the buffers of an open object for each partition.
     """
@@ -173,7 +173,7 @@ class Stager:
 
 
 class _StagedObject:
-    """An object that is being written: the batches of one partition."""
+    """An unfinished object to which one partition's batches are written."""
 
     def __init__(self, append: AppendJob, name: TopicPartition) -> None:
         self._name, self._codec = name, append.codec
@@ -335,7 +335,7 @@ def _source(
 
 
 def _batches(folder: str, part: AppendedPart, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
-    """The batches that a task has written, verified, with offsets from ``base`` on.
+    """Read and verify a task's batches. Yields them with their final offsets, from ``base`` on.
 
     The base offset is outside a batch's CRC, so it can be set without a new CRC.
     """

@@ -101,7 +101,7 @@ def _source(log: PartitionLog) -> LiveSource:
 def _encoded(
     rows: RowSystem, unit: RowUnit, encoder: BatchEncoder, limits: Limits
 ) -> Iterator[ByteArray]:
-    """The unit's records as batches, block by block."""
+    """The records of one unit of the source, as encoded batches, block by block."""
     for records in read_records(unit, limits):
         numbers = rows.numbers(records)
         try:
@@ -113,7 +113,7 @@ def _encoded(
 
 
 def _tables(format: KafkaFormat, data: ByteArray, end: int) -> Iterator[BatchTable]:
-    """The tables of the batches in ``data``, verified; no offset is below ``end``."""
+    """Yield tables of the verified batches in ``data``. Checks that no offset is below ``end``."""
     at = 0
     while at < len(data):
         table, at, _, _ = format.split(data, at, len(data), end)

@@ -74,7 +74,7 @@ def fetch_logs(
 
 
 class _KafkaFetch:
-    """The parameters that all partitions of a call share."""
+    """One fetch of several partitions: the parameters that all of them share."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _KafkaFetch:
         self._progress = progress
 
     def bytes_of(self, folder: str) -> int:
-        """Upper bound of the bytes to copy, for the progress.
+        """Upper bound of the bytes to copy for a partition, for the progress display.
 
         0 for a tier whose segments are only referenced, because listing it is slow.
         """
@@ -111,7 +111,7 @@ class _KafkaFetch:
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
     def fetch(self, folder: str, advance: Advance) -> FetchedLog:
-        """Fetch one partition."""
+        """Fetch one partition into the archive."""
         name = self._system.name_of(folder)
         found = FetchedLog(
             topic=name.topic,

@@ -36,7 +36,7 @@ Translate: TypeAlias = Callable[[Sequence[int]], Mapping[int, int | str]]
 
 
 def is_a_users(group: str) -> bool:
-    """Whether the group is a user's. Other groups store notes of a restore."""
+    """Whether a consumer group belongs to a user. Lastwrite's own groups store progress notes."""
     return not group.startswith(PREFIX)
 
 
@@ -48,9 +48,9 @@ def set_groups(
     translate: Translate,
     note: Callable[[OffsetsSet], None],
 ) -> list[GroupGiven]:
-    """Set the committed offsets of users' groups in the partition ``name`` of the cluster.
+    """Set the committed offsets of users' consumer groups in the cluster's partition ``name``.
 
-    ``note`` stores the new offsets. It is called before any offset is set.
+    Before any offset is set, ``note`` is called to store all of them in the progress note.
 
     Raises:
         LogError: ``translate`` or ``note`` failed. Errors of single groups are in the reports.
@@ -90,7 +90,7 @@ def set_groups(
 
 
 class _GroupProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The note for a partition that has the archive's offsets: the groups that were set."""
+    """The progress note for a partition with unchanged offsets: the offsets set for groups."""
 
     topic_id: str | None
     groups: OffsetsSet = ()
@@ -102,7 +102,7 @@ def set_archived_positions(
     client: KafkaClientConfig,
     until: Until | None,
 ) -> LogGiven:
-    """Set the groups of a partition whose records have the archive's offsets in the cluster.
+    """Set groups' committed offsets in a partition that was restored at its original offsets.
 
     ``until`` is the limit of the earlier restore. If it is set, a committed offset beyond the log's
     end is set to the end. If it is None, such an offset is refused.

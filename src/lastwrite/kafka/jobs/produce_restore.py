@@ -59,7 +59,7 @@ Advance: TypeAlias = Callable[[int], None]
 
 
 class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The progress note of a partition."""
+    """The progress of restoring a partition, stored as a note in the cluster."""
 
     source: str  # the archived log: topic id, or topic name without an id, and partition
     topic_id: str | None  # id of the topic in the cluster
@@ -73,16 +73,16 @@ class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
     groups: OffsetsSet = ()
 
     def where(self, position: int) -> int | None:
-        """The offset in the cluster for a committed offset in the archive.
+        """Translate a committed offset in the archive to the offset in the cluster.
 
-        None if the committed offset was unknown when its record was restored.
+        None if the note lacks the offset, because no group had it when the records were restored.
         """
         return self.offset if position >= self.at else dict(self.marks).get(position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreContext:
-    """The parameters that all partitions of a call share."""
+    """The parameters that all partitions of one restore share."""
 
     cluster: KafkaCluster
     client: KafkaClientConfig
@@ -94,7 +94,7 @@ class RestoreContext:
 
 
 class PartitionRestore:
-    """Restores one partition. ``until`` is the first offset to leave out; None restores all.
+    """Restores one partition, up to the offset ``until``, exclusive. None restores all records.
 
     Raises:
         LogError: a transaction is open at the end.
@@ -145,7 +145,7 @@ class PartitionRestore:
         return True
 
     def _check_batch_sizes(self, first: int) -> None:
-        """Check the batch sizes.
+        """Check that the brokers accept requests as large as the largest batch.
 
         Raises:
             LogError: a batch from offset ``first`` on is larger than the brokers' largest request.
@@ -168,14 +168,14 @@ class PartitionRestore:
         )
 
     def _complete(self) -> RestoreProgress | None:
-        """The note of earlier runs, if they have restored everything; else None."""
+        """The progress note, if earlier runs have restored all records; else None."""
         self._transactions.begin()
         given = self._read()
         is_all = given is not None and given.at >= self._end and not given.steps
         return given if is_all else None
 
     def restore(self) -> LogGiven:
-        """Restore the missing records, and set the groups.
+        """Restore the missing records, and set the groups' committed offsets.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -202,7 +202,7 @@ class PartitionRestore:
         return structs.replace(found, groups=tuple(self._set_groups(given)))
 
     def _through(self) -> RestoreProgress:
-        """Restore all batches. Retries until the timeout passes without progress."""
+        """Send all missing batches. Retries until the timeout passes without progress."""
         patience_s = self._shared.client.api_timeout_ms / 1000
         at, until = -1, time.monotonic() + patience_s
         while True:
@@ -232,7 +232,9 @@ class PartitionRestore:
     # ------------------------------------------------------------------ progress
 
     def _read(self) -> RestoreProgress | None:
-        """The progress note. None if there is none, or if it is for a deleted topic of this name.
+        """Read the progress note.
+
+        None if there is none, or if it is of a deleted topic of the same name.
 
         Raises:
             LogError: the topic contains records restored from another log.
@@ -257,7 +259,9 @@ class PartitionRestore:
         return given
 
     def _fence(self) -> RestoreProgress:
-        """Fence other producers. Returns the progress, derived from the records in the topic.
+        """Fence other producers.
+
+        Returns the progress, updated by the records that are in the topic.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -273,7 +277,7 @@ class PartitionRestore:
         return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
 
     def _read_progress(self) -> tuple[RestoreProgress | None, int]:
-        """The progress in the topic (None if it has no note), and the end of its log.
+        """The progress shown by the topic's records (None without a note), and the log's end.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -305,7 +309,7 @@ class PartitionRestore:
     def _ends(
         self, log: LiveLog, start: int, end: int, progress: RestoreProgress | None
     ) -> tuple[int, int | None]:
-        """The end offset of restored records, and the first offset of other records, or None."""
+        """The end offset of the restored records, and the first offset of other records or None."""
         ours = start
         format = KafkaFormat(self._shared.limits.plain_bytes)
         for _, table in log.batches(start, end, format, epoch=-1):
@@ -318,7 +322,7 @@ class PartitionRestore:
         return ours, None
 
     def _advanced(self, progress: RestoreProgress, ours: int) -> RestoreProgress:
-        """The note, advanced past the batches that arrived."""
+        """The progress after the noted batches that are in the topic's log."""
         at, offset = progress.at, progress.offset
         for behind, records in progress.steps:
             if offset + records > ours:
@@ -361,7 +365,7 @@ class PartitionRestore:
         self._note.write(msgspec.json.encode(progress).decode(), self._transactions)
 
     def _pending(self, progress: RestoreProgress) -> Iterator[int]:
-        """The groups' committed offsets whose records were not restored yet."""
+        """Those committed offsets of groups whose records are still to be restored."""
         is_begin = progress.offset == progress.first
         known = {each[0] for each in progress.marks}
         for each in self._positions:
@@ -433,7 +437,7 @@ class PartitionRestore:
         return set_groups(self._cluster, self._name, positions, progress.groups, translate, note)
 
     def _located(self, progress: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
-        """The cluster's offset for each committed offset in records that earlier runs restored.
+        """Translate committed offsets in records that earlier runs restored. Returns a dictionary.
 
         Records are counted in both logs from the last mark at or below the first position. If both
         logs have the same number of records, and the cluster's log has no hole, the n-th records
@@ -459,10 +463,10 @@ class PartitionRestore:
         return found
 
     def _runs(self, first: int, end: int) -> tuple[list[tuple[int, int]], int]:
-        """Runs of records in the cluster's log from ``first`` to ``end``, and the record count.
+        """The ranges of offsets with records in the cluster's log, and the record count.
 
-        A run is (number of records before it, its first offset). The count is -1 if records are
-        missing.
+        ``first`` and ``end`` limit the offsets. A range is (number of records before it, its first
+        offset). The count is -1 if records are missing.
         """
         runs: list[tuple[int, int]] = []
         count, at = 0, first

@@ -34,7 +34,7 @@ Until = int | datetime
 
 @dataclass(frozen=True, slots=True)
 class RestorablePartition:
-    """A selected partition of the archive."""
+    """An archived partition to restore, and its name in the target."""
 
     address: str
     name: TopicPartition
@@ -48,7 +48,7 @@ class RestorablePartition:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences about the archive's gaps."""
+        """A sentence for each gap in the archived partition's offsets."""
         gaps = archived.gaps_of(self.contents, str(self.name))
         return [f"{gap.path}: {gap.message}" for gap in gaps]
 
@@ -78,7 +78,7 @@ class RestoreRequest:
 
 
 def in_archive(path: str, request: RestoreRequest) -> list[RestorablePartition]:
-    """The selected partitions, by name.
+    """The archived partitions that a restore selects, sorted by name.
 
     Raises:
         NotALog: there is no archive or topic.
@@ -124,7 +124,7 @@ def in_archive(path: str, request: RestoreRequest) -> list[RestorablePartition]:
 
 
 def until_of(found: RestorablePartition, until: Until | None, limits: Limits) -> int | None:
-    """The first offset to leave out. None if all records are restored.
+    """The end offset of the records to restore. None if all records are restored.
 
     Raises:
         LogError: a compaction that passed ``until`` has removed records below ``until``.
@@ -149,7 +149,7 @@ def max_parallel() -> int:
 
 
 def locked_advance(progress: Progress) -> Callable[[int], None]:
-    """Return a thread-safe ``progress.advance``."""
+    """A function that advances the progress display, and can be called by several threads."""
     turn = Lock()
 
     def advance(done_bytes: int) -> None:

@@ -64,7 +64,7 @@ def restore_logs(
     config: Mapping[str, object] | None,
     progress: Progress | None,
 ) -> LogsRestored:
-    """Restore into the log root ``to``; see ``lastwrite.restore``."""
+    """Restore archived partitions into ``to``, the log root of a stopped broker."""
     progress = progress or NoProgress()
     root = _root(to)
     found = in_archive(path, request)
@@ -126,7 +126,7 @@ def _until_text(until: Until) -> str:
 
 
 def _root(to: str) -> str:
-    """The absolute path of the log root.
+    """Check the log root to restore to, and return its absolute path.
 
     Raises:
         InvalidConfig: ``to`` is an address.
@@ -175,7 +175,7 @@ class _Cluster:
     def taken(
         self, found: Sequence[RestorablePartition]
     ) -> tuple[list[RestorablePartition], list[str]]:
-        """The partitions to restore, and notes about partitions that are left out.
+        """The partitions of ``found`` to restore, and a note for each partition that is left out.
 
         Raises:
             InvalidConfig: the cluster lacks a topic.
@@ -211,7 +211,7 @@ class _Cluster:
         return left, notes
 
     def _lacks_groups_topic(self, found: RestorablePartition) -> bool:
-        """Whether ``found`` is of ``__consumer_offsets``, and the cluster has no such topic yet.
+        """Whether ``found`` is a partition of ``__consumer_offsets``, which the cluster lacks.
 
         A broker creates the topic for the cluster's first group.
         """
@@ -219,7 +219,7 @@ class _Cluster:
         return topics is not None and found.to.topic == GROUPS_TOPIC and GROUPS_TOPIC not in topics
 
     def _making(self, found: RestorablePartition) -> str:
-        """The command that creates the topic with its archived settings."""
+        """The shell command that creates a topic with its archived settings."""
         topic, known = found.to.topic, found.contents.known
         if topic == GROUPS_TOPIC:  # a broker creates this topic at the first request about a group
             return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
@@ -230,7 +230,7 @@ class _Cluster:
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 
     def target(self, found: RestorablePartition) -> Target:
-        """The partition's target.
+        """The partition of the log root to which an archived partition is restored.
 
         Raises:
             LogError: the partition does not belong to this log root.
@@ -269,7 +269,7 @@ class _Cluster:
         )
 
     def _is_uneven(self, found: RestorablePartition, topic: ClusterTopic) -> bool:
-        """Whether brokers would expect groups in other partitions of ``__consumer_offsets``."""
+        """Whether ``__consumer_offsets`` has other partition counts in cluster and archive."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
 
@@ -294,7 +294,7 @@ class _Cluster:
                 )
 
     def notes_on(self, found: RestorablePartition, log: RestoredLog) -> Iterator[str]:
-        """Notes about the partition that matter before the broker starts."""
+        """Notes about a restored partition that the user needs before starting the broker."""
         if log.reason is not None or log.end_offset is None:
             return
         topic = found.to.topic
@@ -340,7 +340,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Restore:
-    """The parameters that all partitions of a call share."""
+    """One restore of several partitions: the parameters that all of them share."""
 
     cluster: _Cluster
     request: RestoreRequest
@@ -348,7 +348,7 @@ class _Restore:
     advance: restoring.Advance
 
     def restore(self, found: RestorablePartition) -> RestoredLog:
-        """Restore one partition."""
+        """Restore one partition into the log root."""
         log = RestoredLog(
             topic=found.to.topic,
             partition=found.to.partition,

@@ -63,7 +63,7 @@ _LIMITS = ("retention.ms", "retention.bytes")
 
 
 class _SettingsBefore(msgspec.Struct, frozen=True):
-    """The note of a topic whose settings were changed for the restore."""
+    """A topic's settings before the restore changed them, stored as a note in the cluster."""
 
     topic_id: str | None
     own: dict[str, str | None]  # the topic's settings with names in ``_MEANWHILE``; null if not set
@@ -72,7 +72,7 @@ class _SettingsBefore(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """The restore to one topic of the cluster."""
+    """One topic of the cluster, prepared for a restore of its partitions."""
 
     name: str
     partitions: Sequence[RestorablePartition]
@@ -91,7 +91,7 @@ def restore_live(
     limits: Limits,
     progress: Progress | None,
 ) -> LogsGiven:
-    """Restore topics of the archive at ``path`` to the cluster at ``url``.
+    """Restore topics of the archive at ``path`` to the running cluster at ``url``.
 
     Args:
         wanted: see ``lastwrite.restore``.
@@ -148,7 +148,10 @@ def _restore_groups_only(
     cluster: KafkaCluster,
     client: KafkaClientConfig,
 ) -> list[LogGiven]:
-    """``--groups``: set only committed offsets. Returns one report for each partition."""
+    """Set only the groups' committed offsets (``--groups``).
+
+    Returns a report for each partition.
+    """
 
     def one(each: RestorablePartition) -> LogGiven:
         try:
@@ -196,7 +199,7 @@ def _by_topic(found: Iterable[RestorablePartition]) -> list[tuple[str, list[Rest
 
 
 class _LiveRestore:
-    """The parameters that all topics of a call share."""
+    """One restore of several topics: the parameters that all of them share."""
 
     def __init__(self, shared: RestoreContext, request: RestoreRequest, replication: int) -> None:
         self._shared, self._cluster = shared, shared.cluster
@@ -206,7 +209,7 @@ class _LiveRestore:
     # ------------------------------------------------------------------ before
 
     def prepared(self, name: str, parts: Sequence[RestorablePartition]) -> _Topic:
-        """Prepare a topic for the records. Errors are in ``ready``, by partition."""
+        """Prepare a topic for the restore. Errors are in ``_Topic.ready``, by partition."""
         note = ProgressRecord(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
         transactions = TransactionClient(self._cluster, f"{PREFIX}{name}")
         ready: dict[TopicPartition, PartitionRestore | LogError] = {}
@@ -237,7 +240,7 @@ class _LiveRestore:
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 
     def _ready(self, found: RestorablePartition) -> tuple[PartitionRestore | LogError, bool]:
-        """The partition, or the error that prevents its restore; and whether records remain."""
+        """The partition's restore, or the error that prevents it; and whether records remain."""
         try:
             there = self._cluster.topic(found.to.topic).partitions
             if found.to.partition not in there:
@@ -257,7 +260,7 @@ class _LiveRestore:
             return LogError(str(error), path=found.address), False
 
     def _noted(self, name: str, note: ProgressRecord) -> _SettingsBefore | None:
-        """The settings that an earlier run noted. None if there is no note about this topic."""
+        """The settings in the note of an earlier run. None if there is no note about this topic."""
         text = note.read()
         if not text:
             return None
@@ -298,7 +301,7 @@ class _LiveRestore:
     # ------------------------------------------------------------------ one partition
 
     def restore_partition(self, what: tuple[_Topic, RestorablePartition]) -> LogGiven:
-        """Restore one partition; errors are in its report."""
+        """Restore one partition. An error is part of the returned report."""
         topic, found = what
         log = LogGiven(
             topic=found.to.topic,
@@ -318,7 +321,10 @@ class _LiveRestore:
     # ------------------------------------------------------------------ after
 
     def finish(self, topic: _Topic, done: Sequence[LogGiven]) -> Iterator[str]:
-        """Set the topic's earlier settings again. Yields notes about the topic."""
+        """Set the topic's settings back to the values before the restore.
+
+        Yields notes for the user.
+        """
         there = self._cluster.topics.get(topic.name)
         count = topic.partitions[0].partitions
         if there is not None and len(there.partitions) > count:

@@ -1,4 +1,4 @@
-"""Kafka's records as columns: see ``rows``."""
+"""Kafka's records as columns of a DataFrame."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _KafkaRows(RowSystem):
         return [start, *(cut for cut in cuts if start < cut < stop), stop]
 
     def identity(self, log: PartitionLog, offset: int) -> str | None:
-        """The topic's id."""
+        """The topic's id, which differs for a topic that was created again."""
         if log.topic_id is not None or is_address(log.folder):
             return log.topic_id
         try:

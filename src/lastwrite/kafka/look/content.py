@@ -105,7 +105,7 @@ def seed_from(random: bytes) -> UInt64Array:
 
 
 class _ContentTools(NamedTuple):
-    """The parameters of a visit; see ``KafkaContents``."""
+    """The parameters with which batches are turned into rows: the fields of ``KafkaContents``."""
 
     seed: UInt64Array
     side: int
@@ -117,7 +117,7 @@ class _ContentTools(NamedTuple):
 
 
 class KafkaContents:
-    """Turns opened runs of batches into rows.
+    """Turns decompressed batches into rows, by which two logs are compared.
 
     ``seed`` is the secret of the digests; None means to check and count only. ``is_after`` means
     that the log is the result of a compaction. Delete horizons up to ``now_ms`` have passed; None
@@ -156,7 +156,7 @@ class KafkaContents:
         facts: Int64Array,
         noted: int,
     ) -> tuple[int, int]:
-        """Decode every record of ``run``, whose batches are in ``buffer``.
+        """Write the rows of a run of decompressed batches, whose headers are in ``buffer``.
 
         Writes one row for each record and each batch, beginning at ``rows[filled]``. Writes one row
         for each batch, beginning at ``facts[noted]``; ``facts`` must have space for all batches.
@@ -181,7 +181,7 @@ class KafkaContents:
 
 @njit(cache=True, nogil=True)
 def digest(data, at, end, seed):
-    """Two uint64 lanes of ``data[at:end]``: eight bytes at a time, zero-padded, then the length."""
+    """A hash of ``data[at:end]`` as two uint64. Mixes in eight bytes at a time, then the length."""
     one = seed[0]
     two = seed[1]
     length = np.uint64(end - at)
@@ -201,7 +201,7 @@ def digest(data, at, end, seed):
 
 @njit(cache=True, nogil=True, inline="always")
 def _joined(one, two, word, more, seed):
-    """The lanes with two more words mixed in."""
+    """The two words of a hash after mixing in two more words."""
     one = folded_product(one ^ word, seed[2])
     two = folded_product(two + word, seed[3])
     one = folded_product(one ^ more ^ seed[4], seed[5])
@@ -211,8 +211,9 @@ def _joined(one, two, word, more, seed):
 
 @njit(cache=True, nogil=True)
 def _version(data, at, end, name):
-    """The eight bytes of the last header ``name``, as an integer; ``at`` is the position of the
-    value's length.
+    """A record's version: the last header ``name`` as an integer, if it has eight bytes.
+
+    ``at`` is the position of the length of the record's value.
     """
     length, at = kernels._varint(data, at, end)
     count, at = kernels._varint(data, at + max(length, 0), end)
@@ -231,7 +232,7 @@ def _version(data, at, end, name):
 
 @njit(cache=True, nogil=True)
 def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
-    """The rows and facts of the batches of ``run``, whose headers are in ``buffer``.
+    """Write the rows and facts of the batches of ``run``, whose headers are in ``buffer``.
 
     Returns (end in ``rows``, end in ``facts``, code, batch at fault, position in ``run.plain``).
     """

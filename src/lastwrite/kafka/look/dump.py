@@ -45,7 +45,7 @@ from lastwrite.storage.reading import exists, read_small
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDumpRequest:
-    """The options of a dump; see ``commands.dump`` for their meaning."""
+    """The options of a dump of Kafka files."""
 
     batches: bool
     index: bool
@@ -57,7 +57,7 @@ class LogDumpRequest:
     config: Mapping[str, object] | None = None
 
     def check(self) -> None:
-        """Check that the options fit together.
+        """Check that the options can be combined.
 
         Raises:
             InvalidConfig: two of them exclude each other.
@@ -88,7 +88,7 @@ def dump_logs(
     limit: int | None,
     note: Callable[[str], None],
 ) -> Iterator[Row]:
-    """The rows at ``path``; errors as ``commands.dump``."""
+    """Yield the rows of the files at ``path``. Raises the errors of ``commands.dump``."""
     request.check()
     job = _Dump(request, note)
     if os.path.isfile(path):
@@ -119,7 +119,7 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 
 
 class _Dump:
-    """One call of ``dump_logs``, and the problems found."""
+    """One dump: its options, and the problems found so far."""
 
     def __init__(self, request: LogDumpRequest, note: Callable[[str], None]) -> None:
         self._request = request
@@ -150,8 +150,10 @@ class _Dump:
             yield from self._dump_again(log)
 
     def _dump_again(self, log: PartitionLog) -> Iterator[Row]:
-        """The rows of a log. If a broker replaces or deletes segments not yet read, continue with
-        the current ones.
+        """Yield the rows of a log.
+
+        If a broker replaces or deletes segments meanwhile, the dump continues with the current
+        segments.
 
         Raises:
             CommitConflict: the log changed again and again, or a part of it was deleted.

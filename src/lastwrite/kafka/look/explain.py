@@ -1,4 +1,4 @@
-"""Kafka's part of ``explain``: its rules as sentences, records, and retention."""
+"""Kafka's part of ``explain``: reasons of its compaction and retention rules, and its records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lastwrite.model.progress import NoProgress
 
 
 class KafkaExplainer(RecordExplainer):
-    """See ``explanation.partition`` for the contract of each method."""
+    """Explains the records and ranges of Kafka's logs."""
 
     fates = KafkaOutcomeRules
 

@@ -93,7 +93,7 @@ def inspect_file(
 
 
 class _LogInspection:
-    """The settings of one call."""
+    """One inspection: its options, and the inspection of each log."""
 
     def __init__(
         self,
@@ -134,7 +134,10 @@ class _LogInspection:
         ]
 
     def _read(self, folder: str) -> PartitionLog:
-        """The log. A partition in a tier is continued by local segments in the log roots."""
+        """List a partition's log.
+
+        A log in tiered storage is continued by segments in the log roots.
+        """
         log = self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
         return self._system.judged(log, self._settings)
 

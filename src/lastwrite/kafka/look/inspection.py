@@ -28,7 +28,7 @@ from lastwrite.reports.verification import Transactions
 
 
 class Contents(Document, kw_only=True):
-    """The contents of the batches of one or more segments. All have passed their checksums."""
+    """Counts over the batches of one or more segments whose checksums are right."""
 
     batches: int = 0
     records: int = 0
@@ -51,7 +51,7 @@ class Contents(Document, kw_only=True):
     formats: Counter[str] = field(default_factory=Counter)  # batches by format version
 
     def add(self, other: Contents) -> None:
-        """Add the contents of the next segments in the log."""
+        """Add the counts of the next segments in the log."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)

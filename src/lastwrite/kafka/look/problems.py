@@ -23,7 +23,7 @@ _FRAME_BYTES = 17  # bytes through the magic, which have the same layout in ever
 
 
 def kafka_problem_of(error: LogError, path: str, shift: int = 0) -> Problem:
-    """Like ``problem_of``, with Kafka's remedy: a single file cannot be restored into a log."""
+    """The problem that describes ``error``, with the remedy for a damaged Kafka log."""
     return problem_of(error, path, shift, RESTORE)
 
 

@@ -45,13 +45,16 @@ _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
 
 class KafkaProof(LogProof):
-    """See ``LogProof`` for the contract of each method."""
+    """Verifies Kafka's logs: batches, indexes and side files."""
 
     system = KAFKA
     damage_remedy = RESTORE
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """Always True: a log root may stand for its only partition."""
+        """Whether a path names one log.
+
+        Always True: a log root may stand for its only partition.
+        """
         return True
 
     def check(
@@ -66,13 +69,16 @@ class KafkaProof(LogProof):
         return BatchReader(unit, contents, KafkaPieceProof if unit.is_after else KafkaIndexProof)
 
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
-        """The range of offsets that both logs have. A copy may lack its root's checkpoints."""
+        """The range of offsets that both compared logs have.
+
+        A copy may lack its root's checkpoints.
+        """
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
 
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """The rules for this log.
+        """The compaction rules by which a log is verified.
 
         Kafka expires tombstones of v0 and v1 by the modification time of the last clean segment.
         """
@@ -188,7 +194,10 @@ class KafkaProof(LogProof):
 
 
 def _meaning(name: str, content: bytes, first: int, end: int) -> object:
-    """A side file's contents for offsets ``first`` to ``end``. Brokers may drop other epochs."""
+    """A side file's decoded contents, for comparison.
+
+    Leader epochs are limited to ``first`` to ``end``.
+    """
     try:
         if name == PARTITION_METADATA:
             return decode_partition_metadata(content)
@@ -204,7 +213,7 @@ def _meaning(name: str, content: bytes, first: int, end: int) -> object:
 
 
 class KafkaIndexProof:
-    """Checks a segment's two indexes against its batches in order; see ``recovery.index_check``."""
+    """Checks a segment's offset index and time index against its batches, which arrive in order."""
 
     def __init__(self, source: Segment | ScanRange) -> None:
         self._log_path = log_path = source.path
@@ -227,7 +236,10 @@ class KafkaIndexProof:
         self._last = -1
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check a piece's next batches; ``shift`` plus their position gives the file position."""
+        """Check the index entries for the next batches.
+
+        Their positions plus ``shift`` are file positions.
+        """
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])
         self._report_offset_entry(
@@ -246,8 +258,9 @@ class KafkaIndexProof:
         self._last = int(last[-1])
 
     def hides(self, next_offset: int, reached: int) -> None:
-        """Check the time index against batches below ``next_offset``, whose largest timestamp is
-        ``reached``.
+        """Check the time index against the batches below ``next_offset``.
+
+        ``reached`` is the largest timestamp of these batches.
         """
         if reached != NO_TIME:
             self._report_time_entry(
@@ -257,7 +270,7 @@ class KafkaIndexProof:
             )
 
     def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
-        """Check the last entries against the segment's end.
+        """Check the last entries of both indexes against the segment's end.
 
         ``largest`` is the segment's largest timestamp. None means that the segment may still grow.
 
@@ -302,7 +315,7 @@ class KafkaIndexProof:
 
 
 class KafkaPieceProof(KafkaIndexProof):
-    """Also checks the delete horizons of a piece's batches."""
+    """Checks the batches of a piece of a segment, including their delete horizons."""
 
     def __init__(self, source: ScanRange) -> None:
         super().__init__(source)
@@ -333,13 +346,13 @@ def _unreadable(error: LogError, path: str) -> Problem:
 
 
 class KafkaTransactionProof:
-    """Checks a log's transaction indexes; see ``index_check.TransactionIndexCheck``."""
+    """Checks a log's transaction indexes against the transactions in the log."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
-        """The first wrong entry of each index, according to the log's markers."""
+        """A problem for the first wrong entry of each transaction index."""
         truth = TransactionIndexCheck(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):

@@ -38,7 +38,7 @@ class Isolation(StrEnum):
 
 
 def isolation_of(level: str | None) -> Isolation:
-    """The level of that name. None means Kafka's default.
+    """Parse an isolation level. None means Kafka's default.
 
     Raises:
         InvalidConfig: there is no such level.
@@ -82,7 +82,7 @@ class AbortedData:
 
 
 class KafkaReading(Iterator[Row]):
-    """The records, as dictionaries with the fields of ``dump``; and, after the last one, a status.
+    """The records that a consumer would receive, as dictionaries; after the last one, a status.
 
     ``status``: how reading ended; None before the end. ``next_offset``: where a consumer continues.
     ``notes``: problems that lose no records.
@@ -127,7 +127,7 @@ class KafkaReading(Iterator[Row]):
         return next(self._rows)
 
     def summary(self) -> Row:
-        """The status at the end; field names are a contract."""
+        """The status at the end of reading, as a dictionary whose keys do not change."""
         return {
             "status": None if self.status is None else str(self.status),
             "topic": self._log.name.topic,
@@ -145,8 +145,10 @@ class KafkaReading(Iterator[Row]):
     # ------------------------------------------------------------------ by offset
 
     def _again(self) -> Iterator[Row]:
-        """The records. If a broker replaces or deletes segments not yet read, continue with the
-        current ones.
+        """Yield the records.
+
+        If a broker replaces or deletes segments meanwhile, reading continues with the current
+        segments.
 
         Raises:
             CommitConflict: the log changed again and again, or a part of it was deleted.
@@ -224,7 +226,7 @@ class KafkaReading(Iterator[Row]):
                 yield segment, position, batch
 
     def _note(self, problem: Problem) -> None:
-        """Note a problem, unless a problem at the same position was noted."""
+        """Note a problem, unless a problem at the same position was already noted."""
         known = {(other.path, other.position) for other in self._problems}
         if (problem.path, problem.position) not in known:
             self._problems.append(problem)
@@ -257,7 +259,7 @@ def read_partition(
     limit: int | None,
     config: Mapping[str, object] | None,
 ) -> KafkaReading:
-    """The records of the one partition at ``path``; arguments as ``commands.read``.
+    """Read the only partition at ``path``, as a consumer would.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first record.

@@ -36,7 +36,7 @@ from lastwrite.storage.reading import read_small
 def index_rows(
     data: bytes, kind: KafkaFileKind, base_offset: int, name: TopicPartition | None
 ) -> Iterator[Row]:
-    """The entries of an index file; offsets are absolute."""
+    """The rows of an index file's entries. Offsets are absolute."""
     common = {**_name(name), "segment": base_offset}
     if kind is KafkaFileKind.INDEX:
         by_offset = indexes.decode_offset_index(data, base_offset)
@@ -83,10 +83,10 @@ def _base64(data: bytes | None) -> str | None:
 def record_row(
     name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
 ) -> Row:
-    """One record. Numbers are as on disk, -1 for none; keys and values are base64, or null.
+    """The row of one record.
 
-    ``segment`` is the base offset in the file's name, ``position`` the byte where the record's
-    batch begins.
+    Numbers are as on disk, -1 for none; keys and values are base64, or null. ``segment`` is the
+    base offset in the file's name, ``position`` the byte where the record's batch begins.
     """
     header, attributes = batch.header, batch.attributes
     return {
@@ -120,7 +120,7 @@ def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
 
 
 def decoded_row(name: TopicPartition | None, record: Record) -> Row:
-    """Type and fields of an internal topic's record; for other topics key and value in UTF-8."""
+    """The decoded record of an internal topic. For other topics, key and value as UTF-8 text."""
     if name is None or not is_decoded(name.topic):
         return {"key": _utf8(record.key), "value": _utf8(record.value)}
     return decode_internal_record(name.topic, record.key, record.value)._asdict()
@@ -136,8 +136,9 @@ def _utf8(data: bytes | None) -> str | None:
 def batch_row(
     name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview
 ) -> Row:
-    """One batch, after verifying its checksum. An entry of magic 0 or 1 is decompressed to count
-    its records.
+    """The row of one batch, after verifying its checksum.
+
+    An entry of magic 0 or 1 is decompressed to count its records.
 
     Raises:
         CorruptLog: the checksum does not match.
@@ -180,7 +181,7 @@ def batch_row(
 
 
 def side_file_rows(file: SingleFile) -> Iterator[Row]:
-    """The entries of a snapshot, a checkpoint or another small file."""
+    """The rows of the entries of a snapshot, a checkpoint or another small file."""
     data = read_small(file.path)
     common = _name(file.partition)
     if file.is_offset_checkpoint:

@@ -73,11 +73,11 @@ class ByteRange(NamedTuple):
 
 
 class OutOfRange(Exception):
-    """An offset below the log's start, or beyond its end."""
+    """Raised for an offset below the log's start, or beyond its end."""
 
 
 class SegmentMissing(CorruptLog):
-    """The offset is in a range whose segment is missing."""
+    """Raised for an offset in a range whose segment is missing."""
 
 
 class OffsetLookup(NamedTuple):
@@ -88,8 +88,9 @@ class OffsetLookup(NamedTuple):
 
 
 class ServedLog:
-    """A listed partition. ``read`` returns bytes of a segment. ``lost`` has the first offset and
-    the end offset of each range whose segments are missing.
+    """A listed partition that answers requests of clients. ``read`` returns bytes of a segment.
+
+    ``lost`` has the first offset and the end offset of each range whose segments are missing.
 
     Raises:
         LogError: its leader epochs or its topic's id cannot be read.
@@ -119,8 +120,9 @@ class ServedLog:
         return self.epochs[n].epoch if n >= 0 else self.epoch
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The greatest epoch not above ``epoch``, and the offset after its last record; -1, -1 if
-        there is none (KIP-101).
+        """The last leader epoch up to ``epoch``, and its end offset (KIP-101).
+
+        Returns (-1, -1) if there is no such epoch.
         """
         if epoch > self.epoch or epoch == -1:
             return -1, -1
@@ -217,7 +219,7 @@ class ServedLog:
         return None
 
     def _headers(self, segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The headers from byte ``start`` on.
+        """Yield the batch headers of a segment from byte ``start`` on.
 
         Raises:
             CorruptLog: the bytes are not a batch.
@@ -259,9 +261,7 @@ class ServedLog:
         )
 
     def _remade(self, segment: Segment, position: int, size: int) -> ByteRange:
-        """Whole entries of magic 0 and 1, converted to batches of magic 2, which newer clients
-        require.
-        """
+        """Complete entries of magic 0 and 1, converted to batches of magic 2 for newer clients."""
         made: list[bytes] = []
         data = self._read(segment, position, size)
         at = 0
@@ -335,7 +335,7 @@ class ServedLog:
         return best
 
     def _before(self, n: int, timestamp: int) -> int:
-        """A position before which no record has ``timestamp`` or later."""
+        """A position in a segment before which no record has ``timestamp`` or later."""
         segment = self.log.segments[n]
         with suppress(LogError):
             times, offsets = read_time_index(segment)
@@ -352,8 +352,9 @@ class ServedLog:
 
 
 def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
-    """The part of a segment (which ends at offset ``end``) from the batch with ``offset`` on. None
-    if there is no such batch.
+    """The part of a segment from the batch with ``offset`` on. None if there is no such batch.
+
+    ``end`` is the segment's end offset.
 
     Raises:
         CorruptLog: the bytes are not a batch.

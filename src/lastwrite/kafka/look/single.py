@@ -45,7 +45,7 @@ class SingleFile(NamedTuple):
 
 
 def identify(path: str) -> SingleFile:
-    """The kind of the file at ``path``, by its name.
+    """Identify the file at ``path`` by its name and its folder's name.
 
     Raises:
         NotALog: no file of a log has such a name.
@@ -84,7 +84,7 @@ def identify(path: str) -> SingleFile:
 
 
 def reject_beyond(file: SingleFile) -> None:
-    """Refuse to read a single file that a broker may be writing.
+    """Refuse to read a single file to which a broker may be writing.
 
     Raises:
         LogHeld: the file belongs to the segment with the high watermark, or to a later segment.
@@ -117,7 +117,7 @@ def reject_metadata(root: str) -> None:
 
 
 def segment_of(file: SingleFile) -> Segment:
-    """A ``.log`` file, with any suffix, as a segment that stands alone.
+    """A segment without a log, from a single ``.log`` file, whose name may have a suffix.
 
     Raises:
         NotALog: the file does not exist any more.

@@ -84,13 +84,13 @@ class TransactionCount:
 
     @property
     def open(self) -> list[OpenTransaction]:
-        """The open transactions, by first offset."""
+        """The open transactions, in the order of their first offsets."""
         begun = sorted((first, producer_id) for producer_id, (first, _) in self._open.items())
         return [OpenTransaction(producer_id, first) for first, producer_id in begun]
 
 
 class Surveyor:
-    """Surveys segments. Keeps buffers, and the producers since the last ``new_partition``."""
+    """Verifies segments and counts their contents. Keeps the current partition's producers."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -108,7 +108,7 @@ class Surveyor:
 
     @property
     def producer_count(self) -> int:
-        """Distinct producer ids since ``new_partition``, counted up to ``MOST_PRODUCERS``."""
+        """The number of distinct producer ids in the partition, at most ``MOST_PRODUCERS``."""
         return len(self._producers)
 
     def survey(
@@ -201,7 +201,10 @@ class Surveyor:
         into.add(more)
 
     def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
-        """Add the batches to the transactions; ``kinds``: the states of their first records."""
+        """Count the batches' transactions.
+
+        ``kinds`` has the states of the batches' first records.
+        """
         rows = np.flatnonzero(table["flags"] & IS_TRANSACTIONAL)
         fields = (
             table[name][rows].tolist()
@@ -216,7 +219,10 @@ class Surveyor:
                 self.transactions.marker(producer_id, bool(kind & ABORTED))
 
     def _note_producers(self, buffer: ByteArray, table: BatchTable) -> int:
-        """Add the producers of these batches; returns how many batches have one."""
+        """Add the producers of these batches.
+
+        Returns the number of batches that have a producer.
+        """
         positions = table["position"][(table["flags"] & HAS_PRODUCER) != 0]
         if len(positions) and len(self._producers) < MOST_PRODUCERS:
             raw = buffer[positions[:, None] + np.arange(_PRODUCER_ID_AT, _PRODUCER_ID_AT + 8)]
@@ -226,7 +232,7 @@ class Surveyor:
 
 
 class _SegmentWalk:
-    """Surveys one segment."""
+    """Verifies one segment and counts its contents."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
 
 
 def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) -> None:
-    """Authenticate as the configured user; SCRAM also verifies the broker's signature.
+    """Authenticate a connection as the configured user. SCRAM also verifies the broker's signature.
 
     Raises:
         RemoteFailed: the broker's signature is wrong, its message is not SCRAM, or ``exchange``
@@ -81,7 +81,7 @@ def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) ->
 
 
 class _Scram:
-    """One SCRAM exchange."""
+    """The client side of one SCRAM authentication."""
 
     def __init__(self, user: str, password: str, hash_name: str, address: str) -> None:
         self._password = password.encode()
@@ -96,7 +96,7 @@ class _Scram:
         return f"n,,{self._first}".encode()
 
     def proof(self, answer: bytes) -> bytes:
-        """The client's final message, for the server's first message ``answer``."""
+        """The client's final message, in answer to the server's first message."""
         fields = self._parts(answer)
         nonce, salt, turns = (
             fields.get("r", ""),
@@ -116,7 +116,7 @@ class _Scram:
         return f"{last},p={base64.b64encode(proof).decode()}".encode()
 
     def finish(self, answer: bytes) -> None:
-        """Verify the server signature."""
+        """Verify the signature in the server's final message."""
         fields = self._bytes(self._parts(answer).get("v", ""))
         if not hmac.compare_digest(fields, self._signature):
             raise self._wrong("its signature does not match the password")

@@ -152,7 +152,7 @@ class KafkaCluster:
             self._idle.setdefault(address, []).append(connection)
 
     def request_any(self, name: str, doing: str, **values: object) -> Any:
-        """The response of the first broker that answers.
+        """Send a request to one broker after another. Returns the first response.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -178,11 +178,17 @@ class KafkaCluster:
         return min(full, _SHORT_S) if self._failed_s > self._records_s else full
 
     def note_records(self) -> None:
-        """Record that records of a partition arrived, for ``patience_s``."""
+        """Note that records of a partition arrived.
+
+        ``patience_s`` then returns the full timeout.
+        """
         self._records_s = time.monotonic()
 
     def note_abandoned(self) -> None:
-        """Record that a fetch failed after its last retry, for ``patience_s``."""
+        """Note that a fetch failed after its last retry.
+
+        ``patience_s`` then returns a short time.
+        """
         self._failed_s = time.monotonic()
 
     def with_retries(
@@ -215,7 +221,7 @@ class KafkaCluster:
                 tries += 1
 
     def reach(self) -> None:
-        """Fetch the cluster's brokers and topics; retry if connections break during the response.
+        """Fetch the cluster's brokers and topics. Retries if connections break during the response.
 
         Raises:
             RemoteFailed: no broker answers.
@@ -244,7 +250,7 @@ class KafkaCluster:
 
     @property
     def topics(self) -> Mapping[str, LiveTopic]:
-        """Every topic that the user may see, by name, from the last ``refresh``."""
+        """Every topic that the user may see, by name, as of the last ``refresh``."""
         return self._topics
 
     def refresh(self) -> None:
@@ -285,12 +291,12 @@ class KafkaCluster:
 
     @property
     def brokers(self) -> Mapping[int, str]:
-        """The brokers' addresses by node id, from the last ``refresh``."""
+        """The brokers' addresses by node id, as of the last ``refresh``."""
         return self._brokers
 
     @property
     def controller(self) -> str:
-        """The address of the broker that creates and alters topics, from the last ``refresh``."""
+        """The address of the broker that creates and alters topics, as of the last ``refresh``."""
         return self._brokers.get(self._controller) or self._bootstrap[0]
 
     def topic(self, name: str) -> LiveTopic:
@@ -325,7 +331,8 @@ class KafkaCluster:
     ) -> None:
         """Raise an exception for the error code of a response. Code 0 means no error.
 
-        ``said`` is the broker's error message. ``rights`` are the ACLs that the request needs.
+        ``said`` is the error message in the response. ``rights`` are the ACLs that the request
+        needs.
 
         Raises:
             RetriableError: the error is retriable.
@@ -381,7 +388,7 @@ class KafkaCluster:
         return {topic: found.get(topic, missing) for topic in topics}
 
     def positions(self) -> tuple[dict[TopicPartition, list[GroupOffset]], list[UnreadPosition]]:
-        """Committed offsets by partition, sorted by group, and the groups that could not be read.
+        """The committed offsets by partition, sorted by group, and the unreadable groups.
 
         Raises:
             RemoteFailed: a broker does not answer, or rejects the request to list groups.

@@ -46,11 +46,11 @@ _LONGEST_PAUSE_S = 60.0  # upper limit of a broker's throttle time
 
 
 class RetriableError(RemoteFailed):
-    """An error that waiting, or another leader, may resolve."""
+    """Raised for an error that may disappear after a wait, or with another leader."""
 
 
 class ConnectionBroken(RetriableError):
-    """The broker or the network closed an established connection."""
+    """Raised if the broker or the network closed an established connection."""
 
 
 class ReceiveBuffer:
@@ -95,7 +95,7 @@ class KafkaConnection:
     # ------------------------------------------------------------------ requests
 
     def request(self, name: str, doing: str, **values: object) -> Any:
-        """The response to a request, in the newest version that both sides support.
+        """Send a request in the newest version that both sides support, and return the response.
 
         ``doing`` describes the request in error messages.
 
@@ -109,13 +109,13 @@ class KafkaConnection:
             return self._exchange(name, version, deadline, **values)
 
     def schema(self, name: str, doing: str) -> Any:
-        """The message classes of the version that ``request`` uses for ``name``."""
+        """The kio module of the request ``name``, in the version that this connection uses."""
         with self._failing(doing):
             self._opened(doing)
             return messages.schema(name, self._version(name))
 
     def supports(self, name: str, doing: str) -> bool:
-        """Whether the broker and Lastwrite support a common version of this request."""
+        """Whether the broker and Lastwrite have a common version of this request."""
         with self._failing(doing):
             self._opened(doing)
             return self._common(name) is not None
@@ -136,9 +136,9 @@ class KafkaConnection:
     def receive_fetch(
         self, request: FetchPartition, room: ReceiveBuffer, doing: str
     ) -> FetchedPartition:
-        """The response to ``send_fetch``; its records are a view of ``room``.
+        """Receive the response to ``send_fetch``. Its records are a view of the buffer ``room``.
 
-        If the connection breaks within the records, the response has the bytes received so far.
+        If the connection breaks within the records, the response has the records received so far.
         """
         with self._failing(doing):
             deadline = time.monotonic() + self._timeout + request.max_wait_ms / 1000
@@ -152,7 +152,7 @@ class KafkaConnection:
             return answer
 
     def _cut(self, version: int, error: OSError) -> FetchedPartition:
-        """Decode the bytes of a response received before ``error``.
+        """Decode an incomplete Fetch response: the bytes received before ``error``.
 
         Raises ``error`` if the records had not begun.
         """
@@ -191,7 +191,7 @@ class KafkaConnection:
             )
 
     def receive_produce(self, doing: str) -> ProduceResult:
-        """The response to the oldest unanswered ``send_produce``."""
+        """Receive the response to the oldest unanswered ``send_produce``."""
         with self._failing(doing):
             # The broker may also wait for its replicas.
             deadline = time.monotonic() + 2 * self._timeout
@@ -214,7 +214,10 @@ class KafkaConnection:
                 talking.shutdown(socket.SHUT_RDWR)
 
     def _opened(self, doing: str) -> float:
-        """Connect and authenticate if needed. Returns the monotonic deadline of the request."""
+        """Connect and authenticate unless connected.
+
+        Returns the monotonic deadline of the next request.
+        """
         if self._expires and time.monotonic() > self._expires:
             self.close()
         deadline = time.monotonic() + self._timeout
@@ -322,7 +325,7 @@ class KafkaConnection:
     # ------------------------------------------------------------------ frames
 
     def _wait_out_throttle(self, throttle_ms: float) -> None:
-        """Send no request until the broker's throttle time is over."""
+        """Wait until the throttle time of the last response is over."""
         if throttle_ms > 0:
             self._muted_until = time.monotonic() + min(throttle_ms / 1000, _LONGEST_PAUSE_S)
 
@@ -340,7 +343,7 @@ class KafkaConnection:
     def _receive(
         self, deadline: float, room: ReceiveBuffer, wanted: int | None = None
     ) -> memoryview:
-        """The next response, without its correlation id.
+        """Receive the next response. Returns its bytes after the correlation id.
 
         ``wanted`` is the expected correlation id. None means the id of the last request.
         """
@@ -372,7 +375,7 @@ class KafkaConnection:
         return view[4:]
 
     def _fill(self, view: memoryview, deadline: float) -> None:
-        """Receive bytes until ``view`` is full."""
+        """Receive bytes of a response until ``view`` is full."""
         if self._socket is None:
             raise ConnectionAbortedError("the connection is closed")
         self._filled = 0
@@ -385,7 +388,10 @@ class KafkaConnection:
 
     @contextlib.contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
-        """Close the connection on an error, and raise it as a ``RemoteFailed``."""
+        """A context that closes the connection on an error.
+
+        Raises the error as ``RemoteFailed``.
+        """
         try:
             yield
         except (CorruptLog, OSError) as error:
@@ -423,7 +429,7 @@ class KafkaConnection:
 
 
 def _error_of(data: memoryview) -> int:
-    """The error code of an ApiVersions response. Every version begins with it."""
+    """The error code at the start of an ApiVersions response of any version."""
     if len(data) < 2:
         raise CorruptLog(f"the response has only {len(data)} bytes", 0)
     return int.from_bytes(data[:2], "big", signed=True)

@@ -38,7 +38,7 @@ class _Coordinator:
         self._address: str | None = None
 
     def request(self, name: str, doing: str, values: Values, errors: Errors = _own) -> Any:
-        """The response of the current coordinator.
+        """Send a request to the current coordinator, and return the response.
 
         Raises:
             CommitConflict: a producer with a later epoch exists.
@@ -86,14 +86,14 @@ class CommittedOffset(NamedTuple):
 
 
 class GroupClient:
-    """A consumer group that this client is not a member of."""
+    """Reads and commits the offsets of a consumer group without being a member of the group."""
 
     def __init__(self, cluster: KafkaCluster, name: str) -> None:
         self.name = name
         self._coordinator = _Coordinator(cluster, name, _GROUP)
 
     def position(self, name: TopicPartition) -> CommittedOffset | None:
-        """The committed offset. None if the group has none. Waits for open transactions to end.
+        """The group's committed offset in a partition, or None. Waits for open transactions to end.
 
         Raises:
             RemoteFailed: the request is refused, or not answered within the timeout.
@@ -114,7 +114,7 @@ class GroupClient:
         return None
 
     def commit(self, name: TopicPartition, offset: int, metadata: str) -> None:
-        """Commit ``offset`` for the group.
+        """Commit ``offset`` for the group in a partition.
 
         Raises:
             RemoteFailed: the group has members, the request is refused, or not answered within the
@@ -139,7 +139,7 @@ class GroupClient:
     def commit_within(
         self, transactions: TransactionClient, name: TopicPartition, offset: int, metadata: str
     ) -> None:
-        """Commit ``offset`` as part of the open transaction."""
+        """Commit ``offset`` for the group in a partition, as part of the open transaction."""
 
         def values(module: Any) -> Mapping[str, object]:
             topics = _position(module, "TxnOffsetCommitRequest", name, offset, metadata)
@@ -169,7 +169,7 @@ def _position(
 
 
 class TransactionClient:
-    """Consecutive transactions of the producer with transactional id ``id``."""
+    """Runs transactions, one after another, as the producer with the transactional id ``id``."""
 
     def __init__(self, cluster: KafkaCluster, id: str) -> None:
         self._id = id
@@ -220,7 +220,7 @@ class TransactionClient:
         self._coordinator.request("add_partitions_to_txn", doing, values, _of_partitions)
 
     def add_group(self, group: str) -> None:
-        """Add the group's offsets to the transaction."""
+        """Add the group's offset commits to the transaction."""
         doing = f"add group {group} to a transaction"
         asked = {**self.identity_fields, "group_id": group}
         self._coordinator.request("add_offsets_to_txn", doing, lambda module: asked)

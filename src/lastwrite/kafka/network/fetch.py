@@ -28,7 +28,7 @@ _FLEXIBLE, _BY_ID = 12, 13
 
 
 class FetchPartition(NamedTuple):
-    """The parameters of a Fetch request."""
+    """The partition, offset and limits of a Fetch request."""
 
     topic: str
     topic_id: bytes  # 16 bytes; all zero if unknown
@@ -40,7 +40,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """A Fetch response; ``records`` is a view of the receive buffer."""
+    """The one partition of a Fetch response. ``records`` is a view of the receive buffer."""
 
     throttle_ms: int
     error: int
@@ -153,5 +153,5 @@ def _count(reader: MessageReader, flexible: bool) -> int:
 
 
 def _length(reader: MessageReader, flexible: bool, fixed: Integer) -> int:
-    """The length of a string, bytes or a list; -1 is null."""
+    """Encode the length of a string, bytes or a list. -1 is null."""
     return reader.unsigned() - 1 if flexible else reader.integer(fixed)

@@ -39,7 +39,7 @@ _LOOKS = 3  # attempts to fetch damaged bytes, because the damage may occur in t
 
 
 class LogBounds(NamedTuple):
-    """The first offset of a log and its high watermark."""
+    """The bounds of a log: its first offset and its high watermark."""
 
     log_start: int
     high_watermark: int
@@ -70,7 +70,7 @@ class LiveLog:
     # ------------------------------------------------------------------ bounds
 
     def bounds(self) -> LogBounds:
-        """The log start offset and the high watermark.
+        """Request the log start offset and the high watermark.
 
         Raises:
             RemoteFailed: no broker answers within the timeout.
@@ -101,7 +101,7 @@ class LiveLog:
         return int(found.offset)
 
     def lineage(self, known: int, log_start: int) -> tuple[tuple[int, int], ...]:
-        """The leader epochs above ``known`` with their start offsets, oldest first.
+        """Request the leader epochs above ``known`` with their start offsets, oldest first.
 
         The first entry is the epoch at ``log_start``: ``known``, or the last epoch below it, if the
         log still has records of it. Empty if the broker has no epochs.
@@ -125,9 +125,10 @@ class LiveLog:
         return tuple(reversed(found))
 
     def common_end(self, epochs: Sequence[tuple[int, int]], end: int) -> int | None:
-        """The offset up to which this log and a log with ``epochs`` agree. None if unknown.
+        """The offset up to which this log and another log have the same records. None if unknown.
 
-        ``epochs`` are leader epochs with start offsets, and ``end`` is the end of that log.
+        ``epochs`` are the other log's leader epochs with start offsets, and ``end`` is its end
+        offset.
 
         Raises:
             RemoteFailed: no broker answers within the timeout.
@@ -239,7 +240,7 @@ class LiveLog:
             )
 
     def _wait_after_cut(self, at: int, received: int, heard: float, cuts: int) -> None:
-        """Pause after a connection broke before a complete batch arrived.
+        """Wait before the next request, after a connection broke before a complete batch arrived.
 
         ``cuts`` is the number of consecutive such failures before this one.
         """
@@ -262,7 +263,7 @@ class LiveLog:
         )
 
     def _read(self, at: int, heard: float) -> FetchedPartition:
-        """Fetch from offset ``at`` on. Retries with the new leader if leadership moved.
+        """Fetch records from offset ``at`` on. Retries with the new leader if the leader changed.
 
         ``heard`` is the monotonic time at which the last record arrived.
         """
@@ -297,7 +298,7 @@ class LiveLog:
             raise self._stalled(at, heard, error.problem) from error
 
     def _request(self, at: int) -> None:
-        """Request the records from offset ``at`` on."""
+        """Send a Fetch request for the records from offset ``at`` on."""
         doing = f"fetch from {self.name}"
         if self._connection is None:
             topic = self._cluster.topic(self.name.topic)
@@ -338,7 +339,7 @@ class LiveLog:
             )
 
     def _prefetch(self, at: int) -> None:
-        """Call ``_request`` and ignore its error. The call that needs the response asks again."""
+        """Send the next Fetch request in advance. Ignores errors: ``_read`` then sends it again."""
         try:
             self._request(at)
         except RemoteFailed:

@@ -65,7 +65,7 @@ _NEWER = {("api_versions", 5), ("delete_groups", 3)}  # requests and versions th
 
 @cache
 def schema(name: str, version: int, side: str = "request") -> Any:
-    """The module with the classes of one message; ``side`` is "request" or "response".
+    """The kio module with the classes of a message. ``side`` is "request" or "response".
 
     Raises:
         EnvironmentUnfit: kio is not installed.
@@ -82,7 +82,10 @@ def schema(name: str, version: int, side: str = "request") -> Any:
 
 
 def build_message(module: Any, of: str, /, **values: object) -> Any:
-    """A message, or a structure in it, named ``of``. Ignores values that its version lacks."""
+    """Create a kio message, or a structure inside one, of class ``of``.
+
+    Ignores values for fields that the class lacks.
+    """
     kind = getattr(module, of)
     return kind(
         **{name: each for name, each in values.items() if name in kind.__dataclass_fields__}
@@ -90,14 +93,14 @@ def build_message(module: Any, of: str, /, **values: object) -> Any:
 
 
 def header(name: str, version: int, correlation_id: int, client_id: str, flexible: bool) -> bytes:
-    """The header of a request."""
+    """Encode the header of a request."""
     client = client_id.encode()
     head = _HEADER.pack(APIS[name].key, version, correlation_id)
     return head + struct.pack(">h", len(client)) + client + (b"\0" if flexible else b"")
 
 
 def encode(name: str, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """The bytes of a request."""
+    """Encode a request: header and body."""
     from kio.serial import entity_writer
 
     body = io.BytesIO()
@@ -107,7 +110,7 @@ def encode(name: str, version: int, correlation_id: int, client_id: str, message
 
 
 def decode(name: str, version: int, data: Buffer) -> Any:
-    """The body of a response; ``data`` begins after the correlation id.
+    """Decode the body of a response. ``data`` begins after the correlation id.
 
     Raises:
         CorruptLog: the bytes are not a response to this request.
@@ -141,5 +144,5 @@ def skip_tags(data: Buffer, at: int) -> int:
 
 
 def request_of(name: str, version: int, **values: object) -> Any:
-    """The body of a request. Ignores values that its version lacks."""
+    """Create the body of a request. Ignores fields that its version lacks."""
     return build_message(schema(name, version), _class_of(name) + "Request", **values)

@@ -31,7 +31,7 @@ class ProduceBatch(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """A Produce response."""
+    """The one partition of a Produce response."""
 
     throttle_ms: int
     error: int

@@ -49,7 +49,7 @@ class ProgressRecord:
         self._groups: list[GroupClient] = []
 
     def read(self) -> str:
-        """The text. Empty if no text is stored.
+        """Read the stored text. Empty if there is none.
 
         Raises:
             RemoteFailed: a request is refused, or not answered within the timeout.
@@ -64,7 +64,7 @@ class ProgressRecord:
         return text
 
     def write(self, text: str, transactions: TransactionClient) -> None:
-        """Replace the text.
+        """Replace the stored text in a transaction.
 
         Raises:
             CommitConflict: a later producer has fenced ``transactions``.
@@ -86,7 +86,7 @@ class ProgressRecord:
 
 
 class TransactionalProducer:
-    """Writes one partition, as described in the module docstring. Not thread-safe.
+    """Writes restored batches to one partition, under a transactional id. Not thread-safe.
 
     ``close`` returns the connection to the cluster.
     """
@@ -120,7 +120,7 @@ class TransactionalProducer:
         self._sequence = 0
 
     def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:
-        """Append the batches, which the broker must write from offset ``offset`` on.
+        """Send the batches. Checks that the broker writes them from offset ``offset`` on.
 
         Raises:
             RetriableError: it is unknown which batches arrived. Call ``begin`` again.
@@ -152,10 +152,10 @@ class TransactionalProducer:
             raise
 
     def _awake(self, heard: float) -> float:
-        """Return the time, or raise ``RetriableError`` if the last call is too long ago.
+        """Check that this process was not paused for long. Returns the time.
 
-        After a long pause of this process, another run may have replaced it, and brokers may have
-        forgotten the producer.
+        Raises ``RetriableError`` if the last call is too long ago: another run may have replaced
+        this process, and brokers may have forgotten the producer.
         """
         now = time.monotonic()
         if now - heard > _LONGEST_SILENCE_S:

@@ -27,7 +27,7 @@ def keyed(hash_name: str, key: bytes, message: bytes) -> bytes:
 
 
 def keys_of(hash_name: str, password: bytes, salt: bytes, turns: int) -> tuple[bytes, bytes]:
-    """The client key and the server key."""
+    """Compute the client key and the server key from a password."""
     salted = hashlib.pbkdf2_hmac(hash_name, password, salt, turns)
     return keyed(hash_name, salted, b"Client Key"), keyed(hash_name, salted, b"Server Key")
 

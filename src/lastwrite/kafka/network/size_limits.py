@@ -52,7 +52,7 @@ _FIXED = {
 
 
 class _Kind(NamedTuple):
-    """The type of a field: ``size`` fixed bytes, a string, bytes, or a structure."""
+    """The type of a field: ``size`` bytes, a string or bytes with a length, or a structure."""
 
     size: int = 0
     lengths: str = ""  # "string" or "bytes" if the field has a length prefix
@@ -69,10 +69,10 @@ class _Struct(NamedTuple):
 
 
 def checked(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> Buffer:
-    """The message of kio's class ``kind`` that begins at ``at``, without unknown tagged fields.
+    """Check a message of kio's class ``kind``, and return its bytes without unknown tagged fields.
 
-    ``most`` limits the number of elements in all lists together. Copies nothing if there are no
-    unknown fields.
+    The message begins at byte ``at``. ``most`` limits the number of elements in all lists together.
+    Copies nothing if there are no unknown fields.
 
     Raises:
         CorruptLog: the message ends early, or a length or count is too large.

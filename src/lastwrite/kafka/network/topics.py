@@ -124,7 +124,7 @@ def create(
 
 
 def alter(cluster: KafkaCluster, topic: str, own: Mapping[str, str | None]) -> None:
-    """Change settings of a topic. The value None removes a setting.
+    """Change a topic's settings. The value None removes a setting.
 
     Raises:
         RemoteFailed: the request is refused, or not answered within the timeout.

@@ -40,7 +40,7 @@ _MOST_OFFSETS = 0x7FFFFFFF  # largest difference between the last and the first 
 
 
 class ConvertedBatches(NamedTuple):
-    """The batches converted from the start of a chunk. ``buffer`` contains them."""
+    """The batches of v2 that were converted from the start of a chunk. ``buffer`` contains them."""
 
     rows: int
     consumed: int
@@ -50,7 +50,7 @@ class ConvertedBatches(NamedTuple):
 
 
 class OldConverter:
-    """Converts entries to batches of v2, with reusable buffers.
+    """Converts entries of v0 and v1 to batches of v2, with reusable buffers.
 
     The converted batches have at most ``limit_bytes``; a decompressed wrapper has at most half.
     """
@@ -64,11 +64,11 @@ class OldConverter:
     def convert(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int, table: BatchTable
     ) -> ConvertedBatches:
-        """Convert the old entries at the start of ``buffer[start:end]``, one row of ``table`` each.
+        """Convert the old entries at the start of ``buffer[start:end]`` to batches, one per entry.
 
-        Stops before a batch of magic 2, before a faulty entry, or when the table or the output is
-        full. The result is valid until the next call. The position in an error is a byte of
-        ``buffer``.
+        Fills one row of ``table`` per batch. Stops before a batch of magic 2, before a faulty
+        entry, or when the table or the output is full. The result is valid until the next call. The
+        position in an error is a byte of ``buffer``.
 
         Raises:
             CorruptLog: the first entry is malformed.
@@ -112,7 +112,7 @@ class OldConverter:
         rows: int,
         to: int,
     ) -> tuple[int, int]:
-        """Convert the wrapper ``buffer[at:at + size]``.
+        """Convert the wrapper ``buffer[at:at + size]`` to a batch.
 
         Returns (bytes written, lowest valid offset of the next entry). No byte is written if the
         output has no space; the caller then returns the rows so far.
@@ -163,7 +163,7 @@ class OldConverter:
         return need, top + 1
 
     def _decompress(self, codec: Codec, blob: Buffer, at: int) -> int:
-        """Decompress a wrapper's blob to the start of ``_plain``; return the number of bytes."""
+        """Decompress a wrapper's value to the start of ``_plain``. Returns the number of bytes."""
         limit = self._limit // 2
         while True:
             try:

@@ -85,7 +85,7 @@ _LENGTH_BYTES = 4  # size of the field for the value's length
 
 
 class _Message(NamedTuple):
-    """An entry as stored; ``value`` is a view of the bytes."""
+    """A message or wrapper with its fields as stored. ``value`` is a view of the bytes."""
 
     offset: int
     size: int  # bytes after the size field, as in MessageV0
@@ -170,7 +170,7 @@ def _header(entry: _Message | MessageV0 | MessageV1, bits: int, timestamp_ms: in
 
 
 def _bits(fields: MessageV0 | MessageV1, at: int) -> int:
-    """The attributes in use: the codec, and in v1 the timestamp type."""
+    """The used bits of an entry's attributes: the codec, and in v1 the timestamp type."""
     codec = fields.attributes & CODEC_BITS
     if codec > Codec.LZ4:
         raise CorruptLog(

@@ -91,7 +91,7 @@ def _nullable_size(length):
 
 @njit(cache=True, nogil=True, inline="always")
 def _body_size(stamp, delta, key_length, value_length):
-    """The bytes of a record without headers. Attributes and header count take a byte each."""
+    """The size in bytes of a v2 record without headers, after its length field."""
     return (
         2
         + _varint_size(stamp)
@@ -159,7 +159,7 @@ def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_tim
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(attributes, magic):
-    """An old entry's attributes as bits of v2: the codec, and in v1 the timestamp type."""
+    """The attributes of v2 for an old entry: its codec, and in v1 its timestamp type."""
     return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
 
 
@@ -234,7 +234,9 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
 
 @njit(cache=True, nogil=True)
 def measure_wrapper(plain, size, data, at):
-    """Check the messages ``plain[:size]`` of the wrapper at ``at`` in ``data``.
+    """Check the messages of the wrapper at ``data[at:]``, and measure the batch for them.
+
+    ``plain`` contains the decompressed messages.
 
     Returns (code, position in ``plain``, records, first offset, last offset, bytes of the records
     in v2, first timestamp). The offsets are as stored inside the wrapper.

@@ -57,7 +57,7 @@ def _control_type(data, at, end):
 def walk_headers(
     data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
 ) -> tuple[int, int, int, int, int]:
-    """Walk the batches that begin in ``data``.
+    """Write a row for each batch of a producer among the batches that begin in ``data``.
 
     ``left`` is the number of bytes in the file from the first byte of ``data`` on. ``floor`` is the
     smallest valid base offset of the next batch. Each batch with a producer whose last offset is in

@@ -42,7 +42,7 @@ _ROWS = 4096
 
 
 class ProducerHistory(NamedTuple):
-    """Producers and transactions, as found in the batches of a log."""
+    """The producers and transactions of a log, computed from its batches."""
 
     producers: tuple[ProducerState, ...]
     aborted: tuple[AbortedTransaction, ...]  # ascending by the marker's offset
@@ -53,7 +53,7 @@ class ProducerHistory(NamedTuple):
 
 
 class ProducerBatch(NamedTuple):
-    """A batch that has a producer."""
+    """The header fields of a batch that has a producer id."""
 
     kind: int  # a kind of ``kafka.producers.headers``
     producer_id: int
@@ -136,7 +136,7 @@ def read_history(log: PartitionLog) -> ProducerHistory:
 
 
 def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[ProducerBatch]:
-    """The batches with a producer in ``data``, up to ``end_offset``.
+    """The batches in ``data`` that have a producer, up to ``end_offset``.
 
     ``floor`` is the smallest valid base offset of the first batch.
 
@@ -162,7 +162,7 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Produ
 
 
 def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
-    """The last sequence number of a data batch, and the coordinator epoch of a marker, or -1."""
+    """The last sequence number of a data batch, or -1; the coordinator epoch of a marker, or -1."""
     header = BATCH_HEADER.unpack_from(batch)
     found = BatchHeader._make(header)
     if kind <= headers.TRANSACTIONAL:
@@ -173,7 +173,10 @@ def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
 
 
 def entry_after(before: ProducerEntry | None, batch: ProducerBatch) -> ProducerEntry:
-    """A broker's entry for a producer after the batch ``seen``; ``before`` is the old entry."""
+    """The snapshot entry of a producer after ``batch``.
+
+    ``before`` is its entry until then, or None.
+    """
     is_other = before is None or before.producer_epoch != batch.epoch
     open_from = -1 if before is None else before.current_txn_first_offset
     coordinator_epoch = -1 if before is None else before.coordinator_epoch
@@ -197,7 +200,7 @@ def entry_after(before: ProducerEntry | None, batch: ProducerBatch) -> ProducerE
 
 
 def feed(states: ProducerStates, sightings: Iterable[ProducerBatch]) -> None:
-    """Apply the batches to ``states``, in order."""
+    """Add the batches to ``states``, in order."""
     for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms, *_ in sightings:
         if kind <= headers.TRANSACTIONAL:
             states.data(
@@ -289,7 +292,10 @@ def _sightings(
 def _in_segment(
     segment: Segment, from_offset: int, end_offset: int, rows: Int64Array
 ) -> Generator[ProducerBatch, None, bool]:
-    """``_sightings`` of one segment. Returns whether the walk reached the end of the file."""
+    """Yield one segment's batches that have a producer.
+
+    Returns whether the walk reached the file's end.
+    """
     position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
     room = np.empty(_WINDOW_BYTES, dtype=np.uint8)
     try:

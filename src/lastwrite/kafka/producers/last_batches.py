@@ -26,7 +26,7 @@ _NONE = -1
 
 
 class LastBatches:
-    """Collects producer entries from batch tables in the log's order.
+    """The snapshot entry of each producer, collected from batch tables in the log's order.
 
     All transactions in the tables must have ended.
     """
@@ -80,7 +80,7 @@ class LastBatches:
 
 
 def _last_of_each(table: BatchTable, chosen: np.ndarray) -> list[int]:
-    """The last chosen row of each producer."""
+    """The last row of each producer among the selected rows."""
     rows = np.flatnonzero(chosen)[::-1]
     _, first = np.unique(table["producer_id"][rows], return_index=True)
     found: list[int] = rows[first].tolist()

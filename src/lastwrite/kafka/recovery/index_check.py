@@ -49,7 +49,7 @@ class BadIndexEntry(NamedTuple):
 def time_if_true(  # type: ignore[no-untyped-def]
     offsets, positions, times, time_offsets, table, shift, reached, last_before
 ):
-    """The largest timestamp up to the end of these batches, or NO_TIME if an entry is wrong.
+    """Check index entries. Returns the largest timestamp so far, or NO_TIME if an entry is wrong.
 
     Combines the checks of ``false_offset_entry`` and ``false_time_entry`` in one faster pass.
     ``table`` has one row per batch. An origin in ``table`` plus ``shift`` is a position in the
@@ -91,7 +91,7 @@ def time_if_true(  # type: ignore[no-untyped-def]
 def false_offset_entry(
     offsets: Int64s, positions: Int64s, begins: Int64s, end: int, base_offsets: Int64s
 ) -> BadIndexEntry | None:
-    """The first wrong entry with a position from the first batch to ``end``, exclusive.
+    """The first wrong offset index entry with a position from the first batch up to ``end``.
 
     ``begins`` and ``base_offsets`` are the positions and base offsets of the batches.
     """
@@ -125,7 +125,7 @@ def false_time_entry(
     reached: int,
     last_before: int,
 ) -> BadIndexEntry | None:
-    """The first wrong entry with an offset from ``last_before`` to the end of these batches.
+    """The first wrong time index entry with an offset from ``last_before`` to the batches' end.
 
     An entry is wrong if a record up to its offset has a later timestamp. ``reached`` and
     ``last_before`` are the largest timestamp and the last offset of all earlier batches. An entry
@@ -161,7 +161,7 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> BadIndexEntry | None:
-    """The first entry at ``next_offset - 1`` or later, if its time is below ``reached``.
+    """The first time index entry at ``next_offset - 1`` or later, if its time is below ``reached``.
 
     ``reached`` is the largest timestamp of the records below ``next_offset``.
     """

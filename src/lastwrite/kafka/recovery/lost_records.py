@@ -38,7 +38,7 @@ class EndEvidence(NamedTuple):
 
 
 def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = True) -> str:
-    """Text with the missing offsets of a log or segment from ``end_offset`` on, and the evidence.
+    """The text of a message: the missing offsets from ``end_offset`` on, and the evidence for them.
 
     If ``is_file_at_end`` is false, bytes follow the end. They may contain some of the records.
     """
@@ -53,7 +53,7 @@ def missing(end_offset: int, witness: EndEvidence, *, is_file_at_end: bool = Tru
 
 
 def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_start: int) -> str:
-    """The remedy if a broker would truncate the log at start.
+    """The remedy for the user if a broker would truncate the log when it starts.
 
     The broker would also remove the segments with the base offsets ``following``. ``log_start`` is
     the offset in the log start checkpoint. A log that ends below it is replaced by an empty log.
@@ -80,7 +80,7 @@ def recovery_truncation_offset(at_offset: int, following: Sequence[int], log_sta
 
 
 def recovery_end_offset(end_offset: int, log_start: int) -> str:
-    """The remedy if a broker would accept ``end_offset`` as the log's end without an error."""
+    """The remedy for the user if a broker would silently accept ``end_offset`` as the log's end."""
     start = (
         f"the broker's start accepts offset {end_offset} as the log's end, and new records get "
         "the offsets of the missing records"
@@ -99,7 +99,7 @@ def recovery_end_offset(end_offset: int, log_start: int) -> str:
 
 
 def recovery_checkpoint_offset(end_offset: int) -> str:
-    """The remedy if the last segment is torn and a broker would not truncate it at start."""
+    """The remedy for the user if a broker's start would not truncate the torn last segment."""
     return (
         "nothing was changed; if other replicas are in sync, move the partition's folder out of "
         "the log root before you start the broker: it fetches the partition from them; if this is "

@@ -81,7 +81,7 @@ class RecoveryProblems:
     def is_lost_in(
         self, base: int, found: RecoveredSegment, *, is_active: bool, is_unflushed: bool
     ) -> bool:
-        """Report damage or lost records in a segment of a killed broker.
+        """Report damage or lost records in a segment whose broker was killed.
 
         Returns whether a problem was reported. If not, the segment has a torn tail or no error.
         """
@@ -175,7 +175,7 @@ class RecoveryProblems:
         return max(self.witnesses, key=lambda witness: witness.end_offset)
 
     def torn_tail(self, path: str, tail: Walk) -> None:
-        """Report a torn active segment of a broker that shut down cleanly."""
+        """Report a torn active segment although the broker shut down cleanly."""
         wrong, witness = tail.error, self._furthest
         if wrong is None:
             return
@@ -223,7 +223,7 @@ class RecoveryProblems:
             self.damaged(f"the segment's file is missing: {gone}", path, remedy=remedy)
 
     def _is_over(self, base: int, named: int) -> bool:
-        """Whether a segment without a file was removed regularly, so that no record is lost.
+        """Whether a segment without ``.log`` file was deleted on purpose, so no record is lost.
 
         Its records are then below the log start, or a cleaner merged them into the segment before.
         """

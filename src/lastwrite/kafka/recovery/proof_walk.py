@@ -39,7 +39,7 @@ _LEAST_SIZE = 14
 
 @njit(cache=True, nogil=True)
 def describe(data, at, size, row):
-    """Fill a row from the header of the entry of ``size`` bytes at ``at``."""
+    """Write the header fields of the entry ``data[at:at + size]`` to a row."""
     magic = np.int64(np.int8(data[at + 16]))
     base = i64(data, at)
     row[0] = at
@@ -57,7 +57,7 @@ def describe(data, at, size, row):
 
 @njit(cache=True, nogil=True)
 def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
-    """Walk and verify the complete entries in ``data``.
+    """Verify the complete entries in ``data`` one after another, and write a row for each.
 
     ``left`` is the number of bytes in the file from the first byte of ``data`` on. Returns (rows
     filled, position after the last verified entry, size of the next entry or 0 if unknown, why it

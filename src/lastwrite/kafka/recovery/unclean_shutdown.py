@@ -91,7 +91,7 @@ _NO_INDEX = IndexState()
 
 @dataclass(frozen=True, slots=True)
 class RecoveredSegment:
-    """The result of a broker's recovery of one segment."""
+    """One segment as a broker's recovery would leave it: its end, and the state of its indexes."""
 
     size_bytes: int  # size after truncation
     end_offset: int  # offset after the last remaining entry, or the base offset
@@ -127,7 +127,7 @@ def recover_segment(
 
 
 class FileIdentity(NamedTuple):
-    """Attributes that change if the file changes. ``size_bytes`` is -1 if the file is missing."""
+    """Attributes of a file that change with it. ``size_bytes`` is -1 if the file is missing."""
 
     path: str
     size_bytes: int
@@ -195,9 +195,10 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 
 
 class _Entries:
-    """The verified entries of a segment from ``start`` on, as arrays of ``proof_walk`` rows.
+    """Iterates over the verified entries of a segment, as arrays of ``proof_walk`` rows.
 
-    After the iteration, ``error`` is the reason if they end before the file, or None.
+    They begin at byte ``start``. After the iteration, ``error`` is the reason if the entries end
+    before the file, or None.
     """
 
     def __init__(self, path: str, file_bytes: int, start: int = 0) -> None:
@@ -269,7 +270,7 @@ def _checksum_matches(file: int, position: int, size_bytes: int) -> bool:
 
 
 def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
-    """The row of an entry with the header ``head``."""
+    """The ``proof_walk`` row of an entry with the header ``head``."""
     row = np.empty((1, proof_walk.COLUMNS), dtype=np.int64)
     proof_walk.describe(np.frombuffer(head, dtype=np.uint8), 0, size_bytes, row[0])
     row[0, proof_walk.POSITION] = position
@@ -331,7 +332,7 @@ def _entries_behind_damage_once(
 
 
 def _follow(path: str, file_bytes: int, position: int, floor: int) -> EntriesBehindDamage | None:
-    """The verified entries from ``position`` on, up to the next damage."""
+    """Collect the verified entries from ``position`` on, up to the next damage."""
     base, end_offset = -1, floor
     for rows in _Entries(path, file_bytes, position):
         base = int(rows[0, proof_walk.BASE_OFFSET]) if base < 0 else base
@@ -412,7 +413,7 @@ class _IndexCheck:
     def judge(
         self, size_bytes: int, end_offset: int, largest_timestamp_ms: int
     ) -> tuple[IndexState, IndexState]:
-        """The states of offset index and time index. Call it after all entries are checked."""
+        """The states of the offset index and the time index, after all entries were checked."""
         offsets, times = self._offsets, self._times
         beyond = index_check.entry_beyond(
             offsets.offsets, offsets.positions, size_bytes, end_offset

@@ -100,7 +100,7 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The steps after which a folder has only live files."""
+    """The recovery steps for a folder after a crash. Then all its files belong to the log."""
 
     doomed: tuple[str, ...]  # files to remove, in this order
     renames: tuple[tuple[str, str], ...]  # (old name, new name), in this order, after the removals
@@ -186,7 +186,7 @@ def _offset(name: str) -> int:
 
 
 def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
-    """The intent in the first complete note, and whether the note's name has ``decided``."""
+    """The intent in the first complete note, and whether the note's name contains ``decided``."""
     for name in notes:
         with open(os.path.join(folder, name), "rb") as file:
             intent = decode_intent(file.read(), os.path.basename(os.path.abspath(folder)))
@@ -198,7 +198,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
 def _outcome(
     intent: Intent, names: list[str], swaps: list[str]
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """The files among ``names`` that ``finish_swap`` removes, and the renames that it does."""
+    """The files that finishing a commit removes from ``names``, and the renames that it does."""
     present = set(names)
     removed = [name for _, name in _replaced(intent, present)]
     removed += [name for name in map(_snapshot, intent.vanished) if name in present]

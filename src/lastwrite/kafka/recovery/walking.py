@@ -130,7 +130,7 @@ def walk(
 def _bytes_of(
     path: str, reader: SegmentReader | OpenFile | None
 ) -> Iterator[Callable[[int, int], bytes]]:
-    """A function (count, position) that reads the segment."""
+    """A function that reads a number of bytes of the segment from a position on."""
     if isinstance(reader, OpenFile):
         try:
             yield reader.read

@@ -64,7 +64,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A name and layer that can supply a setting's value. ``value`` is None if secret."""
+    """A setting name and layer from which a value can come. ``value`` is None if secret."""
 
     name: str
     value: str | None
@@ -72,7 +72,10 @@ class Synonym(NamedTuple):
 
 
 class DescribedSetting(NamedTuple):
-    """One setting. ``synonyms`` has the strongest first. ``value`` is None if secret or unset."""
+    """One setting as a broker describes it. ``value`` is None if secret or unset.
+
+    ``synonyms`` has the strongest first.
+    """
 
     name: str
     value: str | None
@@ -112,7 +115,7 @@ class BrokerSettings:
         return [self._described(name) for name in {**BROKER_SETTINGS, **names}]
 
     def describe_defaults(self) -> list[DescribedSetting]:
-        """The dynamic defaults of all brokers, without other layers."""
+        """The dynamic settings that are the defaults of all brokers, without other layers."""
         found = []
         for name, value in self._brokers.items():
             described = self._described(name)
@@ -174,11 +177,14 @@ class BrokerSettings:
         return found
 
     def _values(self, name: str) -> Iterable[str]:
-        """The values of all layers for one name, the strongest first."""
+        """The values that the layers have for one setting name, the strongest layer first."""
         return (layer[name] for _, layer in self._layers if name in layer)
 
     def _effective(self, name: str) -> str | None:
-        """The default for topics and groups, in the unit of ``name``. None if no layer has one."""
+        """The broker's value that is the default of a topic or group setting.
+
+        None if there is none.
+        """
         for each, factor in _BY_UNIT.get(name, ((name, 1),)):
             value = next(iter(self._values(each)), None)
             if value is None:
@@ -211,7 +217,7 @@ def is_broker_setting(name: str) -> bool:
 
 
 def _set_in(settings: Mapping[str, str]) -> dict[str, Definition]:
-    """Definitions of settings that are listed only for topics that set them."""
+    """The definitions of settings that a broker lists only for topics that set them."""
     return {name: _INTERNAL.get(name, _UNKNOWN) for name in settings if name not in TOPIC_SETTINGS}
 
 
@@ -248,7 +254,7 @@ def _scaled(value: str, factor: int, every_negative: int | None = None) -> str:
 
 
 def _shown(value: str | None, type: SettingType) -> str | None:
-    """The value as a broker prints it after parsing."""
+    """A setting's value as a broker prints it. None if it is secret."""
     if value is None or _is_secret(type):
         return None
     value = value.strip()

@@ -24,7 +24,7 @@ from lastwrite.reports.explanation import Reason, RecordOutcome, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:
-    """The reason if the cleanup policy excludes compaction. None if the topic is compacted."""
+    """The reason why the cleanup policy excludes compaction. None if the topic is compacted."""
     if config.compacts:
         return None
     return Reason(
@@ -37,7 +37,7 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
 def kafka_reasons(
     found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int
 ) -> list[Reason]:
-    """Why the range ``found`` of ``log`` is not compacted, or does not reach the log's end."""
+    """The reasons why the range ``found`` is not compacted, or ends before the log does."""
     all_clean = (
         f"all offsets below {log.end_offset} were compacted before, and no record was written since"
     )
@@ -115,7 +115,7 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
 
 
 class KafkaOutcomeRules(OutcomeRules):
-    """Explanations of why a record is kept or removed, in Kafka's terms."""
+    """Explains why a record is kept or removed, in Kafka's terms."""
 
     forget_clean = "the partition's line is removed from cleaner-offset-checkpoint"
 

@@ -17,7 +17,7 @@ from lastwrite.model.log import Segment
 def group_segments(
     segments: Sequence[Segment], end: int, segment_bytes: int, segment_index_bytes: int
 ) -> list[list[Segment]]:
-    """Group the segments with a base offset below ``end``. Each group becomes one segment.
+    """Group the segments below offset ``end``. Compaction merges each group to one segment.
 
     ``segments`` are the segments of a log, oldest first. ``end`` is the end of the cleaned range.
 

@@ -26,7 +26,7 @@ def blocking_groups(
     end_offset: int,
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[BlockingGroup, ...]:
-    """The ``groups`` that have not read the log to its end.
+    """Those of the consumer groups ``groups`` that have not read the log to its end.
 
     ``positions`` has the committed offset of each known group. ``reasons`` has an error for each
     group with an offset that could not be read.
@@ -44,7 +44,7 @@ def blocking_groups(
 
 
 def held_from(holding: Iterable[BlockingGroup]) -> int:
-    """The offset from which on the groups ``holding`` keep tombstones."""
+    """The offset from which on tombstones are kept for the blocking groups ``holding``."""
     return min((each.position or 0 for each in holding), default=NOT_HELD)
 
 

@@ -22,7 +22,7 @@ _SHARE = 3
 
 
 def joined(sizes: Sequence[int], most_bytes: int) -> int:
-    """The number of segments at the end that are merged, or 0.
+    """The number of segments at the archive's end that are merged next, or 0.
 
     ``sizes`` are the sizes in bytes of all segments. ``most_bytes`` limits the merged segment.
     """

@@ -25,7 +25,7 @@ Epochs = Sequence[tuple[int, int]]  # (leader epoch, first offset); both rise
 
 
 class TieredSegment(NamedTuple):
-    """A segment in tiered storage."""
+    """A segment in tiered storage: its offsets and its leader epochs."""
 
     base_offset: int
     end_offset: int
@@ -41,7 +41,7 @@ class Chain(NamedTuple):
 
 
 def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
-    """The leader epochs of the log, from the newest segment."""
+    """The leader epochs of the log, as the newest segment has them."""
     newest = max(copies, key=lambda each: (each.epochs[-1:], each.end_offset), default=None)
     return () if newest is None else newest.epochs
 
@@ -49,7 +49,7 @@ def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
 def chain(
     copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """The segments from offset ``log_start`` to ``end``, or to the last segment's end if None.
+    """Select the segments of the log from offset ``log_start`` to ``end``. None: to the last end.
 
     If two segments have the same base offset, the longer segment is used. If both are equally long,
     the segment that was finished last is used.
@@ -80,9 +80,10 @@ def chain(
 
 
 def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
-    """The offset up to which a segment has the leader epochs of ``lineage``, or its base offset.
+    """The offset up to which a segment was written in the leader epochs of ``lineage``.
 
-    Both lack entries for deleted records: Kafka then moves the start of the first entry up.
+    This is the base offset if no part of the segment was. Entries for deleted records may be
+    missing: Kafka moves the start of the first entry up.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

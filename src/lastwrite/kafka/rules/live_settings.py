@@ -24,7 +24,7 @@ def _upper(name: str, value: object) -> str:
 
 
 def _login(name: str, value: object) -> str:
-    """The user, a zero byte and the password in ``… username="…" password="…";``."""
+    """The user and the password in ``… username="…" password="…";``, joined by a zero byte."""
     found = {
         key: re.sub(r"\\(.)", r"\1", quoted) or single or bare
         for key, quoted, single, bare in _LOGIN.findall(str(value))
@@ -39,7 +39,7 @@ def _login(name: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaClientConfig(SettingsTable):
-    """Identity and timeouts of the client; see ``docs/guide/kafka-live.md``.
+    """The settings of a client of a live cluster, such as credentials and timeouts.
 
     Kafka's clients have the same names, except for PEM files, which have the names of librdkafka.
     """
@@ -102,7 +102,7 @@ class KafkaClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether ``name`` is ignored, such as a topic or bucket setting in the same file."""
+        """Whether the setting ``name`` is ignored here, such as a topic or bucket setting."""
         return name not in CLIENT_NAMES
 
 
@@ -110,7 +110,7 @@ CLIENT_NAMES = frozenset(KafkaClientConfig.field_of())
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings in ``names`` that are not client settings."""
+    """The settings in ``names`` that are not settings of the client."""
     return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
 
 

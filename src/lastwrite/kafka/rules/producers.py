@@ -33,7 +33,7 @@ from lastwrite.model.policy import LONG_MAX
 
 
 class ProducerStates:
-    """The producers of a log, updated batch by batch in log order.
+    """The producers and transactions of a log, updated batch by batch in log order.
 
     ``producers`` is the initial state, such as a snapshot. Offsets below ``high_watermark`` are
     replicated. A finished transaction is unstable if its marker is at or above ``high_watermark``.
@@ -98,12 +98,12 @@ class ProducerStates:
 
     @property
     def open(self) -> tuple[tuple[int, int], ...]:
-        """The open transactions as (producer id, first offset), by first offset."""
+        """The open transactions as (producer id, first offset), in the order of first offsets."""
         return tuple(self._open.items())
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions by their marker's offset, as in a transaction index."""
+        """The aborted transactions, in the order of their markers' offsets."""
         return tuple(self._aborted)
 
     @property
@@ -133,7 +133,7 @@ def active(
 
 
 def required_batches(active: Iterable[ProducerState]) -> tuple[Int64Array, Int64Array]:
-    """The batches that must stay, even without records.
+    """The batches of these producers that compaction must keep, even without records.
 
     Returns two arrays. The first has the last offset of each active producer's last data batch,
     ascending. The second has (id, epoch) of each active producer without a data batch, ascending;

@@ -30,7 +30,7 @@ from lastwrite.reports.compaction import Expired, RetentionRule
 
 
 def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retention:
-    """The segments of ``log`` that Kafka would delete at ``now_ms``.
+    """The oldest segments of ``log`` that Kafka would delete at ``now_ms``, with reasons.
 
     If the policy is only ``compact``, or empty, these are the segments below the log start. ``log``
     must have at least one segment.
@@ -71,7 +71,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
 def _evaluate_rule(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether segment number ``place`` qualifies, and why.
+    """Whether retention deletes the segment number ``place`` by one rule, and the reason.
 
     ``bytes_left`` are the bytes of this segment and all later segments.
     """

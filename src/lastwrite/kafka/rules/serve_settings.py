@@ -27,7 +27,7 @@ def _mechanisms(name: str, value: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(SettingsTable):
-    """Requirements and limits for clients; see ``docs/guide/serve.md``.
+    """The settings of a server for its clients: TLS, authentication and limits.
 
     Some defaults are stricter than a broker's, because a broker trusts every client that can reach
     it.
@@ -76,7 +76,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether ``name`` is ignored, such as a topic or bucket setting in the same file."""
+        """Whether the setting ``name`` is ignored here, such as a topic or bucket setting."""
         return name not in SERVE_NAMES
 
 
@@ -84,7 +84,7 @@ SERVE_NAMES = frozenset(ServeConfig.field_of())
 
 
 def serve_config(names: Mapping[str, object] | None) -> ServeConfig:
-    """The settings of ``serve`` among ``names``.
+    """Parse those of the settings ``names`` that apply to a server's clients.
 
     Raises:
         InvalidConfig: a setting is out of range, or requires another.

@@ -27,9 +27,10 @@ class SettingType(IntEnum):
 
 
 class Definition(NamedTuple):
-    """One setting. Its default is ``default``, or the value of the broker setting ``broker_name``.
+    """The definition of a setting: its type and its default.
 
-    If both are None, the setting has no default.
+    The default is ``default``, or the value of the broker setting ``broker_name``. If both are
+    None, the setting has no default.
     """
 
     type: SettingType

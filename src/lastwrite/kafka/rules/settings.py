@@ -177,7 +177,7 @@ class KafkaTopicConfig(SettingsTable):
 
     @property
     def deletes(self) -> bool:
-        """Whether retention by time and size applies."""
+        """Whether retention deletes segments by time and size."""
         return "delete" in self.cleanup_policy
 
     @classmethod
@@ -197,7 +197,7 @@ class KafkaTopicConfig(SettingsTable):
         return InvalidConfig(f"there is no setting {name!r}", remedy=remedy)
 
     def to_names(self) -> dict[str, str]:
-        """Every setting by its topic name, as text for ``from_names``."""
+        """All settings as a dictionary from topic setting name to text."""
         out = {}
         for field_name in self.table():
             value = getattr(self, field_name)
@@ -208,7 +208,7 @@ class KafkaTopicConfig(SettingsTable):
 
 
 def is_setting(name: str) -> bool:
-    """Whether ``from_names`` accepts ``name``."""
+    """Whether ``name`` is a topic or broker setting that Lastwrite accepts."""
     return name in KafkaTopicConfig.field_of() or KafkaTopicConfig.has_no_effect(name)
 
 
@@ -221,7 +221,7 @@ def is_topic_setting(name: str) -> bool:
 
 
 def topic_name(field_name: str) -> str:
-    """The topic name of a field's setting."""
+    """The topic setting that a field of ``KafkaTopicConfig`` stores, such as ``segment.bytes``."""
     return field_name.replace("_", ".")
 
 
@@ -231,12 +231,12 @@ def field_names() -> Sequence[str]:
 
 
 def names_of(field_name: str) -> Sequence[str]:
-    """Every topic and broker name of a field's setting, the strongest first."""
+    """All topic and broker names of the setting that a field stores, the strongest first."""
     return _NAMES[field_name]
 
 
 def broker_names(field_name: str) -> Sequence[str]:
-    """The broker names of a field's setting, without its topic names."""
+    """The names of the broker settings that are the default of a field's topic setting."""
     return [name for name in _NAMES[field_name] if not is_topic_setting(name)]
 
 

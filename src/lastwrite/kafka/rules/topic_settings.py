@@ -51,7 +51,7 @@ _BROKERS_FILE = ("log.dirs", "log.dir")
 
 
 class SettingOrigin(StrEnum):
-    """The source of a setting, the strongest first."""
+    """The source of a setting's value. The values are listed from the strongest source on."""
 
     OVERRIDE = "topic-config"
     TOPIC = "topic (metadata)"
@@ -99,7 +99,7 @@ def decode_overrides_file(text: str) -> tuple[Override, ...]:
 
 
 def check_overrides(overrides: Sequence[Override]) -> None:
-    """Check each override against Kafka's topic settings.
+    """Check that each override names a topic setting of Kafka and has a valid value.
 
     Raises:
         InvalidConfig: the setting does not exist, only brokers have it, or the value is invalid.
@@ -121,7 +121,7 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]:
-    """The settings in ``overrides`` for ``topic``.
+    """The settings that ``overrides`` set for ``topic``.
 
     An override with the exact topic name has precedence over a pattern, and a later override over
     an earlier override.
@@ -165,7 +165,7 @@ class KafkaTopicSettings:
 
     @cached_property
     def of_retention(self) -> KafkaTopicConfig:
-        """The settings for retention, without limits whose policy or age no source sets."""
+        """The settings for retention. Limits whose policy or age no source sets are left out."""
         if not self.is_policy_stated:
             return replace(self.config, retention_ms=-1, retention_bytes=-1)
         return self.config if self.is_age_stated else replace(self.config, retention_ms=-1)
@@ -178,7 +178,7 @@ def resolve(
     config: Mapping[str, object],
     is_named: bool = False,
 ) -> KafkaTopicSettings:
-    """The settings of ``topic``.
+    """Determine the effective settings of ``topic``.
 
     ``metadata`` are its settings in the cluster's metadata. None means that the topic is not there.
     ``config`` has defaults for settings without another source. ``is_named`` means that the caller
@@ -235,7 +235,7 @@ def resolve(
 
 
 def _layers(metadata: TopicMetadata | None) -> Iterator[tuple[SettingOrigin, Mapping[str, object]]]:
-    """The sources in the cluster's metadata, the strongest first."""
+    """The layers of settings in the cluster's metadata, the strongest first."""
     if metadata is not None:
         yield SettingOrigin.TOPIC, metadata.topic
         yield SettingOrigin.BROKER, metadata.broker
@@ -248,7 +248,7 @@ def _listed(
     words: Mapping[str, tuple[SettingValue, ...]],
     unknown: Collection[str],
 ) -> tuple[Setting, ...]:
-    """Every setting. Fields in ``unknown`` are listed without a value."""
+    """Every setting with its value and sources. The value of fields in ``unknown`` is None."""
     values = config.to_names()
     found = []
     for field_name, said in words.items():
@@ -263,7 +263,7 @@ def _listed(
 def _counts(
     field_name: str, source: SettingOrigin, name: str, metadata: TopicMetadata | None
 ) -> bool:
-    """Whether a value applies to this topic. Only values from ``config`` may not apply."""
+    """Whether a source's value applies to the topic. Only a value of ``config`` may not apply."""
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if metadata is None:

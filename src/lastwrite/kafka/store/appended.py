@@ -31,7 +31,9 @@ from lastwrite.storage.reading import reader_of
 
 
 class AppendedLog:
-    """The log in ``folder``, which is created if necessary. A segment is full at ``segment_bytes``.
+    """An open log in ``folder``, to which records are appended.
+
+    The folder is created if it is missing. A segment is full at ``segment_bytes``.
 
     Raises:
         CorruptLog: the log is damaged, not only torn at its end.
@@ -91,7 +93,7 @@ class AppendedLog:
 
 
 def batches_of(segments: Iterable[Segment]) -> Iterator[Batch]:
-    """The batches of small segments. Each segment is read into memory.
+    """Yield the batches of small segments. Each segment is read into memory as a whole.
 
     Raises:
         CorruptLog: a batch cannot be read.

@@ -56,7 +56,7 @@ _ALL_REPLICATED = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSource:
-    """A partition of a live topic at the start of its fetch."""
+    """The source of a fetch: a partition of a live topic, as it was when the fetch started."""
 
     path: str  # address of the source, for errors
     log_start: int
@@ -82,7 +82,7 @@ class LiveSource:
 
 
 class KafkaArchiveWriter:
-    """Writes a partition of a live topic to the archived partition at ``folder``.
+    """Writes batches of a live topic's partition to the archived partition at ``folder``.
 
     Raises:
         LogError: the log does not continue the archive.
@@ -145,13 +145,13 @@ class KafkaArchiveWriter:
             raise no_continuation(self._folder, why, self._source.path)
 
     def _snapshot(self) -> Sequence[ProducerEntry]:
-        """The producers at the archive's end, as in a broker's snapshot."""
+        """The producers at the archive's end, as entries of a broker's snapshot."""
         if self._log.snapshot is None:
             return ()
         return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
 
     def _active(self) -> tuple[int, int, int]:
-        """Base offset, bytes and first batch's time (-1 if there is none) of the active segment."""
+        """The active segment: (base offset, bytes, time of the first batch or -1)."""
         log = self._log
         begin = log.end_offset if log.active_from is None else log.active_from
         inside = [each for each in log.segments if each.base_offset >= begin]
@@ -220,7 +220,7 @@ class KafkaArchiveWriter:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> DivergenceReason | None:
-        """The reason if a tombstone may be missing, else None. Holes show the work of a cleaner."""
+        """The reason why a tombstone may be missing from the batches fetched, or None."""
         config = self._source.config
         if self._gap is not None:  # --accept-gap also accepts lost tombstones
             return None
@@ -233,9 +233,10 @@ class KafkaArchiveWriter:
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _count_fitting(self, table: BatchTable, base: int) -> int:
-        """The number of batches that fit into the segment by a broker's limits (bytes, offsets).
+        """The number of batches that fit into the current segment, by a broker's limits.
 
-        A follower also applies the limit for time. At least one batch fits into an empty segment.
+        The limits are for bytes and offsets, and for a follower also for time. At least one batch
+        fits into an empty segment.
         """
         config, filled = self._source.config, self._active_bytes
         if not self._source.follows:
@@ -297,7 +298,7 @@ class KafkaArchiveWriter:
         self._copy(again)
 
     def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
-        """The small segments at the archive's end that are merged into the new segment.
+        """The small segments at the archive's end to merge into the new segment.
 
         Only uncleaned segments qualify, and for a follower only parts of the active segment. The
         new segment must still have space for the batches in ``coming``.
@@ -374,7 +375,7 @@ class KafkaArchiveWriter:
     # ------------------------------------------------------------------ the end
 
     def _begin(self) -> WriteTransaction:
-        """Begin a write transaction.
+        """Begin a write transaction on the archived partition.
 
         Raises:
             LogHeld: a follower must wait until another process ends its write transaction.
@@ -402,7 +403,7 @@ class KafkaArchiveWriter:
             self._commit()
 
     def commit_partial(self) -> bool:
-        """Commit the batches so far, after the source failed. False if there are none.
+        """Commit the batches so far, after the source failed. Returns False if there are none.
 
         Raises:
             CommitConflict, RemoteFailed, LogHeld: as ``finish``; nothing more is committed then.
@@ -420,12 +421,12 @@ class KafkaArchiveWriter:
 
     @property
     def fetched_ms(self) -> int:
-        """Time of the last fetch, as in the manifest."""
+        """The time of the partition's last fetch, as in the manifest."""
         return self._log.brought_ms
 
     @property
     def finished(self) -> IngestResult:
-        """The result. It counts committed records only."""
+        """The result of the fetch. It counts committed records only."""
         return IngestResult(
             first_offset=self.first,
             end_offset=self.end,
@@ -436,7 +437,7 @@ class KafkaArchiveWriter:
         )
 
     def abandon(self) -> None:
-        """Remove everything that is not committed."""
+        """Remove all objects that were written but not committed."""
         if self._segment is not None:
             self._segment.abandon()
             self._segment = None
@@ -459,7 +460,7 @@ class KafkaArchiveWriter:
         self._aborted_seen = len(self._states.aborted)
 
     def _after(self, transaction: WriteTransaction) -> ArchivedLog:
-        """The partition's state after the commit."""
+        """The contents of the partition's manifest after the commit."""
         before, source = self._log, self._source
         aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
         expiration_ms = source.config.producer_id_expiration_ms
@@ -489,7 +490,10 @@ class KafkaArchiveWriter:
         )
 
     def _groups(self, before: ArchivedLog) -> Groups:
-        """The groups' committed offsets. Unreadable groups keep the archive's offsets."""
+        """The groups' committed offsets for the manifest.
+
+        Unreadable groups keep the archive's offsets.
+        """
         source = self._source
         if source.groups is None:
             return before.groups
@@ -499,7 +503,7 @@ class KafkaArchiveWriter:
     def _put_snapshot(
         self, transaction: WriteTransaction, producers: Sequence[ProducerState]
     ) -> tuple[str | None, int]:
-        """Write a snapshot of the producers as a broker would; return its key and size."""
+        """Write a producer snapshot as a broker would. Returns the object's key and size."""
         if self._at == self._log.end_offset and self._log.snapshot is not None:
             return self._log.snapshot, self._log.snapshot_bytes
         entries = [

@@ -87,7 +87,7 @@ _SIDES = (KafkaFileKind.INDEX, KafkaFileKind.TIME_INDEX, KafkaFileKind.TRANSACTI
 
 
 class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A cache object of a segment (``scan_cache``)."""
+    """The object that caches the scan of a segment: its key, size and etag."""
 
     key: str  # the object's key, relative to the partition's folder
     bytes: int
@@ -95,17 +95,17 @@ class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, scan: KeptScan, folder: str) -> StoredScan:
-        """The scan as the manifest of the partition at ``folder`` references it."""
+        """The reference to a cached scan in the manifest of the partition at ``folder``."""
         key = scan.address.removeprefix(f"{folder}/")
         return cls(key=key, bytes=scan.size_bytes, etag=scan.etag)
 
     def at(self, folder: str) -> KeptScan:
-        """The scan with its full address."""
+        """The cached scan with its full address, below the partition's address ``folder``."""
         return KeptScan(f"{folder}/{self.key}", self.bytes, self.etag)
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A segment stored as objects of an archived partition."""
+    """A segment of an archived partition: its offsets and the objects that store it."""
 
     base_offset: int
     folder: str  # folder of the segment's objects, relative to the partition's folder
@@ -132,7 +132,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
 
     def objects(self) -> Iterable[DataObject]:
-        """All objects of the segment."""
+        """The keys and sizes of all objects of the segment."""
         is_foreign = bool(self.address)
         if self.in_chunks:
             yield from self.in_chunks
@@ -150,7 +150,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a topic in a cluster's metadata."""
+    """A topic's settings in a cluster's metadata, as a manifest stores them."""
 
     topic: dict[str, str | None]
     broker: dict[str, str | None] = {}
@@ -179,7 +179,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str | None]:
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The ``log`` of a manifest; see the module."""
+    """The ``log`` of a manifest: the contents of an archived partition."""
 
     log_start: int
     end_offset: int
@@ -223,7 +223,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
         return not self.brought_ms and not self.segments
 
     def objects(self) -> tuple[DataObject, ...]:
-        """All objects of the log."""
+        """The keys and sizes of all objects of the log."""
         found = [each for segment in self.segments for each in segment.objects()]
         if self.snapshot is not None:
             found.append(DataObject(key=self.snapshot, bytes=self.snapshot_bytes))
@@ -300,7 +300,7 @@ def scan_root(path: str) -> list[PartitionSnapshot]:
 
 
 def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
-    """Kafka's part of a manifest.
+    """Decode the contents of an archived Kafka partition from its manifest.
 
     Raises:
         CorruptLog: the manifest is not a Kafka partition's.
@@ -336,17 +336,17 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
 
 
 def gaps_of(log: ArchivedLog, path: str) -> tuple[Problem, ...]:
-    """A note for each gap that ends above the log's start."""
+    """A problem of kind GAP for each gap that ends above the log's start."""
     return tuple(gap_at(path, describe_gap(*gap)) for gap in log.gaps if gap[1] > log.log_start)
 
 
 def describe_gap(first: int, end: int) -> str:
-    """The sentence that describes a gap."""
+    """A sentence that describes the gap between two offsets."""
     return gap_sentence(f"offsets {first} to {end - 1}")
 
 
 def segment_of(stored: StoredSegment, folder: str) -> Segment:
-    """A stored segment as the rules use it."""
+    """Convert a stored segment to the form that compaction and rules use."""
     return Segment(
         base_offset=stored.base_offset,
         path=stored.address or f"{folder}/{stored.key(KafkaFileKind.LOG)}",

@@ -142,7 +142,7 @@ class ArchivedSegment:
 
 
 def rows_of(table: np.ndarray) -> Int64Array:
-    """The argument ``rows`` of ``append`` for batches that are written unchanged."""
+    """The rows that ``ArchivedSegment.append`` needs for batches that are written unchanged."""
     rows = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
     rows[:, ROW_POSITION] = table["origin"] - table["origin"][0]
     rows[:, ROW_SIZE] = table["origin_size"]

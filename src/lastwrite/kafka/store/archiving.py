@@ -30,7 +30,7 @@ from lastwrite.model.work import SegmentOutput
 
 
 class KafkaRounds(ArchiveRounds):
-    """Kafka's part of ``archive.rounds``."""
+    """Commits compaction and retention of archived Kafka partitions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class KafkaRounds(ArchiveRounds):
         self._alike: dict[str, ArchivedMetadata | None] = {}
 
     def read(self, folder: str) -> PartitionLog:
-        """The log, from the manifest that ``now`` reads."""
+        """List an archived log by its current manifest."""
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedLog:
@@ -70,9 +70,9 @@ class KafkaRounds(ArchiveRounds):
         to: str,
         metadata: Callable[[str], ArchivedMetadata | None],
     ) -> list[Outcome]:
-        """Write each copy to a partition of the archive ``to``; returns an error or None per copy.
+        """Write each compacted copy to the archive ``to``. Returns an error or None per copy.
 
-        ``known`` returns the topic's settings for a partition's folder.
+        ``metadata`` returns the topic's settings for a partition's folder.
         """
         return map_concurrently(
             lambda copy: self._publish(copy, to, metadata(copy.log.folder)), copies
@@ -87,7 +87,10 @@ class KafkaRounds(ArchiveRounds):
         fetching.publish(copy, folder, transaction, metadata)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each plan; returns an error or None per plan. Journals are written together."""
+        """Commit each compaction. Returns an error or None per plan.
+
+        Journals are written together.
+        """
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -130,7 +133,7 @@ class KafkaRounds(ArchiveRounds):
             self.commit(folder, successor(seen.manifest, after))
 
     def discard_part(self, part: SegmentOutput) -> None:
-        """Delete the objects of a segment and of its continuations."""
+        """Delete the objects of a new segment and of its continuations."""
         for new in (part, *part.more_outputs):
             if isinstance(new.stored, StoredSegment) and new.log_path:
                 folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
@@ -138,7 +141,10 @@ class KafkaRounds(ArchiveRounds):
 
 
 def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
-    """The manifest with the contents ``after``. ``commit`` sets its generation and nonce."""
+    """The next manifest, with the contents ``after``.
+
+    Committing it sets its generation and nonce.
+    """
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
     )

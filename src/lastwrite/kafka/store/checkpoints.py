@@ -89,12 +89,12 @@ def recovery_point(root: str, name: TopicPartition) -> int:
 
 
 def write_offset(root: str, file: str, name: TopicPartition, offset: int | None) -> None:
-    """``write_offsets`` for a single partition."""
+    """Set or remove the checkpoint entry of a single partition atomically."""
     write_offsets(root, file, {name: offset})
 
 
 def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | None]) -> None:
-    """Set the entries of some partitions atomically. None removes an entry.
+    """Set the checkpoint entries of some partitions atomically. None removes an entry.
 
     The file is read and written whole, so pass many partitions in one call. In the cleaner's
     checkpoint, entries of partitions without a folder are dropped, as in Kafka.

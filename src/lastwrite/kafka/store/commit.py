@@ -76,7 +76,7 @@ IN_PLACE = (
 
 
 class CommitNotes:
-    """The note of all concurrent commits in one root: one file, hard-linked into each folder.
+    """The note on planned changes, shared by all concurrent commits in a root through hard links.
 
     A link costs a disk far less than a new file, and the file is synced only once.
     """
@@ -108,7 +108,7 @@ class CommitNotes:
 def swap(
     log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int, notes: CommitNotes
 ) -> Steps:
-    """The steps that replace the sources of ``outputs`` by the new files, under their final names.
+    """The steps of a commit: replace the sources of ``outputs``, old segments, by new segments.
 
     ``log`` was returned by ``read_partition``, and the caller has locked the partition. From the
     first step on this function owns the new files, and removes them after an error. Afterwards the
@@ -144,7 +144,7 @@ def swap(
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the first dirty offsets of partitions. A call before ``swap`` ends hides dirty records.
+    """Write the first dirty offsets of partitions to the checkpoint. Call it after ``swap`` ended.
 
     Raises:
         LogError: a checkpoint cannot be read or written. The next run sets it.
@@ -154,7 +154,7 @@ def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None
 
 
 def delete_replaced(folder: str) -> Steps:
-    """The steps that remove the leftovers of ``swap`` once the checkpoint is set.
+    """The steps that remove the old files and the note, once the checkpoint is written.
 
     Old files are removed first, then the note.
 
@@ -187,7 +187,7 @@ def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | Non
 
 
 def _is_decided(folder: str) -> bool:
-    """Whether the commit is decided, although a step failed and could not be undone."""
+    """Whether the new log is valid, although a step failed and could not be undone."""
     return crash_state(folder, os.listdir(folder)).intent is not None
 
 
@@ -295,7 +295,10 @@ class _Swap:
         return [partial(files.fsync_dir, self._log.folder), *self._sync_kept_segments()]
 
     def _sync_kept_segments(self) -> list[DiskWork]:
-        """Syncs of unflushed segments that stay. Their records shadow records that are removed."""
+        """The syncs of kept, unflushed segments.
+
+        Their records supersede records that are removed.
+        """
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):
             return []
@@ -317,7 +320,10 @@ class _Swap:
                 files.unlink(self._path(name))
 
     def decide(self) -> None:
-        """Rename all to ``.swap``, the highest base offset first. The last rename decides."""
+        """Rename all new files to ``.swap``, the highest base offset first.
+
+        The last rename commits.
+        """
         for _, _, staged, swap in sorted(
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):
@@ -328,7 +334,7 @@ class _Swap:
                 files.unlink(self._path(name))
 
     def undo(self) -> None:
-        """Restore the old log. Only possible before the first old file is renamed."""
+        """Restore the old log. This is possible only before the first old file is renamed."""
         names = set(os.listdir(self._log.folder))
         *_, staged, swap = min(
             self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1]))

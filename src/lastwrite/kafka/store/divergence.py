@@ -38,10 +38,10 @@ def fetch_or_set_aside(
     aside: Callable[[ArchivedLog, HoldReason], str],
     asides: list[str],
 ) -> FetchedLog:
-    """Return ``bring()``, which fetches a log into the archived partition at ``folder``.
+    """Fetch a log into the archived partition at ``folder``, by calling ``bring``.
 
-    If the log does not continue the archive, call ``aside`` to set the archive's part aside, and
-    ``bring`` again. The address that ``aside`` returns is added to ``asides``.
+    If the log does not continue the archive, ``aside`` moves the diverging records to another
+    archive, and ``bring`` is called again. The other archive's address is added to ``asides``.
 
     Raises:
         NotContinued: the archive is empty, so nothing can be set aside. Errors of ``bring`` and
@@ -58,7 +58,7 @@ def fetch_or_set_aside(
 
 
 def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
-    """Set aside the records of the partition at ``folder`` of the archive ``to`` from ``cut`` on.
+    """Move an archived partition's records from offset ``cut`` on to another archive.
 
     Args:
         cut: the offset at which archive and log diverge. None if it is unknown. Everything is set
@@ -100,7 +100,7 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
 
 
 def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
-    """Whether the archive has the right records if it is truncated at ``cut``.
+    """Whether the archive would be correct after it is truncated at ``cut``.
 
     A compaction beyond ``cut`` may have removed records below ``cut`` because of later records,
     which are set aside.
@@ -112,7 +112,7 @@ def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
 def _segments(
     log: PartitionLog, span: tuple[int, int], target: str, transaction: WriteTransaction
 ) -> Sequence[StoredSegment]:
-    """The part of the log in ``span``, copied to the partition at ``target``."""
+    """Copy the part of the log in ``span`` to the partition at ``target``. Returns its segments."""
     made: list[StoredSegment] = []
     for n, segment in enumerate(log.segments):
         base = max(span[0], segment.base_offset)
@@ -122,7 +122,7 @@ def _segments(
 
 
 def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
-    """Copy the part from ``cut`` on to a partition of an archive, unless it exists already."""
+    """Copy the records from ``cut`` on to the archived partition ``target``, unless it exists."""
     place = partition_store_at(target)
     if place.read() is not None:
         return
@@ -148,14 +148,14 @@ def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) 
 
 
 def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
-    """An empty archive that keeps the topic's known settings."""
+    """The contents of an empty archived partition that keeps the topic's settings."""
     return ArchivedLog(log_start=log_start, end_offset=log_start, known=before.known)
 
 
 def _cut(
     log: PartitionLog, before: ArchivedLog, cut: int, folder: str, transaction: WriteTransaction
 ) -> ArchivedLog:
-    """The archive's state truncated at ``cut``. A segment that spans ``cut`` is rewritten."""
+    """The partition's contents, truncated at ``cut``. A segment that spans ``cut`` is rewritten."""
     below: list[StoredSegment] = []
     for n, stored in enumerate(before.segments):
         if log.segment_end(n) <= cut:

@@ -92,7 +92,7 @@ def fetch(
     groups: Mapping[str, tuple[int, int, str] | None] | None = None,
     accepts_gap: bool = False,
 ) -> IngestResult:
-    """Fetch the part of ``log`` beyond the end of an archive's partition at ``folder``.
+    """Fetch the records of ``log`` beyond the end of the archived partition at ``folder``.
 
     Args:
         log: the source, as it was listed.
@@ -187,7 +187,7 @@ def fetch(
 def _gaps_of_both(
     before: ArchivedLog, source: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The archive's gaps, and the parts of the source's gaps beyond the archive's end."""
+    """The gaps of the archive after a fetch: its own, and the source's beyond the archive's end."""
     end = before.end_offset
     return (*before.gaps, *((max(first, end), until) for first, until in source if until > end))
 
@@ -195,7 +195,7 @@ def _gaps_of_both(
 def _moved(
     before: ArchivedLog, groups: Mapping[str, tuple[int, int, str] | None]
 ) -> tuple[tuple[str, int, int, str], ...]:
-    """The archive's committed offsets, updated by ``groups``."""
+    """The committed offsets for the manifest: the archive's, updated by ``groups``."""
     told = {group: (at, epoch, word) for group, at, epoch, word in before.groups} | dict(groups)
     return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 
@@ -239,9 +239,9 @@ def publish(
 
 
 def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
-    """Facts about the source cluster for the manifest.
+    """The fields of the manifest's ``log`` that describe the source cluster.
 
-    If the source is an archive, they are copied, so that a fetch can continue the copy.
+    If the source is an archive, its fields are copied, so that a fetch can continue the copy.
 
     Raises:
         CommitConflict: the archive changed while it was copied.
@@ -272,7 +272,7 @@ def counted(output: SegmentOutput) -> StoredSegment:
 
 
 def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
-    """The entries of the transaction indexes after the compaction."""
+    """The entries of all transaction indexes of an archived log after a compaction."""
     places = {segment.base_offset: n for n, segment in enumerate(new.log.segments)}
     ends = {
         source.base_offset: new.log.segment_end(places[source.base_offset])
@@ -286,7 +286,7 @@ def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
 
 
 def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
-    """The log without the segments that ``retention`` deletes."""
+    """The archived log without the segments that ``retention`` deletes."""
     if retention is None or not retention.segments:
         return log
     log_start, first_unstable = max(log.log_start, retention.log_start), log.first_unstable
@@ -300,18 +300,18 @@ def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
 
 
 def _begin(log: PartitionLog) -> ArchivedLog:
-    """An archive without records, at the start of the log."""
+    """The contents of an archived partition before its first fetch: no records."""
     base = begin_of(log)
     return ArchivedLog(log_start=base, end_offset=base)
 
 
 def begin_of(log: PartitionLog) -> int:
-    """The first offset that can be fetched."""
+    """The first offset of ``log`` that can be fetched."""
     return log.segments[0].base_offset if log.segments else log.log_start
 
 
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
-    """Leader epochs below ``end``, and the topic id, as far as the folder has them."""
+    """The leader epochs below ``end`` and the topic id. Empty and None if the folder lacks them."""
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None
     content = index_files.side_file(log.folder, LEADER_EPOCHS)
@@ -334,7 +334,7 @@ class DivergenceReason(NamedTuple):
 def find_divergence(
     log_start: int, before: ArchivedLog, topic_id: str | None
 ) -> DivergenceReason | None:
-    """Why the log cannot continue the archive, by topic id and log start. None if it can."""
+    """The reason why the log cannot continue the archive, by topic id and log start, or None."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
         return DivergenceReason(
@@ -402,7 +402,7 @@ def fork(
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
 ) -> DivergenceReason | None:
-    """Why a tombstone may be missing from the offsets to fetch. None if none can be missing."""
+    """The reason why a tombstone may be missing from the offsets to fetch. None if none can be."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None
@@ -410,7 +410,7 @@ def _lost_deletes(
 
 
 def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> DivergenceReason:
-    """The reason if the log was cleaned beyond the archive's end, last fetched ``since_ms`` ago."""
+    """The reason why tombstones may be missing: the log was cleaned beyond the archive's end."""
     return DivergenceReason(
         HoldReason.DELETES,
         f"the broker's cleaner compacted offsets from {before.end_offset} on, and the last fetch "
@@ -458,7 +458,7 @@ def copied(
     advance: Advance = lambda written: None,
     keep: Keep | None = None,
 ) -> Iterator[StoredSegment]:
-    """Copy the part of a segment inside ``span``. Yields nothing if they do not overlap."""
+    """Copy the part of a segment inside ``span`` to the archive. Yields the new segments."""
     first, end = span
     until = log.segment_end(number)
     if until <= first or segment.base_offset >= end or not segment.size_bytes:
@@ -542,7 +542,7 @@ def _after(
     topic_id: str | None,
     target: tuple[str, WriteTransaction],
 ) -> ArchivedLog:
-    """The state of the archive's partition after the fetch."""
+    """The contents of the archived partition after the fetch."""
     folder, begun = target
     snapshots = dict(index_files.snapshots_of(log.folder))
 
@@ -587,7 +587,7 @@ def _after(
 
 
 def manifest_of(current: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
-    """The manifest of the new state. ``PartitionStore.commit`` fills in generation and nonce."""
+    """The manifest with the new contents. Committing it fills in generation and nonce."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if current is not None:
         return structs.replace(current.manifest, log=log, objects=after.objects())

@@ -16,7 +16,7 @@ from lastwrite.model.work import ScanRange
 
 
 def index_checker(piece: ScanRange) -> IndexChecker:
-    """The checker for the indexes of a piece's segment.
+    """Create the checker that compares a segment's indexes with the batches of a piece.
 
     To save requests, compaction does not check an archive's indexes. It does not use them, they
     were written together with the batches, and ``verify`` checks them.
@@ -25,14 +25,14 @@ def index_checker(piece: ScanRange) -> IndexChecker:
 
 
 class _NoIndexChecker:
-    """Checks nothing."""
+    """An index checker that checks nothing."""
 
     def check(self, table: BatchTable, shift: int) -> None: ...
     def ends(self) -> None: ...
 
 
 class KafkaIndexChecker:
-    """Compares a segment's indexes with the batches of a piece; see ``recovery.index_check``."""
+    """Compares a segment's indexes with the batches of a piece of the segment."""
 
     def __init__(self, piece: ScanRange) -> None:
         self._piece = piece

@@ -75,7 +75,7 @@ def _beside(log_path: str, kind: KafkaFileKind) -> str:
 
 
 class IndexedRange(Protocol):
-    """A segment, or a piece of a segment."""
+    """A segment, or a piece of one, whose indexes can be read."""
 
     @property
     def path(self) -> str: ...
@@ -108,7 +108,7 @@ def read_time_index(source: IndexedRange) -> tuple[Int64s, Int64s]:
 
 
 def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
-    """The entries of a segment's transaction index, by last offset; none if there is no such file.
+    """The entries of a segment's transaction index, by last offset. Empty if there is no file.
 
     Raises:
         CorruptLog: an entry has an unknown version, or the offsets of markers are below the segment
@@ -120,7 +120,7 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
 
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
-    """(Offset, path) of each producer snapshot, by offset."""
+    """The offset and path of each producer snapshot, in the order of offsets."""
     if archived.is_archived(folder):
         return archived.snapshots_of(folder)
     if tiered.is_tier(folder):

@@ -58,7 +58,7 @@ def join_parts(joined: SegmentParts) -> SegmentOutput:
 
 
 def _as_piece(path: str, base_offset: int) -> ScanRange:
-    """The whole file as one piece."""
+    """The whole segment file as one piece to read."""
     seen = os.stat(path)
     return ScanRange(
         number=0,

@@ -39,7 +39,7 @@ def keeper(
     secret: bytes,
     limits: Limits,
 ) -> Keep:
-    """A function that scans a fetched part of a segment of ``log`` and caches the result.
+    """Create a function that scans a fetched part of a segment and caches the scan result.
 
     Args:
         log: the source of the fetch.

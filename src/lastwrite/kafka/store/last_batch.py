@@ -16,7 +16,7 @@ from lastwrite.model.columns import IS_OLD, NO_HORIZON, BatchTable, ByteArray
 
 
 class LastBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of the last fetched batch."""
+    """The last batch that was fetched: the fields that identify it."""
 
     base_offset: int
     next_offset: int  # last offset of the batch + 1
@@ -25,7 +25,7 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
-    """The last batch of the table. None if it is of v0 or v1, which a cleaner rewrites."""
+    """The identity of a table's last batch. None if it is of v0 or v1, which a cleaner rewrites."""
     row = table[-1]
     return None if row["flags"] & IS_OLD else _last_batch_at(data, row)
 
@@ -33,7 +33,7 @@ def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
 def batches_from(
     before: LastBatch | None, end: int, data: ByteArray, table: BatchTable, compacts: bool
 ) -> tuple[BatchTable, bool]:
-    """The batches from offset ``end`` on, and whether the log has another batch for ``before``.
+    """The batches from offset ``end`` on, and whether the log has another batch than ``before``.
 
     Changes that a cleaner may have made do not count: it removes a batch or some of its records, or
     sets its delete horizon, but keeps its end offset.

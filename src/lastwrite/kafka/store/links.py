@@ -48,7 +48,7 @@ def home_of(folder: str) -> str:
 
 
 def ways_to(folder: str) -> Iterator[str]:
-    """All paths of the folder along its links, each below a real path. The last path is no link."""
+    """The paths of a folder along its symbolic links. The last path is the folder itself."""
     for _ in range(_MOST_LINKS):
         above, name = os.path.split(os.path.abspath(folder))
         folder = os.path.join(os.path.realpath(above), name)

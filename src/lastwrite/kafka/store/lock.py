@@ -48,7 +48,10 @@ siblings = partial(locking.siblings, place=PLACE)
 
 
 def broker_of(root: str) -> LogHeld | None:
-    """The broker that has the root open, as an error. None for an archive or without a broker."""
+    """The error that names the broker that has the root open.
+
+    None without one, or for an archive.
+    """
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
 
 
@@ -58,7 +61,7 @@ def is_tier(root: str) -> bool:
 
 
 def reject_tier(root: str) -> None:
-    """Refuse to change a tier.
+    """Refuse to change a root that is the folder of tiered storage.
 
     Raises:
         InvalidConfig: the root is a broker's tier.
@@ -74,7 +77,7 @@ def reject_tier(root: str) -> None:
 
 @contextlib.contextmanager
 def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
-    """Lock partitions of a root, like ``storage.lock.hold``.
+    """A context that locks partitions of a log root, against brokers and other runs.
 
     If a folder is a symbolic link, the roots along its path are locked too.
 
@@ -106,7 +109,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Like ``hold``, for the partitions that are free now. The context value is their set.
+    """Lock the partitions of a root that are free now. Yields the set of locked partitions.
 
     Raises:
         LogError: the root cannot be written.
@@ -115,7 +118,10 @@ def try_lock(
 
 
 def is_locked(root: str, names: Collection[TopicPartition] | None = None) -> bool:
-    """Whether a broker or a run, also of this process, has locked ``names``; None means any."""
+    """Whether a broker or a run, also of this process, has locked one of ``names``.
+
+    ``names`` None means any partition.
+    """
     return locking.is_locked(root, names, PLACE)
 
 
@@ -169,7 +175,7 @@ def reject_starting(root: str) -> None:
 
 
 def process_start_s(pid: int) -> float | None:
-    """Start time of a process of this machine, in seconds since 1970. None if it is not known."""
+    """The start time of a process on this machine, in seconds since 1970. None if unknown."""
     if pid <= 0:
         return None
     try:
@@ -184,7 +190,7 @@ def process_start_s(pid: int) -> float | None:
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """Other roots along the paths of linked folders, each with (name in ``root``, name there)."""
+    """The other roots along the links of partition folders, with (name in ``root``, name there)."""
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))

@@ -145,7 +145,7 @@ def _names(folder: str) -> list[str]:
 
 
 def read_partition(folder: str, below: int = NO_END, root: RootState | None = None) -> PartitionLog:
-    """List one partition: segments, bounds, and all problems of the files that were read.
+    """List one partition: its segments, bounds, and the problems of its files.
 
     A log that a broker has open is listed as if it ended at its high watermark, or at the offset
     ``below`` (docs/decisions/beside-a-broker.md). ``root`` is the root's recent state, for a caller
@@ -172,7 +172,7 @@ def read_partition(folder: str, below: int = NO_END, root: RootState | None = No
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
-    """``read_partition`` for a log that a broker has open, repeated until nothing changed."""
+    """List a log that a broker has open. Repeated until the log did not change meanwhile."""
     root = os.path.dirname(os.path.abspath(folder))
     lock.reject_starting(root)
     why = "its files changed during each attempt to read it"
@@ -197,7 +197,7 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
 
 
 class _PartitionListing:
-    """Reads one partition and builds its ``PartitionLog``.
+    """Lists one partition from its files, as a ``PartitionLog``.
 
     ``below`` bounds the end offset of a log that a broker has open; None means that no broker has
     it open. ``moving`` is the reason why the log must be listed again, or None.
@@ -327,7 +327,10 @@ class _PartitionListing:
     # ------------------------------------------------------------------ beside a broker
 
     def _drop_beyond(self, bound: int) -> int:
-        """Drop the segments beyond ``bound``. Returns ``bound`` or, if larger, the first base."""
+        """Drop the segments that begin above the offset ``bound``.
+
+        Returns ``bound``, or the log's first offset if that is larger.
+        """
         last = max((base for base in self._bases if base <= bound), default=None)
         if last is None:
             last = self._bases[0] if self._bases else 0
@@ -346,7 +349,7 @@ class _PartitionListing:
         return max(bound, last)
 
     def _open_segment(self, base: int) -> tuple[Segment, int]:
-        """The segment that contains the bound, truncated there, and its end offset.
+        """The segment that contains the offset ``bound``, truncated there, and its end offset.
 
         Its indexes are not trusted, because the broker may be writing them.
         """
@@ -405,7 +408,7 @@ class _PartitionListing:
         )
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
-        """The log with the aborted transactions that a broker's start would find in its records.
+        """The log with the aborted transactions that a broker finds in its records when it starts.
 
         Applies to segments whose transaction index may be wrong. An index entry is right if its
         marker exists, even if the transaction has no data left.
@@ -540,7 +543,7 @@ class _PartitionListing:
         return found
 
     def _missing_segments(self, on_their_way: set[str]) -> dict[int, int]:
-        """Base offsets of segments without a ``.log``, and the largest offset in their indexes."""
+        """The segments without a ``.log``: base offset to the largest offset in their indexes."""
         removed: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
@@ -575,7 +578,7 @@ class _PartitionListing:
         return self._following(base) > max(self._log_start, self._offsets[CLEANER_OFFSETS] or 0)
 
     def _following(self, base: int) -> int:
-        """Base offset of the next segment; for the last segment, ``base``."""
+        """The base offset of the next segment. For the last segment, this is ``base``."""
         place = bisect_right(self._bases, base)
         return self._bases[place] if place < len(self._bases) else base
 
@@ -583,7 +586,7 @@ class _PartitionListing:
         return self._was_killed and base >= self._unflushed
 
     def _segments(self) -> tuple[tuple[Segment, ...], int]:
-        """The segments up to the end that Kafka's recovery would set, and the end offset."""
+        """The segments as Kafka's recovery would leave them, and the log's end offset."""
         segments: list[Segment] = []
         end_offset = 0
         for base in self._bases:
@@ -704,7 +707,7 @@ class _PartitionListing:
     def _last_entry(
         self, base: int, kind: KafkaFileKind, is_filled: bool, is_kept: bool = False
     ) -> tuple[int, tuple[int, int] | None]:
-        """Bytes of an index's entries without padding, and the last entry's two fields.
+        """The size of an index without padding, and the two fields of its last entry.
 
         ``is_kept`` means the active segment's offset index, whose content is kept in ``_index``.
         """

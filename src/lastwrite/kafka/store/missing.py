@@ -27,7 +27,7 @@ def judge_holes(
     settings: KafkaTopicSettings | None,
     config: Mapping[str, object],
 ) -> tuple[Problem, ...]:
-    """Report ``holes`` as problems.
+    """The problems for ``holes``, ranges of offsets that no segment contains.
 
     Each hole is damage if the topic's policy is known not to compact and no cleaner has worked on
     the log. Otherwise one note covers all holes that a cleaner's position does not explain.
@@ -64,9 +64,9 @@ def judge_holes(
 
 
 def _remedy(log: PartitionLog, settings: KafkaTopicSettings) -> str:
-    """How to continue. No command compacts the topic because of it.
+    """The remedy for a hole, with options that state that the topic was compacted.
 
-    ``--config`` never overrides the cluster's metadata or ``--topic-config``.
+    These options do not cause a compaction of the topic.
     """
     topic = log.name.topic
     given = f"--topic {topic} --config {_POLICY_NAME}=compact"

@@ -41,7 +41,7 @@ class NewSegment:
 
     @property
     def files(self) -> tuple[tuple[KafkaFileKind, str], ...]:
-        """The written files as (kind, path), in the order in which they are renamed."""
+        """The new segment's files as (kind, path), in the order in which they are renamed."""
         paths = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple((kind, path) for kind, path in zip(SEGMENT_KINDS, paths, strict=True) if path)
 
@@ -51,7 +51,7 @@ class NewSegment:
 
 
 def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segment, ...]]]:
-    """The outputs by base offset, each with the sources that it or its predecessor replaces."""
+    """The new segments by base offset, each with the old segments that it replaces."""
     found: list[tuple[NewSegment, tuple[Segment, ...]]] = []
     for output in sorted(outputs, key=lambda output: output.base_offset):
         sources = output.sources or (found[-1][1] if found else ())
@@ -85,7 +85,7 @@ def copy_attributes(
 
 
 def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
-    """Check that the folder is as it was read; return the names of its files.
+    """Check that the folder did not change since it was read. Returns the names of its files.
 
     ``note`` is this commit's own note and is not returned. For a log that a broker has open the
     list is empty.

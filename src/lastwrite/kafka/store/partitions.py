@@ -134,7 +134,7 @@ def log_roots_below(folder: str) -> list[str]:
 
 
 def _folders_in(folder: str) -> list[os.DirEntry[str]]:
-    """The folders in a folder. Empty if it cannot be read."""
+    """The subfolders of a folder. Empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [each for each in entries if each.is_dir()]
@@ -165,7 +165,7 @@ def _has_log_files(folder: str) -> bool:
 
 
 def partition_name(folder: str) -> TopicPartition:
-    """The partition of a folder.
+    """The topic and number of the partition that a folder contains.
 
     Raises:
         NotALog: the folder's name is not a partition's, or it is the cluster's metadata log.
@@ -178,7 +178,7 @@ def partition_name(folder: str) -> TopicPartition:
 
 
 def name_in_root(path: str) -> TopicPartition:
-    """``partition_name`` of a folder of a log root, by its absolute path.
+    """The topic and number of the partition in a log root's folder, given by absolute path.
 
     Raises:
         NotALog: as ``partition_name``.
@@ -201,7 +201,7 @@ def name_in_root(path: str) -> TopicPartition:
 
 
 def why_disowned(folder: str) -> str | None:
-    """Why the folder is not a live partition of its log root.
+    """The reason why the folder is not a live partition of its log root.
 
     None if it is live, or if it is in an archive or a tier. A folder that is not live can be read,
     but compaction skips it, and the root's checkpoints do not apply to it.

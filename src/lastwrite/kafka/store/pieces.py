@@ -18,9 +18,10 @@ _SMALL_BYTES = 8 << 20
 
 
 def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-    """The byte positions at which a segment is split, from its offset index, with start and end.
+    """The byte positions at which a segment is split into pieces, including start and end.
 
-    The scan verifies that index. A segment without an index is one piece.
+    The positions are from the offset index, which the scan verifies. A segment without an index is
+    one piece.
     """
     source = log.segments[segment]
     cuts = [0]

@@ -35,7 +35,7 @@ Brought: TypeAlias = Mapping[TopicPartition, Mapping[str, tuple[int, int, str] |
 
 
 class GroupPositions(NamedTuple):
-    """Like ``OffsetCommits``. ``unread`` lists the unreadable records; see ``unread_of``."""
+    """Committed and deleted offsets of consumer groups, and the records that cannot be read."""
 
     offsets: Mapping[GroupPartition, Commit]
     deleted: Set[GroupPartition]
@@ -60,7 +60,7 @@ class GroupPositions(NamedTuple):
 
 
 class OffsetRetention(NamedTuple):
-    """Expiry of committed offsets: the time now, and ``offsets.retention.minutes``."""
+    """When committed offsets expire: the time now, and the retention in ms."""
 
     now_ms: int
     retention_ms: int
@@ -145,7 +145,7 @@ def _unread(commit: UnreadCommit, segments: Sequence[Segment]) -> UnreadPosition
 
 
 def positions_of(roots: Sequence[str]) -> tuple[Brought, tuple[UnreadPosition, ...]]:
-    """The committed offsets in the log roots, and the unreadable records.
+    """The committed offsets in all the log roots, and the records that cannot be read.
 
     Groups that are stored on other brokers are in neither.
     """

@@ -127,7 +127,7 @@ def publish_copies(copies: Sequence[PartitionCopy], root: str) -> list[Outcome]:
 
 
 class _Publishing:
-    """Runs each step for all copies. After an error, a copy takes no further step."""
+    """Writes several copies step by step. After an error, a copy takes no further step."""
 
     def __init__(
         self, copies: Sequence[PartitionCopy], root: str, stack: contextlib.ExitStack
@@ -227,7 +227,7 @@ def _fill(
 
 
 def _recover_copy(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Repair the copy as Kafka's recovery would.
+    """Repair a copy of a log whose broker was killed, as Kafka's recovery would.
 
     The target root does not show that the broker was killed, so no broker would repair the copy.
     """
@@ -248,7 +248,7 @@ def _recover_copy(log: PartitionLog, copied: Sequence[str], staging: str) -> Non
 def _copied(
     log: PartitionLog, outputs: Sequence[NewSegment], live: dict[str, str], lost: Sequence[str]
 ) -> list[str]:
-    """The files of the log that are copied unchanged; ``lost`` indexes are not copied."""
+    """The files of the log to copy unchanged. Indexes of lost segments, ``lost``, are left out."""
     replaced = {segment.base_offset for output in outputs for segment in output.sources}
     vanished = replaced - {output.base_offset for output in outputs}
     behind = {classify(name).offset for name in log.unseen}
@@ -295,7 +295,7 @@ def _write_checkpoints(copies: Sequence[PartitionCopy], root: str) -> None:
 
 
 def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
-    """The copy's checkpoint entry. Yields nothing if the source root's file cannot be read."""
+    """Yield the copy's entry for a checkpoint. No entry if the source root's file is damaged."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
     except (CorruptLog, UnsupportedFormat):

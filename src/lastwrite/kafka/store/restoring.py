@@ -84,7 +84,7 @@ Advance = Callable[[int], None]  # called with the number of bytes written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The partition to restore to."""
+    """The target of a restore: a partition in a log root."""
 
     root: str
     name: TopicPartition
@@ -98,7 +98,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRestored:
-    """The restored partition in the log root."""
+    """The result of restoring a partition to a log root."""
 
     first_offset: int
     end_offset: int
@@ -212,7 +212,7 @@ def chunks_of(
     limits: Limits,
     format: KafkaFormat | None = None,
 ) -> Iterator[BatchWindow]:
-    """The chunks of a whole segment, with the checksums of all batches checked.
+    """Yield a whole segment chunk by chunk, after verifying the checksums of all batches.
 
     ``format`` splits the segment. None means a new instance.
     """
@@ -230,7 +230,7 @@ def chunks_of(
 
 
 def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
-    """Whether the target already has exactly the partition to write.
+    """Whether the target already contains exactly the partition that would be written.
 
     Raises:
         LogError: the target has other records, or another topic id.
@@ -385,7 +385,7 @@ class _PartitionWriter:
         self.segments += 1
 
     def _shell(self) -> tuple[ByteArray, Int64Array]:
-        """A batch without records at the log's last offset.
+        """The bytes of a batch without records at the log's last offset.
 
         Needed if no record is left there: otherwise a consumer would wait before the log's end for
         ever.
@@ -399,7 +399,10 @@ class _PartitionWriter:
         return np.frombuffer(shell, dtype=np.uint8), row
 
     def _snapshot(self) -> bytes:
-        """The producer snapshot. Empty for another cluster, which assigns new producer ids."""
+        """The producer snapshot to write.
+
+        Empty for another cluster, which assigns new producer ids.
+        """
         if not self._is_same:
             return encode_snapshot(())
         if self._contents.snapshot is None or self.open_from or self._end < self._log.end_offset:
@@ -419,7 +422,7 @@ class _PartitionWriter:
 
 
 def _exact(segment: Segment, chunk: BatchWindow) -> tuple[ByteArray, BatchTable]:
-    """The stored bytes of a chunk, and its table, whose ``origin`` counts from their start."""
+    """The bytes of a chunk as stored, and its table with origins relative to them."""
     table = chunk.table
     if not (table["flags"] & IS_OLD).any():
         return chunk.buffer, table

@@ -60,7 +60,7 @@ _ORDER = (KafkaFileKind.SNAPSHOT, *SEGMENT_KINDS)
 def retain_all(
     wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
 ) -> list[Outcome]:
-    """Delete the segments of each retention and set the log starts, for all logs of a root.
+    """Delete expired segments and set the log starts, for several logs of a root together.
 
     The caller has locked the partitions. If there is nothing to delete, only the checkpoint entry
     that a crash left is removed. Returns an error or None per log. CommitConflict means that a
@@ -74,7 +74,10 @@ def retain_all(
 
 
 class _Retaining:
-    """Runs each step for all logs. After an error, a log takes no further step."""
+    """Deletes the segments of several logs step by step.
+
+    After an error, a log takes no further step.
+    """
 
     def __init__(self, wave: Sequence[tuple[PartitionLog, Retention]], root: str) -> None:
         self._wave = wave
@@ -176,7 +179,7 @@ def cut_leader_epochs(folder: str, log_start: int) -> None:
 
 
 def end_leader_epochs(folder: str, end_offset: int) -> None:
-    """Rewrite ``leader-epoch-checkpoint``, if any, for a log that ends at ``end_offset``."""
+    """Rewrite ``leader-epoch-checkpoint``, if it exists, for a log that ends at ``end_offset``."""
     _rewrite_leader_epochs(folder, lambda all: tuple(e for e in all if e.start_offset < end_offset))
 
 

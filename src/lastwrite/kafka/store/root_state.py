@@ -18,7 +18,7 @@ RECENT_S = 0.05
 
 
 class RootState:
-    """Reads each item once, on first use. Errors and damaged files are not cached."""
+    """The state of a log root. Each value is read once, on first use; errors are not cached."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -26,7 +26,7 @@ class RootState:
 
     @cached_property
     def broker(self) -> LogHeld | None:
-        """The broker that has the root open; see ``lock.broker_of``."""
+        """The error that names the broker that has the root open. None without a broker."""
         return lock.broker_of(self.root)
 
     @cached_property
@@ -35,11 +35,11 @@ class RootState:
 
     @cached_property
     def noted_ns(self) -> int:
-        """Time of the last write of high watermarks; see ``beside_a_broker.noted_ns``."""
+        """Time in ns at which the broker last wrote its high watermarks; 0 if it never did."""
         return beside_a_broker.noted_ns(self.root)
 
     def offsets(self, file: str) -> Mapping[TopicPartition, int]:
-        """The entries of the checkpoint ``file``; see ``read_offsets``.
+        """The entries of the offset checkpoint ``file``. Empty if there is no file.
 
         Raises:
             CorruptLog, UnsupportedFormat, LogError: as ``read_offsets``.
@@ -50,7 +50,7 @@ class RootState:
         return found
 
     def recovery_point(self, name: TopicPartition) -> int:
-        """See ``checkpoints.recovery_point``."""
+        """The offset below which the broker has flushed a log. 0 if unknown."""
         try:
             return self.offsets(RECOVERY_POINTS).get(name, 0)
         except (CorruptLog, UnsupportedFormat):
@@ -58,7 +58,7 @@ class RootState:
 
 
 def recent(root: str) -> RootState:
-    """The state of at most ``RECENT_S`` ago, for callers that list many partitions in sequence.
+    """A cached state, at most ``RECENT_S`` old, for callers that list many partitions in sequence.
 
     Raises:
         LogError: the root cannot be read.

@@ -65,7 +65,7 @@ class StagedSegment:
                 self._file = NewFile(self._path("log"), like, is_read_soon=self._indexer is None)
 
     def _like(self, kind: str) -> Ownership | None:
-        """Owner and mode for a new file of this kind. None means the default: no source is set."""
+        """The owner and mode for a new file of this kind. None without a replaced segment."""
         if self._source is None or self._stem is None:
             return None
         folder, name = os.path.split(self._source)
@@ -84,7 +84,10 @@ class StagedSegment:
         self._size += len(data)
 
     def index(self, rows: Int64Array, shift: int) -> None:
-        """Index the next batches. ``rows`` as in ``append``, positions relative to ``shift``."""
+        """Add index entries for the next batches.
+
+        Positions in ``rows`` are relative to ``shift``.
+        """
         if not len(rows):
             return
         self._largest_timestamp_ms = max(

@@ -69,9 +69,10 @@ def read(folder: str, roots: Sequence[str], metadata: str | None = None) -> Tier
 
 
 def states_of(folder: str, roots: Sequence[str]) -> Mapping[str, SegmentState]:
-    """States of a partition's copies by segment id, from the most advanced of the roots.
+    """The states of a partition's copies in tiered storage, by segment id, from all roots.
 
-    A replica may lag behind, and states only advance.
+    Roots may differ, because a replica may lag. The most advanced state is used, because states
+    only advance.
     """
     key = tiered.topic_id_of(folder), tiered.name_of(folder).partition
     found: dict[str, SegmentState] = {}
@@ -82,7 +83,7 @@ def states_of(folder: str, roots: Sequence[str]) -> Mapping[str, SegmentState]:
 
 
 def states_in(root: str) -> States:
-    """The states of copies in the log root's partitions of the tier's metadata topic."""
+    """The states of all copies in tiered storage, from ``__remote_log_metadata`` in a log root."""
     if is_address(root) or not os.path.isdir(root):
         return {}
     try:
@@ -111,7 +112,7 @@ def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
 
 
 def _values(segment: Segment) -> Iterator[bytes]:
-    """The values of a segment's records."""
+    """Yield the values of a segment's records."""
     with reader_of(segment) as reader:
         at = 0
         while at + BATCH_HEADER.size <= segment.size_bytes:

@@ -77,7 +77,10 @@ _REMEDY = (
 
 
 def is_tier(folder: str) -> bool:
-    """Whether a folder is a tier's partition. A topic in a log root may have a similar name."""
+    """Whether a folder contains a partition in tiered storage.
+
+    A topic in a log root may have a similar name.
+    """
     folder = folder.rstrip("/")
     if _decoded(folder) is None or is_archived(folder):
         return False
@@ -168,7 +171,7 @@ def is_root(root: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPart:
-    """Information from a broker's log root about a partition in a tier."""
+    """What a broker's log root adds to a partition in tiered storage."""
 
     log: PartitionLog
     log_start: int  # start of the whole log; ``log`` starts at its first local segment
@@ -188,7 +191,7 @@ class TierSegment:
     files: Mapping[KafkaFileKind, ObjectInfo]
 
     def in_chunks(self) -> tuple[DataObject, ...]:
-        """The objects of a segment that is stored in chunks; empty for other segments."""
+        """The objects of the segment if it is stored in chunks, otherwise empty."""
         stem = self.segment.path.removesuffix(KafkaFileKind.CHUNK_MANIFEST)
         if stem == self.segment.path:
             return ()
@@ -209,7 +212,7 @@ class TierSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """A partition in a tier: the segments that belong to its log, and that log."""
+    """A partition in tiered storage: its log, and the stored segments of the log."""
 
     log: PartitionLog
     lineage: Epochs
@@ -218,7 +221,10 @@ class Tier:
     snapshots: tuple[tuple[int, str], ...]  # offset and path of each producer snapshot
 
     def named(self, segment: Segment) -> TierSegment | None:
-        """The tier's copy of ``segment`` for an archive to reference. None if it is truncated."""
+        """The stored copy of ``segment``, which an archive can reference.
+
+        None if it is truncated.
+        """
         for each in self.segments:
             if each.segment == segment:
                 return None if segment.unused_bytes else each
@@ -237,7 +243,7 @@ _known: dict[str, Tier] = {}  # the last results of ``read_tier``, by folder
 
 
 def cached_tier(folder: str) -> Tier:
-    """The last result of ``read_tier`` for a folder. Without one, the tier is read."""
+    """The listing of a partition in tiered storage. Uses the last listing if there is one."""
     return _known.get(folder) or read_tier(folder)
 
 
@@ -296,7 +302,7 @@ def _resolve_copies(
     told: Sequence[int | None],
     chained: Callable[[Sequence[TieredSegment]], Chain],
 ) -> Chain:
-    """The chain of the finished copies, or of more copies if that chain is not complete.
+    """The segments that make up the log: finished copies, or more copies if these leave gaps.
 
     Copies of unknown state are added if the finished copies leave gaps, or if the added copies
     extend the log. If gaps remain, all complete copies are used, because the known states may be
@@ -361,7 +367,7 @@ def _tier(
 def _log_of(
     folder: str, parts: Sequence[TierSegment], snapshots: Mapping[int, str], log_start: int
 ) -> PartitionLog:
-    """The log of these segments. A broker copies only records below the last stable offset."""
+    """The log that consists of these segments."""
     segments = tuple(part.segment for part in parts)
     end_offset = parts[-1].copied.end_offset if parts else log_start
 
@@ -388,7 +394,7 @@ def _log_of(
 
 
 def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
-    """``log``, continued by a broker's local segments."""
+    """The log in tiered storage, continued by a broker's local segments."""
     return replace(
         local,
         folder=log.folder,
@@ -542,7 +548,7 @@ def _with_end(
     snapshot: str | None,
     files: Mapping[KafkaFileKind, ObjectInfo],
 ) -> TierSegment:
-    """The segment with its end offset, which is read from its last batches."""
+    """The segment, completed by its end offset, which is read from its last batches."""
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, index, NO_END, reader)
         first = None
@@ -571,7 +577,7 @@ def _size(files: Mapping[KafkaFileKind, ObjectInfo], kind: KafkaFileKind) -> int
 
 
 def _cut(part: TierSegment, end: int) -> tuple[TierSegment, Problem | None]:
-    """The part of a segment below offset ``end``, whose indexes are not used."""
+    """Truncate a segment at offset ``end``. The indexes of the result are not used."""
     segment = part.segment
     with reader_of(segment) as reader:
         tail = walk_tail(segment.path, segment.size_bytes, part.index, end, reader)

@@ -25,7 +25,7 @@ TransactionStates: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 def transactions_in(root: str) -> dict[str, Mapping[str, Any]]:
-    """The state of each transactional id in the log root; empty if it has no such topic.
+    """The state of each transactional id in a log root. Empty without ``__transaction_state``.
 
     Raises:
         CorruptLog: a record cannot be read.

@@ -56,7 +56,7 @@ WRITTEN_BY_RESTORES: Final = (CLEANER_OFFSETS, LOG_STARTS, HIGH_WATERMARKS, RECO
 
 
 def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[UntouchedFile]:
-    """Other files in the log roots of ``folders``, and unknown files in ``folders``.
+    """The files that compaction does not change, in the log roots of the partitions ``folders``.
 
     Args:
         is_copy: list the files that a copy lacks, not the files that compaction leaves unchanged.

@@ -29,7 +29,7 @@ from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def scan_root(root: str) -> list[PartitionSnapshot]:
-    """Every live partition folder in ``root``, including empty ones, by name.
+    """A snapshot of every live partition folder in ``root``, including empty ones, by name.
 
     Each state includes the partition's checkpoint entries.
 
