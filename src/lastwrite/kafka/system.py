@@ -183,7 +183,7 @@ class KafkaSystem(System):
         KafkaTopicConfig.from_names(config)
 
     def settings(self, folder: str, config: Mapping[str, object]) -> KafkaTopicSettings:
-        """The topic's settings and where each comes from (docs/decisions/explicit-compact.md)."""
+        """The topic's settings, with their sources (docs/decisions/explicit-compact.md)."""
         topic, root = self.name_of(folder).topic, self.root_of(folder)
         is_named = folder in self._sources.named
         known, state = self._topic_metadata(folder)
