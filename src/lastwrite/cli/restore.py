@@ -196,7 +196,8 @@ def restore(
 
 
 def _offset_or_time(text: str) -> int | datetime:
-    """
+    """Parse an offset or a time.
+
     Raises:
         InvalidConfig: the text is neither an offset nor a time.
     """

@@ -96,7 +96,8 @@ def _line(swept: SweptPartition) -> str:
 
 
 def _duration_ms(text: str) -> int:
-    """
+    """Parse a duration such as ``7d``, in milliseconds.
+
     Raises:
         InvalidConfig: the text is not a number with a unit.
     """

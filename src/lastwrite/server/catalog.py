@@ -370,7 +370,8 @@ class Catalog:
         """Find the current partitions. The state of known partitions is kept.
 
         Raises:
-            NotALog, InvalidConfig: as for the constructor.
+            NotALog, InvalidConfig: a source is empty, or two sources have the same partition or
+                topic.
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, ServedPartition]] = {}

@@ -138,7 +138,8 @@ def _of_topic(place: ServerContext, name: str) -> _Found:
 
 
 def _topic_settings(place: ServerContext, topic: ServedTopic) -> list[DescribedSetting]:
-    """
+    """All settings of a topic, with sources and synonyms.
+
     Raises:
         LogError: the settings cannot be read.
     """

@@ -116,8 +116,8 @@ class Files:
         """Read exactly ``size`` bytes of a segment.
 
         Raises:
-            CommitConflict: as ``read``, or the segment has fewer bytes.
-            RemoteFailed: as ``read``.
+            CommitConflict: the segment is gone, was replaced, or has fewer bytes.
+            RemoteFailed: the object store does not respond.
         """
         content = self.read(segment, position, size)
         if len(content) < size:
@@ -128,7 +128,7 @@ class Files:
         """Send bytes of a segment unchanged. The socket's timeout applies to each MiB.
 
         Raises:
-            CommitConflict, RemoteFailed: as ``read``.
+            CommitConflict, RemoteFailed: the segment is gone or was replaced, or the store fails.
             OSError: the client is gone, or does not read in time.
         """
         if _is_object(segment) or isinstance(to, ssl.SSLSocket):
@@ -207,7 +207,8 @@ class Files:
 
 
 def _wait_to_send(to: socket.socket, until: float) -> None:
-    """
+    """Wait until the client's socket accepts more bytes.
+
     Raises:
         TimeoutError: the client reads nothing before time.monotonic is ``until``.
     """

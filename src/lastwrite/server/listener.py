@@ -436,7 +436,8 @@ def _open_descriptors() -> int:
 
 
 def _seconds_left(until: float) -> float:
-    """
+    """The number of seconds until the time ``until`` of time.monotonic.
+
     Raises:
         TimeoutError: no time is left.
     """

@@ -60,7 +60,7 @@ def start_sasl(mechanism: str, users: Callable[[], Users]) -> SaslExchange:
 
 
 class PlainExchange:
-    """PLAIN: one message, ``[authorized] NUL name NUL password``."""
+    """The server side of PLAIN: the client sends ``[authorized] NUL name NUL password``."""
 
     _WORDS = "Authentication failed: Invalid username or password"
 
@@ -87,7 +87,7 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """SCRAM: two messages from each side; see ``kafka.network.access``."""
+    """The server side of SCRAM: client and server send two messages each."""
 
     def __init__(self, mechanism: str, users: Callable[[], Users]) -> None:
         self._mechanism = mechanism

@@ -118,7 +118,8 @@ def serve(
             a folder below ``$XDG_STATE_HOME/lastwrite`` that is specific to these paths.
         config: access to object stores; TLS and client limits, by the names of Kafka's broker
             settings (``ssl.certificate.location``, ``max.connections``, …).
-        metadata: as for ``compact``.
+        metadata: a path at which the cluster's metadata log is found, if it is in none of the
+            paths.
         cache: memory for cached blocks of object stores, such as ``"256m"``. None means 128 MiB.
         users: a file of users and their permissions, as ``lastwrite users`` writes it. None
             means that every client may read everything.
@@ -242,7 +243,8 @@ def _of_logs(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def _codec(name: str) -> Codec:
-    """
+    """The codec for converted batches, by the name of a compression.
+
     Raises:
         InvalidConfig: batches cannot be written with this compression.
     """

@@ -157,7 +157,8 @@ class Session:
         )
 
     def _step(self, token: bytes) -> bytes:
-        """
+        """Process the next message of the SASL exchange, and return the answer.
+
         Raises:
             AuthenticationFailed: the credentials are wrong, or the message is invalid.
         """

@@ -156,7 +156,7 @@ def decode_users(text: str) -> Users:
     """Decode the text of a users file.
 
     Raises:
-        InvalidConfig: see ``read_users``.
+        InvalidConfig: the text is invalid. The message names the part but not its value.
     """
     try:
         document = json.loads(text)
@@ -299,7 +299,8 @@ def _entries(value: Any) -> Sequence[tuple[str, Any]]:
 
 
 def check_name(name: str) -> None:
-    """
+    """Check that ``name`` is a valid user name.
+
     Raises:
         InvalidConfig: ``name`` is not a valid user name.
     """

@@ -134,7 +134,7 @@ class _SparkStream(DataSourceStreamReader):
     ) -> str | None:
         """How the log differs from the log that was read up to the offset in ``offsets``.
 
-        Returns None if it may be the same log: see ``RowSystem.difference``.
+        Returns None if it may be the same log.
         """
         if log.name not in identities:
             return None

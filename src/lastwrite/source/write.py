@@ -265,7 +265,8 @@ class StreamWriter(_SourceWriter, _StreamBase):
 
 
 def reject_streams_without_arrow() -> None:
-    """
+    """Refuse to write a stream with a PySpark that does not support it.
+
     Raises:
         InvalidConfig: this PySpark cannot stream Arrow batches into a sink.
     """

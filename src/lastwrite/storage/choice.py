@@ -87,7 +87,8 @@ def check_there(text: str, known: Iterable[Sequence[str]], path: str, kind: str 
 
 
 def _texts(topic: str | Sequence[str]) -> Sequence[str]:
-    """
+    """The list of names and patterns that select topics.
+
     Raises:
         InvalidConfig: the list is empty. This may be a mistake, so it does not mean all topics.
     """

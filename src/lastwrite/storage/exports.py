@@ -56,10 +56,10 @@ def _is_inside(path: str, folder: str) -> bool:
 def reporting_leftovers(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
     """Report that the folder ``to`` is incomplete if the context fails.
 
-    Complete files in the folder can be used, so nothing is deleted. ``what`` is the message's word
-    for the complete contents. Call the yielded function to report a failure that raises no
-    exception. After an ``InvalidConfig`` the same command would fail again, so the report does not
-    recommend it.
+    Complete files in the folder can be used, so nothing is deleted. ``what`` is the text in the
+    message for the complete contents, such as "the copy". Call the yielded function to report a
+    failure that raises no exception. After an ``InvalidConfig`` the same command would fail again,
+    so the report does not recommend it.
     """
     was_empty = _is_empty(to)
 

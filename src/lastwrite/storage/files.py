@@ -333,7 +333,7 @@ def rename(source: str, target: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Delete a file. Its space is freed in the background: see ``deferred_unlink``."""
+    """Delete a file. Its space is freed in the background."""
     with changing("unlink", path, "remove the file"):
         handle = deferred_unlink.hold(path)
         try:
@@ -458,7 +458,7 @@ def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
 
 
 def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """The ownership for a file that replaces ``path``: see ``ownership.of_replaced``.
+    """The ownership of ``path`` if it exists, otherwise that of a new file in its folder.
 
     Raises:
         LogError: the file is not accessible.

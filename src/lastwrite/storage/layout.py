@@ -31,7 +31,7 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def find(self, path: str, topic: Topics, partition: int | None, /) -> list[str]:
-        """The folders of the selected partitions at ``path`` (see ``choice``), sorted."""
+        """The folders of the selected partitions at ``path``, sorted."""
 
     @abstractmethod
     def name_of(self, folder: str, /) -> TopicPartition: ...
@@ -46,7 +46,7 @@ class PartitionLocator(ABC):
         """Select from partition folders that ``find`` returned. ``path`` is for error messages.
 
         Raises:
-            NotALog, InvalidConfig: as ``choice.choose``.
+            NotALog, InvalidConfig: the selection matches no partition, or is empty.
         """
         named = [(self.name_of(folder), folder) for folder in folders]
         return choose(named, topic, partition, path, self.topic_names, *self.names_of_parts)

@@ -54,7 +54,7 @@ _AGAIN = "nothing was changed; stop the program that writes to the log, then run
 
 
 class SegmentReader:
-    """One segment file, read by position into the caller's buffer.
+    """Reads one segment file, by position, into the caller's buffer.
 
     ``size_bytes`` and ``mtime_ns`` are from the plan. ``growing`` and ``etag`` are as in
     ``Segment``.
@@ -135,7 +135,7 @@ class SegmentReader:
 
 
 class ObjectReader(SegmentReader):
-    """One object, read by position into the caller's buffer.
+    """Reads one object, by position, into the caller's buffer.
 
     Sequential reads fetch ranges of ``ahead_bytes``, one in advance. Other reads fetch at least
     64 KiB. Each request includes the object's version, so no separate check is needed. Objects of
@@ -248,7 +248,7 @@ class ObjectReader(SegmentReader):
 
 
 class ChunkedReader(SegmentReader):
-    """A segment stored in chunks (see ``chunked``), read by position in the segment.
+    """Reads a segment that is stored in compressed or encrypted chunks, by position in the segment.
 
     Raises:
         CommitConflict: the segment is gone or was replaced.
@@ -338,7 +338,8 @@ def reader_at(
 ) -> SegmentReader:
     """A reader of an object of an archive, in a bucket or a folder.
 
-    ``start`` and ``end`` are as in ``ObjectReader``.
+    ``start`` is the position of a sequential read; negative means unknown. Bytes from ``end`` on
+    are not read ahead.
     """
     if is_address(path):
         return ObjectReader(path, size_bytes, etag, start=start, end=end, limits=limits)
@@ -421,7 +422,7 @@ def cipher_of(
     ``stores`` are the settings of a worker. None means the settings of ``use``.
 
     Raises:
-        InvalidConfig, CorruptLog, EnvironmentUnfit: as ``SegmentCipher``.
+        InvalidConfig, CorruptLog, EnvironmentUnfit: the segment cannot be decrypted.
     """
     if manifest.encryption is None:
         return None

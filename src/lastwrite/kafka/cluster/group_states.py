@@ -61,7 +61,7 @@ class GroupStates:
                     there[key] = record.value
 
     def expiry(self) -> Expiry:
-        """The expiry rules after the records applied so far.
+        """The rules by which committed offsets expire, after the records applied so far.
 
         If a group's record cannot be decoded, its members are unknown, and its offsets do not
         expire.
@@ -111,7 +111,7 @@ class GroupStates:
 
 
 class Expiry:
-    """Decides which committed offsets are expired, as described in the module docstring."""
+    """The rules by which committed offsets expire, and the members and times of the groups."""
 
     def __init__(
         self,

@@ -116,7 +116,7 @@ def broker_addresses(folder: str) -> dict[int, str]:
     This is the broker's PLAINTEXT listener if it has one, or else its first listener.
 
     Raises:
-        CorruptLog, UnsupportedFormat, LogError: as ``cluster_topics``.
+        CorruptLog, UnsupportedFormat, LogError: the metadata log is damaged or cannot be read.
     """
     found: dict[int, str] = {}
     for fields in records_of(folder, _decode_registration):

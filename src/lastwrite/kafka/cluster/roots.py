@@ -58,7 +58,7 @@ def read_identity(path: str) -> RootIdentity:
 
     Raises:
         FileNotFoundError: the file does not exist.
-        CorruptLog, LogError: as ``read_meta_properties``.
+        CorruptLog, LogError: the file is damaged or cannot be read.
     """
     try:
         with open(path, "rb") as file:

@@ -68,10 +68,11 @@ class Split(NamedTuple):
 
 
 class KafkaFormat:
-    """Record batches of all formats. Holds reusable buffers, so each worker needs its own instance.
+    """Splits, decodes and rebuilds record batches of all formats.
 
-    ``plain_limit`` is the largest number of decompressed bytes in memory. The bytes converted from
-    older formats have a separate limit of the same size.
+    Each worker needs its own instance. An instance has reusable buffers. ``plain_limit`` is the
+    largest number of decompressed bytes in memory. The bytes converted from older formats have a
+    separate limit of the same size.
     """
 
     name = "kafka"

@@ -51,7 +51,7 @@ Edit = Callable[[Sequence[Record]], Sequence[Record]]
 
 
 class Transplant:
-    """Decides which batches stay, and rewrites them.
+    """Rewrites the batches of one log for another log, without the records that it must not have.
 
     Args:
         end_offset: records from this offset on are dropped, also from a batch that spans it.

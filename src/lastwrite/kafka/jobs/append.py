@@ -68,8 +68,8 @@ class AppendedPart:
 class AppendJob:
     """The parameters of one append of records, which are pickled for all tasks.
 
-    ``name`` identifies the append's series; see ``commit``. ``new_partitions`` is the partition
-    count of a topic that does not exist yet.
+    ``name`` identifies a series of appends, in which repeated ones are skipped. ``new_partitions``
+    is the partition count of a topic that does not exist yet.
     """
 
     archive: str

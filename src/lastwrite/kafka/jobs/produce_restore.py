@@ -136,7 +136,8 @@ class PartitionRestore:
         """Whether records remain to be restored. Changes nothing.
 
         Raises:
-            LogError, CommitConflict, RemoteFailed: as ``restore``.
+            LogError, CommitConflict, RemoteFailed: the topic or its progress note cannot be read,
+                or is of another restore.
         """
         if self._complete() is not None:
             return False

@@ -60,13 +60,13 @@ class RestorablePartition:
 
 
 def settings_of(topic: str, metadata: TopicMetadata | None) -> KafkaTopicConfig | None:
-    """The topic's effective settings. None if ``known`` is None."""
+    """The topic's effective settings. None if ``metadata`` is None."""
     return None if metadata is None else resolve(topic, (), metadata, {}, False).config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """The selection and options of a restore; see ``lastwrite.restore``."""
+    """The selection and options of a restore, for any target."""
 
     topic: Topics = None
     partitions: Sequence[int] | None = None  # None means all partitions

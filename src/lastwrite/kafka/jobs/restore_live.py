@@ -94,9 +94,9 @@ def restore_live(
     """Restore topics of the archive at ``path`` to the running cluster at ``url``.
 
     Args:
-        wanted: see ``lastwrite.restore``.
+        wanted: the selected partitions and the options of the restore.
         replication: replicas of new topics; -1 means the brokers' default.
-        limits: see ``commands.following.limits_of``.
+        limits: the memory and rates that the restore may use.
 
     Raises:
         NotALog: there is no such archive or topic.

@@ -107,7 +107,7 @@ class ServedLog:
 
     @property
     def epoch(self) -> int:
-        """The last leader epoch."""
+        """The last leader epoch of the log."""
         return self.epochs[-1].epoch if self.epochs else 0
 
     def end(self, is_committed: bool) -> int:

@@ -390,7 +390,7 @@ class KafkaArchiveWriter:
         Raises:
             CommitConflict: another process changed the partition meanwhile.
             RemoteFailed: the store fails.
-            LogHeld: as ``append``.
+            LogHeld: another process has a write transaction on the partition.
         """
         self._close_segment()
         self._at = self.end = self.end if end is None else end

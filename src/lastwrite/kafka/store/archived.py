@@ -366,7 +366,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
 def with_cached_scans(
     segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
 ) -> tuple[StoredSegment, ...]:
-    """The segments, with their cached scans updated from ``kept`` (see ``CommitPlan``)."""
+    """The stored segments, with references to the scans in ``kept`` that a compaction cached."""
     return tuple(
         structs.replace(each, kept=found and StoredScan.of(found, folder))
         if (found := kept.get(each.base_offset, _AS_IT_IS)) is not _AS_IT_IS

@@ -70,7 +70,7 @@ class ArchivedSegment:
         return f"{self._folder}{segment_file_name(self._base_offset, kind)}"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append whole batches. ``rows`` has a row per batch, see ``ROW_COLUMNS``."""
+        """Append whole batches. ``rows`` describes each batch by a row of ROW_COLUMNS values."""
         if not len(rows):
             return
         if self._writer is None or self._indexer is None:

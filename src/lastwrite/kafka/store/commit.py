@@ -204,7 +204,10 @@ def _is_a(suffix: Suffix, name: str) -> bool:
 
 
 class _Swap:
-    """A commit up to the step that decides it. ``end`` is the result of ``check_outputs``."""
+    """A commit, up to the rename after which the new log is valid.
+
+    ``end`` is the offset after the last record of the new segments.
+    """
 
     def __init__(
         self, log: PartitionLog, outputs: Sequence[NewSegment], end: int, first_dirty_offset: int

@@ -208,7 +208,8 @@ def publish(
     Rewritten segments are objects already. The other segments are written here.
 
     Raises:
-        CorruptLog, CommitConflict, RemoteFailed: as ``fetch``. The partition does not exist then.
+        CorruptLog, CommitConflict, RemoteFailed: the source is damaged, changed or cannot be read.
+            The partition does not exist then.
     """
     log, end = copy.log, copy.log.high_watermark
     replaced = {source.base_offset for sources in copy.sources for source in sources}

@@ -772,7 +772,8 @@ class _PartitionListing:
     ) -> int | None:
         """The largest timestamp of the first batch. None if there is no batch.
 
-        ``file`` is the segment's open file, which stays open. ``is_walked``: see ``read_head``.
+        ``file`` is the segment's open file, which stays open. ``is_walked`` means that the caller
+        then walks the file from byte 0.
         """
         if not size_bytes:
             return None

@@ -33,8 +33,8 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
     """The folders of the live partitions at ``path``, by topic and number.
 
     ``path`` is a log root, a partition's folder, a file in one, an archive, or a broker's tier. For
-    symbolic links the real path decides, see ``links``. Folders that Kafka is deleting, moving or
-    no longer uses are left out, and so is the cluster's metadata log.
+    symbolic links the real path decides. Folders that Kafka is deleting, moving or no longer uses
+    are left out, and so is the cluster's metadata log.
 
     Raises:
         NotALog: the path has no Kafka log, or none of that topic and partition.
@@ -181,7 +181,7 @@ def name_in_root(path: str) -> TopicPartition:
     """The topic and number of the partition in a log root's folder, given by absolute path.
 
     Raises:
-        NotALog: as ``partition_name``.
+        NotALog: the folder is not a partition's.
     """
     name = decode_folder_name(os.path.basename(path))
     if name is None:

@@ -42,7 +42,7 @@ class RootState:
         """The entries of the offset checkpoint ``file``. Empty if there is no file.
 
         Raises:
-            CorruptLog, UnsupportedFormat, LogError: as ``read_offsets``.
+            CorruptLog, UnsupportedFormat, LogError: the file is damaged or cannot be read.
         """
         found = self._offsets.get(file)
         if found is None:

@@ -76,7 +76,7 @@ class StagedSegment:
         return f"{self._stem}.{kind}.{self._attempt}.cleaned"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append whole batches. ``rows`` has a row per batch, see ``ROW_COLUMNS``."""
+        """Append whole batches. ``rows`` describes each batch by a row of ROW_COLUMNS values."""
         self.index(rows, self._size)
         if self._file is not None:
             with changing("append", self._path("log")):

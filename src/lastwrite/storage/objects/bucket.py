@@ -469,7 +469,8 @@ def _profile() -> Any:
 
 
 def _reject_forked() -> None:
-    """
+    """Refuse a request from a forked process, in which it would hang.
+
     Raises:
         LogError: this process was forked from one that has used a store.
     """
