@@ -49,7 +49,12 @@ def current_page() -> str:
 
 def _section(document: Any) -> list[str]:
     meanings = _meanings(document)
-    lines = [f"## {document.__name__}", "", *textwrap.wrap(document.__doc__ or "", 100), ""]
+    lines = [
+        f"## {document.__name__}",
+        "",
+        *textwrap.wrap(" ".join((document.__doc__ or "").split()), 100),
+        "",
+    ]
     lines += ["| Field | Type | Meaning |", "|---|---|---|"]
     for known in msgspec.structs.fields(schema_type(document)):
         kind = _words(known.type) + ("" if known.required else "; may be left out")

@@ -34,7 +34,7 @@ _SYSTEM_TOPIC = "__"  # name prefix of a broker's internal topics
 
 
 class PulsarFollowResult:
-    """Polls topics of a live cluster for an archive; implements ``archive.following.FollowResult``.
+    """Polls topics of a live cluster for an archive. See ``archive.following.FollowResult``.
 
     A source is a topic, with all its partitions if it is partitioned, or a namespace,
     ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each poll opens new

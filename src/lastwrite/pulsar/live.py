@@ -273,7 +273,7 @@ class LiveBacklog(NamedTuple):
 
 
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
-    """The backlog of each partition of a topic, or of an unpartitioned topic. See ``LiveBacklog``."""
+    """The backlog of each partition, or of a topic without partitions. See ``LiveBacklog``."""
     live = LiveConfig.from_names(config)
     with PulsarCluster(access_of(live)) as cluster:
         names = topics_of(cluster, topic, None)

@@ -32,7 +32,7 @@ _LEARN_S = 60.0  # interval between reads of routes and settings
 
 
 class RocketmqFollowResult:
-    """Polls topics of a live cluster for an archive; implements ``archive.following.FollowResult``."""
+    """Polls topics of a live cluster for an archive. See ``archive.following.FollowResult``."""
 
     def __init__(self, request: FollowRequest) -> None:
         if len(request.sources) > 1:
@@ -110,7 +110,7 @@ class RocketmqFollowResult:
                 self._request.progress.note(note)
 
     def _matching(self, client: RocketmqClient, topics: frozenset[str]) -> list[BrokerQueue]:
-        """The queues that match the request and exist now. Reports topics that cannot be followed."""
+        """The existing queues that match the request. Reports topics that cannot be followed."""
         wanted, found = self._request, list[BrokerQueue]()
         for topic in sorted(topics):
             if not is_requested(topic, wanted.topic):

@@ -591,7 +591,7 @@ def _find_divergence(
 
 
 def _last_differs(puller: Puller, before: ArchivedQueue, is_compacted: bool) -> str | None:
-    """The reason why the archive's last message differs from the broker's. None if they are equal."""
+    """Why the archive's last message differs from the broker's. None if they are equal."""
     end = before.end_offset
     last = puller.last_before(end)
     found = None

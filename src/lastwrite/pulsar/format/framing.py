@@ -32,7 +32,7 @@ _LEDGER_TAG, _ENTRY_TAG, _PARTITION = 0x08, 0x10, 3
 
 
 def id_tail(partition: int) -> ByteArray:
-    """The last bytes of each message id of a topic: the partition number, or -1 without partitions."""
+    """The end of each message id of a topic: the partition number, or -1 without partitions."""
     return np.frombuffer(put(_PARTITION, partition), dtype=np.uint8)
 
 

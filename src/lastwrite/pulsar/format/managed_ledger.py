@@ -189,7 +189,7 @@ class LedgerInfo(ProtoMessage):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the ledger no longer grows: it has an entry count, and its closing time is not 0."""
+        """Whether the ledger is closed: it has an entry count, and its closing time is not 0."""
         return bool(self.closed_ms) or (self.closed_ms is None and self.entries is not None)
 
     @property

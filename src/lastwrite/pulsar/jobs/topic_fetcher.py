@@ -240,7 +240,7 @@ class TopicFetcher:
 
 
 class _Ends:
-    """Finds the end of an open ledger, from the broker or from the bookies' last confirmed entry."""
+    """Finds the end of an open ledger: from the broker, or by the bookies' last confirmed entry."""
 
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.fetch_topic_state(topic)

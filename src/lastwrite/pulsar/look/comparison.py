@@ -455,7 +455,7 @@ def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -
 
 
 def _is_same(one: Ledger, other: Ledger) -> bool:
-    """Whether ``other`` has the same bytes as the ledger, or the same entries and more after them."""
+    """Whether ``other`` has the ledger's bytes, or its entries and more entries after them."""
     if other.entries > one.entries:
         some = (each for each in read_entries(other.path) if each[0] < one.entries)
         return all(was == now for was, now in zip_longest(read_entries(one.path), some))

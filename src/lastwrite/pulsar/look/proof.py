@@ -199,7 +199,7 @@ class _LedgerFacts:
         self.keys += other.keys
 
     def join(self, other: _LedgerFacts) -> None:
-        """Add the counts and transactions of another ledger that are checked for the whole topic."""
+        """Add another ledger's counts and transactions, which are checked for the whole topic."""
         self.whole += other.whole
         self.committed_markers += other.committed_markers
         self.aborted_markers += other.aborted_markers

@@ -194,7 +194,7 @@ class TopicReader:
                 self.at = Start(found.offset + 1)
 
     def _read(self) -> list[ReadEntry]:
-        """The entries of one read. Empty if the reader only changed its position, or is at an end."""
+        """The entries of one read. Empty if only the position changed, or at the end."""
         view = self.current_view()
         horizon = view.horizon if self.reads_compacted else None
         said = step(self.at.offset, horizon, view.offsets, view.block_starts)

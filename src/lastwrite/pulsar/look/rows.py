@@ -58,7 +58,7 @@ _MESSAGE_ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """A message id: an entry and, for a message of a batch, its index. ``None`` without an index."""
+    """A message id: an entry and the index of a message in a batch, ``None`` without a batch."""
 
     position: Position
     index: int | None = None
@@ -255,7 +255,7 @@ def row_problem(entry: Entry, row: Row) -> Problem:
 
 
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:
-    """A message id as Pulsar's clients print it: ledger, entry, partition and, in a batch, index."""
+    """A message id as Pulsar's clients print it: ledger, entry, partition, index in a batch."""
     partition = -1 if name is None else name.partition
     text = f"{entry.ledger}:{entry.entry}:{partition}"
     return text if index == NOT_BATCHED else f"{text}:{index}"

@@ -417,7 +417,7 @@ class _LedgerReadAhead:
         return payload
 
     def end(self) -> None:
-        """Close connections that have unread answers. Later requests would receive these answers."""
+        """Close connections with unread answers, which later requests would receive."""
         self._bookies.release({bookie for bookie, _ in self._requested.values()})
 
     def _request(self, end: int) -> None:

@@ -114,7 +114,7 @@ class CommandError(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConsumer(ProtoMessage):
-    """The message that ends a consumer. A broker sends it if the topic moves: then subscribe again."""
+    """The message that ends a consumer. If the topic moves, a broker sends it: subscribe again."""
 
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(2, UINT64, required=True)]

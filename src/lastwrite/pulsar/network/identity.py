@@ -1,4 +1,4 @@
-"""The client's credentials for the brokers of a cluster, and the TLS settings of its connections."""
+"""The client's credentials for the brokers of a cluster, and its connections' TLS settings."""
 
 from __future__ import annotations
 

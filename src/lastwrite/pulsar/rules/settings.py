@@ -47,7 +47,7 @@ def _as_integer(name: str, value: object) -> int:
 
 
 def _plain(value: object) -> object:
-    """Convert a size such as ``10M`` to a number of bytes. Any other value is returned unchanged."""
+    """Convert a size such as ``10M`` to bytes. Any other value is returned unchanged."""
     text = str(value).strip()
     if text[-1:].upper() in _UNITS and text[:-1].strip().isdigit():
         return int(text[:-1]) * _UNITS[text[-1].upper()]

@@ -266,7 +266,7 @@ class Incoming:
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
-        """The reason why an archive without a ledger list does not match the topic's list, or None."""
+        """Why an archive without a ledger list does not match the topic's list, or None."""
         if self.before.metadata is not None:
             return None
         others = sorted(set(self._here) - set(listed))

@@ -177,7 +177,7 @@ class BookieFolders:
         return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """Describe the copies whose digest does not match: a few by name, all others as a number."""
+        """Describe the copies with a wrong digest: a few by name, all others as a number."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,

@@ -101,7 +101,7 @@ def _take(
     found: list[Offloaded],
     problems: list[Problem],
 ) -> None:
-    """Read one offloaded ledger and add it to ``found``. An error is added to ``problems`` instead."""
+    """Read one offloaded ledger and add it to ``found``, or its error to ``problems``."""
     try:
         ledger = read(path)
     except LogError as error:

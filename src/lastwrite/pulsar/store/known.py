@@ -152,7 +152,7 @@ def without_list(ledgers: Sequence[int], folder: str) -> Problem:
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, facts: TopicFacts | None
 ) -> dict[int, int | None]:
-    """The least number of entries that each ledger must have, in the log's order. None if unknown."""
+    """The least number of entries of each ledger, in the log's order. None if unknown."""
     told: Mapping[int, int] = {} if facts is None else facts.entries
     if info is None:
         return dict(sorted(told.items()))

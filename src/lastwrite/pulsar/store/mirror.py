@@ -248,7 +248,7 @@ class Mirror:
         return path
 
     def drop_parts(self, ledger: int, whole: str) -> None:
-        """Remove the ledger's objects that have only some of the entries of the object ``whole``."""
+        """Remove the ledger's objects that have only some entries of the object ``whole``."""
         count = next(entries for path, entries in self.present(ledger) if path == whole)
         for path, index in list(self.indexes(ledger)):
             last = -1 if index.metadata.last_entry is None else index.metadata.last_entry

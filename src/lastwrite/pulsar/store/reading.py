@@ -73,7 +73,7 @@ def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, 
 
 
 class LedgerMoved(Exception):
-    """Raised if the data object was replaced or removed after the listing. List the folder again."""
+    """The data object was replaced or removed after the listing. List the folder again."""
 
 
 class LedgerReader:

@@ -82,7 +82,7 @@ def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
 def _in_threads(
     ledgers: Sequence[Ledger], work: Callable[[Ledger], LedgerSurvey]
 ) -> list[LedgerSurvey | LogError]:
-    """Call ``work`` for each ledger, in threads. Returns each result, or the error that was raised."""
+    """Call ``work`` for each ledger, in threads. Returns each result or the raised error."""
 
     def done(ledger: Ledger) -> LedgerSurvey | LogError:
         try:
@@ -315,7 +315,7 @@ def has_parts(log: PartitionLog, compacted: CompactionManifest | None) -> bool:
 def _summary_of(
     log: PartitionLog, segment: Segment, compacted: CompactionManifest | None
 ) -> LedgerSurvey | CompactionManifest | None:
-    """The counts of a segment: the survey of a raw ledger, or the manifest of a compacted ledger."""
+    """The counts of a segment: a raw ledger's survey, or a compacted ledger's manifest."""
     if not is_of_compacted(log, segment):
         return stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # The manifest counts the records of all parts, so it is used only for the first part.

@@ -206,7 +206,7 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Continue Java's string hash ``value`` with the text ``[at, end)``. The result is below 2**32."""
+    """Continue Java's string hash ``value`` with the text ``[at, end)``, modulo 2**32."""
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:

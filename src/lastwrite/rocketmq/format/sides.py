@@ -349,7 +349,7 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The byte in the file that matches character ``place`` of ``text``, in which names are quoted."""
+    """The file's byte that matches character ``place`` of ``text``, which quotes names."""
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

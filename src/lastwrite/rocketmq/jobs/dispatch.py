@@ -400,7 +400,7 @@ class _Dispatch:
                 self.logs.setdefault(name, LogState())
 
     def _log_starts(self) -> Iterator[int]:
-        """The address to read from for each compaction log: at or before its first missing record."""
+        """The address to read from for each compaction log, not after its first missing record."""
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:

@@ -175,7 +175,7 @@ class RocketmqClient:
         return route
 
     def masters(self) -> dict[str, str]:
-        """The addresses of the master brokers, by broker name. Names without a master are skipped."""
+        """The addresses of the masters, by broker name. Names without a master are skipped."""
 
         def decode(body: bytes) -> dict[str, dict[int, str]]:
             known = decode_json(body)

@@ -113,7 +113,7 @@ class OutgoingMessage:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """Compress a body as clients do, to a zlib stream, an LZ4 frame, or zstd without content size."""
+    """Compress a body as clients do: as zlib, an LZ4 frame, or zstd without content size."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:

@@ -48,7 +48,7 @@ class Route:
     writable: tuple[MessageQueue, ...]  # in the order that producers use
 
     def master_of(self, broker: str) -> str | None:
-        """The address of the master of ``broker``, which accepts messages. None if it has none now."""
+        """The address of the master of ``broker``, which accepts messages, or None."""
         return self.addresses.get(broker, {}).get(MASTER)
 
     def readers_of(self, broker: str) -> list[str]:

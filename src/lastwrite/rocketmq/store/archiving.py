@@ -41,7 +41,7 @@ class QueueRounds(ArchiveRounds):
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each plan. Returns an error or None for each. The journals are written together."""
+        """Commit the plans, with their journals at once. Returns an error or None for each."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -66,7 +66,7 @@ class QueueRounds(ArchiveRounds):
             self.commit(folder, archived.manifest_of(seen, after, folder))
 
     def publish(self, copies: Sequence[CommitPlan], to: str) -> list[Outcome]:
-        """Create a queue in the archive ``to`` from each copy. Returns an error or None for each."""
+        """Create a queue in ``to`` from each copy. Returns an error or None for each."""
         return map_concurrently(lambda copy: self._publish(copy, to), copies)
 
     def _publish(self, copy: CommitPlan, to: str) -> None:
