@@ -216,7 +216,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
     def _start(self, wave: list[Candidate], now_ms: int) -> bool:
         """Lock the free partitions of a wave and compact them in a thread.
 
-        Returns False if none is free.
+        Returns False if all partitions are locked.
         """
         held = contextlib.ExitStack()
         mine: list[Candidate] = []

@@ -197,7 +197,7 @@ class Codecs:
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-        """As the function ``decompress_into``."""
+        """Equals the function ``decompress_into``."""
         view = memoryview(data)
         if codec is Codec.ZSTD and _is_common_zstd_frame(view):
             if self._opener is None:
@@ -214,7 +214,7 @@ class Codecs:
         return decompress_into(codec, view, out)
 
     def compress(self, codec: Codec, data: Buffer) -> bytes:
-        """As the function ``compress``."""
+        """Equals the function ``compress``."""
         if codec is not Codec.ZSTD:
             return compress(codec, data)
         if self._packer is None:

@@ -140,7 +140,7 @@ def _read_all(handle: int, position: int, size: int) -> bytes:
 class CacheWriter:
     """Writes a cache file under a temporary name, with an identity that no segment has.
 
-    As a context manager it removes an unfinished file.
+    When used as a context manager, it removes an unfinished file.
 
     Raises:
         LogError: the system refuses, here and in all methods.

@@ -183,7 +183,9 @@ class CachedObject:
 
 
 class CacheObjectWriter:
-    """Writes a cache object at ``address``. As a context manager it removes an unfinished object.
+    """Writes a cache object at ``address``.
+
+    When used as a context manager, it removes an unfinished object.
 
     Raises:
         LogError: the store refuses, here and in all methods.

@@ -458,7 +458,7 @@ def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
 
 
 def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """The ownership of ``path`` if it exists, otherwise that of a new file in its folder.
+    """The ownership of ``path`` if it exists, otherwise of a new file in its folder.
 
     Raises:
         LogError: the file is not accessible.

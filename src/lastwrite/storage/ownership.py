@@ -134,7 +134,7 @@ def of_new_folder(path: str) -> Ownership | None:
 
 
 def of_replaced(path: str, siblings: Iterable[str] = ()) -> Ownership:
-    """The ownership of ``path`` if it exists, otherwise that of a new file in its folder.
+    """The ownership of ``path`` if it exists, otherwise of a new file in its folder.
 
     Raises:
         OSError: the file or the folder is not accessible.

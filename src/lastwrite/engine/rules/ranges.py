@@ -189,10 +189,7 @@ def _reason_against(
 ) -> str | None:
     """The first reason, in Kafka's order, why Kafka would not clean the log. None if it would."""
     if not config.compacts:
-        return (
-            f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, which does not "
-            "contain compact"
-        )
+        return f"cleanup.policy is {','.join(config.cleanup_policy) or 'empty'}, without compact"
     if found.clean_bytes + found.cleanable_bytes == 0 and log.size_bytes == 0:
         return "the log is empty"
     if found.cleanable_bytes == 0:

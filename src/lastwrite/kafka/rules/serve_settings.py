@@ -84,7 +84,7 @@ SERVE_NAMES = frozenset(ServeConfig.field_of())
 
 
 def serve_config(names: Mapping[str, object] | None) -> ServeConfig:
-    """Parse those of the settings ``names`` that apply to a server's clients.
+    """Parse the settings in ``names`` that apply to a server's clients.
 
     Raises:
         InvalidConfig: a setting is out of range, or requires another.

@@ -269,8 +269,8 @@ def build(
 ) -> int:
     """Add the keys from ``first`` on to an index file until it is full.
 
-    The arrays are those that ``kernels.index_keys`` fills.
-    Returns the number of keys added. The bytes equal those that a broker writes.
+    ``kernels.index_keys`` fills the arrays.
+    Returns the number of keys added. A broker writes the same bytes.
 
     Raises:
         ValueError: ``out`` is not an index file with ``slots`` slots.
