@@ -48,7 +48,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
 class ServedPartition:
-    """One partition of one topic."""
+    """A partition that clients can read, and its current log."""
 
     is_of_kafka = True  # whether this is a Kafka partition: its archive may have committed offsets
 
@@ -142,7 +142,10 @@ class ServedPartition:
             return self._read()
 
     def _read(self) -> ServedLog:
-        """Read the partition. Report an error to the operator: clients get only an error code."""
+        """Read the partition's files, and return its log.
+
+        Report an error to the operator: clients get only an error code.
+        """
         try:
             state = self.state()
             log = self.listed()
@@ -209,7 +212,7 @@ class ServedPartition:
         return True
 
     def listed(self) -> PartitionLog:
-        """Read the partition.
+        """Read the partition's files, and return its log.
 
         Raises:
             LogError: the partition is damaged or cannot be read.
@@ -451,7 +454,7 @@ class Catalog:
         return rest
 
     def _report_missing(self, part: ServedPartition) -> None:
-        """Report a missing folder, once until it is found again."""
+        """Report a partition's missing folder to the operator, once until it is found again."""
         with self._lock:
             is_reported = part.folder in self._missing
             self._missing[part.folder] = part.name
@@ -506,7 +509,7 @@ class Catalog:
                 self._of_ids[topic.id] = topic
 
     def folders(self) -> set[str]:
-        """The log directories, or other folders that contain the partitions."""
+        """The parent folders of the partitions' folders, such as log directories."""
         parts = (part for topic in self._topics.values() for part in topic.partitions.values())
         return {os.path.dirname(part.folder) for part in parts}
 

@@ -16,7 +16,7 @@ from lastwrite.storage.objects.address import is_address
 
 
 class ChangeNotifier:
-    """The polling thread and its waiting requests."""
+    """Lets requests wait until one of their partitions changes. Polls in one thread."""
 
     def __init__(self) -> None:
         lock = threading.RLock()

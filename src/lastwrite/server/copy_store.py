@@ -21,7 +21,7 @@ _ASIDE = ".aside"
 
 
 class CopyStore:
-    """The copies in ``folder``, which is created if missing.
+    """The store of all copies in ``folder``, which is created if missing.
 
     ``limit_bytes`` is for all copies together. The last used copy is kept even if it is larger.
     """

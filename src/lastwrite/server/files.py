@@ -58,7 +58,7 @@ class _OpenFile:
         self.state = FileState.of(os.fstat(self.handle))
 
     def is_replaced_alike(self, path: str) -> bool:
-        """Whether the path names another file of the same size and modification time."""
+        """Whether ``path`` now names another file, with the same size and modification time."""
         now, was = state_of(path), self.state
         return (
             now is not None
@@ -87,7 +87,7 @@ class Files:
         self._threads = ThreadPoolExecutor(8, "blocks")
 
     def close(self) -> None:
-        """Cancel pending fetches and close the files."""
+        """Cancel pending requests to object stores, and close the open files."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._opened.clear()
 

@@ -90,7 +90,7 @@ class SyncResponse(NamedTuple):
 
 @dataclass(eq=False)
 class Member:
-    """One consumer of a group."""
+    """A member of a classic group: one consumer."""
 
     id: str
     instance: str | None

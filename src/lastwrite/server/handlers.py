@@ -62,7 +62,7 @@ class ServerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The state that responses need.
+    """The state of the server that responses need.
 
     ``system`` finds the settings of topics. ``files`` are the cluster's own logs. ``broker_file``
     contains the settings of the stopped broker's properties file, if it was given.

@@ -60,7 +60,7 @@ _BEGINNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:
-    """Limits for clients. Their source is named at the module's top.
+    """Limits for clients, as in Kafka's SocketServer.
 
     Limits per address do not apply to this machine's own addresses, because a proxy on this machine
     may connect for all clients.
@@ -327,7 +327,7 @@ class Server:
         return answer
 
     def _log_once(self, what: str, text: str) -> None:
-        """Report ``text``, at most once a minute for each ``what``."""
+        """Report ``text`` to the operator, at most once a minute for each kind ``what``."""
         now = time.monotonic()
         if now - self._reported_s.get(what, -60.0) >= 60.0:
             if len(self._reported_s) > 1000:

@@ -39,7 +39,7 @@ _MEMORY = "512m"  # memory of each compaction
 
 
 class CopyPolicy(NamedTuple):
-    """Settings shared by all copies.
+    """The settings that all copies share.
 
     A compacted copy is created again when its dirty ratio exceeds ``dirty_ratio``.
     """
@@ -214,7 +214,7 @@ class CompactedPartition(MaterializedPartition):
         self._inner.peek()
 
     def listed(self) -> PartitionLog:
-        """The compacted view.
+        """The partition's log for clients: the compacted copy, then the tail.
 
         Raises:
             LogError: the log cannot be read, or the copy cannot be written.
@@ -260,7 +260,7 @@ class CompactedPartition(MaterializedPartition):
 
     @staticmethod
     def _dirty_ratio(served: PartitionLog, end: int) -> float:
-        """The fraction of the served bytes that are after the copy."""
+        """The fraction of a log's bytes that are after the end of the copy."""
         behind = sum(each.size_bytes for each in served.segments if each.base_offset >= end)
         return behind / max(served.size_bytes, 1)
 

@@ -206,7 +206,7 @@ def encode_versions(
 
 
 def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
-    """The tagged fields 0, 1 and 2 of an ApiVersions response.
+    """Encode the features in an ApiVersions response: its tagged fields 0, 1 and 2.
 
     Features with a lowest level of 0 are omitted before version 4, because older clients fail to
     read a 0 (KAFKA-17492).
@@ -227,7 +227,7 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
 
 
 def _levels(levels: Mapping[str, tuple[int, int]]) -> bytes:
-    """A compact array of names, each with two levels."""
+    """Encode a compact array of feature names, each with two levels."""
     return _varint(len(levels) + 1) + b"".join(
         _varint(len(name) + 1) + name.encode() + struct.pack(">hh", *both) + b"\0"
         for name, both in levels.items()

@@ -55,7 +55,7 @@ Users = Mapping[str, User]
 
 
 def start_sasl(mechanism: str, users: Callable[[], Users]) -> SaslExchange:
-    """Start an exchange by ``mechanism``, which is one of ``MECHANISMS``."""
+    """Start the server side of an authentication by ``mechanism``, one of ``MECHANISMS``."""
     return PlainExchange(users) if mechanism == "PLAIN" else ScramExchange(mechanism, users)
 
 

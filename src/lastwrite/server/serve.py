@@ -118,8 +118,8 @@ def serve(
             a folder below ``$XDG_STATE_HOME/lastwrite`` that is specific to these paths.
         config: access to object stores; TLS and client limits, by the names of Kafka's broker
             settings (``ssl.certificate.location``, ``max.connections``, …).
-        metadata: a path at which the cluster's metadata log is found, if it is in none of the
-            paths.
+        metadata: the metadata of the Kafka cluster: a log root, or a copy of its
+            ``__cluster_metadata-0``.
         cache: memory for cached blocks of object stores, such as ``"256m"``. None means 128 MiB.
         users: a file of users and their permissions, as ``lastwrite users`` writes it. None
             means that every client may read everything.

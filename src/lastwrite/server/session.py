@@ -175,7 +175,10 @@ class Session:
         return answer
 
     def _fail(self) -> None:
-        """End the session, after a delay that slows down guessing."""
+        """End the session after a failed authentication.
+
+        A delay slows down guessing of passwords.
+        """
         self.is_over, self.rejection = (
             True,
             f"the user or the password is wrong ({self._mechanism})",

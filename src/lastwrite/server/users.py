@@ -134,7 +134,7 @@ def read_users(path: str) -> Users:
 
 
 def write_users(path: str, users: Users) -> None:
-    """Replace the file atomically.
+    """Replace the users file atomically.
 
     A new file is readable by its owner only. An existing one keeps its owner and permissions.
 
@@ -174,7 +174,7 @@ def decode_users(text: str) -> Users:
 
 
 def encode_users(users: Users) -> str:
-    """The text of a users file."""
+    """Encode users and ACLs as the text of a users file."""
     document = {
         "users": {
             name: {

@@ -86,7 +86,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The checked options of a query."""
+    """The checked options of a read query."""
 
     paths: tuple[str, ...]
     topics: tuple[str, ...] = ()  # names of the topics to read

@@ -50,7 +50,7 @@ def use_stores(options: SourceOptions) -> None:
 
 @lru_cache(maxsize=16)
 def system_at(paths: tuple[str, ...]) -> RowSystem:
-    """The system of the logs at all these paths.
+    """The system (Kafka, RocketMQ or Pulsar) of the logs at all these paths.
 
     Raises:
         InvalidConfig: the logs are of several systems.

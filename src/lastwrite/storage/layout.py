@@ -25,7 +25,7 @@ class PartitionSnapshot(NamedTuple):
 
 
 class PartitionLocator(ABC):
-    """The partitions of a system, their folders and their locks."""
+    """Finds, selects and locks the partitions of one system."""
 
     names_of_parts = ("topic", "partition")  # words for error messages
 
@@ -70,13 +70,13 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def hold(self, root: str, names: Collection[TopicPartition], /) -> AbstractContextManager[None]:
-        """Lock these partitions of the root."""
+        """A context that locks these partitions of the root."""
 
     @abstractmethod
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """Lock the partitions that are free. Yields their names."""
+        """A context that locks those of the partitions that are free. Yields their names."""
 
     @abstractmethod
     def reject_if_locked(self, root: str, names: Collection[TopicPartition], /) -> None: ...

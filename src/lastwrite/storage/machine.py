@@ -26,7 +26,7 @@ def memory_bytes() -> int:
 def _lowest_limit() -> tuple[int, Path | None]:
     """The lowest memory limit in bytes, and the file that sets it.
 
-    File None: the machine's memory.
+    The file is None if the machine's memory is the lowest limit.
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits: list[tuple[int, Path | None]] = [(total, None)]

@@ -81,7 +81,7 @@ class SegmentReader:
     def _check(self, status: os.stat_result, inode: int | None = None) -> None:
         """Raise CommitConflict unless the open file is the planned one.
 
-        ``inode``: of the file at the path.
+        ``inode`` is the inode of the file that is now at the path.
         """
         if not _is_unchanged(status, *self._identity) or inode not in (None, status.st_ino):
             raise CommitConflict(

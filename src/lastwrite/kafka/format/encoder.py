@@ -92,7 +92,7 @@ class BatchEncoder:
         return data
 
     def _end_of(self, first: int, room: Int64Array, offsets: Int64Array) -> int:
-        """The row after the batch that begins with row ``first``."""
+        """The end row, exclusive, of the batch that begins with the record in row ``first``."""
         by_bytes = int(np.searchsorted(room, room[first] + self._batch_bytes, side="right")) - 1
         by_offsets = int(np.searchsorted(offsets, offsets[first] + _MOST_DELTA, side="right"))
         return max(first + 1, min(by_bytes, by_offsets))

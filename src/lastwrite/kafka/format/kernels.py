@@ -215,7 +215,7 @@ def _headers_end(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _record(data, at, end):
-    """Decode one record.
+    """Locate the fields of one record.
 
     Returns (end or -1, timestamp delta, position of the offset delta, offset delta, key position,
     key length or -1, value length or -1).
@@ -429,7 +429,7 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 def seal(
     header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta
 ):
-    """Write the header and the checksum of ``out[at:end]``, a rebuilt batch.
+    """Write the header and the checksum of the rebuilt batch ``out[at:end]``.
 
     Its records must already be there. Fields that compaction does not change are copied from the
     old header.

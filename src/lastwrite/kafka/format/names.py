@@ -92,7 +92,7 @@ class Suffix(StrEnum):
 
 
 class FileName(NamedTuple):
-    """A decoded file name.
+    """A file name in a partition's folder, decoded into its parts.
 
     ``offset`` is the number in the name, or None if the name has none. For a metadata snapshot it
     is the end offset. ``attempt`` is the name that Lastwrite inserts before ``.cleaned`` or

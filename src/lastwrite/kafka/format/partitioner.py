@@ -24,7 +24,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(data: bytes, count: int) -> int:
-    """The partition of a key, out of ``count``."""
+    """The number of the partition to which a record with this key belongs, out of ``count``."""
     return (murmur2(data) & 0x7FFFFFFF) % count
 
 

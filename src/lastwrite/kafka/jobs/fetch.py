@@ -32,7 +32,7 @@ from lastwrite.storage.objects.promises import reject_if_broken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """The options of a fetch."""
+    """The options of a fetch from log directories."""
 
     include_active: bool = False
     copies: bool = False  # copy a tier's segments, instead of referencing them

@@ -95,7 +95,7 @@ def _groups_command(
     found: Sequence[RestorablePartition],
     done: Sequence[RestoredLog],
 ) -> str | None:
-    """The command that sets the groups' offsets once the broker runs.
+    """The shell command by which the user sets the groups' offsets once the broker runs.
 
     None if there are no groups, or if ``__consumer_offsets`` was restored, which has their offsets.
     """
@@ -155,7 +155,7 @@ def _root(to: str) -> str:
 
 
 class _Cluster:
-    """The metadata of the log root's cluster.
+    """The cluster of a log root: the topics to which partitions can be restored.
 
     Raises:
         CorruptLog, UnsupportedFormat, LogError: the metadata cannot be read.

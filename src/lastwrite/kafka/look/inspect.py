@@ -80,7 +80,7 @@ def inspect_logs(
 def inspect_file(
     path: str, report: InspectReport, memory: str | int | None, progress: Progress
 ) -> None:
-    """Add one file to ``report``.
+    """Inspect one file, and add the result to ``report``.
 
     Raises:
         NotALog: ``path`` is not a file of a Kafka log.
@@ -194,7 +194,7 @@ class _LogInspection:
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
-        """Determine the dirty range, and whether a compaction is due now."""
+        """Add a log's dirty range to its inspection, and whether a compaction is due now."""
         settings = self._system.settings(log.folder, self._settings).config
         found.active_producers = len(
             active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
@@ -278,7 +278,7 @@ class _ProblemCollector:
 
 
 def root_problems(root: str) -> list[Problem]:
-    """The damaged checkpoint files of a log root."""
+    """A problem for each damaged checkpoint file of a log root."""
     problems: list[Problem] = []
     for name in (
         names.CLEANER_OFFSETS,

@@ -76,7 +76,7 @@ def _without_none(*values: int | None) -> Iterable[int]:
 
 
 class SegmentInspection(Document, kw_only=True):
-    """One segment: its file, its contents, and its indexes."""
+    """The inspection of one segment: its file, its contents, and its indexes."""
 
     file: str
     base_offset: int
@@ -90,14 +90,14 @@ class SegmentInspection(Document, kw_only=True):
 
 
 class OpenTransaction(FrozenDocument, frozen=True):
-    """A transaction without a marker."""
+    """An open transaction: no marker has ended it."""
 
     producer_id: int
     first_offset: int
 
 
 class PartitionInspection(Document, kw_only=True):
-    """One partition: its bounds, segments, contents and problems."""
+    """The inspection of one partition: its bounds, segments, contents and problems."""
 
     topic: str
     partition: int
@@ -149,7 +149,7 @@ class PartitionInspection(Document, kw_only=True):
 
 
 class FileInspection(Document, kw_only=True):
-    """One file, inspected by itself."""
+    """The inspection of a single file."""
 
     file: str
     kind: str  # "log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint" …
@@ -167,7 +167,7 @@ class FileInspection(Document, kw_only=True):
 
 
 class InspectTotals(Document, kw_only=True):
-    """The sums over all partitions."""
+    """Sums over all inspected partitions."""
 
     partitions: int
     damaged: int  # damaged partitions and files
@@ -180,7 +180,7 @@ class InspectTotals(Document, kw_only=True):
 
 
 class InspectReport(Document, kw_only=True):
-    """Everything at a path."""
+    """The report of ``inspect`` on all partitions and files at a path."""
 
     path: str
     system: str

@@ -31,7 +31,7 @@ from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
 
 
 class Isolation(StrEnum):
-    """Kafka's ``isolation.level``."""
+    """The isolation level of a consumer, as in Kafka's ``isolation.level``."""
 
     UNCOMMITTED = "read_uncommitted"
     COMMITTED = "read_committed"
@@ -51,7 +51,7 @@ def isolation_of(level: str | None) -> Isolation:
 
 
 class ReadStatus(StrEnum):
-    """How reading a partition ends."""
+    """The reason why reading a partition ended."""
 
     END = "END_OF_PARTITION"  # reached the high watermark
     OPEN_TRANSACTION = (
@@ -73,7 +73,7 @@ class AbortedData:
             spans.sort()
 
     def has(self, batch: Batch) -> bool:
-        """Whether the transaction of ``batch`` was aborted."""
+        """Whether ``batch`` belongs to an aborted transaction."""
         if not batch.attributes.transactional or batch.attributes.control:
             return False
         spans = self._of.get(batch.header.producer_id, [])

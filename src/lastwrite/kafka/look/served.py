@@ -81,7 +81,7 @@ class SegmentMissing(CorruptLog):
 
 
 class OffsetLookup(NamedTuple):
-    """The answer of ListOffsets; both fields are -1 if no record was found."""
+    """The offset and time in a ListOffsets response. Both are -1 if no record was found."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -300,7 +300,7 @@ class ServedLog:
         return self._since(timestamp, self.end(is_committed)) if timestamp >= 0 else OffsetLookup()
 
     def _since(self, timestamp: int, end: int) -> OffsetLookup:
-        """The first record of ``timestamp`` or later."""
+        """The offset and time of the first record with a timestamp of at least ``timestamp``."""
         for n, segment in enumerate(self.log.segments):
             is_last = n + 1 == len(self.log.segments)
             if segment.largest_timestamp_ms < timestamp and not is_last:
@@ -317,7 +317,7 @@ class ServedLog:
         return OffsetLookup()
 
     def _newest(self) -> OffsetLookup:
-        """The first record with the largest timestamp of the log."""
+        """The offset and time of the first record that has the log's largest timestamp."""
         best = OffsetLookup()
         newest = max((each.largest_timestamp_ms for each in self.log.segments), default=-1)
         for n, segment in enumerate(self.log.segments):

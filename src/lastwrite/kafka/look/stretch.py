@@ -42,7 +42,7 @@ def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tupl
         return whole
 
     def batch_at(row: int) -> BatchHeader | None:
-        """The header at the entry's position. None if the entry does not fit."""
+        """The batch header at an index entry's position. None if the entry does not fit."""
         position = int(index.positions[row])
         if not 0 < position < segment.size_bytes:
             return None

@@ -102,7 +102,7 @@ class Surveyor:
         self.new_partition()
 
     def new_partition(self) -> None:
-        """Reset the producers and their transactions."""
+        """Begin another partition: forget the producers and transactions counted so far."""
         self._producers: Int64Array = np.empty(0, dtype=np.int64)
         self.transactions = TransactionCount()
 

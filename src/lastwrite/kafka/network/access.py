@@ -40,7 +40,7 @@ Exchange = Callable[[bytes], bytes]  # sends a token and returns the broker's to
 
 
 def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
-    """The TLS context of the connections. None if they are not encrypted.
+    """The TLS context for connections to brokers. None if they are not encrypted.
 
     Raises:
         InvalidConfig: a certificate or key file is missing or is not PEM.

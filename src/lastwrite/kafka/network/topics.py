@@ -18,7 +18,7 @@ _PATIENCE = timedelta(seconds=30)
 
 
 class TopicSetting(NamedTuple):
-    """The effective value of a topic's setting."""
+    """A topic's setting as a broker reports it: the effective value and its source."""
 
     value: str | None
     is_own: bool  # whether the value is set for the topic, and not a default
@@ -51,7 +51,7 @@ def settings(cluster: KafkaCluster, topic: str) -> dict[str, TopicSetting]:
 
 
 def largest_request(cluster: KafkaCluster) -> int | None:
-    """The smallest ``socket.request.max.bytes`` of the cluster's brokers.
+    """The largest request in bytes that every broker accepts: ``socket.request.max.bytes``.
 
     A broker closes the connection on a larger request. None if no broker reports the setting.
 

@@ -22,7 +22,7 @@ CRC_START = 6  # position of the first byte that the CRC covers
 
 
 class SnapshotHeader(NamedTuple):
-    """The 10 bytes before the producers."""
+    """The header of a producer snapshot: the 10 bytes before the producers."""
 
     # fmt: off
     #                                      offset  type
@@ -33,7 +33,7 @@ class SnapshotHeader(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """A broker's state of one producer."""
+    """A producer's entry in a snapshot: the broker's state of this producer."""
 
     # fmt: off
     #                                                offset  type

@@ -31,7 +31,7 @@ _SETTLED_LATER = "no action is needed: the next compact, or the broker's next st
 
 
 class RecoveryProblems:
-    """The problems of one partition, in the order in which they are found.
+    """Collects the problems of one partition, in the order in which they are found.
 
     ``live`` has the current name of every file of the log, by its final name. ``bases`` are the
     base offsets of segments with a ``.log`` file, ascending. ``gone`` maps the base offset of each

@@ -63,7 +63,7 @@ class Intent:
 
     @property
     def vanished(self) -> list[int]:
-        """Old segments that have no new segment of the same base offset."""
+        """The base offsets of old segments that no new segment has."""
         return [base for base in self.sources if base not in self.outputs]
 
 

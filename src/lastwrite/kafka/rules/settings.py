@@ -31,7 +31,7 @@ _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
 def _time_or_for_ever(name: str, value: object) -> int:
-    """Parse a time. Every negative time means for ever."""
+    """Parse a duration. Every negative value means for ever."""
     return max(int(parse_number(name, value, whole=True)), -1)
 
 

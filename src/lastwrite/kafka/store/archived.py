@@ -168,7 +168,7 @@ class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_topic_metadata(self) -> topic_settings.TopicMetadata:
-        """Convert the settings to the form of the rules."""
+        """Convert the settings to the form that the setting rules use."""
         return topic_settings.TopicMetadata(
             topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
         )
@@ -219,7 +219,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_blank(self) -> bool:
-        """Whether the archive is empty because its contents were set aside."""
+        """Whether the partition is empty because its contents were moved to another archive."""
         return not self.brought_ms and not self.segments
 
     def objects(self) -> tuple[DataObject, ...]:
@@ -284,7 +284,7 @@ def find(path: str, topic: Topics = None) -> dict[TopicPartition, str]:
 
 
 def address_in(archive: str, name: TopicPartition) -> str:
-    """The address of the partition in an archive."""
+    """The address of a partition in ``archive``."""
     return partition_address(archive, SYSTEM, name.topic, name.partition)
 
 

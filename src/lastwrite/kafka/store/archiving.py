@@ -44,7 +44,7 @@ class KafkaRounds(ArchiveRounds):
         return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedLog:
-        """The contents of the manifest that was read last."""
+        """The archived partition's contents, from the manifest that was read last."""
         return archived.contents_of(self.manifest_of(folder).manifest, folder)
 
     def metadata_of(self, folder: str) -> ArchivedMetadata | None:

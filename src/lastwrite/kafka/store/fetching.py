@@ -266,7 +266,7 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
 
 
 def counted(output: SegmentOutput) -> StoredSegment:
-    """The manifest's entry for a new segment."""
+    """The manifest's entry for a new segment, with its record count if known."""
     assert isinstance(output.stored, StoredSegment)
     # The records of a part that became several segments were not counted per segment.
     return structs.replace(output.stored, records=None if output.more_outputs else output.records)

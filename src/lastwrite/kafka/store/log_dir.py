@@ -465,7 +465,7 @@ class _PartitionListing:
     # ------------------------------------------------------------------ side files
 
     def _offset(self, file: str, problems: list[Problem]) -> int | None:
-        """The partition's entry in a checkpoint of the root.
+        """The partition's offset in a checkpoint file of the log root.
 
         None if there is no entry, or if the folder is not a live partition. A damaged file is added
         to ``problems``.

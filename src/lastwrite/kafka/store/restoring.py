@@ -286,7 +286,7 @@ def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
 
 
 def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
-    """Refuse a log with open transactions.
+    """Refuse to restore a log with open transactions.
 
     Raises:
         LogError: a transaction is open.
@@ -303,7 +303,7 @@ def reject_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
 
 
 class _PartitionWriter:
-    """Writes a partition to the folder beside its target."""
+    """Writes a restored partition to a temporary folder beside its target."""
 
     def __init__(
         self, log: PartitionLog, contents: ArchivedLog, target: Target, end: int, limits: Limits

@@ -107,7 +107,7 @@ def _holds_tier_files(folder: str) -> bool:
 
 
 def name_of(folder: str) -> TopicPartition:
-    """The partition whose segments are in the folder."""
+    """The name of the partition whose segments are in the folder."""
     found = _decoded(folder)
     assert found is not None
     return found.partition
@@ -120,7 +120,7 @@ def root_of(folder: str) -> str:
 
 
 def topic_id_of(folder: str) -> str:
-    """The topic id in the folder's name."""
+    """The topic id, from the name of a partition's folder in tiered storage."""
     found = _decoded(folder)
     assert found is not None
     return found.topic_id
@@ -181,7 +181,7 @@ class LocalPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSegment:
-    """A segment that was copied to a tier completely."""
+    """A complete segment in tiered storage: the objects of its files."""
 
     segment: Segment
     copied: TieredSegment

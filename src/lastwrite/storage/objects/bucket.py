@@ -447,7 +447,10 @@ def _is_set(*names: str) -> bool:
 
 
 def _profile() -> Any:
-    """A function that returns the credentials in ``~/.aws``, by boto3. None without boto3."""
+    """A credential provider for the profile in ``~/.aws``, by boto3.
+
+    None if there is none to use.
+    """
     folder = os.path.expanduser("~/.aws")
     has_profile = "AWS_PROFILE" in os.environ or any(
         os.path.exists(os.path.join(folder, name)) for name in ("credentials", "config")
