@@ -25,8 +25,10 @@ def _rate(name: str, value: object) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanerConfig(SettingsTable):
-    """The daemon's settings: Kafka's ``log.cleaner.*`` and ``log.retention.check.interval.ms``,
-    Pulsar's monitor interval, and two rates of Lastwrite.
+    """The daemon's settings: numbers of threads, rates and intervals.
+
+    They are Kafka's ``log.cleaner.*`` and ``log.retention.check.interval.ms``, Pulsar's monitor
+    interval, and two rates of Lastwrite.
 
     Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs. Kafka's buffer sizes and load factor have
     no effect, because ``--memory`` determines all buffers.
@@ -64,7 +66,10 @@ class CleanerConfig(SettingsTable):
 
     @classmethod
     def from_names(cls, names: Mapping[str, object], look_ms: int | None = None) -> Self:
-        """As ``SettingsTable.from_names``. ``look_ms`` is the default of ``backoff_ms``."""
+        """Create the table from names and values; see ``SettingsTable.from_names``.
+
+        ``look_ms`` replaces the default of ``backoff_ms``.
+        """
         given = (
             {}
             if look_ms is None
@@ -86,7 +91,7 @@ _IN_PLACE_OF = dict.fromkeys(
 
 
 def replaced_settings(names: Mapping[str, object]) -> str | None:
-    """A message with the settings that have no effect, and their replacements. None without any."""
+    """A message about settings that have no effect, with their replacements. None without any."""
     said = [
         f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
     ]

@@ -25,7 +25,7 @@ HELD = "hold.tombstones."
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The declaration of one field: upstream names, allowed values and default."""
+    """The declaration of one setting: upstream names, allowed values and default."""
 
     # upstream names in order of precedence, each with the factor that converts to the field's unit
     names: tuple[tuple[str, int], ...]
@@ -45,7 +45,7 @@ def setting(
     choices: tuple[str, ...] = (),
     parse: Callable[[str, object], Any] | None = None,
 ) -> Any:
-    """A field with its upstream ``names``, in order of precedence.
+    """Declare a field with its upstream ``names``, in order of precedence.
 
     ``name*60000`` means that values under this name are multiplied by 60000. ``default`` None means
     an optional integer. ``parse`` converts name and value to the field's value.
@@ -69,12 +69,12 @@ class SettingsTable:
 
     @classmethod
     def table(cls) -> dict[str, Declaration]:
-        """The declarations by field name."""
+        """The declarations of the settings, by field name."""
         return _table(cast("Hashable", cls))
 
     @classmethod
     def field_of(cls) -> dict[str, str]:
-        """The field name by upstream name."""
+        """The field names, by upstream name."""
         return _field_of(cast("Hashable", cls))
 
     @classmethod
@@ -84,7 +84,7 @@ class SettingsTable:
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        """The names that are suggested if a name is unknown."""
+        """The names that error messages suggest for an unknown name."""
         return cls.field_of()
 
     @classmethod
@@ -139,7 +139,7 @@ class SettingsTable:
         return cls(**values)
 
     def listed(self, names: Mapping[str, object]) -> tuple[Effective, ...]:
-        """All settings under their first names, with the values that ``names`` has for each."""
+        """All settings by their first names, each with the values that ``names`` has for it."""
         found = []
         for field_name, known in self.table().items():
             first, factor = known.names[0]
@@ -235,7 +235,7 @@ def parse_flag(name: str, value: object) -> bool:
 
 
 def check(known: Declaration, value: Any, name: str) -> None:
-    """Check a parsed value against its setting's choices or range.
+    """Check that a parsed value is among its setting's choices or in its range.
 
     Raises:
         InvalidConfig: the value is not allowed.

@@ -1,4 +1,4 @@
-"""Protection of topics whose records have no key.
+"""Protect topics whose records have no key from losing all records.
 
 A broker rejects a record without a key if the topic's policy is ``compact``. A topic with such
 records therefore had another policy when they were written. Compaction would drop all of them, as
@@ -23,7 +23,9 @@ OPTION = "--drop-keyless"
 
 
 def may_drop(config: Mapping[str, object] | None, drop_keyless: bool) -> dict[str, object]:
-    """Return ``config``. With ``drop_keyless`` it also allows dropping all records without a key.
+    """The settings in ``config``, extended by the effect of the option ``drop_keyless``.
+
+    The option allows dropping all records without a key.
 
     Raises:
         InvalidConfig: both the option and the setting are given.
@@ -55,7 +57,7 @@ def is_over_limit(keyless: int, data: int, most: float) -> bool:
 
 
 def refusal(keyless: int, data: int, first: int, most: float) -> str:
-    """The message that explains why the partition is skipped, and what the user can do."""
+    """The message on a skipped partition with too many records without a key, and the remedy."""
     share = "" if not most else f", and {RATIO} = {most:g} allows fewer"
     return (
         f"{keyless:,} of {data:,} records in range have no key, the first at offset "

@@ -1,4 +1,4 @@
-"""Java's properties format, used by ``server.properties`` and ``--config-file``."""
+"""Decode Java's properties format, used by ``server.properties`` and ``--config-file``."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class StoreConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """True for names outside ``storage.*``: they are settings of systems."""
+        """Whether a name is outside ``storage.*``, and thus a setting of a system."""
         return not name.startswith(_PREFIX)
 
 
@@ -102,7 +102,7 @@ STORE_NAMES = frozenset(StoreConfig.field_of())
 
 
 def is_of_stores(name: str) -> bool:
-    """Whether the setting ``name`` is one of ``storage.*``."""
+    """Whether the setting ``name`` begins with ``storage.``."""
     return name.startswith(_PREFIX)
 
 
@@ -116,5 +116,5 @@ def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
 
 
 def stated_stores(config: Mapping[str, object]) -> dict[str, object]:
-    """The entries of ``config`` for object stores, ``storage.*``."""
+    """The settings in ``config`` for object stores, ``storage.*``."""
     return {name: value for name, value in config.items() if name.startswith(_PREFIX)}

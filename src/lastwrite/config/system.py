@@ -14,7 +14,7 @@ Config: TypeAlias = Mapping[str, object]  # settings by upstream name
 
 
 class Unmanaged(NamedTuple):
-    """Why a partition is never cleaned, and what to configure to change that."""
+    """The reason why a partition is never cleaned, and the setting that changes it."""
 
     reason: str
     remedy: str
@@ -36,7 +36,7 @@ class SettingSources:
 
 
 class SystemSettings(ABC):
-    """A system's settings: which values apply to a partition, and their sources."""
+    """The settings of a system: the values that apply to a partition, and their sources."""
 
     kind_of_path: str  # a noun for the contents of a path of this system
     governs_keyless: str  # the setting of this system that decides on records without a key
@@ -54,7 +54,7 @@ class SystemSettings(ABC):
         return ()
 
     def why_unmanaged(self, folder: str, config: Config, /) -> Unmanaged | None:
-        """Why the partition is never cleaned, and the remedy. None if it may be cleaned."""
+        """The reason why the partition is never cleaned, with a remedy. None if it may be cleaned."""
         return None
 
     def is_policy_known(self, folder: str, config: Config, /) -> bool:
@@ -85,7 +85,7 @@ class SystemSettings(ABC):
 
 
 def no_topics_of_kafka(system: str, sources: SettingSources) -> None:
-    """Reject options that apply only to Kafka's topics.
+    """Refuse options that apply only to Kafka's topics.
 
     Raises:
         InvalidConfig: an override, or a cluster's metadata, is given.

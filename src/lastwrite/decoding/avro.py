@@ -93,7 +93,7 @@ class AvroProgram(Program):
 
 
 class _DecodingFailed(Exception):
-    """A type of the writer's schema cannot be read as the reader's type."""
+    """Raised if a type of the writer's schema cannot be read as the reader's type."""
 
 
 class _Compiler:
@@ -106,7 +106,7 @@ class _Compiler:
         self._read: set[int] = set()
 
     def emit(self, op: int, slot: int = -1, a: int = 0, b: int = 0, c: int = 0, d: int = 1) -> int:
-        """Append an instruction. Returns its index in the program."""
+        """Append an instruction to the program. Returns the instruction's index."""
         step = [op, slot, a, b, c, d, 0, 0]
         step += [0] * (ops.WORDS - len(step))
         self.steps.append([each - (1 << 64) if each >= 1 << 63 else each for each in step])
@@ -191,7 +191,7 @@ class _Compiler:
         where: str,
         merged: AvroType | None = None,
     ) -> None:
-        """Compile the reading of a type that is not a union.
+        """Compile instructions that read a type that is not a union.
 
         If the reader has a union that one type represents, ``merged`` is that type.
         """
@@ -301,7 +301,7 @@ class _Compiler:
             self.constants[place.number] = default_of(missing.type, missing.default, where)
 
     def _skip(self, writer: AvroType) -> None:
-        """Compile the skipping of a value that is not requested."""
+        """Compile instructions that skip a value that is not requested."""
         kind = writer.type
         if kind == "record":
             for each in writer.fields:
@@ -350,7 +350,7 @@ def _matches(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
-    """The reader's branch for values of ``writer``: of the same type, otherwise the first match."""
+    """The reader's branch for values of ``writer``: of the same type, or else the first match."""
     fitting = [each for each in branches if _matches(writer, each)]
     own = [each for each in fitting if each.type == writer.type]
     if not fitting:
@@ -371,7 +371,9 @@ def _type_name(type: AvroType) -> str:
 
 
 def default_of(type: AvroType, given: Any, where: str) -> Any:
-    """A field's default as a value for Arrow; ``given`` is its JSON value.
+    """The default of a field, converted to a value for Arrow.
+
+    ``given`` is the default's JSON value.
 
     Raises:
         InvalidConfig: the default does not match the type.

@@ -111,7 +111,7 @@ def is_below(low, high, limit_low, limit_high):
 def run(
     data, starts, present, rows, program, numbers, top_end, slots, counts, arena, stack, faults
 ):
-    """Decode ``rows`` values. Bad values become null.
+    """Decode ``rows`` Avro values into slots. Bad values become null.
 
     Args:
         starts: int32 positions of the values in ``data``, and the end of the last value.
@@ -140,7 +140,7 @@ def run(
 
 @njit(cache=True, nogil=True)
 def one_value(data, at, end, program, numbers, slots, counts, arena, stack):
-    """Run the program over one value. Returns an error code, and the position of the error."""
+    """Decode one value with the program. Returns an error code, and the position of the error."""
     pc = 0
     while True:
         step = program + pc * (8 * WORDS)

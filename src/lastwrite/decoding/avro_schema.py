@@ -64,7 +64,7 @@ class AvroType:
 
     @property
     def branch_names(self) -> tuple[str, ...]:
-        """The names of a union's branch of this type: the current name, then its aliases."""
+        """The names of a union's branch that has this type: the current name, then its aliases."""
         return self.full_names or (self.logical or self.type,)
 
     @property
@@ -271,7 +271,10 @@ def shape_of(type: AvroType, where: str = "schema") -> Shape:
 
 
 def aliases_of(type: AvroType, where: str) -> dict[str, tuple[str, ...]]:
-    """Path of each field's column to the field's aliases. ``where`` is the path of ``type``."""
+    """The aliases of each field of a type, by the path of the field's column.
+
+    ``where`` is the path of ``type`` itself.
+    """
     found = {}
     for path, inner in _inner(type, where):
         if isinstance(inner, AvroField):

@@ -1,7 +1,7 @@
-"""The base class of programs. A program decodes a column of bytes to a typed column.
+"""The base class of programs, which decode a column of bytes to a typed column.
 
-Its kernel decodes some thousand values at a time into an arena, which is reused. The results own
-their memory. Lengths inside a value never determine the size of an allocation.
+A program's kernel decodes some thousand values at a time into an arena, which is reused. The
+results own their memory. Lengths inside a value never determine the size of an allocation.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BYTES_AT_ONCE = 1 << 20
 
 
 class DecodedColumn(NamedTuple):
-    """A typed column, and the reason for each bad row, ascending. Bad rows are null."""
+    """A typed column, and the reason for each bad row, ascending by row. Bad rows are null."""
 
     column: pa.Array
     bad: dict[int, str]
 
 
 class Program(ABC):
-    """Decodes values of one schema. Must not be used by several threads at once.
+    """Decodes values of one schema. Two threads must not use an instance at once.
 
     Args:
         constants: slot number to the value of the slot in every row.
@@ -81,11 +81,17 @@ class Program(ABC):
         table: Int64Array,
         counts: Int64Array,
     ) -> Int64Array:
-        """Fill the slots. Returns two int64 for each value: error code and error position."""
+        """Decode the values into the columns' slots.
+
+        Returns two int64 for each value: error code and error position.
+        """
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield slices of bounded size. A value above the limit is a slice by itself."""
+    """Yield slices of the column whose values have a bounded size in total.
+
+    A value above the limit is a slice by itself.
+    """
     at = 0
     if not len(values):
         return
@@ -98,7 +104,12 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _buffers(values: pa.Array) -> tuple[ByteArray, Any, ByteArray]:
-    """The bytes of all values, int32 positions of values, and a byte for each value: 0 for null."""
+    """The buffers of a column: the bytes of all values, their positions, and validity bytes.
+
+    Positions are int32. There is a validity byte for each value: 0 for null.
+
+    The byte is 0 for null.
+    """
     _, ends, data = values.buffers()
     starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1]
     first, last = int(starts[0]), int(starts[-1])

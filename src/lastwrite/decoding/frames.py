@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def frame_lengths(data, starts, ends, has_indexes, lengths):  # type: ignore[no-untyped-def]
-    """Write the number of bytes of each value's frame to ``lengths``; 0 if there is no frame."""
+    """Write the length in bytes of each value's frame to ``lengths``. 0 means no frame."""
     for i in range(len(starts)):
         at, end = starts[i], ends[i]
         lengths[i] = 0

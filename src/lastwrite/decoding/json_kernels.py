@@ -79,7 +79,7 @@ def run(
     long_numbers,
     faults,
 ):
-    """Decode ``rows`` texts. Other arguments are as in ``avro_kernels.run``.
+    """Decode ``rows`` JSON texts into slots. Other arguments are as in ``avro_kernels.run``.
 
     Args:
         stack: four int64 for each open value.
@@ -151,7 +151,7 @@ def one_text(
     long_numbers,
     many,
 ):
-    """Decode one text.
+    """Decode one JSON text.
 
     Returns an error code, the error's position, and the number of rows in ``long_numbers``.
     """
@@ -289,7 +289,7 @@ def one_text(
 
 @njit(cache=True, nogil=True)
 def field(data, at, end, traits, fields, names, slots, counts, arena, stack, depth, scratch):
-    """Read a field's name. ``at`` is after its opening quote.
+    """Read the name of an object's field. ``at`` is after the name's opening quote.
 
     Returns an error code, the position after the name, and the field's slot, or -1 if there is no
     such field.
@@ -414,7 +414,7 @@ def text(data, at, end, slots, counts, arena, slot, scratch):
 
 @njit(cache=True, nogil=True)
 def digits(data, at, end):
-    """The value of four hexadecimal digits, or -1 if the bytes are no such digits."""
+    """The value of four hexadecimal digits. -1 if the bytes are not such digits."""
     if at + 4 > end:
         return np.int64(-1)
     value = np.int64(0)
@@ -434,7 +434,9 @@ def digits(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unescaped(data, at, end, out, to):
-    """Write the rest of a string to ``out``, with escapes resolved. If ``out`` is 0, only check it.
+    """Write the rest of a string to ``out``, with escapes resolved.
+
+    If ``out`` is 0, the string is only checked.
 
     Returns an error code, the position after the closing quote, and the number of bytes written.
     At most as many bytes are written as were read.
@@ -504,7 +506,7 @@ def put_point(out, to, point):
 
 @njit(cache=True, nogil=True)
 def word(data, at, end, slots, counts, arena, slot, stored):
-    """Read true, false or null. Returns an error code, and the position after the word."""
+    """Read true, false or null. Returns an error code, and the position after this literal."""
     one, length = load8(data, at), 4
     if one == 0x66:
         length = 5

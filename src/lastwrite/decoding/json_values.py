@@ -79,7 +79,10 @@ class JsonProgram(Program):
         return faults
 
     def _set_long(self, data: ByteArray, table: Int64Array, numbers: Int64Array) -> None:
-        """Convert the long numbers. One multiplication would not give their nearest double."""
+        """Convert the numbers in ``long_numbers`` to their nearest doubles.
+
+        The single multiplication in the kernel would not give the nearest double.
+        """
         texts = [data[at : at + length].tobytes() for at, length in numbers[:, 2:].tolist()]
         try:
             values = np.asarray(pa.array(texts, pa.binary()).cast(pa.string()).cast(pa.float64()))

@@ -23,7 +23,7 @@ FAIL, NULL, ASIDE = "fail", "null", "aside"
 
 
 class DecodingOptions(TypedDict, total=False):
-    """The options as keyword arguments."""
+    """The decoding options as keyword arguments of a function."""
 
     key_format: str
     value_format: str
@@ -38,7 +38,7 @@ class DecodingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig(SettingsTable):
-    """The checked options.
+    """Decoding options whose values were checked.
 
     Attributes:
         key_format, value_format: ``raw`` for undecoded bytes, ``utf8``, ``json``, ``avro``,
@@ -68,12 +68,12 @@ class DecodingConfig(SettingsTable):
 
     @property
     def is_raw(self) -> bool:
-        """Whether nothing is decoded."""
+        """Whether keys and values stay undecoded bytes."""
         return self.key_format == self.value_format == "raw"
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> DecodingConfig:
-        """Check the options. None means that an option is not given.
+        """The checked options. None means that an option is not given.
 
         Raises:
             InvalidConfig: an option is unknown, or excludes another one.
@@ -117,7 +117,7 @@ COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NA
 
 
 def with_option_names(error: ErrorT, names: Mapping[str, str]) -> ErrorT:
-    """The same error with the options spelled as in ``names``.
+    """A copy of the error, with the options spelled as in ``names``.
 
     For the command line, ``on_bad=null`` becomes ``--on-bad null``.
     """

@@ -97,7 +97,7 @@ class _Tables:
         self.depth = 0
 
     def add(self, message: Any, slot: Slot, depth: int = 0) -> int:
-        """Add a message, with the fields that ``slot`` has. Returns the message's index."""
+        """Add a message with the fields that ``slot`` has to the tables. Returns its index."""
         self.depth = max(self.depth, depth)
         place = len(self.messages)
         self.messages.append([])
@@ -148,7 +148,7 @@ class _Tables:
         return place
 
     def _fill(self, row: list[int], field: Any, own: Slot, action: int, depth: int) -> None:
-        """Fill in the table row of a requested field."""
+        """Fill the table row of one requested field."""
         slot = own
         if field.is_repeated:
             row[kernels.LIST], slot = own.number, own.fields[0]
@@ -175,7 +175,7 @@ class _Tables:
 
 
 def _default_of(field: Any) -> Any:
-    """A field's default as a value for Arrow."""
+    """The default of a field, converted to a value for Arrow."""
     given = field.default_value
     if field.type == schema.ENUM:
         return schema.symbols_of(field.enum_type)[given]

@@ -137,13 +137,13 @@ def read_tag(data, at, end):
 
 @njit(cache=True, nogil=True)
 def unfolded(value):
-    """The value that a zig-zag number encodes."""
+    """The signed number that a zig-zag number encodes."""
     return (value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))
 
 
 @njit(cache=True, nogil=True)
 def past_field(data, at, end, tag):
-    """The position after a skipped field's value, or a negative error code."""
+    """Skip a field's value. Returns the position after it, or a negative error code."""
     wire = np.int64(tag & np.uint64(7))
     if wire == VARINT:
         _, at = read_varint(data, at, end)
@@ -161,7 +161,10 @@ def past_field(data, at, end, tag):
 
 @njit(cache=True, nogil=True)
 def past_group(data, at, end, tag):
-    """As ``past_field``, for a group, which may contain other groups."""
+    """Skip a group, which may contain other groups.
+
+    Returns the position after it, or a negative error code.
+    """
     numbers = np.empty(MOST_GROUPS, np.uint64)
     numbers[0], depth = tag >> np.uint64(3), 1
     while depth > 0:
@@ -208,7 +211,7 @@ def run(
     stack,
     faults,
 ):
-    """Decode ``rows`` values. Other arguments are as in ``avro_kernels.run``.
+    """Decode ``rows`` Protobuf values into slots. Other arguments are as in ``avro_kernels.run``.
 
     ``messages``, ``fields`` and ``numbers`` are addresses of int64 tables. ``stack`` has
     ``FRAME_WORDS`` int64 for each level of nesting.
@@ -281,7 +284,7 @@ def field_numbered(fields, first, count, number, expected):
 
 @njit(cache=True, nogil=True)
 def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, stack):
-    """Decode one value. Returns an error code, and the position of the error.
+    """Decode one message. Returns an error code, and the position of the error.
 
     An unknown number of an enum is an error unless a later value of the field replaces it. Its
     slot, entry and position are therefore stored, and checked at the end.
@@ -417,7 +420,7 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
 
 @njit(cache=True, nogil=True)
 def is_unknown(slots, counts, arena, slot, entry):
-    """Whether an entry of an enum's slot still exists and has an unknown number."""
+    """Whether an entry of an enum's slot still exists, and its number is no symbol of the enum."""
     if (
         count_of(counts, slot) <= entry
         or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0
@@ -428,7 +431,7 @@ def is_unknown(slots, counts, arena, slot, entry):
 
 @njit(cache=True, nogil=True)
 def keep(frame, message, end, group, expected):
-    """Store the state of a message on the stack before a nested message is read."""
+    """Store the state of a message on the stack, before a nested message is read."""
     store64(frame, 0, np.uint64(message))
     store64(frame, 8, np.uint64(end))
     store64(frame, 16, np.uint64(group))

@@ -20,7 +20,7 @@ MOST_DEPTH = 64  # most levels of nested shapes
 
 
 class ShapeKind(Enum):
-    """The kind of a shape."""
+    """The kind of a decoded column's type."""
 
     BOOLEAN = "boolean"
     INT = "int"  # 32 bits
@@ -41,7 +41,7 @@ class ShapeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A type of a column.
+    """The type of a decoded column.
 
     ``fields`` are the fields of a record. A list has one field, its item. A map has one field, a
     record of key and value.
@@ -75,8 +75,9 @@ def record_of(fields: Sequence[Shape]) -> Shape:
 
 
 def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
-    """The shape with only the fields in ``paths``, such as ``name`` or ``address.city``, in the
-    order of ``shape``.
+    """A shape with only the fields in ``paths``, in the order of ``shape``.
+
+    A path is, for example, ``name`` or ``address.city``.
 
     Raises:
         InvalidConfig: a field does not exist.
@@ -161,5 +162,5 @@ def spark_type(shape: Shape) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column's name quoted for Spark SQL."""
+    """A column name, quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"

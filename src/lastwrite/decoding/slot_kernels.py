@@ -83,7 +83,10 @@ REASONS = {
 
 @njit(cache=True, nogil=True)
 def field_of(slots, s, column):
-    """A column of slot ``s`` in the table of slots; ``column`` is the column's byte in the row."""
+    """Read one column of the table of slots, for slot ``s``.
+
+    ``column`` is the byte in the row where the column begins.
+    """
     return np.int64(load64(slots, s * ROW + column))
 
 
@@ -94,7 +97,7 @@ def count_of(counts, s):
 
 @njit(cache=True, nogil=True)
 def put_nulls(slots, counts, arena, first, end):
-    """Append a null to each slot from ``first`` to below ``end``."""
+    """Append a null to each slot from ``first`` to before ``end``."""
     for s in range(first, end):
         n = count_of(counts, s)
         store64(counts, s * 8, np.uint64(n + 1))
@@ -115,7 +118,7 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Truncate the slots [``first``, ``end``) to ``count`` entries, with the items of lists."""
+    """Truncate the slots ``first`` to before ``end`` to ``count`` entries, with the items of lists."""
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):
@@ -129,7 +132,7 @@ def take_back(slots, counts, arena, first, end, count):
 
 @njit(cache=True, nogil=True)
 def set_present(slots, counts, arena, s):
-    """Mark the last entry as not null. Returns the entry's index."""
+    """Mark a slot's last entry as not null. Returns the entry's index."""
     n = count_of(counts, s) - 1
     store8(arena, field_of(slots, s, OF_VALID) + n, np.uint64(1))
     return n
@@ -162,7 +165,7 @@ def set_decimal(slots, counts, arena, s, low, high):
 
 @njit(cache=True, nogil=True)
 def room_for_bytes(slots, counts, arena, s):
-    """The position in the arena of the last entry's bytes."""
+    """The address in the arena where the bytes of a slot's last entry are written."""
     n = count_of(counts, s) - 1
     return field_of(slots, s, OF_HEAP) + np.int64(
         load32(arena, field_of(slots, s, OF_BASE) + 4 * n)
@@ -171,7 +174,7 @@ def room_for_bytes(slots, counts, arena, s):
 
 @njit(cache=True, nogil=True)
 def set_length(slots, counts, arena, s, length):
-    """Set the last entry to the ``length`` bytes that were written at ``room_for_bytes``."""
+    """Set a slot's last entry to the ``length`` bytes that were written at ``room_for_bytes``."""
     n = set_present(slots, counts, arena, s)
     base = field_of(slots, s, OF_BASE)
     store32(arena, base + 4 * n + 4, load32(arena, base + 4 * n) + np.uint64(length))
@@ -179,7 +182,7 @@ def set_length(slots, counts, arena, s, length):
 
 @njit(cache=True, nogil=True)
 def set_bytes(slots, counts, arena, s, data, at, length, is_text):
-    """Set the last entry to bytes. Returns False if ``is_text`` and the bytes are not UTF-8."""
+    """Set a slot's last entry to bytes. Returns False if ``is_text`` and the bytes are not UTF-8."""
     to = room_for_bytes(slots, counts, arena, s)
     seen, i = np.uint64(0), 0
     while i + 8 <= length:
@@ -198,7 +201,7 @@ def set_bytes(slots, counts, arena, s, data, at, length, is_text):
 
 @njit(cache=True, nogil=True)
 def set_items(slots, counts, arena, s):
-    """Set the last entry of a list to the items that were appended since the entry before."""
+    """Set a list slot's last entry to the items that were appended since the entry before."""
     n = set_present(slots, counts, arena, s)
     items = load64(counts, field_of(slots, s, OF_ITEMS) * 8)
     store32(arena, field_of(slots, s, OF_BASE) + 4 * n + 4, items)

@@ -1,4 +1,4 @@
-"""Slots: the columns of a shape in one arena. Kernels fill them; Arrow columns are built from them.
+"""Slots: the columns of a shape in one arena, which kernels fill and Arrow columns are built from.
 
 The slots of a shape are numbered. Slots with one entry per row are first (a record, then its
 fields, in order), then the slots inside each list. Slots that always have the same number of
@@ -49,7 +49,7 @@ _WIDTH = {RECORD: 0, BYTE: 1, NARROW: 4, WIDE: 8, DECIMAL: 16, VAR: 4, LIST: 4}
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """The slot of a node of a shape.
+    """The slot of one node of a shape: the column that a kernel fills for it.
 
     Attributes:
         fields: the slots of a record's fields, or the item of a list.
@@ -66,7 +66,7 @@ class Slot:
 
 
 class Slots:
-    """The slots of a shape."""
+    """The slots of all nodes of a shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.all: list[Slot] = []
@@ -129,7 +129,7 @@ class FilledColumns:
         self._defaults = defaults
 
     def column(self, slot: Slot) -> pa.Array:
-        """The Arrow column of a slot."""
+        """The Arrow column with the values of a slot."""
         return self._column(slot, int(self._counts[slot.number]))
 
     def _column(self, slot: Slot, count: int) -> pa.Array:
@@ -176,7 +176,9 @@ class FilledColumns:
 
 
 def _with_last_entries(ends: Any, entries: pa.Array) -> tuple[Any, pa.Array]:
-    """Remove all but the last entry of each key in each map. Returns the new offsets and entries.
+    """Remove all but the last entry of each key in each map of a column.
+
+    Returns the new offsets and entries.
 
     ``ends`` are the maps' offsets in ``entries``, as in an Arrow list.
     """

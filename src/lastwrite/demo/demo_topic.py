@@ -1,4 +1,4 @@
-"""The interface of the demo's topics. The last writes of each topic are known."""
+"""The interface of the demo's topics, whose last writes are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from lastwrite.model.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class WrittenTopic:
-    """The figures of a topic in a log root. ``keys`` counts each key that ever existed."""
+    """The figures of a topic that was written to a log root.
+
+    ``keys`` counts each key that ever existed.
+    """
 
     folder: str
     records: int
@@ -37,4 +40,4 @@ class DemoTopic(Protocol):
         """Write the topic below the log root ``root``."""
 
     def live_keys(self) -> Mapping[bytes, bytes]:
-        """The last value of each key that is not deleted."""
+        """The last value of each key whose last write is not a delete."""

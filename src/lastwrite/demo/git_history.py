@@ -1,4 +1,4 @@
-"""The history of a git repository as keyed changes, and the tree that results from the changes.
+"""Read the history of a git repository as keyed changes, and the tree that results from them.
 
 The walk follows the first parents from the root commit to HEAD, and records what each step does to
 each path. Example: ``a`` written, ``a`` written again, ``b`` written, ``a`` deleted. The last
@@ -57,7 +57,10 @@ class PathChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GitHistory:
-    """The walk from the root commit to the commit of HEAD when the walk was opened."""
+    """The history of a repository: the walk from the root commit to HEAD.
+
+    HEAD is the commit at the time when the walk was opened.
+    """
 
     repository: str  # folder of the work tree, or of a bare repository
     commits: Sequence[
@@ -117,7 +120,10 @@ class GitHistory:
         return tree
 
     def _steps(self) -> Iterator[bytes]:
-        """A line per step: a commit and its predecessor. The first line has only a commit."""
+        """A line per step of the history: a commit and its predecessor.
+
+        The first line has only a commit.
+        """
         before = b""
         for commit in self.commits:
             yield commit + b" " + before + b"\n" if before else commit + b"\n"
@@ -191,7 +197,7 @@ def open_history(folder: str) -> GitHistory:
 
 
 class _Git:
-    """A running git whose output is read in chunks while ``feed`` is written to its input."""
+    """A running git process whose output is read in chunks while ``feed`` is written to its input."""
 
     def __init__(self, folder: str, *arguments: str, feed: Iterable[bytes] = ()) -> None:
         self._folder = folder
@@ -207,7 +213,7 @@ class _Git:
             thread.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """The output in chunks; it is complete only if git succeeds."""
+        """The output of git in chunks. It is complete only if git succeeds."""
         out = _pipe(self._process.stdout)
         finished = False
         try:
@@ -256,7 +262,7 @@ def _tokens(git: _Git, ended_by: bytes = b"\0") -> Iterator[bytes]:
 
 
 def _answer(folder: str, *arguments: str) -> bytes | None:
-    """The single line that git prints. None if git fails."""
+    """The single line that a git command prints. None if git fails."""
     process = _start(folder, arguments)
     out, _ = process.communicate()
     return out.removesuffix(b"\n") if process.returncode == 0 else None

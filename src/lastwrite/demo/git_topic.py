@@ -1,4 +1,4 @@
-"""A git history as a topic: one record per change, one delete per deleted path."""
+"""A git history as a topic, with a record per change and a delete per deleted path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
 
 
 class GitTopic:
-    """The history of a git repository as a topic. ``git ls-tree`` has its last writes."""
+    """A topic from the history of a git repository. ``git ls-tree`` has its last writes."""
 
     name = TopicPartition("git-history", 0)
     write_stage = "git to topic"
@@ -39,7 +39,7 @@ class GitTopic:
     sql = _SQL
 
     def __init__(self, repository: str) -> None:
-        """Open the history.
+        """Open the git history.
 
         Raises:
             NotALog: there is no git repository, or it has no commit.
@@ -115,7 +115,7 @@ def write_topic(history: GitHistory, root: str, progress: Progress) -> WrittenTo
 
 
 def _estimate_bytes(held: list[tuple[int, PathChange]], commits: int) -> int:
-    """The topic's size in bytes. It is an estimate unless ``held`` has all changes."""
+    """The size of the topic in bytes. It is an estimate unless ``held`` has all changes."""
     known = sum(_record_bytes(change) for _, change in held)
     if len(held) < _SIZED_CHANGES:
         return known

@@ -1,4 +1,4 @@
-"""Compares the compacted topic with its known last writes, as a consumer reads it.
+"""Compare the compacted topic, as a consumer reads it, with its known last writes.
 
 The reader shares no code with the engine's compaction. It decodes each batch in plain Python,
 verifies its checksum, and fills a dictionary, like any consumer that builds a table.
@@ -21,7 +21,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTable:
-    """The table of a consumer that reads a topic from its start."""
+    """The table of last writes that a consumer builds from a topic's start."""
 
     live: Mapping[bytes, bytes]  # the last value of each key that was not deleted
     records: int
@@ -33,7 +33,9 @@ class ReplayedTable:
 
 
 def read_table(folder: str) -> ReplayedTable:
-    """Read the partition in ``folder``. One segment and the table are in memory.
+    """The table of the partition in ``folder``, built by reading all its records.
+
+    One segment and the table are in memory.
 
     Raises:
         CorruptLog: a batch is damaged.

@@ -20,7 +20,7 @@ REMEDY = "pip install 'lastwrite[frames]' 'pyspark>=4'"
 
 
 class DemoAnswer(FrozenDocument, frozen=True):
-    """The result of the SQL query: the five largest groups of live keys.
+    """The answer to the demo's SQL query: the five largest groups of live keys.
 
     The groups are the folders of a git history, or the states of the sample's orders.
     """

@@ -29,7 +29,7 @@ _SPARK_FROM_BYTES = 64 << 20  # verifying fewer bytes takes less time than start
 
 
 class Figures(FrozenDocument, frozen=True):
-    """The content of a topic, in figures."""
+    """The numbers of records, tombstones, keys, bytes and segments of a topic."""
 
     records: int
     tombstones: int

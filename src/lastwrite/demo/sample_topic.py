@@ -27,7 +27,7 @@ FROM topic GROUP BY state ORDER BY orders DESC, state LIMIT 5"""
 
 
 class SampleTopic:
-    """12,000 states of 1,500 orders, which a real broker wrote."""
+    """The sample topic: 12,000 states of 1,500 orders, which a real broker wrote."""
 
     name = TopicPartition("orders", 0)
     write_stage = "copy the sample"
@@ -36,7 +36,7 @@ class SampleTopic:
     settings: Mapping[str, object] = {"cleanup.policy": "compact"}
 
     def write(self, root: str, progress: Progress) -> WrittenTopic:
-        """Copy the sample to ``root``, and close its active segment as a broker would roll it."""
+        """Copy the sample topic to ``root``, and close its active segment as a broker does."""
         progress.stage(self.write_stage, 0)
         shutil.copytree(_SAMPLE, root, ignore=shutil.ignore_patterns(_LAST_WRITES))
         folder = Path(root, str(self.name))

@@ -113,7 +113,7 @@ class TopicWriter:
 
     @property
     def segment_count(self) -> int:
-        """The segments so far, including the open one."""
+        """The number of segments so far, including the open one."""
         return len(self._bases)
 
     def append(
@@ -123,7 +123,7 @@ class TopicWriter:
         timestamp_ms: int,
         headers: Sequence[tuple[bytes, bytes | None]] = (),
     ) -> int:
-        """Add a record to the open batch and return its offset."""
+        """Append a record to the open batch. Returns the record's offset."""
         size = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         for header, content in headers:
             size += 10 + len(header) + len(content or b"")
@@ -220,7 +220,7 @@ class TopicWriter:
             files.write(self._path(base_offset, kind), content)
 
     def _write_snapshot(self, offset: int) -> None:
-        """Write an empty snapshot: no producer of these records has an id."""
+        """Write an empty producer snapshot, because no producer of these records has an id."""
         files.write(self._path(offset, KafkaFileKind.SNAPSHOT), encode_snapshot(()))
 
     def _path(self, offset: int, kind: KafkaFileKind) -> str:

@@ -1,4 +1,4 @@
-"""Encoding that is independent of the system: layouts, varints, checksums, codecs, fingerprints."""
+"""Byte encodings that all systems share: layouts, varints, checksums, codecs, fingerprints."""
 
 from lastwrite.encoding.kernel_cache import drop_stale_kernels
 

@@ -1,4 +1,4 @@
-"""CRC-32C and CRC-32 for use inside kernels, about as fast as memory.
+"""CRC-32C and CRC-32 for use in kernels, about as fast as memory can be read.
 
 *CRC-32C*: the processor's instruction needs three cycles for 8 bytes, but an instruction can start
 in each cycle. Three lanes therefore process neighbouring ranges in parallel. CRC is linear, so
@@ -93,7 +93,7 @@ def _shift(tables, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def _step(tables, word, count):  # type: ignore[no-untyped-def]
-    """The checksum of the ``count`` low bytes of ``word``.
+    """Update a checksum by the ``count`` low bytes of ``word``.
 
     The caller has combined ``word`` with the previous checksum by xor.
     """
@@ -121,7 +121,7 @@ def _by_tables(tables, data, start, end, crc):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def crc32(data: ByteArray, start: int, end: int) -> int:
-    """CRC-32 of ``data[start:end]``, as in zlib and Ethernet, as a uint64 below 2**32."""
+    """The CRC-32 of ``data[start:end]``, as in zlib and Ethernet, as a uint64 below 2**32."""
     crc = np.uint64(0xFFFFFFFF)
     if has_crc32_fold() and end - start >= 64:
         whole = start + (end - start & -16)
@@ -133,7 +133,7 @@ def crc32(data: ByteArray, start: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def crc32c(data: ByteArray, start: int, end: int) -> int:
-    """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
+    """The CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
     if not has_crc32c_step():
         return _by_tables(_TABLES, data, start, end, np.uint64(0xFFFFFFFF))
     crc = np.uint64(0xFFFFFFFF)
@@ -156,7 +156,7 @@ def crc32c(data: ByteArray, start: int, end: int) -> int:
 
 @cache
 def check_against_library() -> None:
-    """Compare the kernel with ``google_crc32c``, once per process.
+    """Compare the CRC-32C kernel with ``google_crc32c``, once per process.
 
     The compared lengths include lengths around each lane size.
 

@@ -55,7 +55,7 @@ _FIRST_GUESS_BYTES = 64 * 1024
 
 
 class Codec(IntEnum):
-    """The codec number in bits 0 to 2 of a batch's attributes."""
+    """A compression codec, numbered as in bits 0 to 2 of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -82,7 +82,7 @@ class Codec(IntEnum):
 
 
 class OutputTooSmall(Exception):
-    """The output buffer is too small. Only callers of ``decompress_into`` see this.
+    """Raised by ``decompress_into`` if the output buffer is too small.
 
     ``needed_bytes`` is the size given in the data, which may be wrong. None means that the data has
     no size.
@@ -181,7 +181,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 class Codecs:
-    """``decompress_into`` and ``compress`` with reused contexts. Not thread-safe.
+    """Compresses and decompresses with contexts that are reused. Not thread-safe.
 
     Results and errors are as for the functions. zstd is a quarter faster than with the functions,
     which create a context for each batch.
@@ -193,7 +193,7 @@ class Codecs:
 
     @cached_property
     def contexts(self) -> Contexts:
-        """Contexts for kernels that process many batches in one call."""
+        """Library contexts for kernels that process many batches in one call."""
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
@@ -225,7 +225,7 @@ class Codecs:
 
 
 def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> bytes:
-    """``frame`` with a new header checksum (HC). Unchanged if it is not an LZ4 frame.
+    """An LZ4 frame with a new header checksum (HC). Any other data is returned unchanged.
 
     HC is the second-lowest byte of xxHash32 over the header after the magic. The first Kafka
     clients hashed the magic too (``covers_magic``). Message format v0 still does, and its readers
@@ -241,7 +241,7 @@ def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> by
 
 
 def _short_xxhash32(data: bytearray) -> int:
-    """xxHash32 with seed 0 of ``data``, which has fewer than 16 bytes."""
+    """The xxHash32 with seed 0 of ``data``, which has fewer than 16 bytes."""
     first, second, third, fourth, fifth = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     whole = len(data) // 4 * 4
     value = fifth + len(data)

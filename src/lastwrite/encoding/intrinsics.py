@@ -90,7 +90,7 @@ swap16 = _swapper(16)
 
 @intrinsic
 def address(typing_context, array):
-    """The address of the array's first byte, as int64, which the other functions accept, too."""
+    """The address of an array's first byte, as int64. The other functions accept it, too."""
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -237,8 +237,8 @@ def has_crc32_fold(typing_context):
 def crc32_fold(typing_context, place, end, crc):
     """Fold the bytes from address ``place`` to ``end`` into 16 bytes with the same CRC-32.
 
-    Their number is a multiple of 16 and at least 64. Returns (first 8 bytes, last 8 bytes) as
-    uint64, including the previous ``crc``. Undefined without ``has_crc32_fold``.
+    The number of bytes is a multiple of 16 and at least 64. Returns (first 8 bytes, last 8 bytes)
+    as uint64, including the previous ``crc``. The result is undefined without ``has_crc32_fold``.
 
     Source: Gopal and others, "Fast CRC computation for generic polynomials using PCLMULQDQ", Intel
     2009; its constants for the bit-reflected CRC-32.

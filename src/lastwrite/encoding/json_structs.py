@@ -1,4 +1,4 @@
-"""Thread-safe decoding of JSON to msgspec structs.
+"""Decode JSON to msgspec structs in a thread-safe way.
 
 msgspec analyses a class when it first decodes it. A second thread that decodes the same class
 meanwhile uses the unfinished analysis, and the process crashes (segmentation fault in 0.22.0).
@@ -35,7 +35,7 @@ def convert_struct(fields: object, kind: type[T]) -> T:
 
 
 def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder for ``kind`` that any thread may use, since its classes are analysed completely."""
+    """A decoder for the struct ``kind``, whose classes are fully analysed. Any thread may use it."""
     known = _decoders.get(kind)
     if known is None:
         with _learning:

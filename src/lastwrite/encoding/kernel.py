@@ -22,12 +22,15 @@ making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """As ``numba.njit``, for functions of a module. The kernel is compiled at its first call."""
+    """Declare a kernel as ``numba.njit`` does. It is compiled at its first call."""
     return lambda function: Kernel(function, options)
 
 
 def intrinsic(function: Any) -> Any:
-    """As ``numba.extending.intrinsic``, but imports Numba only when a kernel is compiled."""
+    """Declare an intrinsic as ``numba.extending.intrinsic`` does.
+
+    Numba is imported only when a kernel is compiled.
+    """
     return Intrinsic(function)
 
 
@@ -55,7 +58,7 @@ class Intrinsic:
 
 
 class Kernel:
-    """A function that runs as machine code."""
+    """A function that is compiled and runs as machine code."""
 
     def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
         self.function = function
@@ -73,7 +76,7 @@ class Kernel:
 
     @property
     def for_numba(self) -> Any:
-        """Numba's dispatcher for the function.
+        """Numba's own dispatcher for the kernel's function.
 
         The kernels that the function calls are replaced by their dispatchers, because Numba does
         not accept ``Kernel`` objects.
@@ -103,7 +106,7 @@ class Kernel:
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """The ``names`` in ``given``, with Numba's objects for kernels and intrinsics.
+    """The values in ``given`` of these ``names``, with Numba's objects for kernels and intrinsics.
 
     Kernels and intrinsics in modules are replaced, too.
     """

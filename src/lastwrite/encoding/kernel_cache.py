@@ -1,4 +1,4 @@
-"""Deletes outdated compiled kernels before they are used.
+"""Delete outdated compiled kernels before they are used.
 
 Numba stores compiled code beside the sources. Before Numba uses the code, it checks only the source
 file of the kernel, not the files of functions that are compiled into it. After an upgrade, a kernel
@@ -73,7 +73,7 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
 
 @cache
 def _digest() -> str:
-    """The digest of the sources of all kernels, computed once per process."""
+    """A digest of the sources of all kernels, computed once per process."""
     return _digest_of(kernel_folders())
 
 
@@ -85,7 +85,7 @@ def _digest_of(folders: Iterable[Path]) -> str:
 
 
 def maker() -> str:
-    """A text that identifies the sources, Numba and Python by which machine code is compiled."""
+    """A text that identifies the sources, Numba and Python with which code is compiled."""
     numba = find_spec("numba")
     made = numba.origin if numba is not None and numba.origin is not None else ""
     written_ns = os.stat(made).st_mtime_ns if made else 0
@@ -117,7 +117,7 @@ def code_files(kernel: str) -> list[Path]:
 
 
 def load_code(module: str, name: str) -> bytes:
-    """The machine code that ``store_code`` stored; empty if there is none."""
+    """The machine code that ``store_code`` stored for a kernel; empty if there is none."""
     with contextlib.suppress(OSError):
         return _code_file(module, name).read_bytes()
     return b""

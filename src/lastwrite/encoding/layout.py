@@ -1,4 +1,4 @@
-"""Binary layouts as executable tables.
+"""Declare binary layouts as tables that decode and encode.
 
 A class lists its fields with their position and type::
 
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview | npt.NDArray[np.uint8]  # contiguous by
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """An integer type on disk. ``code`` is its letter in ``struct``."""
+    """An integer type on disk. ``code`` is the letter for it in ``struct``."""
 
     code: str
     size: int
@@ -53,7 +53,7 @@ class At:
 
 
 class Field(NamedTuple):
-    """One field of a layout."""
+    """One field of a binary layout: its name, position and type."""
 
     name: str
     offset: int
@@ -61,7 +61,7 @@ class Field(NamedTuple):
 
 
 class Layout:
-    """A structure of fixed size, created by ``layout``."""
+    """The layout of a structure of fixed size, created by ``layout``."""
 
     __slots__ = ("_struct", "byte_order", "fields", "size")
 
@@ -86,7 +86,7 @@ class Layout:
         return self._struct.pack(*values)
 
     def offset_of(self, name: str) -> int:
-        """The position of the field ``name`` in the structure."""
+        """The position of the first byte of field ``name`` in the structure."""
         return next(field.offset for field in self.fields if field.name == name)
 
     def dtype_items(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Stores and calls the machine code of kernels without Numba.
+"""Store the machine code of kernels, and call it without Numba.
 
 Numba's own cache requires Numba to be loaded, but the compiled code does not. A kernel's arguments
 are numbers and arrays, and its results are numbers. It calls only other kernels, which are compiled
@@ -85,7 +85,7 @@ def is_stored(kernel: Kernel) -> bool:
 
 
 class CodeOf:
-    """Calls a kernel's machine code, which is separate for each combination of argument types."""
+    """Calls a kernel's machine code, which differs by the argument types."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -113,7 +113,7 @@ class CodeOf:
             return self._kernel.for_numba(*arguments)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with defaults for missing arguments.
+        """The arguments of a call, completed with defaults.
 
         Raises:
             _NotCached: there are too few or too many arguments. Numba then raises the error.
@@ -134,7 +134,7 @@ class CodeOf:
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
-        """Load the machine code, or compile and store it."""
+        """The machine code for these argument types, loaded or else compiled and stored."""
         function = self._kernel.function
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
@@ -150,7 +150,7 @@ class CodeOf:
 
 
 def _parted(kept: bytes) -> tuple[str, bytes] | None:
-    """Parse a stored file into the kernel's result type and machine code.
+    """Split a stored file into the kernel's result type and its machine code.
 
     None means that the file is incomplete, or was written by another installation.
     """
@@ -164,7 +164,7 @@ def _not_these(*_: Any) -> Any:
 
 
 class _Code:
-    """Machine code in memory, which can be called."""
+    """Machine code in memory that can be called."""
 
     def __init__(self, symbol: str, machine_code: bytes, kinds: Any, result: str) -> None:
         loader = _loader()
@@ -178,7 +178,7 @@ class _Code:
         self._room = ctypes.c_char * max(self._result.size, 8)
 
     def __call__(self, arguments: tuple[Any, ...]) -> Any:
-        """Call the code with these arguments, and return its result.
+        """Call the machine code with these arguments, and return its result.
 
         Raises:
             _NotCached: the kernel raises an exception.
@@ -190,8 +190,9 @@ class _Code:
         return found if self._is_tuple else found[0] if found else None
 
     def usual(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
-        """A fast function for arguments of exactly these types. It returns NotImplemented for
-        others.
+        """A fast function for calls with arguments of exactly these types.
+
+        It returns NotImplemented for any others.
 
         Its source is generated, because a loop that checks a dozen types takes as long as the call
         itself.
@@ -240,7 +241,7 @@ class _Code:
 
 
 def _kind(value: Any) -> Any:
-    """The type of an argument, as Numba distinguishes types.
+    """The type of an argument, as far as Numba distinguishes types.
 
     Raises:
         _NotCached: only Numba supports the type.
@@ -265,7 +266,7 @@ def _is_array(kind: Any) -> bool:
 
 
 def _flat(kinds: tuple[Any, ...]) -> list[Any]:
-    """The types, with tuples flattened."""
+    """The argument types, with tuples flattened."""
     flat: list[Any] = []
     for kind in kinds:
         flat += [kind] if isinstance(kind, str) or _is_array(kind) else _flat(kind)
@@ -273,7 +274,7 @@ def _flat(kinds: tuple[Any, ...]) -> list[Any]:
 
 
 def _values(arguments: tuple[Any, ...]) -> list[Any]:
-    """The arguments for the C call, with tuples flattened."""
+    """The values of arguments for the C call, with tuples flattened."""
     flat: list[Any] = []
     for value in arguments:
         if type(value) is tuple:
@@ -284,7 +285,7 @@ def _values(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _proof(result: str, machine_code: bytes) -> str:
-    """A digest that identifies complete code that this installation compiled for this processor."""
+    """A digest of complete machine code that this installation compiled for this processor."""
     said = _maker() + result.encode() + b"\n" + machine_code
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 
@@ -348,7 +349,7 @@ def _compiled(
 
 
 def _result_of(kind: Any) -> str:
-    """The format of the result for ``struct``, with a leading "(" if it is a tuple.
+    """The ``struct`` format of the kernel's result, with a leading "(" if it is a tuple.
 
     Raises:
         _NotCached: the result is not only numbers.

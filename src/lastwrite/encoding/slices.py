@@ -1,4 +1,4 @@
-"""Joins slices of a buffer to a column: the bytes of all values, and the end of each value."""
+"""Join slices of a buffer to a column: the bytes of all values, and the end of each value."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lastwrite.model.columns import ByteArray, Int64Array
 def gathered(
     data: ByteArray, starts: Int64Array, lengths: Int64Array
 ) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """Return the joined slices ``data[start : start + length]``, and int32 offsets.
+    """The joined bytes of slices ``data[start : start + length]``, and int32 offsets of the values.
 
     Value i is ``joined[offsets[i] : offsets[i + 1]]``. A negative length counts as 0. Slices are
     inside ``data``, and together smaller than 2 GiB.

@@ -30,7 +30,7 @@ def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int,
 def decode_varlong(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
     """The 64-bit number that starts at byte ``at``, and the position after it.
 
-    Raises the errors of ``decode_varint``.
+    Errors as ``decode_varint``.
     """
     return _decode(buffer, at, len(buffer) if end is None else end, 64, 10)
 

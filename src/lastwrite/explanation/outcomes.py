@@ -28,7 +28,7 @@ _BY_OFFSET = (Strategy.OFFSET, Strategy.GROUPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFacts:
-    """The results of the engine's rules for one record of the key."""
+    """The results of the engine's rules for one record of the explained key."""
 
     offset: int
     place: str  # the record's offset in the system's terms, such as "offset 5"
@@ -71,7 +71,7 @@ class RoundFacts:
 
 
 class OutcomeReason(NamedTuple):
-    """The outcome of a record, the reason (``message``), and when the outcome can change."""
+    """The outcome of a record, the reason in words (``message``), and the time when it can change."""
 
     fate: RecordOutcome
     message: str
@@ -80,7 +80,7 @@ class OutcomeReason(NamedTuple):
 
 
 class OutcomeRules(ABC):
-    """The outcomes of the records of one key."""
+    """Describes the outcomes of the records of one key."""
 
     active: ClassVar[str] = "in the active segment"
     # the term for the last write of a key if the policy does not compare offsets
@@ -189,7 +189,7 @@ class OutcomeRules(ABC):
         return OutcomeReason(RecordOutcome.NEXT_ROUND, message, change, _not_before([blocking]))
 
     def next_expired(self, message: str) -> OutcomeReason:
-        """As ``next``, for an expired tombstone.
+        """The outcome of an expired tombstone that the next round drops.
 
         If no round is due, the outcome names the option with which the user can start a round.
         """
@@ -207,7 +207,7 @@ class OutcomeRules(ABC):
         return f"; no round is due now: {blocking.message}; this changes {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The outcome of a record in the range that a record above the range supersedes."""
+        """The outcome of a record in the range that is superseded only by a record above the range."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
         end = self.place(self.round.end)
@@ -232,7 +232,7 @@ class OutcomeRules(ABC):
         return facts.horizon_ms + retention_ms + (policy.hold_ms if self.is_held(facts) else 0)
 
     def is_held(self, facts: RecordFacts) -> bool:
-        """Whether a consumer group blocks the removal of the record if it is a tombstone."""
+        """Whether the record, if it is a tombstone, must stay until a consumer group has read it."""
         return facts.batch_end > self.round.policy.held_from
 
     def held(self, facts: RecordFacts, message: str) -> OutcomeReason:
@@ -253,7 +253,7 @@ class OutcomeRules(ABC):
         )
 
     def _unreached(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The outcome of a record above the range."""
+        """The outcome of a record above the range of the next round."""
         held, at_ms = self._holding(facts.offset)
         where = (
             self.active if facts.part is LogRegion.ACTIVE else "above the range of the next round"
@@ -264,7 +264,7 @@ class OutcomeRules(ABC):
         )
 
     def _holding(self, offset: int | None) -> tuple[str, int | None]:
-        """A clause with the rules that exclude ``offset`` from the next round's range.
+        """A clause that names the rules by which the next round's range excludes ``offset``.
 
         Also returns the earliest time at which these rules end.
         """

@@ -54,7 +54,7 @@ from lastwrite.storage.reading import TRIES
 
 
 class RangeReasons(NamedTuple):
-    """Why the next round does not clean a partition, or not up to its end."""
+    """The reasons why the next round does not clean a partition, or only a part of it."""
 
     clean_bytes: int
     policy: Reason | None  # why the topic is not compacted; None if it is
@@ -62,7 +62,7 @@ class RangeReasons(NamedTuple):
 
 
 class RecordDescription(NamedTuple):
-    """The description of a record in its system's format."""
+    """A record as its system describes it."""
 
     offset: int
     place: str  # the record's offset in the system's terms
@@ -73,7 +73,7 @@ class RecordDescription(NamedTuple):
 
 
 class RecordExplainer(ABC):
-    """The system-specific functions for explanations."""
+    """The functions with which a system supports explanations."""
 
     fates: type[OutcomeRules]
     has_active = True  # whether rounds skip the last segment, unless an option includes it
@@ -83,7 +83,10 @@ class RecordExplainer(ABC):
 
     @abstractmethod
     def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
-        """Why the next round does not clean ``log``, or not up to its end. ``log`` has segments."""
+        """The reasons why the next round does not clean ``log``, or only a part of it.
+
+        ``log`` has at least one segment.
+        """
 
     @abstractmethod
     def describe(self, log: PartitionLog, record: KeyRecord) -> RecordDescription:
@@ -98,11 +101,11 @@ class RecordExplainer(ABC):
         return (key,)
 
     def has_key(self, record: KeyRecord, key: bytes) -> bool:
-        """Whether a record found by one of ``stored_keys`` has the key."""
+        """Whether a record found by one of ``stored_keys`` really has the key."""
         return True
 
     def span(self, first: int, end: int) -> str:
-        """The range from ``first`` to below ``end``, in the system's terms."""
+        """The offsets from ``first`` to below ``end``, in the system's terms."""
         number = self.fates.number
         return f"offsets {number(first)} to {number(end - 1)}"
 
@@ -111,7 +114,7 @@ class RecordExplainer(ABC):
         return {p.producer_id: p.open_from for p in log.producers if p.open_from >= 0}
 
     def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
-        """The offset below which retention deletes all segments after a compaction, and the reason.
+        """The offset below which retention deletes segments after a compaction, and the reason.
 
         By default retention deletes no segment.
         """
@@ -119,7 +122,7 @@ class RecordExplainer(ABC):
 
 
 def explainer_of(system: System) -> RecordExplainer:
-    """The explainer of a system."""
+    """The ``RecordExplainer`` of a system."""
     explainer: RecordExplainer = import_module(f"lastwrite.{system.name}.look.explain").EXPLAINER(
         system
     )
@@ -206,7 +209,7 @@ class _Explanation:
         return out
 
     def _lock_reason(self) -> Reason | None:
-        """Why the partition is in use, or None if it is not."""
+        """The reason why the partition is in use, or None."""
         folder, system = self._out.folder, self._system
         root = system.root_of(folder)
         try:
@@ -442,7 +445,10 @@ def _facts(
     open_from: Mapping[int, int],
     active: int,
 ) -> RecordFacts:
-    """Build the facts of a record. ``active``: the index of the first segment that rounds skip."""
+    """The facts of a record for its outcome.
+
+    ``active`` is the index of the first segment that rounds skip.
+    """
     batch = record.batch
     flags, producer_id = int(batch["flags"]), int(batch["producer_id"])
     horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
@@ -474,7 +480,10 @@ def _facts(
 def _with_retention(
     record: RecordExplanation, expired: tuple[int, str], now_ms: int
 ) -> RecordExplanation:
-    """The record. If retention will delete its segment, the outcome is changed to this."""
+    """The explanation of a record, with retention included.
+
+    If retention will delete the record's segment, that becomes the outcome.
+    """
     below, why = expired
     if record.offset >= below or record.fate is RecordOutcome.NEXT_ROUND:
         return record
@@ -505,5 +514,5 @@ def _blocking(reasons: Sequence[Reason]) -> Reason | None:
 
 
 def _last(facts: Sequence[RecordFacts]) -> RecordFacts | None:
-    """The last element of ``facts``, which are in log order, or None."""
+    """The last element of ``facts``, which are in the log's order. None if there is none."""
     return facts[-1] if facts else None

@@ -48,7 +48,7 @@ def lag_reasons(
     now_ms: int,
     segment_at: Callable[[int], str],
 ) -> Iterator[Reason]:
-    """Yield the reason that a segment is younger than the compaction lag, if there is one.
+    """Yield a reason if a segment is younger than the compaction lag.
 
     ``segment_at`` returns the file name of the segment at an offset, for the message.
     """
@@ -82,7 +82,7 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
 
 
 def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
-    """The number of further cleanable bytes at which the dirty ratio exceeds ``threshold``.
+    """The number of additional cleanable bytes at which the dirty ratio exceeds ``threshold``.
 
     Returns None if no number is enough.
 

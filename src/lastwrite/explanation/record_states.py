@@ -27,7 +27,7 @@ from lastwrite.storage.scratch import read_states
 
 @dataclass(frozen=True, slots=True)
 class RecordStates:
-    """A partition's pieces, and the states that a round would give their records."""
+    """The pieces of a partition, and the states that a round would give their records."""
 
     partition: ElectedPartition
 
@@ -40,7 +40,7 @@ class RecordStates:
         return self.partition.scans
 
     def of(self, number: int) -> ByteArray | None:
-        """The states of a piece, a byte for each record. None if the piece is above ``end``."""
+        """The states of a piece's records, a byte each. None if the piece is above ``end``."""
         if not self.pieces[number].keyed:
             return None
         states = read_states(*self.scans[number].states_location)
@@ -52,7 +52,9 @@ class RecordStates:
 def record_states(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> RecordStates:
-    """Scan ``log``, and elect among the records of the segments that begin below ``end``.
+    """The states of all records of ``log`` after a scan and an election.
+
+    The election covers the segments that begin below ``end``.
 
     Raises:
         CorruptLog: a record cannot be read, or the log is inconsistent.
@@ -74,7 +76,10 @@ def record_states(
 def elect_full_log(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> ElectedPartition | FinishedPartition:
-    """Scan and elect as a round does, over the range that ``decision`` allows."""
+    """Scan a log and elect its last writes as a round does.
+
+    ``decision`` determines the range.
+    """
     scanned = scan_pieces(context, [plan_full_read(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))
     return found

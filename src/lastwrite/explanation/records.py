@@ -55,7 +55,7 @@ class KeyRecord:
 
 @dataclass(frozen=True, slots=True)
 class _JudgedRecords:
-    """The results of the rules for a chunk, a byte for each record."""
+    """The results of the rules for the records of a chunk, a byte for each record."""
 
     states: ByteArray | None  # states in the next round; None if the chunk is above its range
     ever: ByteArray  # states if the entire log were closed and replicated
@@ -63,10 +63,10 @@ class _JudgedRecords:
 
 
 class WaitingRecords:
-    """Processes pieces, oldest first.
+    """Counts the records that compaction will remove, and collects the records of some keys.
 
-    ``waiting`` has the counts. ``found`` has the records of each of ``keys``, which have their
-    stored form.
+    Pieces are processed oldest first. ``waiting`` has the counts. ``found`` has the records of each
+    of ``keys``, which have their stored form.
     """
 
     def __init__(self, context: Context, decision: Decision, keys: Sequence[bytes]) -> None:
@@ -88,7 +88,7 @@ class WaitingRecords:
             self._lanes.append((np.uint64(one), np.uint64(two) & _LANE))
 
     def piece(self, piece: ScanRange, following: ByteArray | None, ever: ByteArray | None) -> None:
-        """Process the next piece.
+        """Process the records of the next piece.
 
         ``following`` has the states in the next round. None means that the piece is above the
         round's range. ``ever`` has the states if the entire log were closed and replicated.
@@ -142,7 +142,7 @@ class WaitingRecords:
     def _count_inside(
         self, table: BatchTable, states: ByteArray, ever: ByteArray, keep: ByteArray
     ) -> None:
-        """Count the records in the range of the next round."""
+        """Count the records in the range of the next round that will be removed."""
         waiting = self.waiting
         batch = np.repeat(np.arange(len(table)), table["records"])
         policy = self._decision.policy
@@ -206,7 +206,7 @@ class WaitingRecords:
         return found
 
     def _count_above(self, ever: ByteArray) -> None:
-        """Count the records above the range of the next round."""
+        """Count the records above the range of the next round that will be removed."""
         data = (ever & CONTROL) == 0
         aborted = data & ((ever & ABORTED) != 0)
         shadowed = data & ((ever & SHADOWED) != 0)
@@ -219,7 +219,7 @@ class WaitingRecords:
     # ------------------------------------------------------------------ a key
 
     def _find(self, chunk: BatchWindow, piece: ScanRange, judged: _JudgedRecords) -> None:
-        """Add the chunk's records of the keys to ``found``.
+        """Add the records of the keys in this chunk to ``found``.
 
         Records of aborted transactions are included, although the table does not flag them.
         """

@@ -1,1 +1,1 @@
-"""Values that all layers share. They have no logic beyond their own fields."""
+"""Values that all layers share, with no logic beyond their own fields."""

@@ -1,4 +1,4 @@
-"""Repeated attempts to commit if another writer commits first, and to send a request again."""
+"""Retry a commit if another writer commits first, and a request if its connection breaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Attempts:
-    """Repeats work when another writer committed first. ``count`` is the number of attempts so far.
+    """Repeats work if another writer committed first. ``count`` is the number of attempts so far.
 
     A failed compare-and-swap is normal if several writers share an archive or a table. Each attempt
     must read the other writer's commit first.
@@ -41,7 +41,7 @@ class Attempts:
 
 
 def pause_s(breaks: int) -> float:
-    """The pause in seconds before a request is repeated, after ``breaks`` earlier repetitions."""
+    """The seconds to wait before a request is repeated, after ``breaks`` earlier repetitions."""
     return min(_FIRST_PAUSE_S * (1 << min(breaks, 10)), _LONGEST_PAUSE_S)
 
 

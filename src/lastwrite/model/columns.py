@@ -90,7 +90,7 @@ ROW_COLUMNS = 6
 
 
 class BatchRun(NamedTuple):
-    """Neighbouring batches of a table, with their uncompressed records in one buffer."""
+    """Neighbouring batches of a table, with their decompressed records in one buffer."""
 
     first: int
     last: int  # number of the batch after the last, exclusive
@@ -124,7 +124,7 @@ class RecordColumns(NamedTuple):
         return len(self.offsets)
 
     def take(self, which: Int64Array) -> RecordColumns:
-        """The records in these rows. Not allowed after headers were decoded."""
+        """The records in these rows. Must not be called after headers were decoded."""
         assert self.header_names is None
         return self._replace(
             offsets=self.offsets[which],
@@ -155,11 +155,11 @@ class Places(NamedTuple):
 
     @classmethod
     def room(cls, rows: int) -> Places:
-        """Uninitialised columns with this number of rows."""
+        """Uninitialized columns with this number of rows."""
         return cls._make(np.empty(rows, dtype=kind) for kind in PLACE_TYPES)
 
     def take(self, which: slice | Int64Array) -> Places:
-        """The columns at these rows."""
+        """The positions in these rows."""
         return Places._make(column[which] for column in self)
 
     @property

@@ -29,7 +29,7 @@ class TopicPartition:
 
 
 class KeptScan(NamedTuple):
-    """An object of an archive that stores the scan of a segment (``scan_cache``)."""
+    """An object of an archive that stores the scan of a segment (see ``scan_cache``)."""
 
     address: str
     size_bytes: int
@@ -38,7 +38,7 @@ class KeptScan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of records of a log, or a range of such a file, with facts about its indexes.
+    """One file of records of a log, or a range of such a file, and the state of its indexes.
 
     After a crash, the last segment may have bytes after its last complete batch, and its indexes
     may be wrong. Such bytes are never read. The indexes are not read if ``is_indexed`` is false.
@@ -84,7 +84,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """State of an idempotent or transactional producer at the log's end."""
+    """The state of an idempotent or transactional producer at the log's end."""
 
     producer_id: int
     producer_epoch: int
@@ -95,7 +95,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """An entry of a transaction index: one aborted transaction that wrote data."""
+    """An entry of a transaction index: an aborted transaction that wrote data."""
 
     producer_id: int
     first_offset: int  # first offset of the transaction; may be in an earlier segment
@@ -123,7 +123,7 @@ class ProblemKind(StrEnum):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One problem, with its file and position."""
+    """One problem of a log, with its file and position."""
 
     kind: ProblemKind
     message: str
@@ -200,7 +200,10 @@ class PartitionLog:
 
     @property
     def closed_end(self) -> int:
-        """The end of the closed segments: the base of the active segment, or the log's end."""
+        """The end offset of the closed segments.
+
+        It is the base offset of the active segment, or the log's end.
+        """
         if not self.is_closed and self.segments:
             return self.segments[-1].base_offset
         return self.end_offset if self.active_from is None else self.active_from

@@ -1,4 +1,4 @@
-"""The policy by which the rules decide on records. Units of work include it."""
+"""The policy by which the rules decide on records, as a value in units of work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _no_pairs() -> Int64Array:
 
 
 class Strategy(IntEnum):
-    """The value that decides which record is its key's last write. If equal, the offset decides."""
+    """What decides which record is its key's last write. Between equal values the offset decides."""
 
     OFFSET = 0
     TIMESTAMP = 1
@@ -40,7 +40,10 @@ class Strategy(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
-    """The values by which systems differ. ``engine.rules.verdict`` describes their effects."""
+    """The values by which the rules of systems differ.
+
+    ``engine.rules.verdict`` describes their effects.
+    """
 
     now_ms: int
     # time that a tombstone stays after the round that first keeps it, or after its write

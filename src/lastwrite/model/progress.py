@@ -1,4 +1,4 @@
-"""Progress of long work, independent of its display."""
+"""Report the progress of long work, independently of its display."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Progress(Protocol):
         """Start a new stage with ``total_bytes`` of work."""
 
     def advance(self, done_bytes: int) -> None:
-        """Add ``done_bytes`` to the finished work of the stage."""
+        """Add ``done_bytes`` to the finished work of the current stage."""
 
     def note(self, text: str) -> None:
         """Show a sentence to the user."""

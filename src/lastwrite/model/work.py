@@ -31,12 +31,12 @@ class PendingResult(Generic[T]):
     cancel: Callable[[], None] = lambda: None  # stops the work, whose result is no longer needed
 
     def then(self, make: Callable[[T], R]) -> PendingResult[R]:
-        """The same pending work, with ``make`` applied to its result."""
+        """The same pending work, with ``make`` applied to its result when it arrives."""
         return PendingResult(lambda: make(self.result()), self.cancel)
 
 
 class FailedUnit(Generic[U]):
-    """Stands for the result of a unit that raised an exception."""
+    """The error of a unit that raised an exception, in place of its result."""
 
     def __init__(self, unit: U, error: Exception) -> None:
         self.unit = unit
@@ -114,16 +114,16 @@ class CachedScan(Protocol):
     def scanned(
         self, unit: ScanUnit, piece: ScanRange, hand_on: Callable[[Any], None]
     ) -> PieceScan | None:
-        """The piece's scan result. None means that the piece must be scanned.
+        """The stored scan result of a piece. None means that the piece must be scanned.
 
-        The piece's record states are all 0, so the result does not include them.
+        The result does not include the piece's record states, which are all 0.
 
         Blocks are passed to ``hand_on``, unless they are in a file that other workers can read.
         """
 
 
 class Rates(NamedTuple):
-    """Bytes per second, over all workers together; infinity means no limit."""
+    """Rate limits in bytes per second, over all workers together. Infinity means no limit."""
 
     both: float = math.inf  # bytes read plus bytes written
     reading: float = math.inf
@@ -132,7 +132,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A rate limit over all workers together; see ``storage.throttle``."""
+    """A rate limit for all workers together; see ``storage.throttle``."""
 
     # the file that the workers of this machine share; empty if each worker limits itself
     path: str
@@ -160,7 +160,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Entries of one piece, sorted by bucket, in a scratch file."""
+    """A block of entries of one piece, sorted by bucket, in a scratch file."""
 
     piece: int
     path: str
@@ -175,7 +175,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class ScanUnit:
-    """Pieces of one partition that one task scans."""
+    """The work of one scan task: pieces of one partition."""
 
     partition: int
     system: str
@@ -207,7 +207,7 @@ class PendingMarker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceTransactions:
-    """A piece's facts about transactions that may have begun in earlier pieces.
+    """The data of a piece that other pieces need to decide on transactions.
 
     See ``engine.rules.transactions``.
     """
@@ -253,13 +253,13 @@ class PieceScan:
 
     @property
     def states_location(self) -> tuple[str, int, int]:
-        """The location of the piece's states: scratch file, position, number of records."""
+        """Where the record states of the piece are: scratch file, position, number of records."""
         return self.states, self.states_at, self.records
 
 
 @dataclass(frozen=True, slots=True)
 class ElectUnit:
-    """Buckets of one partition that one task elects together."""
+    """The work of one election task: buckets of one partition."""
 
     partition: int
     bits: int
@@ -276,14 +276,14 @@ class ElectUnit:
 
     @property
     def entry_bytes(self) -> int:
-        """The approximate bytes of entries in these buckets."""
+        """The approximate number of bytes that the entries in these buckets have."""
         buckets = self.end_bucket - self.first_bucket
         return 16 * sum(block.count for block in self.blocks) * buckets >> self.bits
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """The result of electing in some buckets: losers by piece."""
+    """The result of an election in some buckets: the losers by piece."""
 
     partition: int
     winners: int
@@ -293,7 +293,7 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True)
 class RewriteUnit:
-    """Pieces that one task rewrites into one new segment, or into a part of one."""
+    """The work of one rewrite task: pieces that become one new segment, or a part of one."""
 
     partition: int
     system: str
@@ -328,7 +328,7 @@ class ScannedEntries(NamedTuple):
 
 
 class CacheUnit(Protocol):
-    """A segment whose scan will be stored."""
+    """A segment whose scan will be stored in the scan cache."""
 
     @property
     def partition(self) -> int: ...
@@ -354,7 +354,7 @@ class PieceLeft:
 
 @dataclass(slots=True)
 class SegmentOutput:
-    """A new segment, or a part of one, that is staged."""
+    """A staged new segment, or a staged part of one."""
 
     partition: int
     group: int
@@ -383,6 +383,6 @@ class SegmentOutput:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The staged files of this segment. A part has only the log."""
+        """The paths of this segment's staged files. A part has only the log."""
         named = (self.log_path, self.index_path, self.time_index_path, self.transaction_index_path)
         return tuple(path for path in named if path)

@@ -39,7 +39,7 @@ class RetentionRule(StrEnum):
 
 
 class Expired(FrozenDocument, frozen=True):
-    """A segment that retention deletes."""
+    """A segment that retention deletes, and the rule."""
 
     base_offset: int
     size_bytes: int = field(name="bytes")
@@ -65,7 +65,7 @@ class Backlog(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Quarantined(FrozenDocument, frozen=True, kw_only=True):
-    """Why the last round of a partition failed, and when the next attempt follows."""
+    """The failure of a partition's last round, and the time of the next attempt."""
 
     reason: str
     since_ms: int  # time of the first failure
@@ -74,7 +74,10 @@ class Quarantined(FrozenDocument, frozen=True, kw_only=True):
 
 
 class PartitionReport(Document, kw_only=True):
-    """One partition of a plan or a compaction. null means unknown, because it was not read."""
+    """The report on one partition of a plan or a compaction.
+
+    null means that a value is unknown, because it was not read.
+    """
 
     topic: str
     partition: int
@@ -132,7 +135,7 @@ class PartitionReport(Document, kw_only=True):
 
 
 class StageFigures(FrozenDocument, frozen=True, kw_only=True):
-    """The time of a stage, in seconds."""
+    """The times of one stage, in seconds."""
 
     seconds: float
     tasks: int
@@ -221,7 +224,7 @@ class CompactionReport(Document, kw_only=True):
         return int(self.failed or self.unsupported)
 
     def add_times(self, repeated: CompactionReport) -> None:
-        """Add the times of ``repeated``, a later round of some of the partitions."""
+        """Add the stage times of ``repeated``, a later round of some of the partitions."""
         self.seconds += repeated.seconds
         self.stage_seconds = {
             stage: seconds + repeated.stage_seconds.get(stage, 0.0)
@@ -229,7 +232,7 @@ class CompactionReport(Document, kw_only=True):
         }
 
     def sums(self) -> CompactionTotals:
-        """The totals. An unknown figure counts as 0."""
+        """The totals over all partitions. An unknown figure counts as 0."""
         return CompactionTotals(
             partitions=len(self.partitions),
             seconds=self.seconds,

@@ -38,7 +38,7 @@ UNPRINTED = "unprinted"
 
 
 class Flatten(NamedTuple):
-    """Annotation: print the fields of the value in place of the field, except those in ``but``."""
+    """An annotation: print the fields of the value in place of the field, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 
@@ -47,7 +47,10 @@ SPREAD = Flatten()
 
 
 class JsonName(NamedTuple):
-    """Annotation: print the result of ``of``, which has the printed type, instead of the value."""
+    """An annotation: print the result of ``of`` instead of the value.
+
+    The result of ``of`` has the printed type.
+    """
 
     of: Callable[[Any], Any]
 
@@ -73,7 +76,7 @@ def or_none(text: str) -> str | None:
 
 
 class Printed:
-    """The methods of all documents."""
+    """The base class of all documents, with the methods that print them."""
 
     __slots__ = ()
 
@@ -82,7 +85,7 @@ class Printed:
         return self._printed(_plain)
 
     def iterate_once(self) -> dict[str, Any]:
-        """As ``to_dict``, but the items of lists are converted one at a time, during iteration.
+        """The document like ``to_dict``, but with lists whose items are converted during iteration.
 
         Not all items are then in memory at once. The lists can be iterated only once.
         """
@@ -109,7 +112,7 @@ class FrozenDocument(Printed, msgspec.Struct, frozen=True):
 
 
 class PrintedLine(NamedTuple):
-    """One printed field of a document. ``attribute`` is the field's name in the class."""
+    """One printed field of a document class. ``attribute`` is the field's name in the class."""
 
     name: str
     attribute: str
@@ -164,7 +167,7 @@ class _Lazy(list[Any]):
 
 @cache
 def schema_type(document: Any) -> type[msgspec.Struct]:
-    """A struct with exactly the fields that ``document`` prints.
+    """A struct type with exactly the fields that ``document`` prints.
 
     msgspec uses it to describe documents, and to check printed ones. A field that may be absent has
     the default ``UNSET``.
@@ -206,14 +209,14 @@ def _is_document(kind: Any) -> bool:
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The member types of a union, or a list of only ``kind``."""
+    """The member types of a union. For any other type, a list of only ``kind``."""
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
 def _shown(kind: Any) -> Any:
-    """The type of a field, with documents replaced by their printed types."""
+    """The type of a field, with document classes replaced by their printed types."""
     if _is_document(kind):
         return schema_type(kind)
     origin, arguments = get_origin(kind), get_args(kind)

@@ -14,7 +14,7 @@ from lastwrite.reports.holding import BlockingGroup
 
 
 class Rule(StrEnum):
-    """The rules that prevent the cleaning of a partition or a part of it, in order of checking."""
+    """A rule that prevents cleaning of a partition or a part of it, in the order of checking."""
 
     POLICY = "cleanup.policy"
     CLEANER = "log.cleaner.enable"
@@ -154,7 +154,7 @@ class ExplainReport(Document, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status that follows from the worst problem."""
+        """The exit status, which follows from the worst problem."""
         problems = [problem for each in self.partitions for problem in each.problems]
         if any_damaged(problems):
             return 3

@@ -12,7 +12,7 @@ from lastwrite.reports.groups import UnreadPosition, worst_of
 
 
 class HoldReason(StrEnum):
-    """Why nothing of a partition was fetched, as one word."""
+    """The reason why no data of a partition was fetched, as one word."""
 
     # temporary: a cluster or store is unavailable, or a round is running on it
     WAITING = "waiting"
@@ -25,7 +25,7 @@ class HoldReason(StrEnum):
 
 
 class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
-    """The fetch of one partition: what was fetched, or why nothing was."""
+    """The result of fetching one partition: the amount of data, or the reason why there is none."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status."""
+        """The exit status of the command."""
         if any(each.is_damaged for each in self.partitions):
             return 3
         left = any(each.reason is not None for each in self.partitions)

@@ -9,7 +9,7 @@ from lastwrite.reports.fetching import FetchedLog
 
 
 class FollowedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition after a fetch: the result, and how far the archive lags behind the log."""
+    """The state of one partition after a fetch: the result, and the archive's lag behind the log."""
 
     log: Annotated[FetchedLog, SPREAD]
     # records of the live log above the archive's end at the last request; null before the first

@@ -12,7 +12,7 @@ from lastwrite.reports.document import Document, FrozenDocument, figure
 
 
 class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
-    """A group's position in one partition."""
+    """The position of a consumer group in one partition."""
 
     group: str
     topic: str
@@ -26,13 +26,15 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
     lag: ClassVar[int | None] = figure(lambda self: self.behind())
 
     def behind(self) -> int | None:
-        """See ``lag``."""
+        """The number of records that the group has not read; see ``lag``."""
         return None if self.end_offset is None else max(self.end_offset - self.position, 0)
 
 
 class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
-    """Unreadable positions: those in one record, in a partition of ``__consumer_offsets``, or of a
-    group. A group cannot be read if a broker denies access to it.
+    """Positions of groups that could not be read.
+
+    They are those in one record, in a partition of ``__consumer_offsets``, or of a group. A group
+    cannot be read if a broker denies access to it.
     """
 
     source: str = field(name="path")  # file, folder of the partition, or broker
@@ -61,7 +63,10 @@ class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
 def unread_because(
     error: LogError | OSError, source: str, group: str | None = None
 ) -> UnreadPosition:
-    """The positions of ``group`` at ``source`` that ``error`` made unreadable. None: all groups."""
+    """The positions at ``source`` that could not be read because of ``error``.
+
+    ``group`` is the group of the positions; None means all groups.
+    """
     is_damaged = isinstance(error, CorruptLog)
     if not isinstance(error, LogError):
         return UnreadPosition(source=source, group=group, reason=str(error), is_damaged=False)
@@ -76,12 +81,12 @@ def unread_because(
 
 
 def worst_of(unread: Iterable[UnreadPosition]) -> int:
-    """The exit status for unread positions."""
+    """The exit status that unread positions cause."""
     return max((3 if each.is_damaged else 1 for each in unread), default=0)
 
 
 class GroupsReport(Document, kw_only=True):
-    """All positions that were found, by group, topic and partition."""
+    """All positions of consumer groups that were found, by group, topic and partition."""
 
     positions: list[GroupPosition]
     unread: list[UnreadPosition] = []

@@ -1,4 +1,4 @@
-"""Consumer groups for which deletes are held (``hold.tombstones.for.groups``), printed as JSON."""
+"""Consumer groups that block the removal of tombstones (``hold.tombstones.for.groups``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lastwrite.reports.document import FrozenDocument, figure
 
 
 class BlockingGroup(FrozenDocument, frozen=True, kw_only=True):
-    """A group that has not read a partition to its end, so that deletes are held for it."""
+    """A group for which tombstones are kept, because it has not read the partition to its end."""
 
     group: str
     position: int | None  # next offset that the group reads; null if unknown

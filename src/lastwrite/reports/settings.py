@@ -15,7 +15,7 @@ _PATTERN_MARKS = "*?["
 
 
 class SettingValue(FrozenDocument, frozen=True):
-    """The value of a setting in one source, under the name and in the unit of that source."""
+    """The value of a setting in one source, with the name and unit that the source uses."""
 
     name: str
     value: str
@@ -36,7 +36,7 @@ class Setting(FrozenDocument, frozen=True):
 
     @property
     def is_said(self) -> bool:
-        """Whether the value is from a source rather than the default, or unknown."""
+        """Whether the value is from a source, or unknown, and not the default."""
         return self.source != "default"
 
 
@@ -69,19 +69,19 @@ class OverriddenSetting(FrozenDocument, frozen=True):
 
 
 def by_name(settings: Iterable[Setting]) -> dict[str, Setting]:
-    """The settings by name, with the values of all sources."""
+    """The settings by name, each with the values of all sources."""
     return {setting.name: setting for setting in settings}
 
 
 class EffectiveSetting(FrozenDocument, frozen=True):
-    """The value that applies, and its source."""
+    """The value of a setting that applies, and its source."""
 
     value: str | None
     source: str
 
 
 def effective(settings: Iterable[Setting]) -> dict[str, EffectiveSetting]:
-    """The values that apply, and their sources, by setting."""
+    """The effective values and their sources, by setting."""
     return {setting.name: EffectiveSetting(setting.value, setting.source) for setting in settings}
 
 

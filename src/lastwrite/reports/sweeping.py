@@ -8,7 +8,7 @@ from lastwrite.reports.document import UNPRINTED, Document, JsonName, figure, or
 
 
 class SweptPartition(Document, kw_only=True):
-    """The objects of one partition that were deleted, or would be deleted in a dry run."""
+    """The objects of one partition that a sweep deleted, or would delete in a dry run."""
 
     address: str
     rounds: int = 0  # number of rounds that ended without a commit

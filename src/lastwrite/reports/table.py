@@ -1,4 +1,4 @@
-"""Rows as dictionaries, and the last rows of a log."""
+"""Select the last rows of a log, as dictionaries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def last_of(parts: Iterable[Iterator[Row]], count: int) -> list[Row]:
 
 
 def last_of_each(rows: Iterator[Row], count: int, *names: str) -> Iterator[Row]:
-    """The last ``count`` rows for each value of the fields ``names``.
+    """The last ``count`` rows of a log for each combination of values of the fields ``names``.
 
-    The values are in the order of their first occurrence.
+    Combinations are in the order of their first occurrence.
     """
     kept: dict[tuple[object, ...], deque[Row]] = {}
     for row in rows:

@@ -22,7 +22,7 @@ class Difference(FrozenDocument, frozen=True, kw_only=True):
 
 
 class TableProof(FrozenDocument, frozen=True, kw_only=True):
-    """A table compared with its topic, up to the offsets in the table."""
+    """The result of comparing a table with its topic, up to the offsets in the table."""
 
     path: str  # path of the table
     format: str

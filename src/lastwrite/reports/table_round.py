@@ -7,7 +7,7 @@ from lastwrite.reports.document import FrozenDocument
 
 
 class RecordTime(FrozenDocument, frozen=True, kw_only=True):
-    """A record and its timestamp in the log."""
+    """A record and its timestamp, as stored in the log."""
 
     partition: int
     offset: int
@@ -15,7 +15,7 @@ class RecordTime(FrozenDocument, frozen=True, kw_only=True):
 
 
 class TableRound(FrozenDocument, frozen=True, kw_only=True):
-    """A table, and how the last round changed it.
+    """A table, and the effect of the last update on it.
 
     The values of ``how``: ``made``: the table is new. ``updated``: the new records of the log were
     added. ``compared``: the whole log was read again, which was necessary. ``unchanged``.

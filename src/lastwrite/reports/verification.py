@@ -49,7 +49,10 @@ class Transactions(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Comparison(Document, kw_only=True):
-    """A partition compared with its state before compaction. By default, numbers count records."""
+    """The comparison of a partition with its state before compaction.
+
+    By default, numbers count records.
+    """
 
     folder: str
     records_before: int = 0
@@ -69,7 +72,7 @@ class Comparison(Document, kw_only=True):
 
 
 class PartitionVerification(Document, kw_only=True):
-    """The verification of one partition, which reads all of its records."""
+    """The result of verifying one partition, for which all of its records are read."""
 
     topic: str
     partition: int
@@ -134,7 +137,7 @@ class ComparedTotals(Document, kw_only=True):
 
 
 class VerifyTotals(Document):
-    """The sums over all partitions, and over all comparisons if there are any."""
+    """The sums over all partitions and, if there are any, over all comparisons."""
 
     sums: Annotated[VerifiedTotals, SPREAD]
     compared: Annotated[ComparedTotals | None, SPREAD]  # null if nothing was compared
@@ -149,7 +152,10 @@ class Checked(Document, kw_only=True):
 
 
 class StoreVerification(Document, kw_only=True):
-    """The data outside the partitions: a RocketMQ store's commit log and index files."""
+    """The verification of data outside the partitions.
+
+    These are a RocketMQ store's commit log and index files.
+    """
 
     path: str
     status: VerifyStatus = VerifyStatus.VERIFIED
@@ -170,7 +176,7 @@ class StoreVerification(Document, kw_only=True):
 
 
 class BesidePartitions(Document):
-    """The part of ``verify``'s output for data outside the partitions."""
+    """The part of the output for data outside the partitions."""
 
     store: StoreVerification
 
@@ -194,7 +200,7 @@ class VerifyReport(Document, kw_only=True):
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:
-        """The exit status that follows from the worst status."""
+        """The exit status, which follows from the worst status."""
         found = {partition.status for partition in self.partitions}
         found |= set() if self.store is None else {self.store.status}
         for status, number in (
@@ -229,7 +235,7 @@ class VerifyReport(Document, kw_only=True):
         return [p.comparison for p in self.partitions if p.comparison is not None]
 
     def sum_checked(self) -> Checked:
-        """The amount that was checked at the path. Each record counts once."""
+        """The amount of data that was checked at the path. Each record counts once."""
         if self.store is not None:
             return self.store.checked
         return Checked(
@@ -239,7 +245,7 @@ class VerifyReport(Document, kw_only=True):
         )
 
     def sums(self) -> VerifyTotals:
-        """The totals over partitions, and over comparisons if there are any."""
+        """The totals over all partitions, and over all comparisons if there are any."""
         figures = ("segments", "batches", "records", "bytes")
         sums = VerifiedTotals(
             partitions=len(self.partitions),

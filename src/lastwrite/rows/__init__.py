@@ -1,1 +1,1 @@
-"""Records as rows, in one schema for all systems, and as Arrow columns."""
+"""Read records as rows, in one schema for all systems, and as Arrow columns."""

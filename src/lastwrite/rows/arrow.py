@@ -1,4 +1,4 @@
-"""Records as Arrow batches, in the schema of Spark's Kafka source.
+"""Convert records to Arrow batches, in the schema of Spark's Kafka source.
 
 ``key, value, topic, partition, offset, timestamp, timestampType``, and ``headers`` on request.
 Names, types and order of the columns are a contract: a Spark job moves from ``kafka`` to
@@ -52,7 +52,7 @@ USUAL_COLUMNS = COLUMNS[:-1]
 
 
 def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tuple[str, ...]:
-    """Check the requested columns. None means all, with ``headers`` only if ``headers`` is true.
+    """The requested columns, checked. None means all, with ``headers`` only if ``headers`` is true.
 
     Raises:
         InvalidConfig: a column does not exist, or is named twice.
@@ -69,19 +69,22 @@ def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tupl
 
 
 def spark_schema(columns: Sequence[str]) -> str:
-    """The schema in Spark's notation."""
+    """The schema of the columns in Spark's notation."""
     return ", ".join(f"`{name}` {_OF_SPARK[name]}" for name in columns)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of each batch."""
+    """The Arrow schema of each batch."""
     return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
 
 
 def batches_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records as batches of some thousand rows with ``columns``. Batches own their memory."""
+    """The records as Arrow batches of some thousand rows with ``columns``.
+
+    Batches own their memory.
+    """
     whole = batch_of(records, name, columns)
     parts = max(1, round(max(len(whole) / ROWS_AT_ONCE, whole.nbytes / BYTES_AT_ONCE)))
     rows = max(1, -(-len(whole) // parts))
@@ -92,7 +95,7 @@ def batches_of(
 def batch_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """The records as one batch of ``columns``, which owns its memory."""
+    """The records as one Arrow batch of ``columns``, which owns its memory."""
     arrays = [_MADE[column](records, name) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
@@ -141,14 +144,14 @@ def _replaced(text: bytes) -> str:
 
 
 def odd_times(times_ms: Int64Array) -> npt.NDArray[np.bool_] | None:
-    """Whether each time is before year 1 or after year 9999. Returns None if no time is."""
+    """Whether each time is before year 1 or after year 9999. None if all times are in range."""
     if not len(times_ms) or FIRST_MS <= times_ms.min() <= times_ms.max() <= LAST_MS:
         return None
     return (times_ms < FIRST_MS) | (times_ms > LAST_MS)
 
 
 def _timestamps(records: RecordColumns) -> pa.Array:
-    """The column of times in microseconds.
+    """A column of times in microseconds.
 
     Times outside the years 1 to 9999 are null, because SQL and Python cannot represent them.
     """

@@ -50,7 +50,9 @@ class ColumnRequest(NamedTuple):
 
 
 class ColumnDecoder:
-    """Decodes one column. Safe to pickle: programs are compiled in the process that uses them.
+    """Decodes one column of keys or values.
+
+    Safe to pickle: programs are compiled in the process that uses them.
 
     Attributes:
         aliases, unions: aliases and unions of the schema to read by; see ``aliases_of`` and
@@ -101,7 +103,7 @@ class ColumnDecoder:
         return spark_type(self.shape)
 
     def decode(self, values: pa.Array, headers: pa.Array | None = None) -> DecodedColumn:
-        """The decoded values, and the bad ones with reasons.
+        """The decoded values of a column, and its bad values with reasons.
 
         ``headers``, the records' column of headers, is needed if ``header`` is not None. A value is
         bad if its schema is unknown or incompatible with the schema to read by.
@@ -118,7 +120,7 @@ class ColumnDecoder:
         return program.decode(values)
 
     def _read_by(self) -> Any:
-        """The message type to read values by."""
+        """The message type of the schema by which values are read."""
         if self._message is None:
             assert self._columns.schema is not None
             file, name = ProtobufFile(self._columns.schema.descriptors), self._columns.message
@@ -129,7 +131,10 @@ class ColumnDecoder:
         return self._message
 
     def _program(self, frame: Frame | None) -> Program | str:
-        """The program for values with this frame, or why they are bad. None means no frame."""
+        """The program that decodes values with this frame, or the reason why it is missing.
+
+        ``frame`` None means values without a frame.
+        """
         found = self._programs.get(frame)
         if found is None:
             try:

@@ -47,7 +47,7 @@ REMEDY_OF_VALUES = "to read bad values as null, give on_bad=null; to read bytes,
 
 
 class DecodedRows:
-    """Decodes records to columns. Safe to pickle.
+    """Decodes the keys and values of records to columns. Safe to pickle.
 
     Attributes:
         raw_columns: the columns of records that decoding needs.
@@ -106,7 +106,7 @@ class DecodedRows:
 
     @property
     def spark_schema(self) -> str:
-        """The schema in Spark's notation."""
+        """The schema of the decoded columns in Spark's notation."""
         words = [
             f"{quoted(name)} {self._decoders[name].spark_type}"
             if name in self._decoders
@@ -117,7 +117,7 @@ class DecodedRows:
 
     @property
     def decoders(self) -> Mapping[str, ColumnDecoder]:
-        """The decoders by column."""
+        """The decoder of each decoded column, by column name."""
         return self._decoders
 
     @property
@@ -127,7 +127,7 @@ class DecodedRows:
     def of(
         self, batches: Iterable[pa.RecordBatch], *, as_changes: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Decode batches that have ``raw_columns``.
+        """Decode batches of records that have ``raw_columns``.
 
         ``as_changes`` adds the column ``deleted``. If a record with a bad value is put aside, its
         key is returned as deleted. A delete with a bad key is left out unless ``on_bad`` is
@@ -184,7 +184,7 @@ class DecodedRows:
         return any(each.header for each in self._decoders.values())
 
     def value(self, key: bytes | None, value: bytes, topic: str, record: RecordColumns) -> Any:
-        """One decoded value, in Python's types. A bad value is None if ``on_bad`` is ``null``.
+        """Decode one value to Python's types. A bad value is None if ``on_bad`` is ``null``.
 
         ``record`` is the value's record, with headers if ``has_headers``.
 
@@ -235,7 +235,10 @@ def write_bad_records(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str
 
 
 def _split(columns: Sequence[str] | None) -> tuple[list[str] | None, dict[str, list[str]]]:
-    """The names of columns, each once, and column to its requested fields. Empty means all."""
+    """Split requested columns into column names, each once, and the requested fields by column.
+
+    An empty list means all fields of the column.
+    """
     if columns is None:
         return None, {}
     paths: dict[str, list[str]] = {}
@@ -252,7 +255,7 @@ def decoder_of(
     topic: str | Callable[[], str] | None,
     paths: tuple[str, ...],
 ) -> ColumnDecoder:
-    """The decoder of a topic's keys or values. Raises as ``DecodedRows``."""
+    """A decoder for a topic's keys or values. Errors as ``DecodedRows``."""
     # imported here because they load kernels
     from lastwrite.rows.column_decoder import ColumnDecoder, ColumnRequest
     from lastwrite.rows.schemas import SchemaSource, read_schema

@@ -1,4 +1,4 @@
-"""The last writes of one topic: an index of record positions in the logs of its partitions.
+"""An index of the last writes of one topic: record positions in the logs of its partitions.
 
 Keys can be looked up, all last writes can be iterated, and the index can follow the logs.
 
@@ -47,7 +47,7 @@ _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
 class MissedDelete(NamedTuple):
-    """A deleted key whose delete compaction removed before it was read."""
+    """A deleted key whose delete was removed by compaction before it was read."""
 
     partition: int
     key: bytes
@@ -84,7 +84,7 @@ class _ListedSegment(NamedTuple):
 
 
 class LastWrites:
-    """The index of last writes of one topic.
+    """An index of the last writes of one topic.
 
     Attributes:
         ends: the first offset that was not read, by partition.
@@ -157,7 +157,7 @@ class LastWrites:
         return [(log, [_state_of(segment) for segment in log.segments]) for log in logs]
 
     def _list(self, states: _States, known: Mapping[_Name, int]) -> None:
-        """Number the segments of the logs. Segments in ``known`` keep their numbers."""
+        """Assign a number to each segment of the logs. Segments in ``known`` keep their numbers."""
         listed: dict[int, _ListedSegment] = {}
         places: dict[int, tuple[int, int]] = {}
         for log, of_segments in states:
@@ -234,8 +234,9 @@ class LastWrites:
     def _scanned(
         self, wanted: Sequence[tuple[int, int, int | None]], kept: PlaceIndex | None = None
     ) -> PlaceIndex:
-        """Build an index of these ranges of segments, and of the entries of ``kept`` whose segments
-        still exist.
+        """An index of the last writes in these ranges of segments.
+
+        It also has the entries of ``kept`` whose segments still exist.
         """
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
@@ -252,7 +253,7 @@ class LastWrites:
             raise
 
     def _in_order(self, wanted: Sequence[tuple[int, int, int | None]]) -> PlacesInOrder:
-        """The last writes in these ranges, for iteration without lookups."""
+        """The last writes in these ranges of segments, for iteration without lookups."""
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)
@@ -277,7 +278,10 @@ class LastWrites:
         return self._writes.last_deletes()
 
     def value(self, key: bytes) -> bytes | None:
-        """The last write of a key, or None if it is unknown or deleted. Raises as ``record``."""
+        """The value of a key's last write, or None if the key is unknown or deleted.
+
+        Errors as ``record``.
+        """
         found = self.record(key)
         return None if found is None else found[0]
 
@@ -316,14 +320,14 @@ class LastWrites:
         return int(one), int(two) >> 32
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """Yield units for all last writes, in order.
+        """Yield units of work that cover all last writes, in order.
 
         A unit has the orders of its last writes, so that another process can read them.
         """
         return self._select(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
     def changes(self, columns: Sequence[str], since: Mapping[int, int]) -> Iterator[RowUnit]:
-        """As ``units``, for last writes and deletes from the offsets ``since`` on."""
+        """Yield units for last writes and deletes from the offsets ``since`` on; see ``units``."""
         return self._select(columns, since, has_deletes=True)
 
     def _select(
@@ -486,12 +490,12 @@ class LastWrites:
 
 
 def _name_of(log: PartitionLog, segment: Segment) -> _Name:
-    """The identity of a segment across listings. For an object it includes the etag."""
+    """The identity of a segment, by which two listings are compared. It includes an object's etag."""
     return log.name.partition, segment.path, segment.position, segment.etag
 
 
 def _state_of(segment: Segment) -> FileState | None:
-    """The state of the segment's file. Returns None for an object, which has an etag instead."""
+    """The state of a segment's file. None for an object, which has an etag instead."""
     return None if segment.etag or is_address(segment.path) else state_of(segment.path)
 
 
@@ -503,7 +507,7 @@ def _unseen(
     sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[MissedDelete]:
-    """Yield the keys of last writes in removed segments that the new index lacks.
+    """Yield the keys that the new index lacks, of last writes in removed segments.
 
     Raises:
         CommitConflict: such a key cannot be read any more, or another file has the segment's name.

@@ -1,4 +1,4 @@
-"""Adds a field ``decoded`` with the decoded key and value to the rows of ``dump`` and ``read``."""
+"""Add a field ``decoded`` with the decoded key and value to the rows of ``dump`` and ``read``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 512
 
 
 class MessageDecoder:
-    """Decodes rows of any system, topic by topic.
+    """Decodes the keys and values in rows of any system, topic by topic.
 
     Raises:
         InvalidConfig: ``on_bad`` is ``aside``, which only tables and DataFrames support.
@@ -36,7 +36,7 @@ class MessageDecoder:
         self._decoders: dict[tuple[str, str], Any] = {}
 
     def rows(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield the decoded rows.
+        """Yield the rows with their decoded keys and values.
 
         Reads 512 rows ahead. If reading fails, the rows before the error are yielded first.
         """
@@ -57,7 +57,7 @@ class MessageDecoder:
             raise failed
 
     def decoded(self, rows: list[Row]) -> Iterator[Row]:
-        """Decode rows.
+        """Decode the keys and values of some rows.
 
         Raises:
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``. The rows before it were
@@ -98,7 +98,10 @@ class MessageDecoder:
 
 
 class DecodedReading(Iterator[Row]):
-    """A reading whose rows are decoded. Other attributes are passed on from the reading."""
+    """A reading whose rows have decoded keys and values.
+
+    Other attributes are those of the original reading.
+    """
 
     def __init__(self, reading: Any, config: DecodingConfig) -> None:
         self._reading = reading
@@ -112,7 +115,7 @@ class DecodedReading(Iterator[Row]):
 
 
 def _is_none(row: Row) -> bool:
-    """Whether the row is not a producer's message but, for example, a control record."""
+    """Whether the row is not a message of a producer but, for example, a control record."""
     return (
         row.get("control") is not None
         or row.get("marker") is not None
@@ -136,7 +139,7 @@ def _bytes_of(row: Row, which: str) -> bytes | None:
 
 
 def _headers_of(rows: list[Row]) -> pa.Array | None:
-    """The rows' headers as a column. Returns None if no row has Kafka headers."""
+    """The headers of the rows as a column. None if no row has Kafka headers."""
     if not any(row.get("headers") for row in rows):
         return None
     found = [
@@ -158,7 +161,7 @@ def _place(row: Row) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value in types of JSON: times and decimals as text, bytes as base64."""
+    """A value converted to types of JSON: times and decimals as text, bytes as base64."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -175,7 +178,9 @@ def _plain(value: Any) -> Any:
 def decoded_values(
     values: Mapping[Any, bytes], config: DecodingConfig, topic: str, headers: pa.ChunkedArray | None
 ) -> dict[Any, Any]:
-    """The decoded values, under the same keys. If ``on_bad`` is ``null``, bad values are None.
+    """Decode values, and return them under the same keys.
+
+    If ``on_bad`` is ``null``, bad values are None.
 
     ``headers``, the records' column of headers, is needed if a header may contain the schema id.
 

@@ -33,7 +33,7 @@ def put(
     times,
     filled,
 ):
-    """Write an entry for each record that has a key, starting at index ``filled``.
+    """Write an index entry for each record that has a key, starting at row ``filled``.
 
     Returns the index after the last entry.
     """
@@ -55,7 +55,7 @@ def put(
 
 @njit(cache=True, nogil=True)
 def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, order):
-    """Remove superseded rows from ``order``, which sorts the rows by fingerprint.
+    """Remove the rows of superseded writes from ``order``, which sorts the rows by fingerprint.
 
     Only the last write of each key in each partition is left. Returns the number of rows left.
     """
@@ -124,7 +124,8 @@ def flush(lanes, other_lanes, segments, positions, times, partitions, wins):
 
 @njit(cache=True, nogil=True)
 def rows_of(lanes, other_lanes, asked, other_asked, out):
-    """Write the rows of all requested fingerprints to ``out``, each once, until ``out`` is full.
+    """Write the index rows of all requested fingerprints to ``out``, each once, until it is full.
+
     Returns the number of such rows. The requested fingerprints must be sorted.
     """
     filled = 0
@@ -146,7 +147,7 @@ def rows_of(lanes, other_lanes, asked, other_asked, out):
 
 @njit(cache=True, nogil=True)
 def find(lanes, other_lanes, lane, other_lane):
-    """The first row of a fingerprint, or -1 if there is none."""
+    """The first index row with a fingerprint, or -1 if there is none."""
     low, high = 0, len(lanes)
     # Interpolation search: fingerprints are evenly distributed.
     while high - low > 8:

@@ -38,7 +38,7 @@ _FEW = 1 << 16  # number of positions up to which all buckets are sorted togethe
 
 
 class SegmentPartitions(NamedTuple):
-    """The partition of each segment, and its rank within the partition, by segment number.
+    """The partition of each segment, and the segment's rank in it, by segment number.
 
     Within a partition, the write in the segment of the higher rank is later. Within a segment, the
     write of the larger order is later. Between partitions the later time decides, and at equal
@@ -72,7 +72,7 @@ class RecordPointer(NamedTuple):
 
 
 class _SortedPlaces:
-    """Positions sorted by fingerprint, and whether each wins."""
+    """Positions sorted by key fingerprint, and whether each is its key's last write."""
 
     def __init__(self, places: Places, sources: SegmentPartitions) -> None:
         self.places = places
@@ -90,7 +90,7 @@ class _SortedPlaces:
         )
 
     def first(self, lane: int, other_lane: int) -> int:
-        """The first row of a fingerprint, or -1 if there is none."""
+        """The first row with a fingerprint, or -1 if there is none."""
         places = self.places
         return int(
             place_kernels.find(
@@ -99,7 +99,10 @@ class _SortedPlaces:
         )
 
     def winner(self, row: int) -> RecordPointer | None:
-        """The winner of a key whose first row is ``row``, or None if the winner is a delete."""
+        """The position of a key's last write. None if the last write is a delete.
+
+        ``row`` is the key's first row.
+        """
         places = self.places
         other = places.other_lanes[row]
         while places.other_lanes[row] != other or not self.wins[row]:
@@ -119,7 +122,7 @@ class _SortedPlaces:
         return rows
 
     def in_segment(self, segment: int, has_deletes: bool) -> Places:
-        """The winners in this segment."""
+        """The last writes that are in this segment."""
         rows = np.flatnonzero(self.places.segments == segment)
         wins = self.wins[rows]
         if not has_deletes:
@@ -128,7 +131,7 @@ class _SortedPlaces:
 
 
 class PlaceIndex:
-    """An index of last writes. ``close`` removes its scratch folder, if it has one."""
+    """An index of the positions of last writes. ``close`` removes its scratch folder, if any."""
 
     def __init__(self, places: Places, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources = sources
@@ -150,7 +153,7 @@ class PlaceIndex:
         return self._rest, self._recent
 
     def find(self, lane: int, other_lane: int) -> RecordPointer | None:
-        """The position of a key's last write. Returns None if the key is unknown or deleted."""
+        """The position of a key's last write. None if the key is unknown or deleted."""
         for part in (self._recent, self._rest):
             row = part.first(lane, other_lane)
             if row >= 0:
@@ -200,7 +203,7 @@ class PlaceIndex:
         return np.flatnonzero(~is_known)
 
     def blocks(self) -> Iterator[Places]:
-        """Yield all positions, in blocks."""
+        """Yield all positions in the index, block by block."""
         for part in self._parts:
             for start in range(0, part.places.rows, _ROWS_AT_ONCE):
                 yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
@@ -231,7 +234,7 @@ class PlaceIndex:
 
 
 class _SliceOrder(NamedTuple):
-    """A block of orders and byte positions, sorted by stretch."""
+    """A block of record orders and byte positions, sorted by stretch."""
 
     places: tuple[Int64Array, Int64Array] | int  # the two columns, or their byte in the file
     names: Int64Array  # the numbers of the stretches in the block
@@ -239,7 +242,7 @@ class _SliceOrder(NamedTuple):
 
 
 class PlacesInOrder:
-    """The last writes in the order of their segments, for iteration without lookups.
+    """The positions of last writes in the order of their segments, for iteration without lookups.
 
     ``close`` removes the scratch folder, if there is one.
 
@@ -283,7 +286,7 @@ class PlacesInOrder:
         self._blocks.append(_SliceOrder(places, names, bounds))
 
     def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
-        """As ``PlaceIndex.orders_in``."""
+        """The orders of last writes in a range of bytes; see ``PlaceIndex.orders_in``."""
         segment = stretch.segment << 32
         wanted = [
             segment | stretch.start >> _STRETCH_BITS,
@@ -315,7 +318,7 @@ class PlacesInOrder:
         return columns[0], columns[1]
 
     def last_deletes(self) -> dict[int, int]:
-        """As ``PlaceIndex.last_deletes``."""
+        """The latest delete of each partition; see ``PlaceIndex.last_deletes``."""
         return self._deletes
 
     def close(self) -> None:
@@ -331,7 +334,7 @@ class PlacesInOrder:
 
 
 class PlaceIndexBuilder:
-    """Collects blocks of positions, from any thread. ``finish`` builds the index.
+    """Collects blocks of positions from any thread, and builds an index of them.
 
     Args:
         sources: the partitions of the segments.
@@ -349,7 +352,7 @@ class PlaceIndexBuilder:
         self._lock = threading.Lock()
 
     def add(self, block: Places) -> None:
-        """Add a block. Its columns are copied, so the caller may reuse them."""
+        """Add a block of positions. Its columns are copied, so the caller may reuse them."""
         run = _SortedRun.of(block)
         with self._lock:
             self.rows += block.rows
@@ -359,7 +362,7 @@ class PlaceIndexBuilder:
                 self._spill()
 
     def _spill(self) -> None:
-        """Write the runs in memory to one file, bucket by bucket."""
+        """Write the runs in memory to one scratch file, bucket by bucket."""
         if self._folder is None:
             self._folder = make_folder()
         path, rows = "", []
@@ -380,7 +383,7 @@ class PlaceIndexBuilder:
         return PlaceIndex(out.finish(), self._sources, folder)
 
     def finish_in_order(self) -> PlacesInOrder:
-        """As ``finish``, for iteration without lookups."""
+        """Build a ``PlacesInOrder`` of all added positions, which supports no lookups."""
         found = PlacesInOrder(self._sources, self._out_folder())
         try:
             for some in self._merge_buckets():
@@ -420,7 +423,10 @@ class PlaceIndexBuilder:
 
 
 class _SortedRun(NamedTuple):
-    """Positions sorted by bucket. ``cuts``: the start of each bucket, and the end of the last."""
+    """Positions sorted by bucket.
+
+    ``cuts`` has the start of each bucket, and the end of the last.
+    """
 
     places: Places
     cuts: Int64Array
@@ -436,7 +442,10 @@ class _SortedRun(NamedTuple):
 
 
 class _SpilledRuns:
-    """Runs in a scratch file: for each bucket the six columns of ``Places``, one after another."""
+    """Runs of positions in a scratch file.
+
+    The file has, for each bucket, the six columns of ``Places``, one after another.
+    """
 
     def __init__(self, path: str, rows: Sequence[int]) -> None:
         self._reader = ScratchReader(path)
@@ -456,7 +465,7 @@ class _SpilledRuns:
 
 
 class _IndexWriter:
-    """The index under construction: in memory, or in files of ``folder``, one per column."""
+    """Writes an index to memory, or to files of ``folder``, one per column."""
 
     def __init__(self, folder: Path | None, rows: int) -> None:
         self._places = Places.room(rows if folder is None else 0)
@@ -505,6 +514,6 @@ def _joined(runs: Sequence[Places]) -> Places:
 
 
 def _reduced(block: Places, sources: SegmentPartitions) -> Places:
-    """Sort a block by fingerprint, and remove writes that are superseded in their partition."""
+    """Sort a block of positions by fingerprint, and remove writes superseded in their partition."""
     order = np.argsort(block.lanes)
     return block.take(order[: int(place_kernels.reduce(*block, *sources, order))])

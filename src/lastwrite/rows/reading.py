@@ -68,14 +68,17 @@ class RowUnit(NamedTuple):
     least_ms: int | None = None
 
     def limit_to(self, orders: Int64Array) -> RowUnit:
-        """The unit limited to the records of these orders, which must be ascending, not empty."""
+        """A copy of the unit for only the records of these orders.
+
+        ``orders`` must be ascending and not empty.
+        """
         lowest = int(orders[0])
         relative = orders - lowest
         kind = np.uint32 if relative[-1] < 1 << 32 else np.int64
         return self._replace(orders=relative.astype(kind), lowest=lowest)
 
     def reader(self, limits: Limits) -> RowReader:
-        """The reader for the unit's system."""
+        """A row reader for the unit's system."""
         system = rows_of(self.system)
         return system.reader(limits.plain_bytes, self.extra, raw_keys=self.raw_keys)
 
@@ -90,7 +93,7 @@ def row_units(
     end: int | None = None,
     piece_bytes: int = PIECE_BYTES,
 ) -> list[RowUnit]:
-    """Units that cover the offsets from ``first`` to below ``end`` that consumers receive."""
+    """Units that cover the offsets that consumers receive, from ``first`` to below ``end``."""
     bound = system.end_of(log, is_committed)
     span = max(first, log.log_start), bound if end is None else min(end, bound)
     extra = system.extra_of(log)
@@ -202,7 +205,7 @@ def put_places(
     places: Places,
     filled: int,
 ) -> int:
-    """Write a position for each record that has a key to ``places``, starting at row ``filled``.
+    """Write the position of each record that has a key to ``places``, from row ``filled`` on.
 
     Returns the row after the last position. ``shortest`` is the length of the shortest value that
     does not delete its key.
@@ -242,7 +245,7 @@ def _found(
 
 
 def _requested_batches(unit: RowUnit, table: BatchTable) -> ByteArray | None:
-    """A byte for each batch: 1 if its records are requested. Returns None if all batches are."""
+    """A byte for each batch: 1 if its records are requested. None if all batches are requested."""
     passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
     wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])
     wanted &= table["flags"] & passed == 0
@@ -252,7 +255,7 @@ def _requested_batches(unit: RowUnit, table: BatchTable) -> ByteArray | None:
 
 
 def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
-    """The indexes in ``orders`` of the values that are in ``some``. Both are ascending."""
+    """The indexes of the values in ``orders`` that are also in ``some``. Both are ascending."""
     if not len(some):
         return np.empty(0, np.int64)
     near = np.minimum(np.searchsorted(some, orders), len(some) - 1)
@@ -260,7 +263,7 @@ def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
 
 
 def _have_keys(records: RecordColumns, keys: Iterable[bytes]) -> Int64Array:
-    """The rows with one of these few keys, ascending."""
+    """The ascending rows whose records have one of a few keys."""
     starts, lengths = records.keys
     found = [np.empty(0, np.int64)]
     for key in keys:
@@ -311,7 +314,7 @@ class SegmentRecordReader:
             self._file(segment)
 
     def _batch(self, segment: Segment, position: int) -> BatchWindow:
-        """A window with one batch, which begins at byte ``position``."""
+        """A window that contains only the batch at byte ``position``."""
         file, format = self._file(segment), self._reader.format
         left = segment.position + segment.size_bytes - position
         buffer: ByteArray = np.empty(0, np.uint8)

@@ -1,4 +1,4 @@
-"""Optional packages for Arrow columns, which ``pip install lastwrite`` does not install."""
+"""Check optional packages for Arrow columns, which ``pip install lastwrite`` does not install."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _OWN = "schema.proto"  # file name for a Protobuf schema from a registry
 
 
 class Schema(NamedTuple):
-    """A schema.
+    """The schema of keys or values.
 
     Attributes:
         kind: ``AVRO``, ``JSON`` or ``PROTOBUF``.
@@ -56,7 +56,7 @@ class Schema(NamedTuple):
 
 
 def read_schema(path: str) -> Schema:
-    """The schema in a file.
+    """Read a schema from a file.
 
     Raises:
         InvalidConfig: the file cannot be read, or its name has an unknown suffix.
@@ -123,7 +123,7 @@ def _lay_out(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 class SchemaSource:
-    """Schemas by id and by subject. Safe to pickle; the cache is not pickled."""
+    """Finds schemas by id and by subject. Safe to pickle; the cache is not pickled."""
 
     def __init__(self, place: str) -> None:
         self.address = place.rstrip("/")
@@ -156,7 +156,7 @@ class SchemaSource:
         return self._found(name, path, f"schema {name}")
 
     def latest(self, subject: str) -> Schema:
-        """The newest schema of a subject. Raises as ``by_id``."""
+        """The newest schema of a subject. Errors as ``by_id``."""
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"
         return self._found(subject, path, f"subject {subject}")
 

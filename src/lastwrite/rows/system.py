@@ -22,7 +22,7 @@ Wants: TypeAlias = Callable[[TopicPartition], bool]
 
 
 class RowReader(Protocol):
-    """Decodes the records of chunks. Workers must not share an instance."""
+    """Decodes the records of chunks of a log. Workers must not share an instance."""
 
     @property
     def format(self) -> Format: ...
@@ -44,7 +44,7 @@ class RowReader(Protocol):
         """
 
     def with_headers(self, records: RecordColumns) -> RecordColumns:
-        """The same records with their headers."""
+        """The same records, with their headers added."""
 
 
 class RowSystem(ABC):
@@ -82,7 +82,7 @@ class RowSystem(ABC):
 
     @abstractmethod
     def count_partitions(self, log: PartitionLog) -> int:
-        """The number of partitions of the log's topic in the same log root, including the log."""
+        """The number of partitions of the log's topic in the log's root."""
 
     def cuts(
         self, log: PartitionLog, segment: int, span: tuple[int, int], piece_bytes: int
@@ -95,14 +95,14 @@ class RowSystem(ABC):
 
     @abstractmethod
     def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
-        """A new reader. ``extra`` is a result of ``extra_of``."""
+        """A new row reader. ``extra`` is a result of ``extra_of``."""
 
     def extra_of(self, log: PartitionLog) -> Any:
         """Data about the log that a reader needs in addition to a piece. Must be picklable."""
         return None
 
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
-        """The first offset that consumers do not receive yet."""
+        """The first offset in the log that consumers do not receive yet."""
         return log.last_stable_offset if is_committed else log.high_watermark
 
     def lost_after(self, log: PartitionLog, offset: int) -> bool:
@@ -144,7 +144,7 @@ class RowSystem(ABC):
         return records._replace(values=(starts, np.where(is_delete, -1, lengths)))
 
     def identity(self, log: PartitionLog, offset: int) -> str | None:
-        """The identity of a log that was read up to ``offset``, as text for a checkpoint.
+        """Text that identifies a log that was read up to ``offset``, for a checkpoint.
 
         None means that the log cannot be distinguished from a later log of the same name.
 
@@ -154,7 +154,7 @@ class RowSystem(ABC):
         return None
 
     def difference(self, log: PartitionLog, offset: int, identity: str) -> str | None:
-        """How ``log`` differs from the log with this ``identity``, which was read up to ``offset``.
+        """How ``log`` differs from the log with ``identity``, which was read up to ``offset``.
 
         None means that it may be the same log. Compaction and retention alone are no difference.
 
@@ -165,6 +165,6 @@ class RowSystem(ABC):
 
 
 def rows_of(system: str) -> RowSystem:
-    """The ``RowSystem`` of a system, imported at the first call. The system must exist."""
+    """The ``RowSystem`` of a system, which must exist. It is imported at the first call."""
     found: RowSystem = import_module(f"lastwrite.{system}.look.columns").ROWS
     return found

@@ -1,4 +1,4 @@
-"""Stores the results of a round's scans, so that a later round reads less of the log.
+"""Store the results of a round's scans, so that a later round reads less of the log.
 
     round 1   plan ─ scan ─ elect ─ rewrite ─ swap ─ checkpoint ─ WRITE ─ delete ─ retain ─ PLACE
 
@@ -56,7 +56,7 @@ _LEAST_FILLED = 4  # least ratio of the size of the entries to the size of the t
 
 @dataclass(slots=True)
 class PartitionCache:
-    """The cached scans of one partition, and the data for caching new scans after the round."""
+    """The stored scans of one partition, and the data for storing new scans after the round."""
 
     log: PartitionLog
     secret: bytes = field(repr=False)
@@ -69,7 +69,10 @@ class PartitionCache:
     is_archived: bool = False  # whether scans are stored as objects that the manifest lists
 
     def cuts(self, segment: int) -> list[int] | None:
-        """The file positions at which the segment must be split. None means any batch border."""
+        """The file positions at which the segment must be split into pieces.
+
+        None means that it may be split at any batch.
+        """
         found = self.segments.get(segment)
         return None if found is None else [0, *(piece.end for piece in found.pieces)]
 
@@ -124,7 +127,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
 def open_archived(
     log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
 ) -> PartitionCache | None:
-    """As ``open_log``, for a round that writes to an archive.
+    """The stored scans of a log, for a round that writes to an archive; see ``open_log``.
 
     ``is_same`` means that the log is in that archive already.
     """
@@ -154,7 +157,7 @@ def open_archived(
 
 
 class RoundScanCache:
-    """The scan cache of a round: implements ``ScanCache``."""
+    """The scan cache of one round; implements ``ScanCache``."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -233,7 +236,9 @@ class RoundScanCache:
         return [kept[each.plan.number] for each in partitions]
 
     def _forgotten(self, partition: RewrittenPartition) -> dict[int, KeptScan | None]:
-        """The stored scans to remove from the manifest: damaged, or with another secret."""
+        """The stored scans to remove from the manifest: damaged scans, or scans with another
+        secret.
+        """
         cached = self._opened.get(partition.plan.number)
         if cached is None or not cached.is_archived:
             return {}
@@ -260,7 +265,7 @@ class RoundScanCache:
             self._written.setdefault(unit.partition, []).append((unit, answer))
 
     def install(self, context: Context, partition: RewrittenPartition) -> None:
-        """Rename the written cache files to their final names, and delete outdated ones."""
+        """Rename the written cache files to their final names, and delete outdated cache files."""
         number, log = partition.plan.number, partition.plan.log
         cached = self._opened.get(number)
         if cached is None or cached.is_archived:
@@ -271,7 +276,7 @@ class RoundScanCache:
             context.progress.note(f"{log.name}: a scan was not cached: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
-        """The units for segments with scans that their cache files do not have yet."""
+        """The units of work for segments with scans that their cache files lack."""
         plan = partition.plan
         cached = self._opened.get(plan.number)
         if cached is None or cached.is_archived:
@@ -290,7 +295,7 @@ class RoundScanCache:
     def _object_units(
         self, context: Context, partition: RewrittenPartition, cached: PartitionCache
     ) -> Iterator[WriteUnit]:
-        """As ``_units``, for an archive, where parts are separate segments."""
+        """The units of work for cache objects of an archive, where parts are separate segments."""
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
             if part.bytes_written < LEAST_SEGMENT_BYTES or not part.rests:
@@ -310,7 +315,7 @@ class RoundScanCache:
 
 
 def _untouched_units(partition: RewrittenPartition, cached: PartitionCache) -> Iterator[WriteUnit]:
-    """The units for untouched segments with newly scanned plain pieces."""
+    """The units of work for unchanged segments with newly scanned plain pieces."""
     plan = partition.plan
     by_segment = groupby(
         zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
@@ -363,7 +368,9 @@ def _unit(
     pieces: tuple[CachedPiece, ...],
     scans: tuple[PieceScan, ...],
 ) -> Iterator[WriteUnit]:
-    """Yield a unit, or none if there is nothing to cache, or if scanning is cheaper than caching.
+    """Yield the unit of work for one segment's cache file.
+
+    Yields none if there are no scans to cache, or if scanning is cheaper than caching.
 
     ``place`` is the segment's path and base offset.
     """
@@ -425,7 +432,7 @@ def _install(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """Delete cache files of deleted and ``rewritten`` segments, after a round without caching."""
+    """Delete the cache files of deleted and ``rewritten`` segments, after a round without caching."""
     if not log.cached:
         return
     removed = {

@@ -1,5 +1,6 @@
-"""The cache files beside a log, and the secret of their fingerprints. ``scan_cache.format`` defines
-the format.
+"""Read and write the cache files beside a log, and the secret of their fingerprints.
+
+``scan_cache.format`` defines the format.
 
 Cache files are not synced. After a power failure, any part of a file may be missing, which the
 checksums detect. Invalid files are ignored, and may be deleted at any time. A file is written under
@@ -42,7 +43,7 @@ _MOST_TABLE_BYTES = 64 << 20
 
 
 def identity_of(log_path: str) -> SegmentIdentity:
-    """The current identity of the segment's files."""
+    """The current identity of a segment's files."""
     stem = log_path.removesuffix(_LOG)
     return SegmentIdentity(_stamp(log_path), _stamp(stem + ".index"), _stamp(stem + ".timeindex"))
 
@@ -193,7 +194,7 @@ class CacheWriter:
 
 
 def install(path: str, log_path: str, identity: SegmentIdentity) -> None:
-    """Write the segment's identity to a complete cache file, and rename it to its final name.
+    """Give a complete cache file the segment's identity and its final name.
 
     Raises:
         LogError: the system refuses.
@@ -207,7 +208,9 @@ def install(path: str, log_path: str, identity: SegmentIdentity) -> None:
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Delete temporary files, and the cache files of the segments with base offsets ``bases``.
+    """Delete temporary files, and the cache files of some segments.
+
+    ``bases`` has the base offsets of these segments.
 
     With ``is_all``, delete the cache files of all other segments instead.
 
@@ -224,5 +227,5 @@ def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
 
 
 def _changing(operation: str, path: str) -> files.changing:
-    """As ``files.changing``, for a cache file."""
+    """A context for changing a cache file; see ``files.changing``."""
     return files.changing(operation, path, f"{operation} a cache file")

@@ -36,7 +36,7 @@ _REMEDY = "Lastwrite ignores this cache file; you can delete it"
 
 
 class CacheHeader(NamedTuple):
-    """The first bytes of a cache file."""
+    """The header of a cache file."""
 
     # fmt: off
     magic:           Annotated[int, At(0,   U64)]  # "lw-kept", then the version, 1
@@ -67,7 +67,7 @@ class CacheHeader(NamedTuple):
 
 
 class PieceRow(NamedTuple):
-    """A piece of the segment."""
+    """The table row of one piece of the segment."""
 
     # fmt: off
     start:           Annotated[int, At(0,  I64)]  # first byte in the segment
@@ -82,7 +82,7 @@ class PieceRow(NamedTuple):
 
 
 class BlockRow(NamedTuple):
-    """A block of entries."""
+    """The table row of one block of entries."""
 
     # fmt: off
     position:        Annotated[int, At(0,  I64)]  # first byte in the cache file
@@ -97,12 +97,12 @@ BLOCK = layout(BlockRow, byte_order="<", size=24)
 
 
 def digest_of(secret: bytes) -> bytes:
-    """16 bytes that identify a secret without revealing it."""
+    """A digest of 16 bytes that identifies a secret without revealing it."""
     return hashlib.blake2b(secret, digest_size=16, person=b"lw-kept").digest()
 
 
 def block_bytes(entries: int, bits: int) -> int:
-    """The size of a block of ``entries`` entries."""
+    """The size in bytes of a block with this number of entries."""
     return (4 << bits) + 16 * entries
 
 
@@ -112,7 +112,7 @@ def split_block(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """CRC-32C."""
+    """The CRC-32C of the data."""
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data)))
 
 
@@ -158,7 +158,7 @@ def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHea
 
 
 def with_identity(header: CacheHeader, identity: SegmentIdentity) -> CacheHeader:
-    """The header with another segment identity."""
+    """A copy of the header with another segment identity."""
     return CacheHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
     )
@@ -255,7 +255,7 @@ def decode_segment(
 
 
 def identity_of(header: CacheHeader) -> SegmentIdentity:
-    """The segment identity in the header."""
+    """The segment identity that the header contains."""
     fields = header[2:14]
     return SegmentIdentity(fields[0:4], fields[4:8], fields[8:12])
 

@@ -1,4 +1,4 @@
-"""Cache objects of an archive: like cache files, but encrypted, and with the header at the end.
+"""Cache objects of an archive: cache files that are encrypted, with the header at the end.
 
     blocks, pieces, blocks' rows, header      see ``scan_cache.format``
 
@@ -44,7 +44,7 @@ _MASKED_AT_ONCE = 1 << 20
 
 
 class _Seal:
-    """Masks and authenticates the blocks of one object."""
+    """Masks and authenticates the blocks of one cache object."""
 
     def __init__(self, secret: bytes, address: str) -> None:
         # the name relative to the partition, which does not change if the archive is copied
@@ -72,7 +72,7 @@ def _key(secret: bytes, use: bytes) -> bytes:
 
 
 def identity_of(log_bytes: int) -> SegmentIdentity:
-    """The identity of a segment in an archive: only its size."""
+    """The identity of a segment in an archive, which is only its size."""
     return SegmentIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
 
 
@@ -114,7 +114,7 @@ def _read(reader: SegmentReader, start: int, end: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CachedObject:
-    """Replaces the scan of a piece, if its cache object is valid."""
+    """A stored scan in a cache object. It replaces the scan of a piece if the object is valid."""
 
     kept: KeptScan
     bits: int  # bucket bits of the object; at least as many as the round uses
@@ -125,7 +125,7 @@ class CachedObject:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: Any) -> PieceScan | None:
-        """The piece's scan result, after its blocks were passed to ``hand_on``.
+        """The scan result of the piece, after its blocks were passed to ``hand_on``.
 
         None means that the piece must be scanned.
         """
@@ -149,7 +149,7 @@ class CachedObject:
         return self.piece.as_scan(unit, piece.number)
 
     def _blocks(self, secret: bytes, limits: Limits) -> Iterator[ByteArray]:
-        """Read, verify and unmask the blocks.
+        """Read the blocks of the cache object, verify and unmask them.
 
         Raises:
             CorruptLog: a block differs from what was written. The store may raise other errors.
@@ -200,7 +200,10 @@ class CacheObjectWriter:
         self._at = 0
 
     def append(self, block: ByteArray, entries: int) -> CachedBlock:
-        """Mask ``block`` in place, and write it. It has ``entries`` entries."""
+        """Mask ``block`` in place, and write it to the object.
+
+        ``entries`` is the number of entries in the block.
+        """
         self._write(np.zeros(-self._at % layout.ALIGNMENT, dtype=np.uint8))
         position = self._at
         self._seal.mask(block, position)
@@ -208,7 +211,7 @@ class CacheObjectWriter:
         return CachedBlock(position, entries, self._seal.tag(block, position))
 
     def finish(self, segment: CachedSegment) -> KeptScan:
-        """Write the tables and the header, and complete the object."""
+        """Write the tables and the header, and complete the cache object."""
         tables = layout.encode_tables(segment.pieces)
         header = layout.encode_header(layout.header_of(segment, self._at, tables))
         self._write(np.frombuffer(tables + header, dtype=np.uint8))
@@ -233,7 +236,7 @@ class CacheObjectWriter:
 
 
 def object_name(folder: str, attempt: str, base_offset: int) -> str:
-    """The address of a cache object. ``attempt`` makes the name unique.
+    """A unique address for a new cache object. ``attempt`` makes the name unique.
 
     ``folder`` is a result of ``output_folder``.
     """

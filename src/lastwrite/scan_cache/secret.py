@@ -63,7 +63,9 @@ def secret_of(archive: str) -> bytes | None:
 
 
 def secret_or_none(archive: str, progress: Progress) -> bytes | None:
-    """As ``secret_of``. If the store fails, returns None, and notes why no scan is stored.
+    """The archive's secret, or None if the store fails.
+
+    In that case, a note states why no scan is stored.
 
     Raises:
         InvalidConfig: as ``secret_of``.
@@ -121,7 +123,7 @@ def _of_folder(archive: str) -> bytes | None:
 
 
 def _read_private(path: str) -> bytes | None:
-    """Read the secret. None if it is missing or incomplete, or if other users may read it."""
+    """Read the secret file. None if it is missing or incomplete, or if other users may read it."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""The cached scan of one segment; see ``scan_cache.format``."""
+"""A stored scan of one segment; see ``scan_cache.format``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
 class SegmentIdentity(NamedTuple):
-    """The state of a segment's files. Any change to the files changes it."""
+    """The state of a segment's files, which any change to them changes."""
 
     log: Stamp
     offset_index: Stamp
@@ -41,7 +41,7 @@ class CachedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CachedPiece:
-    """A range of the segment, from the start of one batch to the start of another."""
+    """A piece of a stored scan: a range of the segment between two batch borders."""
 
     start: int
     end: int
@@ -52,7 +52,10 @@ class CachedPiece:
     blocks: tuple[CachedBlock, ...] = ()
 
     def as_scan(self, unit: ScanUnit, number: int) -> PieceScan:
-        """The scan result of the piece, whose number is ``number``, without states and blocks."""
+        """The scan result of the piece, without states and blocks.
+
+        ``number`` is the number that the piece has in this round.
+        """
         return PieceScan(
             unit.partition,
             number,
@@ -69,7 +72,7 @@ class CachedPiece:
 
 @dataclass(frozen=True, slots=True)
 class CachedSegment:
-    """The cached scan of one segment, from a cache file or object."""
+    """A stored scan of one segment, read from a cache file or object."""
 
     path: str
     base_offset: int

@@ -1,4 +1,4 @@
-"""Selects the entries of the records that survive a round, for the new piece.
+"""Select the index entries of the records that survive a round, for the new piece.
 
 For example, a piece contains ``a@0 b@1 c@2``, and ``b`` has lost. The entries of ``a`` and ``c``
 stay, still sorted by bucket, and their ordinals become 0 and 1. A scan of the new piece would
@@ -19,7 +19,7 @@ from lastwrite.engine.rules.election import ORDINAL_MASK
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Write the new ordinals of plain records to ``ordinals``, and return the number of them.
+    """Assign new ordinals to plain records. Returns the number of plain records.
 
     ``ordinals`` is uint32, one per record; the values for other records are undefined.
     """

@@ -1,4 +1,4 @@
-"""The scan cache on workers: checks a piece's cached scan, and writes a segment's cache file."""
+"""The scan cache on workers: check a piece's stored scan, and write a segment's cache file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from lastwrite.storage.scratch import ScratchReader, read_states
 
 @dataclass(frozen=True, slots=True)
 class FileCachedScan:
-    """Replaces the scan of a piece, if its cache file is valid and the segment unchanged."""
+    """A stored scan in a cache file.
+
+    It replaces the scan of a piece if the file is valid and the segment unchanged.
+    """
 
     path: str  # path of the cache file
     bits: int  # bucket bits of the file; at least as many as the round uses
@@ -40,7 +43,7 @@ class FileCachedScan:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: object) -> PieceScan | None:
-        """The piece's scan result, without states. None means that the piece must be scanned."""
+        """The scan result of the piece, without states. None means that the piece must be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
             return None  # the piece is partly dirty: only a scan finds the first dirty record
@@ -206,7 +209,7 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """Select the surviving entries of a block, in ``2**bits`` buckets.
+    """A block with only the surviving entries, in ``2**bits`` buckets.
 
     Returns the new block and its number of entries. Without ``states``, all entries survive.
     """

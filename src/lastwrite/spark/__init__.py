@@ -1,1 +1,1 @@
-"""Runs rounds on Spark: session, runner and the two exchanges. No other package imports pyspark."""
+"""Run rounds on Spark: session, runner and two exchanges. No other package imports pyspark."""

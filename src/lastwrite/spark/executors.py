@@ -33,7 +33,10 @@ _REMEDY = (
 
 
 class Executors:
-    """Checks, while a job runs, whether the cluster has started executors, or cancels the job."""
+    """Watches the start of a cluster's executors while a job runs.
+
+    Cancels the job if none starts in time.
+    """
 
     def __init__(
         self,
@@ -42,10 +45,10 @@ class Executors:
         progress: Progress,
         cancel: Callable[[], None],
     ) -> None:
-        """Start to observe.
+        """Start to watch the executors of the cluster.
 
         Raises:
-            InvalidConfig: the timeout is not a number.
+            InvalidConfig: the setting of the timeout is not a number.
         """
         self.error: EnvironmentUnfit | None = None  # why the job was cancelled
         self._progress = progress
@@ -61,7 +64,10 @@ class Executors:
         self._noted = -_SECONDS_A_NOTE
 
     def check(self) -> None:
-        """Report a missing executor, and cancel the job after the timeout. Call it regularly."""
+        """Report that no executor has started, and cancel the job after the timeout.
+
+        Call this method regularly.
+        """
         now = time.monotonic()
         if self._is_here or self.error is not None or now - self._checked_s < _SECONDS_A_LOOK:
             return

@@ -1,4 +1,4 @@
-"""Moves data between stages in scratch files: entries to elections, losers to rewrites.
+"""Move data between stages in scratch files: entries to elections, losers to rewrites.
 
 ``FolderExchange`` writes packed blocks to scratch files that every worker of this machine can read.
 Only their positions travel through Spark. On one machine this is faster than Spark's shuffle. A
@@ -105,7 +105,7 @@ def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[ElectionResult | Fail
 def rewrite_staged(
     units: Sequence[RewriteUnit],
 ) -> Iterator[SegmentOutput | FailedUnit[RewriteUnit]]:
-    """Rewrite the units. Many new segments are synced together, because this is faster."""
+    """Rewrite the units, and sync the new segments. Many are synced together, which is faster."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
@@ -114,7 +114,7 @@ def rewrite_staged(
 
 
 def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
-    """Group the units whose new segments are synced together.
+    """Group units of work whose new segments are synced together.
 
     The bytes of a group are limited, so that its syncs do not stall the disk.
     """
@@ -137,7 +137,7 @@ def begin_one_stage(
     progress: Progress,
     scratch: ScratchShare | None = None,
 ) -> PendingResult[list[RewrittenPartition | FinishedPartition | FailedUnit[PartitionPlan]]]:
-    """Start tasks that call ``work``.
+    """Start tasks that run all steps for their partitions by calling ``work``.
 
     ``scratch`` has the folders in which tasks create their own. None means the default folders of
     each machine.
@@ -176,7 +176,7 @@ def _weight_of(plan: PartitionPlan) -> int:
 
 
 class FolderExchange:
-    """The exchange that uses scratch files on this machine."""
+    """An exchange that uses scratch files on this machine."""
 
     def __init__(self, runner: Runner, folders: ScratchFolders, whole_bytes: int = 0) -> None:
         self._runner = runner

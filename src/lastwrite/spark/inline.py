@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inline:
-    """Passed instead of a Spark session, to use no Spark."""
+    """A value that is passed instead of a Spark session, to use no Spark."""
 
     def __repr__(self) -> str:
         return "INLINE"
@@ -31,7 +31,9 @@ INLINE = Inline()
 def choose_spark(
     given: SparkSession | Inline | None, work_bytes: int = 0, spark_from_bytes: int = 1
 ) -> SparkSession | Inline | None:
-    """Where to run work that reads ``work_bytes``; None means on a new session.
+    """Where to run work that reads ``work_bytes``: a session, or this process.
+
+    None means a new session.
 
     ``given`` is the caller's choice. From ``spark_from_bytes`` on, the work takes longer than the
     start of Spark.

@@ -1,4 +1,4 @@
-"""Divides the memory setting among all processes.
+"""Divide the memory setting among all processes.
 
 A part of the memory is needed before the first byte of a log is read: for the JVM, for the driver,
 and in each worker for the interpreter with NumPy and compiled kernels. This part is fixed. The
@@ -68,7 +68,7 @@ class MemoryPlan:
 
 
 def parse_bytes(text: str | int) -> int:
-    """The number of bytes for ``2g``, ``512MiB`` or ``1073741824``.
+    """The number of bytes in a text such as ``2g``, ``512MiB`` or ``1073741824``.
 
     Raises:
         InvalidConfig: the text has another form.
@@ -95,7 +95,7 @@ def fixed_bytes(workers: int, *, lean: bool = True) -> int:
 
 
 def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -> MemoryPlan:
-    """Divide ``setting`` among the fixed part and ``workers``.
+    """Divide the memory ``setting`` into the fixed part and equal shares of ``workers``.
 
     None means a quarter of the machine's memory.
 
@@ -122,7 +122,7 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
 def plan_executor_memory(
     setting: str | int | None, workers: int, python_memory: str | None = None
 ) -> MemoryPlan:
-    """Divide ``setting`` among the ``workers`` of one executor of a cluster.
+    """Divide the memory ``setting`` among the ``workers`` of one executor of a cluster.
 
     Spark's own settings control the executor's JVM and the driver. None means ``python_memory``,
     the value of ``spark.executor.pyspark.memory`` (MiB if it has no unit), or else 384 MiB per

@@ -30,7 +30,7 @@ _SECONDS_TO_END = 0.002
 
 
 class Job(Protocol):
-    """A job that Spark runs."""
+    """A running Spark job."""
 
     @property
     def has_ended(self) -> bool: ...
@@ -47,7 +47,7 @@ class Job(Protocol):
 
 
 class Owner(Protocol):
-    """The runner whose stages the job serves at the moment."""
+    """The runner whose stages the persistent job serves at the moment."""
 
     workers: int
 
@@ -61,7 +61,7 @@ class Owner(Protocol):
 
 
 class PersistentJob:
-    """The driver's side of the job. It creates its folder in ``parent``."""
+    """The driver's side of the persistent job, which creates its folder in ``parent``."""
 
     def __init__(self, parent: Path | None = None) -> None:
         self._queue = TaskQueue(parent)
@@ -77,7 +77,7 @@ class PersistentJob:
         weights: Sequence[int],
         progress: Progress,
     ) -> PendingResult[list[tuple[float, Any]]]:
-        """Let tasks execute these pickled calls, in this order.
+        """Pass pickled calls to the tasks, which execute them in this order.
 
         The result has, for each call, when it ended (by ``time.perf_counter``) and what it
         returned. Waiting for it raises a LogError if Spark failed or was stopped.
@@ -104,7 +104,10 @@ class PersistentJob:
         return PendingResult(result, self._cancel)
 
     def _ensure_job(self, owner: Owner, stage: str) -> None:
-        """Start a job if none runs. An earlier job may have failed, or ended without work."""
+        """Start a Spark job if none is running.
+
+        An earlier job may have failed, or ended without work.
+        """
         if self._job is not None:
             owner.take_over(self._job, stage)
             if self._job.has_ended:
@@ -118,12 +121,12 @@ class PersistentJob:
             owner.take_over(self._job, stage)
 
     def _cancel(self) -> None:
-        """Cancel the tasks immediately."""
+        """Cancel the job's tasks immediately."""
         if self._job is not None:
             self._job.cancel()
 
     def end(self, patience_seconds: float = 0.0) -> None:
-        """Let the tasks end, and wait at most ``patience_seconds``."""
+        """Let the tasks end, and wait for this at most ``patience_seconds``."""
         self._queue.end(self._tasks)
         give_up = time.monotonic() + patience_seconds
         while self._job and not self._job.has_ended and time.monotonic() < give_up:

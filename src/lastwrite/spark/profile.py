@@ -18,7 +18,10 @@ from lastwrite.storage.objects.store import Requests
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """One task: seconds from its first unit to its last, processor seconds, and seconds by step."""
+    """The times of one task: from its first unit to its last, processor time, and time by step.
+
+    All are in seconds.
+    """
 
     seconds: float
     cpu_seconds: float
@@ -27,7 +30,7 @@ class TaskProfile:
 
 
 class TaskClock:
-    """Measures the task that this process starts now, or a part of the task."""
+    """Measures the times of the task that begins now in this process, or of a part of it."""
 
     def __init__(self) -> None:
         self._first_profile = dict(profile.taken)
@@ -49,7 +52,7 @@ class TaskClock:
 
 @dataclass(slots=True)
 class StageProfile:
-    """All tasks of one stage, over all waves."""
+    """The times of all tasks of one stage, over all waves."""
 
     seconds: float = 0.0  # time that the driver waited
     worker_seconds: float = 0.0  # time that the driver waited, multiplied by the number of workers
@@ -76,7 +79,7 @@ class StageProfile:
         return max(0.0, self.worker_seconds - self.task_seconds)
 
     def figures(self) -> StageFigures:
-        """The profile in the form of a report."""
+        """The figures of this profile for a report."""
         return StageFigures(
             seconds=self.seconds,
             tasks=self.tasks,

@@ -1,4 +1,4 @@
-"""Runs units of work on Spark.
+"""Run units of work on Spark.
 
 Spark carries small pickled units to the workers and small results back; the exchange carries
 blocks. This needs only the RDD interface: without SQL and pandas the start is three seconds faster
@@ -52,7 +52,7 @@ _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def explain_worker_errors(answer: T) -> T:
-    """The answer of a worker in a cluster, with its errors explained for this machine.
+    """The results of a cluster's worker, with errors that are explained for this machine.
 
     The error then states that the worker cannot see a path that exists here, or that the error
     happened on a worker. An error replaces a result (``FailedUnit``), or is a field of the result.
@@ -83,7 +83,7 @@ def _explain_worker_error(error: Exception) -> Exception:
 
 
 class _Stage(NamedTuple):
-    """Batches of units for workers, each with its size in bytes."""
+    """The batches of units that one stage runs, each with its size in bytes."""
 
     name: str
     run: _Run
@@ -93,7 +93,7 @@ class _Stage(NamedTuple):
 
 
 class SparkRunner(Runner):
-    """Runs each unit, or several small ones together, in a Spark task.
+    """Runs units of work in Spark tasks: each alone, or several small ones together.
 
     Waits for Spark at the first stage.
     """
@@ -111,7 +111,7 @@ class SparkRunner(Runner):
 
     @property
     def context(self) -> SparkContext:
-        """The context for jobs.
+        """The Spark context on which jobs run.
 
         Raises:
             EnvironmentUnfit: Spark does not start.
@@ -156,7 +156,7 @@ class SparkRunner(Runner):
         return pending.then(made)
 
     def _begin_batches(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """Run one task per batch. The result is the duration in seconds, and the answers."""
+        """Start one task per batch. The result has the duration in seconds, and the tasks' results."""
 
         def act(context: SparkContext) -> list[_Answer]:
             rows = context.parallelize(stage.batches, len(stage.batches))
@@ -167,7 +167,7 @@ class SparkRunner(Runner):
         return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
     def _begin_persistent(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """As ``_begin_batches``, but in the tasks of the persistent job."""
+        """Start the batches in the persistent job's tasks. The result is as in ``_begin_batches``."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()
@@ -213,7 +213,7 @@ class SparkRunner(Runner):
         progress: Progress,
         task_bytes: Sequence[int] = (),
     ) -> T:
-        """Run ``act``. Its Spark jobs have the stage's name and a separate job group.
+        """Call ``act``, which runs Spark jobs. They have the stage's name and a separate job group.
 
         ``task_bytes`` is passed to ``_watch``.
 
@@ -233,7 +233,7 @@ class SparkRunner(Runner):
         *,
         is_watched: bool = True,
     ) -> _SparkJob[T]:
-        """Start ``act`` in a new thread.
+        """Start ``act``, which runs Spark jobs, in a new thread.
 
         The thread keeps the caller's job group, description and other properties unchanged. It also
         prevents an interrupt between a request to the JVM and its answer.
@@ -267,7 +267,7 @@ class SparkRunner(Runner):
 
     @property
     def one_stage_bytes(self) -> int:
-        """As ``Exchange.one_stage_bytes``."""
+        """The largest partition that one task should process; see ``Exchange.one_stage_bytes``."""
         return _WHOLE_STANDING_BYTES if self._uses_persistent_job else _WHOLE_BYTES
 
     @property
@@ -342,7 +342,7 @@ class SparkRunner(Runner):
 
 
 class _SparkJob(Generic[T]):
-    """A job that Spark runs."""
+    """A Spark job that runs in a thread."""
 
     def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:
         self.runner, self.name, self.group = runner, name, group
@@ -362,7 +362,7 @@ class _SparkJob(Generic[T]):
         self.seconds = time.perf_counter() - self._begin
 
     def result(self) -> T:
-        """As ``SparkRunner.run_job``."""
+        """Wait for the job's result. Errors as ``SparkRunner.run_job``."""
         runner = self.runner
         try:
             try:
@@ -399,7 +399,7 @@ class _SparkJob(Generic[T]):
 
 
 def _run_batch(task: Task[U, R], units: Sequence[U]) -> _Answer:
-    """Run a batch on a worker."""
+    """Run a batch of units on a worker."""
     clock = TaskClock()
     done = list(task(units))
     settle()
@@ -414,7 +414,7 @@ def _run_in_group(
     act: Callable[[SparkContext], T],
     outcome: Future[T],
 ) -> None:
-    """Run ``act`` with the caller's properties, but with this job's own group and description."""
+    """Call ``act`` with the caller's Spark properties, except job group and description."""
     try:
         scala = context._jsc.sc()
         # saved and restored, because the JVM's thread may serve other calls later
@@ -433,8 +433,9 @@ def _run_in_group(
 
 
 def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """Divide the units into tasks of similar weight, the heaviest first. Returns unit indexes by
-    task.
+    """Divide the units into tasks of similar weight, the heaviest first.
+
+    Returns the indexes of each task's units.
 
     There is one task per worker, or two or three if tasks are large, so that all workers end at
     about the same time. There are no more, because a task costs Spark as much as about 50 MB of

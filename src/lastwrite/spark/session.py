@@ -1,4 +1,4 @@
-"""Starts Spark with the settings that rounds need, or wraps the caller's session.
+"""Start Spark with the settings that rounds need, or wrap the caller's session.
 
 Local mode needs no server: a JVM beside the driver and one Python worker per core. The JVM only
 schedules, so it gets a small heap, one compiler tier and no web page. It gets only a
@@ -68,7 +68,9 @@ def local_workers(master: str) -> int | None:
 
 
 def with_attempts(master: str) -> str:
-    """The master URL for Spark. In local mode, a task has four attempts if the URL has no number.
+    """The master URL to pass to Spark.
+
+    In local mode, a task has four attempts if the URL states no number.
 
     Source: Spark, SparkMasterRegex and SparkContext.createTaskScheduler: ``local[n]`` fails with
     the first failure, regardless of ``spark.task.maxFailures``.
@@ -78,7 +80,7 @@ def with_attempts(master: str) -> str:
 
 
 def _local(master: str) -> tuple[str, str | None] | None:
-    """The workers and attempts of a local master, as text. None for a cluster."""
+    """The numbers of workers and attempts in a local master URL, as text. None for a cluster."""
     if master == "local":
         return "1", None
     if not master.startswith("local["):
@@ -93,14 +95,14 @@ def _local(master: str) -> tuple[str, str | None] | None:
 
 
 class SparkProvider(Protocol):
-    """Provides the Spark context on which a runner's stages run."""
+    """The source of the Spark context on which a runner's stages run."""
 
     @property
     def master(self) -> str: ...
 
     @property
     def context(self) -> SparkContext:
-        """The context. Waits until it exists.
+        """The Spark context. Waits until it exists.
 
         Raises:
             EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.
@@ -120,7 +122,7 @@ class SparkProvider(Protocol):
     def setting(self, name: str) -> str | None: ...
 
     def start_job(self) -> PersistentJob:
-        """The persistent job that serves all stages. Only if Lastwrite started Spark."""
+        """The persistent job that serves all stages. Call this only if Lastwrite started Spark."""
         ...
 
     def stop_job(self) -> None:
@@ -128,7 +130,7 @@ class SparkProvider(Protocol):
         ...
 
     def find_death(self, error: Exception) -> JvmDeath | None:
-        """How the JVM ended, if ``error`` means that it does not respond.
+        """The way in which the JVM has ended, if ``error`` means that it does not respond.
 
         None means that the JVM is alive, or that its state is unknown.
         """
@@ -136,7 +138,7 @@ class SparkProvider(Protocol):
 
 
 class GivenSpark:
-    """The caller's own session."""
+    """The session that the caller has passed."""
 
     is_ours = False
 
@@ -248,7 +250,7 @@ class OwnSpark:
             )
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
-        """A context in the JVM that was started early. None if that JVM does not start."""
+        """A Spark context in the JVM that was started early. None if that JVM does not start."""
         if self._boot is None:
             return None
         try:
@@ -305,7 +307,7 @@ class OwnSpark:
 
     @property
     def can_wait(self) -> bool:
-        """Whether this Spark can be parked.
+        """Whether this Spark can be parked for the next call.
 
         It must run on this machine in its own JVM, without unfinished work.
 
@@ -335,7 +337,10 @@ class OwnSpark:
             SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
 
     def step_in(self) -> bool:
-        """Become PySpark's session again. Returns False if the caller has started one meanwhile."""
+        """Make this Spark PySpark's session again.
+
+        Returns False if the caller has started another session meanwhile.
+        """
         from pyspark import SparkContext
 
         with SparkContext._lock:
@@ -378,7 +383,7 @@ class OwnSpark:
         _forget(self._context, self._gateway)
 
     def _has_stopped(self) -> bool:
-        """Stop the context in order. Returns False if there is none, or no JVM.
+        """Stop the Spark context in order. Returns False if there is none, or no JVM.
 
         PySpark's ``stop`` is not used, because it forgets any session, even the caller's.
         """
@@ -401,7 +406,7 @@ _SILENT = JvmDeath(
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether this is an error that Py4J raises if the JVM has ended."""
+    """Whether Py4J raises this error if the JVM has ended."""
     if isinstance(error, (ConnectionError, EOFError)):
         return True
     py4j: Any = sys.modules.get("py4j.protocol")
@@ -412,7 +417,7 @@ def _is_silence(error: Exception) -> bool:
 
 
 def _nothing(_: int) -> None:
-    """The task of the first job: does nothing."""
+    """The task of the first job, which does nothing."""
 
 
 def _forget_accumulators(context: Any) -> None:
@@ -474,7 +479,10 @@ def start_ahead(
 
 
 def _take_ahead(system: str | None) -> Boot | None:
-    """The processes that were started early, or new ones. None if Lastwrite cannot start a JVM."""
+    """The processes that ``start_ahead`` started, or new ones.
+
+    None if Lastwrite cannot start a JVM itself.
+    """
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
@@ -486,7 +494,7 @@ def _take_ahead(system: str | None) -> Boot | None:
 
 
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
-    """Whether Lastwrite can start the JVM itself.
+    """Whether Lastwrite can start the JVM itself, without PySpark's launcher.
 
     It can if all workers are on this machine, there are only Lastwrite's settings, and this process
     has no JVM yet.
@@ -500,7 +508,7 @@ def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
 
 
 def _launcher(conf: Mapping[str, str]) -> str:
-    """The launcher: ``fast`` as in ``spark/launcher``, ``spark`` as in PySpark.
+    """The launcher in the settings: ``fast`` is ``spark/launcher``, ``spark`` is PySpark's.
 
     Raises:
         InvalidConfig: the setting has another value.
@@ -515,7 +523,7 @@ def _launcher(conf: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def spark_session(master: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A new session, like one that a caller would pass. It is stopped at the end.
+    """A new Spark session, like one that a caller would pass. It is stopped at the end.
 
     Raises:
         EnvironmentUnfit: there is no Java 17 or newer, or Spark does not start.

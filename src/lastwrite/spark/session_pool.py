@@ -1,4 +1,4 @@
-"""Keeps a started Spark between two calls of a program, to save the seconds of the next start.
+"""Keep a started Spark between two calls of a program, to save the seconds of the next start.
 
 At most one Spark is parked: an idle JVM of about 200 MB, its fork server, and for one more minute
 its Python workers. A parked Spark has no lock and no scratch folder, only the JVM's folder. It ends
@@ -61,7 +61,7 @@ def exclusive(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
 
 
 def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
-    """The parked Spark, if it is alive and suits these settings. None if Spark must be started."""
+    """The parked Spark, if it is alive and suits these settings. None if a new one must be started."""
     found = _take()
     if found is None:
         return None
@@ -108,7 +108,7 @@ def _take() -> tuple[Any, OwnSpark] | None:
 
 
 def _key(master: str, conf: Mapping[str, str]) -> Any:
-    """The properties that must be equal for two calls to use the same Spark.
+    """The values that must be equal for two calls to use the same Spark.
 
     They include the environment, because workers inherit it from the JVM.
     """

@@ -1,4 +1,4 @@
-"""The exchange for clusters: blocks and losers travel through Spark's own shuffle.
+"""The exchange for clusters, which moves blocks and losers through Spark's own shuffle.
 
 Only the log itself is in a shared folder. Blocks are split by the bucket ranges of the elect units,
 and each part is sent to the task of its unit. The task that rewrites a piece receives the piece's
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class ShuffleExchange:
-    """The exchange that uses Spark's shuffle."""
+    """An exchange that uses Spark's shuffle."""
 
     scratch = ""
 
@@ -242,7 +242,7 @@ class ShuffleExchange:
     def _collect(
         self, name: str, asked: RDD[Any], task: Any, total: int, progress: Progress
     ) -> dict[int, Any]:
-        """Run ``task`` on each partition of ``asked``, and return the results.
+        """Run ``task`` on each partition of the RDD ``asked``, and return the results.
 
         The rows that the task produces stay on the executors.
         """
@@ -283,7 +283,7 @@ class ShuffleExchange:
 
 
 def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
-    """Yield the unit's result, then its blocks and the states of its pieces, as rows."""
+    """Scan a unit. Yields its result, then its blocks and record states, as rows."""
     n, unit = numbered
     blocks: list[Any] = []
     states: list[tuple[int, int, bytes]] = []
@@ -326,7 +326,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
 def _cut_block(
     unit: ElectUnit, ends: Any, rows: Any, lengths: Any, keys: Any
 ) -> tuple[Any, Any, Any, Any]:
-    """The part of a block that is in the unit's buckets."""
+    """The part of a block that belongs to the buckets of the unit."""
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0
     end = int(ends[unit.end_bucket - 1])
     part_ends = ends[unit.first_bucket : unit.end_bucket] - np.uint32(start)
@@ -368,7 +368,7 @@ def _elect_parts(
 
 
 def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
-    """The states of a piece, with its losers marked."""
+    """The record states of a piece, with its losers marked."""
     if states is None:
         raise LogError("the record states of a segment's piece did not arrive", remedy="run again")
     marked = np.frombuffer(bytearray(zlib.decompress(states)), dtype=np.uint8)
@@ -378,7 +378,7 @@ def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
 
 
 def _rewrite_scanned(unit: RewriteUnit, states: Sequence[ByteArray]) -> SegmentOutput:
-    """Rewrite the unit with the states from scan and election."""
+    """Rewrite the unit with the record states from scan and election."""
     made = rewrite(unit, tuple(states))
     fsync_outputs([made])
     return made

@@ -1,4 +1,4 @@
-"""Converts Spark's errors, which are long stack traces, to one sentence."""
+"""Convert Spark's errors, which are long stack traces, to one sentence."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
 
 
 def _times(text: str) -> str:
-    """The number of times that Spark ran the task, in words."""
+    """The number of times that Spark ran the failed task, in words."""
     tried = re.search(r"failed (\d+) times", text)
     return f", {tried[1]} times in a row" if tried is not None and tried[1] != "1" else ""
 

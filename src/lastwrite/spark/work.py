@@ -1,4 +1,4 @@
-"""Runs units of work one after another, in this process. ``spark.runner`` runs them on Spark."""
+"""Run units of work one after another in this process. ``spark.runner`` runs them on Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_repeated() -> bool:
 
 
 class Runner(Protocol):
-    """Runs a function over units."""
+    """Runs a function over units of work."""
 
     workers: int
     profile: dict[str, StageProfile]  # profile of each stage, since the runner was created
@@ -38,7 +38,7 @@ class Runner(Protocol):
         ...
 
     def sent_requests(self) -> Requests:
-        """The object-store requests of tasks in other processes, so far."""
+        """The counts of object-store requests that tasks in other processes have sent so far."""
         return sum((stage.requests for stage in [*self.profile.values()]), Requests())
 
     def run(
@@ -78,7 +78,7 @@ class Runner(Protocol):
 
 
 def guarded(work: Callable[[U], R], unit: U) -> R | FailedUnit[U]:
-    """The unit's result, or the error that it raised."""
+    """The result of a unit, or the error that it raised."""
     try:
         return work(unit)
     except (LogError, OSError, MemoryError) as error:
@@ -86,7 +86,7 @@ def guarded(work: Callable[[U], R], unit: U) -> R | FailedUnit[U]:
 
 
 def each(work: Callable[[U], R]) -> Task[U, R]:
-    """A task that calls ``work`` for each unit."""
+    """A task that calls the function ``work`` for each unit."""
 
     def task(units: Sequence[U]) -> Iterator[R | FailedUnit[U]]:
         for unit in units:
@@ -96,7 +96,10 @@ def each(work: Callable[[U], R]) -> Task[U, R]:
 
 
 class InlineRunner(Runner):
-    """Runs units in this process, one after another. Used by tests, and for small commands."""
+    """Runs units of work in this process, one after another.
+
+    Used by tests, and for small commands.
+    """
 
     workers = 1
     is_alive = True
@@ -105,7 +108,7 @@ class InlineRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
 
     def sent_requests(self) -> Requests:
-        """No requests: all tasks run in this process."""
+        """Zero requests, because all tasks run in this process."""
         return Requests()
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Setup of a Python worker in a session that Lastwrite did not start.
+"""Set up a Python worker in a session that Lastwrite did not start.
 
 After each task, a worker collects garbage (PySpark 4.x, ``daemon.manager``). The collection visits
 all objects that Numba and Arrow have loaded. This takes 0.08 s per task, longer than many tasks.

@@ -1,4 +1,4 @@
-"""Checks the workers of a cluster before any log is read, and reports all problems in one error.
+"""Check the workers of a cluster before any log is read, and report all problems in one error.
 
 Each executor may be another machine with its own Python, packages and files. The check's function
 is sent by value, since a worker may lack ``lastwrite``.
@@ -38,7 +38,7 @@ _SEEN_BY_ALL = (
 
 
 def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
-    """Check each executor's packages, and whether it can read ``folders``.
+    """Check that each executor has the required packages and can read ``folders``.
 
     The folders are of partitions, on a disk or (by their manifests) in a bucket. Nothing is checked
     if the workers are on this machine.
@@ -102,9 +102,9 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 
 
 def find_problems(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
-    """The problems of a worker with these paths and with the private keys in the settings.
+    """The problems of a worker with these paths, and with the private key files in the settings.
 
-    Returns (problem, remedy) by path or file, without the paths and files that have no problem.
+    Returns (problem, remedy) by path or key file, without the paths and files that have no problem.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)

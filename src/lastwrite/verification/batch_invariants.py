@@ -67,7 +67,7 @@ _CODEC = 7
 
 
 class KnownProducer(NamedTuple):
-    """The state of a producer in a snapshot."""
+    """The state of one producer in a snapshot."""
 
     producer_id: int
     epoch: int
@@ -139,7 +139,7 @@ def thinned(facts: Int64Array) -> Int64Array:
 
 
 def history(blocks: Facts) -> TransactionHistory:
-    """Determine the outcome of every transaction with a batch or a marker in ``blocks``."""
+    """The outcome of every transaction that has a batch or a marker in ``blocks``."""
     ids, markers = _producers(blocks)
     verdicts: Int64Array = np.full(len(ids), -1, dtype=np.int64)
     deciding = np.zeros(len(ids), dtype=np.int64)
@@ -166,7 +166,7 @@ def history(blocks: Facts) -> TransactionHistory:
 
 
 def _producers(blocks: Facts) -> tuple[Int64Array, int]:
-    """The ids of all producers, ascending, and the number of markers."""
+    """The ids of all producers, ascending, and the number of markers in the facts."""
     ids: Int64Array = np.empty(0, dtype=np.int64)
     markers = 0
     for block in blocks:
@@ -227,7 +227,9 @@ def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
 def owed_batches(
     blocks: Facts, log_start: int, snapshot: Snapshot | None, clock_ms: int, expiration_ms: int
 ) -> Int64Array:
-    """Base offsets, ascending, of the batches that must stay, as the last of active producers.
+    """The ascending base offsets of the batches that must stay for active producers.
+
+    They are the last batches of these producers.
 
     Without a snapshot the batches from the log's start are enough. A producer that wrote nothing
     for ``expiration_ms`` before ``clock_ms`` has expired: none of its batches is needed.
@@ -282,7 +284,7 @@ def _follow(facts, slots, states):
 
 
 def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array:
-    """Batches (first, last offset, producer) without a marker or an open transaction.
+    """Batches of transactions that have no marker and are not open: first, last offset, producer.
 
     Only batches before a snapshot can be checked: after it, every transaction without a marker is
     open.
@@ -299,7 +301,7 @@ def unmarked(found: TransactionHistory, snapshot: Snapshot | None) -> Int64Array
 
 
 class ChangedDecision(NamedTuple):
-    """A batch whose transaction had another outcome in the earlier log."""
+    """A batch whose transaction had another outcome in the earlier log than in the present log."""
 
     offset: int
     producer_id: int
@@ -324,7 +326,10 @@ def redecided(
 
 
 def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-    """For each offset, whether a row of ``stretches`` (first, last, …) contains it. Rows ascend."""
+    """For each offset, whether a range in ``stretches`` contains it.
+
+    A row of ``stretches`` begins with the first and last offset of a range. Rows ascend.
+    """
     if not len(stretches):
         return np.zeros(len(offsets), dtype=np.bool_)
     place = np.searchsorted(stretches[:, 0], offsets, side="right") - 1

@@ -51,7 +51,7 @@ _MOST_FACTS = 1 << 15  # most facts in memory before they are written to a file
 
 
 class ContentsDecoder(Protocol):
-    """Converts opened runs of batches to rows and facts."""
+    """Converts runs of decompressed batches to comparison rows and facts."""
 
     is_old_due: bool  # whether tombstones of older formats in this file may be removed
 
@@ -69,7 +69,7 @@ class ContentsDecoder(Protocol):
 
 
 class IndexProof(Protocol):
-    """Compares the indexes of a segment with its batches. Collects problems instead of raising."""
+    """Compares the indexes of a segment with its batches, and collects the problems."""
 
     problems: list[Problem]
 
@@ -89,7 +89,10 @@ def read_contents(unit: ContentsUnit) -> list[PieceContents]:
 
 
 class RowSink:
-    """A worker's rows, written to a scratch file by bucket. Reused for every piece."""
+    """Collects a worker's rows, and writes them to a scratch file by bucket.
+
+    An instance is reused for all pieces.
+    """
 
     def __init__(self, unit: ContentsUnit) -> None:
         # Rows and their sorted copy get as much memory as the entries of a compaction scan.
@@ -109,7 +112,7 @@ class RowSink:
             self.scratch.close()
 
     def reserve(self, needed: int, found: PieceContents) -> None:
-        """Make room for more rows. May write the rows in memory to the file."""
+        """Ensure space for more rows. May write the rows in memory to the file."""
         if not self.is_seeded:
             return
         if self.filled + needed > len(self.rows):
@@ -136,7 +139,7 @@ class RowSink:
 
 
 class BatchReader:
-    """Reads pieces of systems whose format has batches. Has the buffers of a worker."""
+    """Reads pieces of logs whose format has batches, with the buffers of one worker."""
 
     def __init__(
         self,
@@ -219,7 +222,7 @@ class BatchReader:
             raise error.located(piece.path, chunk.shift) from error
 
     def _flush_facts(self, found: PieceContents) -> None:
-        """Write the facts to the file, in the order of the log."""
+        """Write the collected facts to the scratch file, in the order of the log."""
         facts, self._noted = thinned(self._facts[: self._noted]), 0
         if not len(facts):
             return
@@ -233,7 +236,7 @@ class BatchReader:
 
 
 def compare(unit: CompareUnit) -> ComparisonResult:
-    """Judge the unit's buckets.
+    """Judge the rows of the unit's buckets.
 
     All rows are judged at once if they fit in memory, otherwise in parts, from the log's end
     backwards.
@@ -280,7 +283,7 @@ def _collect(rows: UInt64Array, findings: ByteArray, broken: list[tuple[int, int
 
 
 def first_of_each_kind(broken: Sequence[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
-    """The first violations of each kind, sorted by finding and offset."""
+    """The first violations of each kind, sorted by kind and offset."""
     kept: list[tuple[int, int, bool]] = []
     for found in sorted(broken):
         if len(kept) < _EXAMPLES or kept[-_EXAMPLES][0] != found[0]:
@@ -293,7 +296,7 @@ _HIGHEST = (1 << 63) - 1
 
 
 class _Buckets:
-    """The rows of the unit's buckets in all blocks."""
+    """The rows of the unit's buckets, in the blocks of both logs."""
 
     def __init__(self, unit: CompareUnit) -> None:
         self._unit = unit
@@ -308,7 +311,10 @@ class _Buckets:
             reader.close()
 
     def _stretches(self, blocks: Sequence[RowBlock]) -> list[tuple[RowBlock, int, int]]:
-        """(block, byte of the first row, number of rows) of each block with rows of the buckets."""
+        """The parts of blocks that have rows of the unit's buckets.
+
+        Each is (block, byte of the first row, number of rows).
+        """
         unit = self._unit
         found = []
         for block in blocks:

@@ -37,7 +37,7 @@ _EXAMPLES = 20  # most violations of a kind that are reported
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A log and the facts about its batches, in the order of the log."""
+    """One log, and the facts about its batches in the order of the log."""
 
     log: PartitionLog
     blocks: tuple[FactBlock, ...]
@@ -78,7 +78,7 @@ class DecidedTransactions:
 
 
 class _Blocks(Sequence[Int64Array]):
-    """Blocks of facts, which are read from their files on access."""
+    """Blocks of facts, each read from its file when it is accessed."""
 
     def __init__(self, blocks: Sequence[FactBlock]) -> None:
         self._blocks = blocks
@@ -91,7 +91,7 @@ class _Blocks(Sequence[Int64Array]):
 
 
 def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
-    """Judge the facts of a partition."""
+    """Judge the facts of one partition. Returns the consequences for its records and batches."""
     proof = log_proof_of(unit.system)
     blocks = _Blocks(unit.after.blocks)
     found = history(blocks)
@@ -146,7 +146,7 @@ def _below(blocks: Facts, end: int) -> list[Int64Array]:
 
 
 def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
-    """Base offsets of the batches of producers that wrote again at the offset ``end`` or later."""
+    """The base offsets of batches whose producers wrote again at the offset ``end`` or later."""
     nothing: Int64Array = np.empty(0, dtype=np.int64)
     again = np.unique(np.concatenate([nothing, *(b[b[:, BASE] >= end, PRODUCER] for b in blocks)]))
     theirs = (block[np.isin(block[:, PRODUCER], again), BASE] for block in earlier)
@@ -157,7 +157,7 @@ def _continued(earlier: Facts, blocks: Facts, end: int) -> Int64Array:
 def _structure(
     proof: LogProof, log: PartitionLog, found: TransactionHistory, unmarked_counts: bool
 ) -> list[Problem]:
-    """The problems of the transactions of one log."""
+    """The problems in the structure of one log's transactions."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
     problems = proof.transactions(log).problems(found.transactions, first_open)
     lost = unmarked(found, proof.snapshot(log)) if unmarked_counts else ()

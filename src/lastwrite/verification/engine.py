@@ -66,7 +66,10 @@ def verify(
 
 
 def pairs(proof: Proof, question: Question) -> list[Pair]:
-    """(folder, earlier folder) of each log. Two single logs are paired even if names differ."""
+    """Pair each log's folder with the folder of its earlier state, by partition.
+
+    Two single logs are paired even if their names differ.
+    """
     system = proof.system
     after = proof.find(question)
     if question.before is None:

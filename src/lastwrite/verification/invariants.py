@@ -66,7 +66,7 @@ from lastwrite.verification.rows import (
 
 
 class Finding(IntEnum):
-    """The judgement of a record or a batch. ``LOST`` and higher values are violations."""
+    """The judgement of a record or a batch. ``LOST`` and all higher values are violations."""
 
     KEPT = 0
     SUPERSEDED = 1  # a later record has its key
@@ -185,8 +185,9 @@ COUNTS = 2 * FINDINGS + 2
 
 
 def bucket_bits(rows: int, rows_a_bucket: int) -> int:
-    """The number of top bits that choose the bucket, at most 14. A bucket then has about
-    ``rows_a_bucket`` of all ``rows``.
+    """The number of top bits of a key's digest that choose the bucket, at most 14.
+
+    A bucket then has about ``rows_a_bucket`` of all ``rows``.
     """
     return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
 
@@ -201,7 +202,7 @@ def judged(
     last_offset: int = -1,
     appended: tuple[int, int] = NOT_GROWN,
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
-    """Judge all rows of the keys in ``rows``.
+    """Judge all records and batches whose keys are in ``rows``.
 
     Args:
         rows: carried rows, then rows of the earlier log, then rows of the present log, each by
@@ -237,7 +238,10 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` by bucket into ``out``, stably. Write the buckets' ends to ``ends``."""
+    """Sort ``rows[:count]`` by bucket into ``out``, in stable order, and write the buckets' ends.
+
+    ``ends`` receives the end of each bucket.
+    """
     shift = np.uint64(63 - bits)
     one = np.uint64(1)
     for b in range(len(ends)):

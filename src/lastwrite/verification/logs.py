@@ -88,7 +88,7 @@ _MOST_VIOLATIONS = 100  # most violations in a report; further violations are on
 def check_logs(
     proof: LogProof, pairs: Sequence[Pair], question: Question, means: ProofTools
 ) -> Iterator[PartitionVerification]:
-    """Check each pair; see ``Proof.check``."""
+    """Check each pair of logs; see ``Proof.check``."""
     verifier = _Verifier(proof, question, means)
     for pair, job in zip(pairs, verifier.run(pairs), strict=True):
         tries = 1
@@ -177,9 +177,9 @@ class _PartitionJob:
         )
 
     def problem(self, problem: Problem) -> None:
-        """Add a problem, unless there is one for its file and position.
+        """Add a problem, unless a problem for the same file and position was added before.
 
-        Damage is also added if the existing problem is only a note.
+        Damage is also added if the earlier problem is only a note.
         """
         is_damage = problem.kind is ProblemKind.DAMAGED
         if any(
@@ -375,7 +375,10 @@ class _Verifier:
         weights: Sequence[int],
         wave: Sequence[_PartitionJob],
     ) -> Iterator[tuple[_PartitionJob, R]]:
-        """Yield the results of the units, each with its job. A job with a failed unit fails."""
+        """Yield the results of the units, each with its job.
+
+        If a unit failed, its job fails.
+        """
         if not units:
             return
         by_number = {job.number: job for job in wave}
@@ -387,7 +390,10 @@ class _Verifier:
                 yield by_number[unit.partition], answer
 
     def _judge_structure(self, job: _PartitionJob, side: _ComparedLog, is_after: bool) -> None:
-        """Judge the pieces of a log together. Only the present log is counted in the report."""
+        """Check the structure of a log from all its pieces.
+
+        The report counts only the present log.
+        """
         side.parts.sort(key=lambda part: part.piece.number)
         by_segment: dict[int, list[PieceContents]] = {}
         for part in side.parts:
@@ -526,7 +532,7 @@ class _Verifier:
             )
 
     def _account(self, job: _PartitionJob) -> None:
-        """Fill in the figures of the comparison, and describe the violations."""
+        """Add the figures of the comparison to the report, and describe the violations."""
         comparison = job.found.comparison = _figures(job)
         violations = [
             Violation(
@@ -586,7 +592,7 @@ class _Verifier:
 
 
 def _count(found: PartitionVerification, side: _ComparedLog) -> None:
-    """Fill in the counts of the present log."""
+    """Add the counts of the present log to the report."""
     columns = zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
     sums = [sum(column) for column in columns]
     found.batches = sum(part.batches for part in side.parts)
@@ -622,7 +628,7 @@ def _records(side: _ComparedLog) -> int:
 
 
 def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[ScanRange]:
-    """Divide segment ``n`` into pieces at ``cuts``. The first piece gets ``number``."""
+    """Divide segment ``n`` into pieces at the positions ``cuts``. The first piece gets ``number``."""
     segment = log.segments[n]
     # The active segment is the last one, so its offsets have no limit.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1

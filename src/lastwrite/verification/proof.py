@@ -43,7 +43,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class ProofTools:
-    """The resources of a verification. ``scratch`` is as returned by ``engine.scratch_parent``."""
+    """The resources that a verification uses.
+
+    ``scratch`` is as returned by ``engine.scratch_parent``.
+    """
 
     runner: Runner
     limits: Limits
@@ -67,7 +70,7 @@ class Proof(ABC):
     def check(
         self, pairs: Sequence[Pair], question: Question, means: ProofTools
     ) -> Iterator[PartitionVerification]:
-        """Check each pair, in order. Damage and violations are reported, not raised."""
+        """Check each pair of logs, in order. Damage and violations are reported, not raised."""
 
     def check_config(self, config: Mapping[str, object]) -> None:
         self.system.check_config(config)
@@ -78,7 +81,7 @@ class Proof(ABC):
         return self.system.governs_keyless
 
     def find(self, question: Question) -> list[str]:
-        """The folders to check.
+        """The folders of the logs to check.
 
         Raises:
             NotALog: the path has no logs of the system.
@@ -117,10 +120,10 @@ class ProvenRange(NamedTuple):
 
 
 class PieceReader(Protocol):
-    """Reads pieces of one log, one after the other."""
+    """Reads the pieces of one log, one after the other."""
 
     def read(self, piece: ScanRange) -> PieceContents:
-        """Read a piece. Problems are reported in the result."""
+        """Read one piece. Problems are reported in the result."""
         ...
 
     def close(self) -> None: ...
@@ -151,7 +154,7 @@ class LogProof(Proof):
 
     @abstractmethod
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """The rules for ``log`` in its earlier state."""
+        """The rules on which records of ``log``, in its earlier state, may be missing."""
 
     @abstractmethod
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange: ...
@@ -163,7 +166,7 @@ class LogProof(Proof):
         is_closed: bool,
         config: Mapping[str, object],
     ) -> tuple[list[Problem], list[str]]:
-        """The problems of a segment's indexes, and advice.
+        """The problems and the advice about a segment's indexes.
 
         ``parts`` are all pieces of the segment, in order, each read completely.
         """
@@ -190,17 +193,17 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """Violations for side files that have changed, although compaction must not change them."""
+        """A violation for each side file that has changed, although compaction must not change it."""
         return []
 
 
 def proof_of(system: str) -> Proof:
-    """The proof of the system with this name."""
+    """The ``Proof`` of the system with this name."""
     proof: Proof = import_module(f"lastwrite.{system}.look.proof").PROOF
     return proof
 
 
 def log_proof_of(system: str) -> LogProof:
-    """The proof of a system whose logs are compared by rows."""
+    """The ``LogProof`` of a system whose logs are compared by rows."""
     proof: LogProof = import_module(f"lastwrite.{system}.look.proof").PROOF
     return proof

@@ -19,7 +19,7 @@ _NO_TIME = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Rows of one piece, by bucket, in a scratch file."""
+    """The rows of one piece, sorted by bucket, in a scratch file."""
 
     path: str
     position: int  # byte of the block in the file
@@ -30,7 +30,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactBlock:
-    """Facts of one piece, in a scratch file, or in ``rows`` if there is no file."""
+    """The facts of one piece, in a scratch file or, if there is no file, in ``rows``."""
 
     path: str
     position: int
@@ -45,7 +45,7 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """The consequences of facts for records and batches, in a scratch file.
+    """A scratch file with the consequences of facts for records and batches.
 
     The file has ranges of discardable offsets, then base offsets of batches that must stay.
     """
@@ -81,8 +81,9 @@ class RemovalRules(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContentsUnit:
-    """The pieces of one log that a task reads. ``seed``, the secret of the digests, is None if
-    there is no earlier log.
+    """The work of one reading task: pieces of one log.
+
+    ``seed``, the secret of the digests, is None if there is no earlier log.
     """
 
     partition: int
@@ -100,7 +101,7 @@ class ContentsUnit:
 
 @dataclass(slots=True)
 class PieceContents:
-    """The contents of one piece."""
+    """The result of reading one piece: its counts, rows, facts and problems."""
 
     partition: int
     is_after: bool
@@ -119,7 +120,7 @@ class PieceContents:
 
 @dataclass(frozen=True, slots=True)
 class CompareUnit:
-    """Some buckets of one partition, in both logs."""
+    """The work of one comparison task: some buckets of one partition, in both logs."""
 
     partition: int
     bits: int
@@ -143,7 +144,9 @@ class CompareUnit:
 
 @dataclass(slots=True)
 class ComparisonResult:
-    """The counts of ``invariants.judged``, and the first violations.
+    """The result of comparing buckets: the counts from ``invariants.judged``, and violations.
+
+    Only the first violations are included.
 
     A violation is (finding, offset, whether the row is of the present log).
     """

@@ -24,7 +24,7 @@ ADDRESS = "LASTWRITE_FORKSERVER"
 
 
 def main() -> None:
-    """Let the fork server run Spark's daemon, and wait for its end; or run the daemon here."""
+    """Run Spark's daemon in the fork server and wait for its end, or run the daemon here."""
     try:
         with socket.socket(socket.AF_UNIX) as fork_server:
             fork_server.connect(os.environ[ADDRESS])

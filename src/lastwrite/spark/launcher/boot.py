@@ -22,7 +22,7 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
 class Boot:
-    """The JVM and the fork server of one run."""
+    """The early parts of one run of Spark: the JVM and the fork server."""
 
     is_ended = False  # whether the processes were ended on purpose, so that they are not replaced
 
@@ -81,7 +81,10 @@ class Boot:
             raise
 
     def close(self, *, let_go: bool = False) -> None:
-        """End both processes. With ``let_go`` the JVM is not killed but finishes its files."""
+        """End the JVM and the fork server.
+
+        With ``let_go`` the JVM is not killed, but ends after it has finished its files.
+        """
         self.is_ended = True
         if let_go:
             self.jvm.release()
@@ -105,7 +108,7 @@ class Boot:
 
 
 def _short_folder() -> Path:
-    """A folder of this run whose path is short enough for sockets.
+    """A folder for this run whose path is short enough for sockets.
 
     Raises:
         EnvironmentUnfit: the path of every temporary folder is too long.

@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """How the JVM is started: with an archive, writing an archive, or (the default) neither."""
+    """The use of a class archive by a JVM: read one, write one, or (the default) neither."""
 
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
@@ -68,14 +68,14 @@ class ClassArchive:
 
     @property
     def unfinished(self) -> tuple[str, str]:
-        """The new file and the marker. If the run is killed, both are removed.
+        """The new archive file and its marker, which are removed if the run is killed.
 
         The next run then writes the archive.
         """
         return (str(self.new), str(self.marker)) if self.is_written else ("", "")
 
     def discard(self) -> None:
-        """Remove the files, so that the next run writes the archive.
+        """Remove the archive files, so that the next run writes the archive.
 
         Called if this run is interrupted, or if its JVM died.
         """
@@ -86,7 +86,7 @@ class ClassArchive:
 
 
 def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> ClassArchive:
-    """The archive for the classes in ``jars``, for this Java with ``options``."""
+    """The archive for the classes in ``jars`` and for this Java with ``options``."""
     try:
         home = Path(java.home)
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()
@@ -134,7 +134,10 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
 
 
 def _is_first_to_try(marker: Path) -> bool:
-    """Whether no run has tried to write this archive. Attempts that failed are not repeated."""
+    """Whether no earlier run has tried to write this archive.
+
+    A failed attempt is not repeated.
+    """
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:

@@ -44,7 +44,10 @@ _BACKLOG = 16
 
 
 class ForkServer:
-    """The driver's side: ``spawn`` or ``fork`` starts the server process, ``close`` ends it."""
+    """The driver's handle of the fork server.
+
+    ``spawn`` or ``fork`` starts the server process, ``close`` ends it.
+    """
 
     def __init__(self, folder: Path) -> None:
         """``folder`` belongs to this run; its path must be short enough for a socket
@@ -60,7 +63,7 @@ class ForkServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variable for ``lastwrite.spark.launcher.attach`` to find this server."""
+        """The environment variable by which ``lastwrite.spark.launcher.attach`` finds this server."""
         return {ADDRESS: self.address}
 
     def spawn(self, system: str | None) -> None:
@@ -115,7 +118,7 @@ class ForkServer:
 
 
 def can_listen(folder: Path) -> bool:
-    """Whether a socket's path in ``folder`` is short enough on every system.
+    """Whether the path of a socket in ``folder`` is short enough on every system.
 
     This includes Spark's own random names.
     """
@@ -128,10 +131,10 @@ def can_fork() -> bool:
 
 
 def load(system: Callable[[], str | None], note: Callable[[str], None] | None = None) -> None:
-    """Import what the stages import, and load the usual kernels, for the life of the process.
+    """Import what the stages need, and load the usual kernels.
 
-    If they are not compiled, ``system`` is called to find out whose logs are processed. ``note`` is
-    called before they are compiled.
+    Modules and kernels stay loaded until the process ends. If kernels are not compiled, ``system``
+    is called to find out whose logs are processed. ``note`` is called before they are compiled.
     """
     was_enabled = gc.isenabled()
     gc.disable()  # a garbage collection would scan objects that are never freed
@@ -149,7 +152,7 @@ def load(system: Callable[[], str | None], note: Callable[[str], None] | None = 
 
 
 def _compile_first() -> None:
-    """Compile the kernels in a child process.
+    """Compile the kernels in a child process before they are loaded.
 
     The compiler's memory is freed when the child ends. Otherwise every worker would inherit it.
     """
@@ -251,7 +254,7 @@ def _become_daemon(attached: socket.socket) -> None:
 
 
 def _received(attached: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """The message of ``lastwrite.spark.launcher.attach``, and its three streams."""
+    """Receive the message of ``lastwrite.spark.launcher.attach``, and its three streams."""
     data, streams, _, _ = socket.recv_fds(attached, 4, 3)
     size = 4 + int.from_bytes(data, "big")
     while len(data) < size:

@@ -1,4 +1,4 @@
-"""PySpark's gateway to a JVM that is killed at the end. Py4J then prints no error messages."""
+"""PySpark's gateway to a JVM that is killed at the end, without Py4J's error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ G = TypeVar("G")
 
 
 def quieten(gateway: G) -> G:
-    """The gateway, changed so that Py4J prints nothing when the JVM is gone.
+    """Change a gateway so that Py4J prints nothing when the JVM is gone. Returns the gateway.
 
     Py4J's client writes the trace of such an error to the root logger, on standard error, even if
     the error is expected. This happens when a job is cancelled, or when Python collects an object

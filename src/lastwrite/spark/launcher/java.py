@@ -54,7 +54,7 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True, slots=True)
 class JavaRuntime:
-    """A Java runtime, and the facts that Spark's start depends on."""
+    """A Java runtime, with the properties that the start of Spark depends on."""
 
     path: str
     version: int  # the feature release, such as 17, 21 or 25; for Java 1.8 it is 8
@@ -82,12 +82,12 @@ def pyspark_version() -> str | None:
 
 
 def release_of(pyspark: str) -> tuple[int, ...]:
-    """The first two numbers of a version."""
+    """The first two numbers of a version text."""
     return tuple(map(int, re.findall(r"\d+", pyspark)[:2]))
 
 
 def query_java(java: str, origin: str) -> JavaRuntime | None:
-    """The properties of the program ``java``. None if it does not run, or is not Java."""
+    """The properties of the program ``java``, which is started. None if it fails or is not Java."""
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
@@ -121,7 +121,7 @@ def read_release(java: str, origin: str) -> JavaRuntime | None:
 
 
 def _run(command: list[str]) -> str:
-    """The output of a command on both streams. Empty if the command fails."""
+    """The output of a command on its two output streams. Empty if the command fails."""
     try:
         # Java would print the options in these variables before its answer, or exit with an error.
         clean = {
@@ -138,7 +138,7 @@ def _run(command: list[str]) -> str:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Programs that may be Java, as (path, origin), in the order of Spark's preference."""
+    """The paths of programs that may be Java, each with its origin, in Spark's order of preference."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield os.path.join(home, "bin", "java"), "JAVA_HOME"
@@ -166,16 +166,17 @@ def _home_advice() -> str:
 
 
 def survey_java() -> list[JavaRuntime]:
-    """Every Java that was found, new enough or not, in order of preference."""
+    """Every Java runtime that was found, new enough or not, in order of preference."""
     return [
         found for path, origin in candidates() if (found := query_java(path, origin)) is not None
     ]
 
 
 def find_java(*, by_release: bool = False) -> JavaRuntime:
-    """The first Java found that Spark can run on: 17 or newer, and below 24 before PySpark 4.1.
+    """The first Java that can run Spark.
 
-    With ``by_release``, a runtime that has a ``release`` file is not started to check it.
+    It is 17 or newer, and below 24 before PySpark 4.1. With ``by_release``, a runtime that has a
+    ``release`` file is not started to check it.
 
     Raises:
         EnvironmentUnfit: there is no such Java. The remedy explains how to install one.
@@ -205,7 +206,10 @@ _prepared: JavaRuntime | None = None
 
 
 def set_local_defaults() -> None:
-    """Set workers to run here, with this Python and the loopback interface, unless already set."""
+    """Set Spark's workers to run on this machine, unless the user has set otherwise.
+
+    They use this Python and the loopback interface.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
@@ -250,7 +254,7 @@ def _spark_would_start() -> str | None:
 
 
 def wrapper_places() -> list[str]:
-    """Folders for the wrapper, best first. The wrapper must be executable there."""
+    """The folders where the wrapper of ``java`` can be created and executed, best first."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [tempfile.gettempdir(), cache, sys.prefix]
 
@@ -266,7 +270,7 @@ def runs_programs(folder: str) -> bool:
 
 
 def _wrap(java: JavaRuntime) -> str:
-    """Create a Java home with the wrapper, and return its path. It is removed at exit."""
+    """Create a Java home that contains the wrapper, and return its path. It is removed at exit."""
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
         raise EnvironmentUnfit(

@@ -1,4 +1,4 @@
-"""A JVM for Spark on this machine, started without Spark's scripts, but with their options.
+"""Start a JVM for Spark on this machine without Spark's scripts, but with their options.
 
 ``spark-submit`` is a shell script that starts another script. The second script starts Python to
 find its own location, and Java to find the options for Java. This module computes the results: the
@@ -92,7 +92,7 @@ def jvm_options() -> tuple[str, ...]:
 
 
 def spark_jars() -> Path | None:
-    """The folder of Spark's classes. None unless Spark would be started as pip installed it."""
+    """The folder of Spark's classes. None if Spark would not be started as pip installed it."""
     if any(_FOREIGN.match(name) and name not in _HARMLESS for name in os.environ):
         return None
     found = importlib.util.find_spec("pyspark")
@@ -133,7 +133,7 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class JvmDeath:
-    """How the JVM ended, and what the user can do."""
+    """The way in which a JVM has ended, and a remedy."""
 
     problem: str
     remedy: str
@@ -141,7 +141,7 @@ class JvmDeath:
 
 
 class Jvm:
-    """The JVM process, and the gateway to it."""
+    """A JVM process, and PySpark's gateway to it."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Jvm:
         return quieten(gateway)
 
     def find_death(self) -> JvmDeath | None:
-        """How the JVM has ended. None means that it is alive.
+        """The way in which the JVM has ended. None means that it is alive.
 
         Waits up to two seconds, since a connection breaks before its process has ended.
         """

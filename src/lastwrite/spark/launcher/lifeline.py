@@ -7,7 +7,10 @@ import weakref
 
 
 class Lifeline:
-    """The pipe. Only this process keeps the near end open: a fork closes it immediately."""
+    """A pipe whose near end closes when this process ends.
+
+    A fork of this process closes the near end immediately.
+    """
 
     far_end = _near_end = -1  # file descriptors; -1 until the pipe is created
 
@@ -22,14 +25,14 @@ class Lifeline:
             os.close(far)
 
     def send_line(self, text: bytes) -> None:
-        """Write a line to the process at the far end, if there is one."""
+        """Write a line to the process at the far end of the pipe, if there is one."""
         try:
             os.write(self._near_end, text)
         except OSError:
             pass
 
     def close(self) -> None:
-        """Close the near end before this process ends."""
+        """Close the near end of the pipe before this process ends."""
         near, self._near_end = self._near_end, -1
         if near >= 0:
             os.close(near)
