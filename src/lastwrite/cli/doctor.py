@@ -465,7 +465,7 @@ def _trial(master: str, memory: str | None) -> Check:
 
 
 def _report(findings: list[Check], healthy: bool) -> DoctorReport:
-    """The report: the findings, and the measured values in their own fields."""
+    """The report of ``doctor``: the results of all checks, and the measured values."""
     from lastwrite.spark.launcher.java import survey_java
     from lastwrite.storage.machine import (
         available_bytes,

@@ -107,7 +107,7 @@ def _can_be_requested(found: PartitionExplanation) -> bool:
 
 
 def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
-    """One line for each kind of waiting record."""
+    """One line for each reason for which records wait for their removal."""
     horizons = ""
     if waiting.first_horizon_ms is not None and waiting.last_horizon_ms is not None:
         horizons = (

@@ -429,7 +429,7 @@ def _text_of(path: str) -> str:
 
 
 def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
-    """A dictionary from texts of the form ``name=value``.
+    """Parse texts of the form ``name=value`` to a dictionary.
 
     Raises:
         InvalidConfig: ``=`` is missing, or a name appears twice.

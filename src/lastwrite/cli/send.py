@@ -179,7 +179,7 @@ def send(
 
 
 def _lines_of(path: str) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers."""
+    """The lines of the input that are not blank, each with its number."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

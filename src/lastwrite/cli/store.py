@@ -19,7 +19,7 @@ _BROKERS = {"closed": "5.2.0 or newer", "open": "a broker before 5.2.0"}
 
 
 def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem]:
-    """Print the report, and return its problems, which the caller prints.
+    """Print a store's report without its problems. Returns the problems.
 
     With ``every``, list all files, not only the first ones.
     """

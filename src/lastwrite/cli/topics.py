@@ -18,7 +18,7 @@ _MOST_ROWS = 40
 
 
 def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Problem]:
-    """Print the report, and return its problems, which the caller prints.
+    """Print the report on topic folders without its problems. Returns the problems.
 
     With ``every``, list all ledgers, not only the first ones.
     """

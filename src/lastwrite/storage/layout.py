@@ -13,7 +13,7 @@ from lastwrite.storage.choice import Topics, choose, topic_of
 
 
 class PartitionSnapshot(NamedTuple):
-    """A quick check of a partition's folder.
+    """The state of a partition's folder at one moment, for detecting changes.
 
     If two snapshots have equal states other than None, no file was added or deleted in between.
     """
@@ -53,7 +53,7 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def root_of(self, folder: str, /) -> str:
-        """The folder with the broker's lock and checkpoints of this partition."""
+        """The root of a partition's folder, which has the broker's lock and checkpoints."""
 
     def scan_root(self, root: str, /) -> list[PartitionSnapshot]:
         """Every partition folder at ``root``, with a state by which the daemon detects changes.

@@ -67,7 +67,7 @@ class LockPlace:
     siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
-        """The byte that a lock on the partition covers."""
+        """The position in the lock file of the byte that stands for a partition."""
         digest = hashlib.blake2b(str(name).encode(errors="surrogateescape"), digest_size=8).digest()
         return self.root_lock_byte + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
@@ -91,7 +91,7 @@ class _Root:
 
 @dataclass(frozen=True, slots=True)
 class _Blocker:
-    """The process that holds a requested byte."""
+    """The other process that has locked a requested byte."""
 
     pid: int  # 0 or negative if the process is on another machine or in another container
     is_broker: bool
@@ -182,7 +182,7 @@ def try_each(
 
 
 def _reject_removed(entry: _Root) -> None:
-    """Check that the locked file still exists under its name.
+    """Check that the lock file, which is locked now, still exists under its name.
 
     Kafka's broker deletes its lock file when it stops. A lock on the deleted file excludes nothing.
 
@@ -218,7 +218,7 @@ def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
 
 
 def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
-    """Whether this process holds the partition."""
+    """Whether this process has locked the partition."""
     with _registry:
         entry = _roots.get(_key(root, place))
         return entry is not None and place.byte_of(name) in entry.held
@@ -519,7 +519,7 @@ def _leave(entry: _Root) -> None:
 
 
 def _lock(entry: _Root, byte: int, length: int = 1, *, is_shared: bool = False) -> bool:
-    """Lock the bytes. Returns whether it succeeded."""
+    """Try to lock bytes of the lock file. Returns whether they are locked now."""
     try:
         fcntl.lockf(
             entry.handle,

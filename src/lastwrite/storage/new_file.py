@@ -41,7 +41,7 @@ _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class NewFile:
-    """A file that is created by ``files.create`` and appended to.
+    """A new file that is written from start to end.
 
     With ``is_read_soon``, all writes use the page cache. With ``continues``, the file exists and is
     appended to. Writes are not fault points; the caller adds them.
@@ -91,7 +91,7 @@ class NewFile:
             self._file.close()
 
     def abandon(self) -> None:
-        """Close the file, ignoring errors."""
+        """Close the file after a failure, ignoring errors."""
         with contextlib.suppress(OSError):
             self.close()
 
@@ -158,7 +158,7 @@ class _DirectWriter:
                     self._wait()
 
     def close(self) -> None:
-        """Write the last, partial buffer, through the page cache."""
+        """Write the last, partial buffer through the page cache, and close the file."""
         try:
             while self._pending:
                 self._wait()
@@ -168,7 +168,7 @@ class _DirectWriter:
             self._end()
 
     def _wait(self) -> None:
-        """Wait for the oldest pending write."""
+        """Wait until the oldest pending write has ended."""
         wait([self._pending[0]])  # Ctrl-C interrupts the wait, but not the write
         self._pending.popleft().result()
 
@@ -183,7 +183,7 @@ def _is_direct(handle: int) -> bool:
 
 
 def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
-    """Write the first ``size`` bytes of a buffer.
+    """Write the first ``size`` bytes of a buffer to the file.
 
     Uses the page cache if a direct write fails, for example after a short write that ended inside a
     block.

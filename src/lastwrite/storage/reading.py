@@ -315,7 +315,7 @@ class _Range(NamedTuple):
 
 
 def reader_of(segment: Segment) -> SegmentReader:
-    """A reader of the segment's file or object.
+    """Open a reader of the segment's file or object.
 
     Raises:
         CommitConflict: the segment vanished or changed after it was listed.
@@ -336,7 +336,7 @@ def reader_at(
     end: int | None = None,
     limits: Limits | None = None,
 ) -> SegmentReader:
-    """A reader of an object of an archive, in a bucket or a folder.
+    """Open a reader of an object of an archive, in a bucket or a folder.
 
     ``start`` is the position of a sequential read; negative means unknown. Bytes from ``end`` on
     are not read ahead.

@@ -75,7 +75,7 @@ class ScratchFolders:
         return ScratchShare(self.folder, self.memory, self.memory_bytes)
 
     def clear(self) -> None:
-        """Delete the files of ``ScratchWriter``.
+        """Delete the files of blocks in the scratch folders, and keep the folders.
 
         Files in memory are freed at once, because other files need the memory. Files on disk are
         freed in the background.
@@ -139,7 +139,7 @@ class ScratchWriter:
 
 
 class _ScratchFile:
-    """One scratch file."""
+    """A scratch file that is written sequentially."""
 
     def __init__(self, folder: str, label: str) -> None:
         self.path = os.path.join(folder, f"{label}-{uuid.uuid4().hex[:12]}{_BLOCKS}")

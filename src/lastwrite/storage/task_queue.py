@@ -91,7 +91,7 @@ class Tasks:
         return (self._folder / taken).read_bytes()
 
     def finish(self, taken: str, answer: bytes) -> None:
-        """Publish the result, unless the driver is gone."""
+        """Publish the result of claimed work, unless the driver is gone."""
         try:
             _write(self._folder / f"{taken.rpartition('.')[0]}.done", answer)
             os.unlink(self._folder / taken)
@@ -156,7 +156,7 @@ class TaskQueue:
             raise LogError("another program deleted this run's scratch folder", path=self.folder)
 
     def submit(self, name: str, content: bytes) -> None:
-        """Publish work for a task.
+        """Publish work, which one of the tasks then claims.
 
         Raises:
             LogError: the work cannot be written.

@@ -195,5 +195,5 @@ def spender(throttles: Sequence[Throttle]) -> Spend:
 # One pacer per throttle: closing any handle of the file would release its record locks.
 @lru_cache(maxsize=24)
 def pacer_of(throttle: Throttle) -> Pacer:
-    """This process's ``Pacer`` of a throttle."""
+    """The only ``Pacer`` of a throttle in this process, created on first use."""
     return Pacer(throttle)

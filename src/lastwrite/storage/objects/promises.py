@@ -60,7 +60,7 @@ def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseR
 
 
 def are_kept(findings: tuple[PromiseResult, ...]) -> bool:
-    """Whether compaction in place is safe."""
+    """Whether the store has all guarantees that compaction in place requires."""
     return all(finding.is_met is not False for finding in findings)
 
 
@@ -263,7 +263,7 @@ def _broken(promise: str, found: str) -> PromiseResult:
 def _replace_concurrently(
     store: ObjectStore, key: str, contents: list[bytes], version: Version
 ) -> list[Version | None]:
-    """The responses to simultaneous replacements of one version."""
+    """The store's responses to simultaneous requests that replace the same version of an object."""
     answers: list[Version | None] = [None] * len(contents)
     errors: list[LogError] = []
     barrier = threading.Barrier(len(contents))

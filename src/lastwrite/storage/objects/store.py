@@ -24,7 +24,7 @@ class Version(NamedTuple):
 
 
 class ObjectInfo(NamedTuple):
-    """An object's metadata."""
+    """An object's key, size, version and modification time."""
 
     key: str
     size_bytes: int
@@ -67,7 +67,7 @@ class Writer(Protocol):
 
 
 class ObjectStore(Protocol):
-    """One bucket or one folder.
+    """A store of objects: one bucket or one folder.
 
     Every call raises ``RemoteFailed`` (for a folder ``LogError``) if the store does not respond,
     refuses, or does not exist. The error has the object's address, the action and a remedy.
