@@ -48,7 +48,9 @@ def partition_and_round(folder: str) -> tuple[str, str] | None:
 
 
 def partition_of(folder: str) -> str:
-    """The address of the partition to which a folder returned by ``ArchiveRounds.begin`` belongs."""
+    """The address of the partition to which a folder returned by ``ArchiveRounds.begin``
+    belongs.
+    """
     found = partition_and_round(folder)
     assert found is not None
     return found[0]

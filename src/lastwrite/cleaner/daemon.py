@@ -30,7 +30,10 @@ class DaemonServices:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """The base class of daemons. Rounds run in threads that put their results into ``_outcomes``."""
+    """The base class of daemons.
+
+    Rounds run in threads that put their results into ``_outcomes``.
+    """
 
     def __init__(self, means: DaemonServices) -> None:
         self._settings = means.settings

@@ -1,4 +1,7 @@
-"""``fetch --follow``: runs a follower of a live cluster. ``clean --source`` uses parts of it, too."""
+"""``fetch --follow``: runs a follower of a live cluster.
+
+``clean --source`` uses parts of it, too.
+"""
 
 from __future__ import annotations
 

@@ -309,7 +309,10 @@ class KeptTables:
                 )
 
     def ended(self, turn: TableRun, now_ms: int, is_once: bool) -> Exception | None:
-        """Record the result of an update. Returns the error if it counts as a failure, else None."""
+        """Record the result of an update.
+
+        Returns the error if it counts as a failure, else None.
+        """
         table, error = turn.table, turn.error
         self._running = None
         table.was_first, table.round_s = True, time.monotonic()

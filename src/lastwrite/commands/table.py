@@ -295,7 +295,9 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @cached_property
     def _usual_rows(self) -> DecodedRows:
-        """A converter of rows with the default columns, whose schema stays the same for this table."""
+        """A converter of rows with the default columns, whose schema stays the same for this
+        table.
+        """
         return self._rows(None)
 
     def _batches(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:

@@ -120,7 +120,10 @@ class ScanCache(Protocol):
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
     ) -> CachedLog | None:
-        """The stored scans of partition ``number``. None means that all its segments are scanned."""
+        """The stored scans of partition ``number``.
+
+        None means that all its segments are scanned.
+        """
         ...
 
     def store(

@@ -213,7 +213,9 @@ def _rows_at(block: Block, unit: ElectUnit) -> int:
 
 
 def _stretch(file: ScratchMap, block: Block, unit: ElectUnit) -> tuple[int, np.ndarray]:
-    """The block's first row in the unit's buckets, and the end of each bucket relative to that row."""
+    """The block's first row in the unit's buckets, and the end of each bucket relative to that
+    row.
+    """
     ends = file.bytes[block.position : _rows_at(block, unit)].view(np.uint32)
     ends = ends[(1 << block.finer) - 1 :: 1 << block.finer]
     start = int(ends[unit.first_bucket - 1]) if unit.first_bucket else 0

@@ -117,7 +117,10 @@ def advance(
     wave: Sequence[A | FinishedPartition],
     step: Callable[[Sequence[A]], Sequence[B | FinishedPartition]],
 ) -> list[B | FinishedPartition]:
-    """Run ``step`` on all open partitions of a wave together. The order of the wave stays the same."""
+    """Run ``step`` on all open partitions of a wave together.
+
+    The order of the wave stays the same.
+    """
     answers = iter(step([each for each in wave if not isinstance(each, FinishedPartition)]))
     return [each if isinstance(each, FinishedPartition) else next(answers) for each in wave]
 

@@ -162,7 +162,9 @@ def _plan(
 def plan_full_read(
     context: Context, log: PartitionLog, decision: Decision, end: int
 ) -> PartitionPlan:
-    """A plan that reads all records of ``log`` below offset ``end``, whether a round is due or not."""
+    """A plan that reads all records of ``log`` below offset ``end``, whether a round is due or
+    not.
+    """
     name = log.name
     pieces = cut_into_pieces(context.system, log, end)
     return PartitionPlan(

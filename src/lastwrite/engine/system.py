@@ -386,7 +386,9 @@ class LogStore(ABC):
 
 
 class System(PartitionLocator, SystemSettings, Rules, LogStore):
-    """The implementation of a system: the code and settings specific to Kafka, Pulsar or RocketMQ."""
+    """The implementation of a system: the code and settings specific to Kafka, Pulsar or
+    RocketMQ.
+    """
 
     name: str
     # name of the largest kernel that only a scan uses; see ``kernel_cache.is_compiled``

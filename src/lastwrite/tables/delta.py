@@ -515,7 +515,10 @@ def _statistics(file: DataFile) -> dict[str, Any]:
 
 
 def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str, str] | None:
-    """The least and the largest value of a column of integers or short texts. None for any other."""
+    """The least and the largest value of a column of integers or short texts.
+
+    None for any other.
+    """
     lows: list[Any] = []
     highs: list[Any] = []
     for group in range(footer.num_row_groups):

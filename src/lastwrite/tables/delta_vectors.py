@@ -75,7 +75,10 @@ def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
 def write_vectors(
     address: str, deletes: Mapping[str, Int64Array]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Write the vectors of data files to one new file. Returns their descriptors by data file path."""
+    """Write the vectors of data files to one new file.
+
+    Returns their descriptors by data file path.
+    """
     if not deletes:
         return {}
     id_ = uuid.uuid4()

@@ -120,7 +120,10 @@ class TableState:
 
     @classmethod
     def if_readable(cls, text: str | None, where: str) -> TableState | None:
-        """Decode a state. None if ``text`` is None or was written by another version of lastwrite."""
+        """Decode a state.
+
+        None if ``text`` is None or was written by another version of lastwrite.
+        """
         try:
             return None if text is None else cls.from_json(text, where)
         except UnsupportedFormat:

@@ -125,7 +125,9 @@ def manifests_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
 
 
 def entries_of(manifest: ManifestFile, io: FileIO) -> list[ManifestEntry]:
-    """The entries of a manifest for files that exist, with the fields inherited from the manifest."""
+    """The entries of a manifest for files that exist, with the fields inherited from the
+    manifest.
+    """
     with AvroFile[ManifestEntry](
         io.new_input(manifest.manifest_path),
         MANIFEST_ENTRY_SCHEMAS[3],

@@ -404,7 +404,10 @@ def _names(
     limits: Limits,
     wanted: set[bytes],
 ) -> dict[bytes, bytes]:
-    """The keys with the ``wanted`` hashes, by hash. Rows and records are read again to find them."""
+    """The keys with the ``wanted`` hashes, by hash.
+
+    Rows and records are read again to find them.
+    """
     found: dict[bytes, bytes] = {}
 
     def keys_of_rows() -> Iterator[list[bytes]]:

@@ -172,7 +172,10 @@ def _segments_from(
 
 
 def _rounded_down(closed: tuple[Segment, ...], offset: int, closed_end: int) -> int:
-    """The base offset of the closed segment that contains ``offset``. ``closed_end`` if none does."""
+    """The base offset of the closed segment that contains ``offset``.
+
+    ``closed_end`` if none does.
+    """
     holding = _segments_from(closed, offset, closed_end)
     return holding[0].base_offset if holding else closed_end
 

@@ -212,7 +212,10 @@ class TransactionTracker:
                 self._pids[slot], self._marks[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
-        """The transactions of this piece, as far as decisions need other pieces. None without any."""
+        """The transactions of this piece, as far as decisions need other pieces.
+
+        None without any.
+        """
         if not self._used:
             return None
         known = self._pids >= 0
