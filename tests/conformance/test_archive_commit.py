@@ -70,7 +70,7 @@ def test_commit_with_an_unknown_outcome_deletes_nothing(
         patched.setattr(PartitionStore, "read", read)
         [report] = compact(archive, {}, NOW_MS).partitions
     assert report.status == "failed"
-    assert "it is unknown whether" in (report.reason or "")
+    assert "cannot determine whether the new manifest was written" in (report.reason or "")
     assert check_whole(archive) == (2 if does else 1)
     [report] = compact(archive, {}, NOW_MS).partitions
     assert report.status != "failed"

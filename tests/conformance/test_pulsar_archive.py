@@ -263,7 +263,7 @@ def test_ledgers_that_do_not_continue_the_archive_are_refused(
 def test_archive_of_the_older_form_is_refused_as_a_target(tmp_path: Path, older: Path) -> None:
     target = tmp_path / "target"
     shutil.copytree(older, target)
-    with pytest.raises(InvalidConfig, match="older form"):
+    with pytest.raises(InvalidConfig, match="topic folders of an earlier format"):
         lastwrite.fetch([str(older)], str(target))
 
 

@@ -517,8 +517,8 @@ LOSSES = [
             [TORN, witness],
             [END if "recovery" in words else 0],
             missing=(188, 189),
-            ends=END if "start" in words else 188,
-            removed=4 if "start" in words else 0,
+            ends=END if "log start" in words else 188,
+            removed=4 if "log start" in words else 0,
             says=words,
         )
         for words, witness in WITNESSES.items()
@@ -529,8 +529,8 @@ LOSSES = [
             [SHORT, witness],
             [END if "recovery" in words else 0],
             missing=(188, 189),
-            ends=END if "start" in words else 188,
-            removed=4 if "start" in words else 0,
+            ends=END if "log start" in words else 188,
+            removed=4 if "log start" in words else 0,
             says=words,
         )
         for words, witness in WITNESSES.items()
