@@ -270,7 +270,7 @@ def test_archive_has_every_message_or_the_fetch_is_refused(tmp_path: Path, seed:
         if holes and end:
             assert (
                 found.reason is not None
-                and "deletes that the archive needs may be lost" in found.reason
+                and "Deletes that the archive needs may be lost" in found.reason
             )
             shutil.rmtree(archive.to)
             kept, end, position = [], 0, -1
@@ -430,7 +430,7 @@ def test_dropped_tombstones_are_fetched_from_the_commit_log(tmp_path: Path, expi
         (found,) = fetch(store, archive.to, include_active=True)
         assert (
             found.reason is not None
-            and "deletes that the archive needs may be lost" in found.reason
+            and "Deletes that the archive needs may be lost" in found.reason
         )
         assert archive.records() == first
         return

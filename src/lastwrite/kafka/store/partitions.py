@@ -49,7 +49,7 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
         return _of_one_topic_each(choose(in_tier, topic, partition, path))
     if is_address(path):
         raise NotALog(
-            "the path contains no partition of an archive or of a broker's tier",
+            "the path contains no partition of an archive or of a tier",
             path=path,
             remedy="check the address; give the archive, as in fetch --to, or a folder in it; or "
             "give the tier's folder that contains the folders TOPIC-PARTITION-TOPICID",
