@@ -195,7 +195,7 @@ def test_table_in_a_rest_catalog_is_updated(
         load_catalog("any", uri=url).create_table(
             ("shop", "theirs"), _loaded("shop.t", s3.endpoint, url).schema()
         )
-        with pytest.raises(InvalidConfig, match="did not create"):
+        with pytest.raises(InvalidConfig, match="was not created by Lastwrite"):
             turn(url, "shop.theirs")
         with pytest.raises(RemoteFailed) as caught:
             turn(s3.endpoint, "shop.other")
