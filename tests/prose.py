@@ -32,7 +32,7 @@ LIMITS = {
     "wide line": 0,
     "many links": 0,
     "personified code": 10,
-    "vague word": 15,
+    "vague word": 13,
     "inverted sentence": 66,
     "None after a semicolon": 1,
     "gendered user": 0,
