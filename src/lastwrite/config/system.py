@@ -54,7 +54,7 @@ class SystemSettings(ABC):
         return ()
 
     def why_unmanaged(self, folder: str, config: Config, /) -> Unmanaged | None:
-        """The reason why the partition is never cleaned, with a remedy. None if it may be cleaned."""
+        """The reason why the partition is never cleaned, and a remedy. None if it is cleaned."""
         return None
 
     def is_policy_known(self, folder: str, config: Config, /) -> bool:

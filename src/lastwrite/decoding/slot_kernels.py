@@ -118,7 +118,7 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Truncate the slots ``first`` to before ``end`` to ``count`` entries, with the items of lists."""
+    """Truncate the slots [``first``, ``end``) to ``count`` entries, with the items of lists."""
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):
@@ -182,7 +182,7 @@ def set_length(slots, counts, arena, s, length):
 
 @njit(cache=True, nogil=True)
 def set_bytes(slots, counts, arena, s, data, at, length, is_text):
-    """Set a slot's last entry to bytes. Returns False if ``is_text`` and the bytes are not UTF-8."""
+    """Set a slot's last entry to bytes. Returns False for bytes of a text that are not UTF-8."""
     to = room_for_bytes(slots, counts, arena, s)
     seen, i = np.uint64(0), 0
     while i + 8 <= length:

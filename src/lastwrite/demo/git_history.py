@@ -197,7 +197,7 @@ def open_history(folder: str) -> GitHistory:
 
 
 class _Git:
-    """A running git process whose output is read in chunks while ``feed`` is written to its input."""
+    """A git process whose output is read in chunks while ``feed`` is written to its input."""
 
     def __init__(self, folder: str, *arguments: str, feed: Iterable[bytes] = ()) -> None:
         self._folder = folder

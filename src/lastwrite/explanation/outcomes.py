@@ -71,7 +71,7 @@ class RoundFacts:
 
 
 class OutcomeReason(NamedTuple):
-    """The outcome of a record, the reason in words (``message``), and the time when it can change."""
+    """The outcome of a record, the reason (``message``), and the time when it can change."""
 
     fate: RecordOutcome
     message: str
@@ -207,7 +207,7 @@ class OutcomeRules(ABC):
         return f"; no round is due now: {blocking.message}; this changes {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The outcome of a record in the range that is superseded only by a record above the range."""
+        """The outcome of a record in the range that only a record above the range supersedes."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
         end = self.place(self.round.end)
@@ -232,7 +232,7 @@ class OutcomeRules(ABC):
         return facts.horizon_ms + retention_ms + (policy.hold_ms if self.is_held(facts) else 0)
 
     def is_held(self, facts: RecordFacts) -> bool:
-        """Whether the record, if it is a tombstone, must stay until a consumer group has read it."""
+        """Whether the record, if it is a tombstone, stays until a consumer group has read it."""
         return facts.batch_end > self.round.policy.held_from
 
     def held(self, facts: RecordFacts, message: str) -> OutcomeReason:

@@ -23,7 +23,7 @@ def _no_pairs() -> Int64Array:
 
 
 class Strategy(IntEnum):
-    """What decides which record is its key's last write. Between equal values the offset decides."""
+    """The value that decides which record is its key's last write. At equal values, the offset."""
 
     OFFSET = 0
     TIMESTAMP = 1

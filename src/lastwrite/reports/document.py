@@ -38,7 +38,7 @@ UNPRINTED = "unprinted"
 
 
 class Flatten(NamedTuple):
-    """An annotation: print the fields of the value in place of the field, except those in ``but``."""
+    """An annotation: print the value's fields in place of the field, except those in ``but``."""
 
     but: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from lastwrite.reports.fetching import FetchedLog
 
 
 class FollowedLog(FrozenDocument, frozen=True, kw_only=True):
-    """The state of one partition after a fetch: the result, and the archive's lag behind the log."""
+    """One partition after a fetch: the result, and the archive's lag behind the log."""
 
     log: Annotated[FetchedLog, SPREAD]
     # records of the live log above the archive's end at the last request; null before the first

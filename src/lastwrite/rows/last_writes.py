@@ -490,7 +490,7 @@ class LastWrites:
 
 
 def _name_of(log: PartitionLog, segment: Segment) -> _Name:
-    """The identity of a segment, by which two listings are compared. It includes an object's etag."""
+    """The identity of a segment, by which listings are compared. It includes an object's etag."""
     return log.name.partition, segment.path, segment.position, segment.etag
 
 

@@ -432,7 +432,7 @@ def _install(
 
 
 def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """Delete the cache files of deleted and ``rewritten`` segments, after a round without caching."""
+    """Delete the cache files of deleted and ``rewritten`` segments after an uncached round."""
     if not log.cached:
         return
     removed = {

@@ -43,7 +43,7 @@ class FileCachedScan:
         return 16 * self.piece.records
 
     def scanned(self, unit: ScanUnit, piece: ScanRange, hand_on: object) -> PieceScan | None:
-        """The scan result of the piece, without states. None means that the piece must be scanned."""
+        """The scan result of the piece, without states. None if the piece must be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
             return None  # the piece is partly dirty: only a scan finds the first dirty record

@@ -156,7 +156,7 @@ class SparkRunner(Runner):
         return pending.then(made)
 
     def _begin_batches(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """Start one task per batch. The result has the duration in seconds, and the tasks' results."""
+        """Start one task per batch. The result has the duration in seconds and the task results."""
 
         def act(context: SparkContext) -> list[_Answer]:
             rows = context.parallelize(stage.batches, len(stage.batches))
@@ -167,7 +167,7 @@ class SparkRunner(Runner):
         return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
     def _begin_persistent(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """Start the batches in the persistent job's tasks. The result is as in ``_begin_batches``."""
+        """Start the batches in the persistent job's tasks. Returns what ``_begin_batches`` does."""
         from pyspark import cloudpickle
 
         began = time.perf_counter()

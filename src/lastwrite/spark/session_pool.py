@@ -61,7 +61,7 @@ def exclusive(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
 
 
 def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
-    """The parked Spark, if it is alive and suits these settings. None if a new one must be started."""
+    """The parked Spark, if it is alive and suits these settings. None if there is none."""
     found = _take()
     if found is None:
         return None

@@ -195,7 +195,7 @@ def sql_session(
 
 
 def _memory_of(spark: SparkProvider, memory: str | int | None, workers: int) -> MemoryPlan:
-    """The plan that divides the memory setting among the workers of this machine or one executor."""
+    """The memory setting, divided among the workers of this machine or of one executor."""
     from lastwrite.spark.session import local_workers
 
     if local_workers(spark.master) is None:

@@ -628,7 +628,7 @@ def _records(side: _ComparedLog) -> int:
 
 
 def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list[ScanRange]:
-    """Divide segment ``n`` into pieces at the positions ``cuts``. The first piece gets ``number``."""
+    """Divide segment ``n`` into pieces at positions ``cuts``. The first piece gets ``number``."""
     segment = log.segments[n]
     # The active segment is the last one, so its offsets have no limit.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1

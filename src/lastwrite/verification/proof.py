@@ -193,7 +193,7 @@ class LogProof(Proof):
         return NoTransactions()
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """A violation for each side file that has changed, although compaction must not change it."""
+        """A violation for each side file that compaction must not change, but that has changed."""
         return []
 
 

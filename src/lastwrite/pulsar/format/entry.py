@@ -104,8 +104,6 @@ class Metadata(ProtoMessage):
     """Pulsar's protobuf message MessageMetadata: the metadata of a whole entry.
 
     ``property_fields`` and ``encryption_keys`` stay encoded until they are used.
-
-    ``property_fields`` and ``encryption_keys`` stay encoded until they are used.
     """
 
     # fmt: off

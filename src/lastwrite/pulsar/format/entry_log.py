@@ -239,8 +239,6 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 def decode_map(data: Buffer) -> dict[int, int]:
     """The bytes of each ledger in a closed log, size fields included. Empty without a ledger map.
 
-    Empty without a map.
-
     Raises:
         TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``, or a broken map.
     """
@@ -289,8 +287,6 @@ def encode_record(
     """Encode the record of an entry.
 
     By default the preceding entry was confirmed, and the ledger had no other bytes.
-
-    By default entry - 1 was confirmed, and the ledger had no other bytes.
     """
     head = RECORD_HEAD.pack(
         ledger,

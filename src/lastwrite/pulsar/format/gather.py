@@ -182,8 +182,6 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
     """The messages' data, followed by their decoded Base64 keys.
 
     A key that is not valid Base64 stays unchanged.
-
-    A key that is not valid Base64 stays unchanged.
     """
     room = np.empty(int(rows[_KEY][which].sum()), dtype=np.uint8)
     used = _decode_keys(data, rows[_KEY_AT], rows[_KEY], which, room)

@@ -185,8 +185,6 @@ def parse_object_name(name: str) -> tuple[UUID, int] | None:
     """The uuid and the ledger id in a data object's name.
 
     None for any other name, including an index object's.
-
-    None for any other name, including an index object's.
     """
     found = _OBJECT.fullmatch(name)
     if found is None or int(found[2]) > _MAX_I64:

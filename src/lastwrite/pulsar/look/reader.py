@@ -49,8 +49,6 @@ class Start:
 
         None for ``latest``.
 
-        None for ``latest``.
-
         Raises:
             InvalidConfig: another text.
             UnsupportedFormat: an id above the supported maximum.

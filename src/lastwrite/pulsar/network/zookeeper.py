@@ -267,8 +267,6 @@ def digest_of_user(text: str) -> tuple[str, str] | None:
 
     None for an empty text.
 
-    None for an empty text.
-
     Raises:
         InvalidConfig: another text. The error does not contain it.
     """

@@ -175,8 +175,6 @@ def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str
     """The first of the names in ``wanted`` that is set, and its value.
 
     If no name is set, the first name and "".
-
-    Otherwise the first name and "".
     """
     found = ((name, _text(names, name)) for name in wanted)
     return next(((name, text) for name, text in found if text), (wanted[0], ""))

@@ -63,7 +63,7 @@ class ForkServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variable by which ``lastwrite.spark.launcher.attach`` finds this server."""
+        """The environment variable by which ``spark.launcher.attach`` finds this server."""
         return {ADDRESS: self.address}
 
     def spawn(self, system: str | None) -> None:

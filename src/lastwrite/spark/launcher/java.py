@@ -138,7 +138,7 @@ def _run(command: list[str]) -> str:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """The paths of programs that may be Java, each with its origin, in Spark's order of preference."""
+    """The paths and origins of programs that may be Java, in Spark's order of preference."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield os.path.join(home, "bin", "java"), "JAVA_HOME"
