@@ -166,7 +166,7 @@ def test_damaged_partition_is_quarantined_in_the_archive(
     assert archive.clean() == 3
     assert archive.rounds == ["b-0"]
     (told,) = [event for event in archive.events if isinstance(event, PartitionQuarantined)]
-    assert str(told.name) == "a-0" and "checksum is wrong" in told.entry.reason
+    assert str(told.name) == "a-0" and "the batch's checksum is wrong" in told.entry.reason
     noted = json.loads((archive.files / "_lastwrite" / "uncleanable-kafka.json").read_bytes())
     assert list(noted["partitions"]) == ["a-0"]
     assert not list(archive.files.rglob("lastwrite-uncleanable.json"))
@@ -311,7 +311,7 @@ def test_daemon_killed_at_any_point_continues_after_a_restart(bucket: Archive) -
     kept = {each.key for each in (*manifest.objects, *manifest.unused)}
     root = bucket.files / "kafka" / "a" / "0"
     assert {str(path.relative_to(root)) for path in bucket.objects("a")} == kept
-    assert "the sweep deleted" in bucket.notes and not bucket.objects("a", "rounds")
+    assert "swept" in bucket.notes and not bucket.objects("a", "rounds")
 
 
 def is_clean(archive: Archive, topic: str) -> bool:

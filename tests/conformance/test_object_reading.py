@@ -108,7 +108,7 @@ def test_replaced_object_is_never_read(segment: Segment, settings: StoreSettings
         reader.read_into(rest, 100)
     reader.close()
     store.remove([key])
-    with pytest.raises(CommitConflict, match="another program deleted"):
+    with pytest.raises(CommitConflict, match="another program deleted the object"):
         reader_of(segment).read_into(head, 0)
     with pytest.raises(CommitConflict, match="another program deleted"):
         reader_of(replace(segment, etag=""))

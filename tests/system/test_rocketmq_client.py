@@ -214,7 +214,9 @@ def test_send_command_sends_messages(
     assert "line 2: a message has no field 'kee'" in capfd.readouterr().err
     assert cli.run(["send", broker.name_server, "sent", "--key", "k"]) == 2
     assert cli.run(["send", "nonsense", "sent", "--key", "k", "--delete"]) == 2
-    with pytest.raises(InvalidConfig, match="no such queue"):
+    with pytest.raises(
+        InvalidConfig, match="sent has no writable queue with this number and broker"
+    ):
         lastwrite.send(broker.name_server, "sent", [{"key": "k", "body": "x"}], queue=9)
 
 
