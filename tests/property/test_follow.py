@@ -139,7 +139,7 @@ def test_missing_records_are_an_error(tmp_path: Path) -> None:
     shutil.rmtree(log.folder)
     again = GrowingLog(tmp_path, topic_id=topic_id_text(bytes(range(16))))
     again.append([(b"a", b"1", 5)] * 3)
-    with pytest.raises(CommitConflict, match="its topic id was .*rebuild the table") as caught:
+    with pytest.raises(CommitConflict, match="its topic id was .*create the table again") as caught:
         list(table.follow(poll_s=None))
     assert caught.value.path == str(log.folder)
     (log.folder / "partition.metadata").unlink()
@@ -161,7 +161,7 @@ def test_moved_log_start_is_an_error(tmp_path: Path) -> None:
     for base in (0, 1):
         (log.folder / f"{base:020}.log").unlink()
     log.append([(b"k5", b"2", 6)])
-    with pytest.raises(CommitConflict, match="rebuild the table"):
+    with pytest.raises(CommitConflict, match="create the table again"):
         list(table.follow(poll_s=None))
 
 
@@ -222,7 +222,7 @@ def test_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
         _give_inode(aside, first)
         assert first.stat().st_size > size_bytes and b"gone" not in first.read_bytes()
         for _ in range(2):  # nothing was passed over by the first attempt
-            with pytest.raises(CommitConflict, match="a key was deleted.*rebuild the table"):
+            with pytest.raises(CommitConflict, match="a key was deleted.*create the table again"):
                 list(table.follow(poll_s=None))
 
 
