@@ -17,6 +17,7 @@ import pytest
 
 import lastwrite
 from lastwrite.archive.layout import systems_at
+from lastwrite.commands.compact import compact
 from lastwrite.commands.systems import system_of
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import system_named
@@ -234,6 +235,26 @@ class Served:
         self._threads.shutdown()
         self.catalog.close()
         self.files.close()
+
+
+def test_log_that_grows_before_it_is_compacted_is_served_to_its_new_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = OfKafka(tmp_path, random.Random(1))
+    source.grow()
+
+    def grow_and_compact(*args: object, **options: object) -> object:
+        source.grow()
+        return compact(*args, **options)
+
+    monkeypatch.setattr("lastwrite.server.materialized.compact", grow_and_compact)
+    served = Served(tmp_path, source.path, True, Codec.NONE)
+    reader = Reader(served.partition(), 1 << 20)
+    while reader.step(served.files):
+        pass
+    assert reader.at == served.partition().log().log.high_watermark == max(source.written) + 1
+    assert reader.table() == source.table
+    served.close()
 
 
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["as it lies", "compacted"])

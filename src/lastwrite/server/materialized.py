@@ -240,6 +240,10 @@ class CompactedPartition(MaterializedPartition):
             self._uncompacted_state = identity
             return log
         self._policy.copies.used(self._copy.path)
+        if self._copy.end > log.high_watermark:  # the log grew before ``compact`` listed it
+            log = self._inner.reread().log
+            if not self._is_valid(self._copy, log):
+                return log
         return composed(self._copy.log, log)
 
     def state(self) -> Hashable:
