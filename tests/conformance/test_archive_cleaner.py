@@ -311,7 +311,7 @@ def test_daemon_killed_at_any_point_continues_after_a_restart(bucket: Archive) -
     kept = {each.key for each in (*manifest.objects, *manifest.unused)}
     root = bucket.files / "kafka" / "a" / "0"
     assert {str(path.relative_to(root)) for path in bucket.objects("a")} == kept
-    assert "swept" in bucket.notes and not bucket.objects("a", "rounds")
+    assert "the sweep deleted" in bucket.notes and not bucket.objects("a", "rounds")
 
 
 def is_clean(archive: Archive, topic: str) -> bool:
