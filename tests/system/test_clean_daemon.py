@@ -312,7 +312,7 @@ def test_death_of_spark_leaves_the_log_unchanged_and_is_reported(tmp_path: Path)
         ]
         java.kill()
         _, errors = running.process.communicate(timeout=60)
-        assert running.process.returncode == 1 and "Spark has died" in errors
+        assert running.process.returncode == 1 and "the Spark session ended" in errors
     assert contents(folder) == before
     assert read_quarantine(str(tmp_path), NOTES) == {}, "the partition is not to blame"
 
