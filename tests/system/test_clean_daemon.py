@@ -307,7 +307,7 @@ def test_death_of_spark_leaves_the_log_unchanged_and_is_reported(tmp_path: Path)
         wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
         (java,) = [
             child
-            for child in psutil.Process(running.process.pid).children()
+            for child in psutil.Process(running.process.pid).children(recursive=True)
             if "java" in child.name()
         ]
         java.kill()
