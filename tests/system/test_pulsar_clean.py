@@ -214,7 +214,7 @@ def put(pulsar: Broker, method: str, path: str, value: int) -> None:
         (
             ["persistent://public/default/x"],
             {"compactionThreshold": 1},
-            "metadata store is missing",
+            "metadata store, is missing",
         ),
         (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
     ],

@@ -114,7 +114,7 @@ def check_checkpoints(first: Path, second: Path, to: Path) -> None:
     with lastwrite.table(first) as table:
         shutil.rmtree(first)
         shutil.copytree(second, first)
-        with pytest.raises(CommitConflict, match="rebuild the table"):
+        with pytest.raises(CommitConflict, match="create the table again"):
             list(table.follow(poll_s=None))
     with pytest.raises(CommitConflict, match="rebuild the table"):
         lastwrite.table_to(str(first), to=str(to), format="parquet")

@@ -26,7 +26,7 @@ pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 __all__ = ["broker"]  # the fixture
 
-ANEW = "rebuild the table"
+ANEW = "create the table again"
 
 
 class Follower:
