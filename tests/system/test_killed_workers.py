@@ -37,7 +37,10 @@ EXCHANGES = {
         shuffle_exchange,
         {"scan": "_scan_rows", "elect": "_elect_parts", "rewrite": "_rewrite_scanned"},
     ),
-    "none": (folder_exchange, {"compact": "_collect_one_stage"}),  # is asked for: these logs are small
+    "none": (
+        folder_exchange,
+        {"compact": "_collect_one_stage"},
+    ),  # is asked for: these logs are small
 }
 STAGES = ("scan", "elect", "rewrite")
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}

@@ -170,7 +170,7 @@ def test_topic_with_metadata_in_rocksdb_is_read_beside_the_standalone(
     assert lastwrite.verify(str(tmp_path), spark=INLINE).exit_status == 0
     planned = partition_of(lastwrite.plan(TOPIC, config=config, spark=INLINE))
     assert planned["status"] == Status.CLEANED, planned
-    with pytest.raises(InvalidConfig, match="only be read"):
+    with pytest.raises(InvalidConfig, match="can only read this metadata store"):
         lastwrite.compact(TOPIC, config=config, spark=INLINE)
     with pytest.raises(InvalidConfig, match="not a RocksDB store"):
         lastwrite.fetch([TOPIC], str(tmp_path), config={"metadataStoreUrl": "rocksdb:///nowhere"})
