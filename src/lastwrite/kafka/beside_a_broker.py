@@ -106,9 +106,9 @@ def check_unmoved(log: PartitionLog) -> None:
 def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator[None]:
     """A context for one attempt to read a log.
 
-    Suppresses a conflict that a later attempt may resolve. In an archive, a conflict is suppressed
-    if a newer generation exists, so that the caller can retry. With ``is_last``, no conflict is
-    suppressed.
+    Suppresses a conflict that a later attempt may resolve, so that the caller can retry. In an
+    archive, this is a conflict with a commit since the log was listed. With ``is_last``, no
+    conflict is suppressed.
 
     Raises:
         CommitConflict: a retry cannot succeed, or this was the last attempt.

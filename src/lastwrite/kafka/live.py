@@ -300,9 +300,8 @@ class KafkaSyncContext:
         """Fetch the batches from ``intake.since`` to ``intake.end``, and commit them.
 
         Raises:
-            RemoteFailed: some batches did not arrive; ``intake.commit_partial`` commits the
-            others. After
-                any other error, batches since the last commit are dropped.
+            RemoteFailed: some batches did not arrive. ``intake.commit_partial`` commits the others.
+                After any other error, batches since the last commit are dropped.
         """
         try:
             format = KafkaFormat(self._plain_bytes)

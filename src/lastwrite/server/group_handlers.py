@@ -606,7 +606,7 @@ def _unknown(catalog: AuthorizedCatalog, name: str, number: int) -> int:
 
 
 def _take_away(place: Coordinator, places: list[GroupPartition]) -> int:
-    """Delete a group's committed offsets in ``places``, all or none. Returns the error code."""
+    """Delete committed offsets by their keys ``places``, all or none. Returns the error code."""
     known = [(each, None) for each in places if place.offsets.of(each)]
     try:
         if known:

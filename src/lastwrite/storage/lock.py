@@ -4,13 +4,13 @@ A broker holds an exclusive POSIX record lock on that file while it runs. Lastwr
 bytes of the file, one for each log that a run changes. In Kafka, whose broker locks all of
 ``<root>/.lock``::
 
-    0                           the root's turn: locked while a file in the root is rewritten
+    0                           the root lock: held while a file in the root is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
 In RocketMQ, whose broker locks only the first byte of ``STORE/lock``::
 
     0                           the broker's; runs share it
-    1                           the root's turn
+    1                           the root lock
     2 + 62 bits of a hash       the queue
 
 Runs on different logs can therefore share a root. A run that holds a single byte prevents a broker
@@ -129,7 +129,7 @@ os.register_at_fork(after_in_child=_forget)
 def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterator[None]:
     """Lock the partitions ``names`` of ``root`` against brokers and other runs, all or none.
 
-    The lock file is created if missing, with the root's owner. It is not deleted, as by a broker.
+    The lock file is created if missing, with the root's owner. Lastwrite never deletes it.
 
     Raises:
         LogHeld: a broker, another process or another run in this process holds a partition. The

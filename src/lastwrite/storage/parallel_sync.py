@@ -1,7 +1,7 @@
 """Run many small disk operations so that their waiting times overlap.
 
 A sync takes longer than writing all bytes of a small partition. So does a removal if the disk
-discards free blocks. But a disk completes twenty syncs in little more time than one. The work on a
+discards free blocks. But twenty syncs at once take little more time than one. The work on a
 partition is therefore written as *steps*: a generator that yields disk operations, and is resumed
 when they are done. Many generators run side by side::
 

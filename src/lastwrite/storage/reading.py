@@ -139,7 +139,7 @@ class ObjectReader(SegmentReader):
 
     Sequential reads fetch ranges of ``ahead_bytes``, one in advance. Other reads fetch at least
     64 KiB. Each request includes the object's version, so no separate check is needed. Objects of
-    an archive never change, but have other etags in a copy of it. An object with the planned
+    an archive never change, but a copied archive has other etags. An object with the planned
     size is therefore read with its current etag, and the checksums of its batches are verified.
 
     With an empty ``etag`` the current object is read if it has ``size_bytes``. ``start`` is the

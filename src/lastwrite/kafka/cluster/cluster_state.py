@@ -124,7 +124,7 @@ def _decode(value: bytes) -> tuple[int, Mapping[str, Any]] | None:
 
 
 def _end_of(folder: str) -> LogEnd:
-    """The end of the metadata log: of its last segment or snapshot, whichever is later."""
+    """The later of two ends in the metadata log: the last segment's and the last snapshot's."""
     end = LogEnd()
     for name in sorted(os.listdir(folder)):
         file = classify(name)

@@ -70,7 +70,7 @@ class SchemaField(NamedTuple):
 class Struct:
     """A field type: a structure.
 
-    If it is ``nullable``, the byte before it is 1 if it is present.
+    One byte precedes a ``nullable`` structure: 1 means that the structure is present.
     """
 
     fields: tuple[SchemaField, ...]

@@ -1,8 +1,8 @@
 """Records of ``__remote_log_metadata``: the state of each segment copied to tiered storage.
 
-A record's value is a frame of three unsigned varints (1, the record's type, version 0), followed by
-a flexible message. States: 0 copy started, 1 copy finished, 2 deletion started, 3 deletion
-finished.
+A record's value is a frame of three unsigned varints, followed by a flexible message. The varints
+are the frame's version 1, the record's type, and the record's version 0. A segment's states are: 0
+copy started, 1 copy finished, 2 deletion started, 3 deletion finished.
 
 Source: Kafka 4.4 ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadataRecord``; KIP-405; a real
 broker's log in tests/corpus.

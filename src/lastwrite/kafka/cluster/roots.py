@@ -32,7 +32,7 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RootIdentity:
-    """The ids in ``meta.properties`` of cluster, broker and log root. None if an id is missing."""
+    """The ids of cluster, broker and log root in ``meta.properties``. A missing id is None."""
 
     cluster: str | None = None
     node: str | None = None

@@ -80,7 +80,7 @@ class Sender:
 
     Args:
         format: the instance that split the batches passed to ``batches``.
-        transplant: decides which batches are skipped.
+        transplant: the rules by which batches are skipped.
         first, end: the source offsets to send, end exclusive.
     """
 

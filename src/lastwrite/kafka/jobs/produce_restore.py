@@ -366,7 +366,7 @@ class PartitionRestore:
         self._note.write(msgspec.json.encode(progress).decode(), self._transactions)
 
     def _pending(self, progress: RestoreProgress) -> Iterator[int]:
-        """Those committed offsets of groups whose records are still to be restored."""
+        """The groups' committed offsets that point to records not restored yet."""
         is_begin = progress.offset == progress.first
         known = {each[0] for each in progress.marks}
         for each in self._positions:
@@ -440,10 +440,11 @@ class PartitionRestore:
     def _located(self, progress: RestoreProgress, positions: Sequence[int]) -> dict[int, int]:
         """Translate committed offsets in records that earlier runs restored. Returns a dictionary.
 
+        A mark in the progress note is an offset in the archive and its offset in the cluster.
         Records are counted in both logs from the last mark at or below the first position. If both
-        logs have the same number of records, and the cluster's log has no hole, the n-th records
-        correspond. If one log has lost records since, the mark is used for each position: the group
-        reads records again, but skips none.
+        counts are equal, and the cluster's log has no hole, the n-th records correspond. If a log
+        has lost records, each position becomes the mark's offset in the cluster. Groups then read
+        records again, but skip none.
         """
         marks = [(self._log.log_start, progress.first), *progress.marks]
         at, offset = max(

@@ -127,7 +127,7 @@ def until_of(found: RestorablePartition, until: Until | None, limits: Limits) ->
     """The end offset of the records to restore. None if all records are restored.
 
     Raises:
-        LogError: a compaction that passed ``until`` has removed records below ``until``.
+        LogError: the archive is compacted beyond ``until``, so records below it may be missing.
     """
     if isinstance(until, datetime):
         ms = int(until.timestamp() * 1000)

@@ -269,7 +269,7 @@ class _Cluster:
         )
 
     def _is_uneven(self, found: RestorablePartition, topic: ClusterTopic) -> bool:
-        """Whether ``__consumer_offsets`` has other partition counts in cluster and archive."""
+        """Whether ``__consumer_offsets`` has different partition counts in cluster and archive."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
 

@@ -232,7 +232,9 @@ def _version(data, at, end, name):
 
 @njit(cache=True, nogil=True)
 def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
-    """Write the rows and facts of the batches of ``run``, whose headers are in ``buffer``.
+    """Write the content of the batches of ``run`` to ``rows``, and a row per batch to ``facts``.
+
+    ``buffer`` has the batches' headers.
 
     Returns (end in ``rows``, end in ``facts``, code, batch at fault, position in ``run.plain``).
     """

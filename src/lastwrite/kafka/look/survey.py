@@ -201,9 +201,9 @@ class Surveyor:
         into.add(more)
 
     def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
-        """Count the batches' transactions.
+        """Count the transactions in the batches of ``table``.
 
-        ``kinds`` has the states of the batches' first records.
+        ``kinds`` has the state byte of each batch's first record.
         """
         rows = np.flatnonzero(table["flags"] & IS_TRANSACTIONAL)
         fields = (
@@ -303,7 +303,7 @@ class _SegmentWalk:
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
     def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
-        """Count the batches of ``table``, which are in ``held``; ``data`` is as on disk."""
+        """Count the batches of ``table``. ``held`` has them as split, and ``data`` as on disk."""
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(

@@ -1,6 +1,6 @@
 """Keys that client and server derive from a password in SCRAM, and parsing of SCRAM messages.
 
-    salted      = PBKDF2(password, salt, turns)
+    salted      = PBKDF2(password, salt, iterations)
     client key  = HMAC(salted, "Client Key")        stored key = H(client key)
     server key  = HMAC(salted, "Server Key")
 

@@ -52,7 +52,7 @@ def time_if_true(  # type: ignore[no-untyped-def]
     """Check index entries. Returns the largest timestamp so far, or NO_TIME if an entry is wrong.
 
     Combines the checks of ``false_offset_entry`` and ``false_time_entry`` in one faster pass.
-    ``table`` has one row per batch. An origin in ``table`` plus ``shift`` is a position in the
+    ``table`` has one row per batch. Its ``origin`` plus ``shift`` is the batch's position in the
     segment. The other parameters are as in the two functions.
     """
     rows = len(table)
@@ -228,8 +228,8 @@ def widest_gap(positions: Int64s, size_bytes: int) -> int:
 class TransactionIndexCheck:
     """Checks transaction index entries against the transactions in the log.
 
-    With an entry ``(producer, first, last, stable)`` a reader drops transactional batches of the
-    producer: all that end at ``first`` or later and below the ABORT marker at ``last``.
+    With an entry ``(producer, first, last, stable)`` a reader drops the producer's transactional
+    batches that end at ``first`` or later, before the ABORT marker at ``last``.
     The entry must not cover a committed transaction. It must not begin after the first remaining
     data of its transaction.
 

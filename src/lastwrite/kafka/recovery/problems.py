@@ -237,7 +237,7 @@ class RecoveryProblems:
         return end_offset_of(self.log_path(before), index, before) > named
 
     def _after(self, base: int) -> int | None:
-        """The base offset of the next segment, with or without a file. None if it is the last."""
+        """The next segment's base offset, even if its file is missing. None for the last."""
         return min(
             (other for other in (*self._bases, *self._missing) if other > base), default=None
         )

@@ -198,7 +198,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
 def _outcome(
     intent: Intent, names: list[str], swaps: list[str]
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """The files that finishing a commit removes from ``names``, and the renames that it does."""
+    """The steps that finish a commit: the files of ``names`` to remove, and the renames."""
     present = set(names)
     removed = [name for _, name in _replaced(intent, present)]
     removed += [name for name in map(_snapshot, intent.vanished) if name in present]

@@ -217,7 +217,7 @@ def is_broker_setting(name: str) -> bool:
 
 
 def _set_in(settings: Mapping[str, str]) -> dict[str, Definition]:
-    """The definitions of settings that a broker lists only for topics that set them."""
+    """The definitions of the settings that a broker omits for topics that do not set them."""
     return {name: _INTERNAL.get(name, _UNKNOWN) for name in settings if name not in TOPIC_SETTINGS}
 
 

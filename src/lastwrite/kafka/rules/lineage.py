@@ -49,7 +49,9 @@ def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
 def chain(
     copies: Sequence[TieredSegment], lineage: Epochs, log_start: int, end: int | None = None
 ) -> Chain:
-    """Select the segments of the log from offset ``log_start`` to ``end``. None: to the last end.
+    """Select the segments of the log from offset ``log_start`` to ``end``.
+
+    ``end`` None means the end of the last segment that belongs to the log.
 
     If two segments have the same base offset, the longer segment is used. If both are equally long,
     the segment that was finished last is used.
@@ -82,8 +84,8 @@ def chain(
 def agree_until(copied: TieredSegment, lineage: Epochs) -> int:
     """The offset up to which a segment was written in the leader epochs of ``lineage``.
 
-    This is the base offset if no part of the segment was. Entries for deleted records may be
-    missing: Kafka moves the start of the first entry up.
+    The result is the base offset if no part of the segment was. Both lists of epochs may lack the
+    epochs of deleted records, because Kafka then raises the start of the first epoch.
     """
     base, end = copied.base_offset, copied.end_offset
     starts = {start for _, start in (*copied.epochs, *lineage) if base < start < end}

@@ -4,9 +4,8 @@ Kafka deletes whole segments from the oldest on, in three passes. Each pass cont
 before ended, and deletes a segment under this condition::
 
     log start         always                   the next segment begins at or below the log start
-    retention.bytes   policy with ``delete``   without the segment, the log has that many bytes or
-                                               more
-    retention.ms      policy with ``delete``   the segment's largest timestamp is older than that
+    retention.bytes   policy with ``delete``   the later segments have ``retention.bytes`` or more
+    retention.ms      policy with ``delete``   largest timestamp more than ``retention.ms`` ago
 
 A pass ends at the first segment that does not qualify, and all later segments stay. So one record
 with a future timestamp keeps all later segments. No pass deletes a segment that ends above the high

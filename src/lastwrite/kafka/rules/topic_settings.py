@@ -263,7 +263,7 @@ def _listed(
 def _counts(
     field_name: str, source: SettingOrigin, name: str, metadata: TopicMetadata | None
 ) -> bool:
-    """Whether a source's value applies to the topic. Only a value of ``config`` may not apply."""
+    """Whether a source's value applies to the topic. All but values of ``config`` always do."""
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if metadata is None:

@@ -143,7 +143,7 @@ class KafkaRounds(ArchiveRounds):
 def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
     """The next manifest, with the contents ``after``.
 
-    Committing it sets its generation and nonce.
+    The commit sets the manifest's number (``generation``) and its random ``nonce``.
     """
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()

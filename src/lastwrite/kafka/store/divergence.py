@@ -5,8 +5,8 @@
              ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
 
 The part set aside is an archive that every command can read. It is complete before the original
-partition is truncated. Its name contains the partition's generation, so that a run after a crash
-finds it.
+partition is truncated. Its name ends with the number of the partition's manifest (17), so that a
+run after a crash finds it.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def fetch(
 def _gaps_of_both(
     before: ArchivedLog, source: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The gaps of the archive after a fetch: its own, and the source's beyond the archive's end."""
+    """The archive's gaps after a fetch: the old ones, and the source's beyond the archive's end."""
     end = before.end_offset
     return (*before.gaps, *((max(first, end), until) for first, until in source if until > end))
 
@@ -588,7 +588,7 @@ def _after(
 
 
 def manifest_of(current: VersionedManifest | None, after: ArchivedLog, folder: str) -> Manifest:
-    """The manifest with the new contents. Committing it fills in generation and nonce."""
+    """The manifest with the new contents. The commit sets its ``generation`` and ``nonce``."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if current is not None:
         return structs.replace(current.manifest, log=log, objects=after.objects())

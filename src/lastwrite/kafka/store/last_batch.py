@@ -33,10 +33,10 @@ def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
 def batches_from(
     before: LastBatch | None, end: int, data: ByteArray, table: BatchTable, compacts: bool
 ) -> tuple[BatchTable, bool]:
-    """The batches from offset ``end`` on, and whether the log has another batch than ``before``.
+    """The batches from offset ``end`` on, and whether another batch has replaced ``before``.
 
-    Changes that a cleaner may have made do not count: it removes a batch or some of its records, or
-    sets its delete horizon, but keeps its end offset.
+    Changes that a cleaner may have made do not count. A cleaner may remove a batch or some of its
+    records, or set its delete horizon, but keeps the batch's end offset.
     """
     overlap = table[table["next_offset"] <= end]
     left = table[len(overlap) :]

@@ -5,7 +5,7 @@
 
 Only a cleaner removes offsets from the middle of a log. It records its position in a checkpoint,
 but a follower of a compacted log, or a copy without its root, has no such position.
-If the topic has a policy without ``compact`` since, only the user can confirm the holes.
+If the topic's present policy lacks ``compact``, only the user can confirm earlier compaction.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class GroupPositions(NamedTuple):
     def unread_of(self, place: GroupPartition) -> UnreadPosition | None:
         """An unreadable record that may be the newest commit for ``place``, or None.
 
+        ``place`` is a group and a partition.
         All commits of a group are in one partition of the topic, so a damaged partition does not
         affect groups in other partitions.
         """

@@ -146,7 +146,7 @@ def _take(log: PartitionLog, retention: Retention) -> Steps:
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:
-    """The files to delete with the segments of ``retention``, in the order of deletion."""
+    """The files of the segments that ``retention`` deletes, in the order of deletion."""
     removed = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [

@@ -411,8 +411,8 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
 def _files_of(folder: str) -> dict[str, dict[KafkaFileKind, ObjectInfo]]:
     """The files of each segment that was copied completely, by segment id.
 
-    An interrupted copy lacks the file that is written last: leader epochs or chunk manifest. A
-    segment without its ``.log`` has lost it since.
+    An interrupted copy lacks the file that is written last: leader epochs or chunk manifest. If a
+    segment has that file but no ``.log``, the ``.log`` was lost later.
     """
     store, prefix = store_at(folder)
     found: dict[str, dict[KafkaFileKind, ObjectInfo]] = {}

@@ -24,7 +24,7 @@ _lock = threading.Lock()
 
 
 def use(settings: StoreSettings) -> None:
-    """Use these settings for buckets in this process from now on."""
+    """Set the settings with which this process accesses buckets from now on."""
     global _settings
     _settings = settings
 

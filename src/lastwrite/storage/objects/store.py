@@ -105,7 +105,8 @@ class ObjectStore(Protocol):
     def replace(self, key: str, content: bytes, version: Version) -> Version | None:
         """Replace an object if its current version is ``version``.
 
-        None if another version is current, or may be, because the response to the write was lost.
+        Returns None if another version is current. None may also mean that the response to the
+        write was lost, so that the current version is unknown.
         """
         ...
 
