@@ -21,8 +21,8 @@ entry's bytes show its kind. The appender writes the entries to the new ledger.
   With ``LIKE_BROKER`` each chunk competes, and the last chunk is kept, as in a broker.
 - A marker has no record. Transactional entries have the transaction's number as their producer.
 
-``split`` also fills a table of facts about each entry (``kernels.ENTRY``). It is valid until the
-next ``split``, and the other methods read it.
+``split`` also fills a table with the metadata of each entry (``kernels.ENTRY``). The table is valid
+until the next ``split``. The other methods read the table.
 
 Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; docs/formats/pulsar.md, "Entry";
 docs/formats/pulsar-compaction.md.
@@ -83,7 +83,7 @@ _RUN_BYTES = 1 << 19
 
 
 class _Fault(NamedTuple):
-    """Damage that follows the entries returned by the last ``split``. The next call raises it."""
+    """Damage after the entries that the last ``split`` returned. The next ``split`` raises it."""
 
     buffer: ByteArray
     start: int

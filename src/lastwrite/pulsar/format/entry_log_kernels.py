@@ -72,10 +72,9 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
     ``wanted`` must ascend.
 
-    ``must_prove`` is false at the start of a log, and true after a gap that no writer leaves on
-    purpose. If it is true, four bytes that look like a size begin a record only if a digest
-    matches. Returns the number of filled rows, the position reached, ``must_prove`` there, and a
-    code for the reason to stop.
+    ``must_prove`` is false at the start of a log. It is true after a gap that no writer leaves on
+    purpose: there the next bytes count as a record only if their digest matches. Returns the number
+    of filled rows, the position reached, ``must_prove`` there, and a code for the reason to stop.
     """
     rows = 0
     end = len(data)

@@ -190,7 +190,7 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Whether a message's key is Base64 and its value null, and its number of properties.
+    """Whether a message's key is Base64, whether its value is null, and how many properties it has.
 
     The message's metadata must be validated already.
     """

@@ -767,11 +767,11 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     """Visit every record of the run's entries, whose keys or messages are in ``run.plain``.
 
     Writes a state byte per record, beginning at ``states[0]``. Writes a row per record that
-    competes for its key, beginning at ``keyed.entries[filled]``. A row has the first word of the
-    key's fingerprint; the high half of the second word with the ordinal; and, if rows have a third
-    word, the version. If ``keyed.places`` has rows, they get the key's position in ``run.plain``
-    and its length. A batch whose messages do not match its metadata becomes WHOLE. Returns the
-    number of filled rows.
+    competes for its key, beginning at ``keyed.entries[filled]``. The first word of a row is the
+    first word of the key's fingerprint. The second word joins the high half of the fingerprint's
+    second word and the record's ordinal. The third word, if rows have it, is the version. If
+    ``keyed.places`` has rows, they get the key's position in ``run.plain`` and its length. A batch
+    whose messages do not match its metadata becomes WHOLE. Returns the number of filled rows.
     """
     seen = 0
     first, last, plain = run

@@ -313,7 +313,7 @@ def _uuid(msb: int | None, lsb: int | None) -> UUID | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTopic:
-    """The content of a topic's JSON export. A fact that the export lacks is None."""
+    """The content of a topic's JSON export. A value that the export lacks is None."""
 
     info: ManagedLedgerInfo
     horizon: Position | None = None  # mark-delete position of the cursor __compaction

@@ -2,8 +2,8 @@
 
 A data object is a sequence of *blocks*; each was one part of the upload. A block has 128 bytes of
 header, then entries, each ``i32 length, i64 entry id, bytes``. If the next entry does not fit, the
-block is filled with ``fedcdead``, repeated and cut off anywhere. An entry never crosses the end of
-a block. Padding read as a length is negative, so the sign alone identifies it.
+block is filled with copies of ``fedcdead``; the last copy may be incomplete. An entry never crosses
+the end of a block. Padding read as a length is negative, so the sign alone identifies it.
 
 The index has the position of each block and the ledger's bare metadata. To find entry e, take the
 last block whose first entry is at most e and read on from its header.
@@ -134,7 +134,7 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
 
 
 def is_padding(data: Buffer, at: int, end: int) -> bool:
-    """Whether the bytes are a block's padding: the pattern from its start, cut off anywhere."""
+    """Whether the bytes are a block's padding: copies of a pattern, the last may be incomplete."""
     found = bytes(data[at:end])
     return found == (PADDING * (len(found) // len(PADDING) + 1))[: len(found)]
 

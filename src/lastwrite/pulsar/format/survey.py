@@ -2,8 +2,8 @@
 
 No checksum is verified and no payload is decompressed.
 
-A store surveys each ledger once. The survey gives compaction the number of records, the decided
-transactions, and the position up to which it may go.
+This is done once for each ledger; the stored results are the ledger's *survey*. Compaction
+takes the number of records, the decided transactions and its own end position from the survey.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 

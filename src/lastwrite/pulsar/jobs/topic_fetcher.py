@@ -1,9 +1,10 @@
 """Copy a topic of a live cluster to disk: metadata from the brokers, ledgers from the bookies.
 
-No ledger is fenced, closed or changed. The end of the open ledger is from the broker, because
-bookies report a confirmed end that is at least one entry older. The end of a closed ledger is in
-its own metadata. The topic's ledger list also has a number of entries, but brokers never use it for
-reads. It can be too low: after a failed write, a broker may store a number without the last entry.
+No ledger is fenced, closed or changed. The broker is asked for the last entry of the open ledger,
+because the last confirmed entry that bookies report is at least one entry older. The end of a
+closed ledger is in its own metadata. The topic's ledger list also has a number of entries, but
+brokers never use it for reads. It can be too low: after a failed write, a broker may store a number
+without the last entry.
 
 Source: Pulsar 4.2.4 ``ManagedLedgerImpl`` (``internalReadFromLedger``), ``CompactedTopicImpl``;
 docs/formats/pulsar.md, "Managed ledger"; docs/formats/pulsar-compaction.md, "The commit".
@@ -48,7 +49,7 @@ class State:
 
     @property
     def facts(self) -> TopicFacts:
-        """The facts about the topic that are stored beside its ledgers."""
+        """The content of the topic's file ``fetched.json``; see ``store.known``."""
         told = None
         if self.compacted is not None and self.horizon is not None:
             told = self.compacted.id, self.horizon
@@ -58,7 +59,7 @@ class State:
     def filled(self) -> ManagedLedgerInfo:
         """Raw ledgers with at least one entry.
 
-        An empty one (the open ledger after a broker reload) is not missing data.
+        An empty ledger, such as the open ledger of a reloaded topic, is not missing data.
         """
         return replace(self.info, ledgers=tuple(each for each in self.info.ledgers if each.entries))
 
@@ -222,9 +223,9 @@ class TopicFetcher:
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
-        """The number of entries of the object ``here`` if the bookies have the same last entry.
+        """The number of entries in the object ``here``, if the bookies have its last entry too.
 
-        0 if they have another one, or if the object is damaged or missing.
+        Returns 0 if the bookies' entry is different, or if the object is damaged or missing.
         """
         try:
             index = read_index(here)

@@ -143,7 +143,11 @@ class LastEntry(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A bookie's answer to a request. The code of a read may also be 1, 2, 100 or 101."""
+    """A bookie's answer to a request. Code 0 is success.
+
+    A read may also have code 1 (no such ledger), 2 (no such entry), 100 (failed or refused) or 101
+    (disk error). Any other code raises an error instead.
+    """
 
     entry: int
     code: int

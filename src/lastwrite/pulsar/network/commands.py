@@ -114,7 +114,10 @@ class CommandError(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConsumer(ProtoMessage):
-    """The message that ends a consumer. If the topic moves, a broker sends it: subscribe again."""
+    """The message that ends a consumer.
+
+    A broker sends it if the topic moves to another broker. The client must then subscribe there.
+    """
 
     consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
     request_id: Annotated[int, ProtoField(2, UINT64, required=True)]

@@ -33,8 +33,8 @@ _MOST_TRIES = 3
 class Quorums:
     """The ensemble size, write quorum and ack quorum of a ledger.
 
-    They are the numbers of bookies that it has, that store an entry, and that must confirm an
-    entry.
+    These are the numbers of bookies that the ledger has, that store each entry, and that must
+    confirm each entry.
     """
 
     ensemble: int = 2

@@ -85,7 +85,7 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def small(content: bytes) -> bytes:
-    """``content`` if it is small enough to be repeated in a manifest. Empty otherwise."""
+    """``content`` if it is small enough to be copied into a manifest. Empty otherwise."""
     return content if len(content) <= SMALL_BYTES else b""
 
 

@@ -487,10 +487,10 @@ def _id_of(offset: int | None) -> str | None:
 def _with_sides(
     before: ArchivedTopic, source: str, copied: Sequence[Ledger], is_further: bool
 ) -> ArchivedTopic:
-    """Replace the topic's ledger list and facts by the list and facts in the folder ``source``.
+    """Replace the topic's ledger list and ``fetched.json`` by those in the folder ``source``.
 
-    A list or facts that the folder lacks stay unchanged. ``copied`` are the raw ledgers that are
-    copied from there. ``is_further`` means that the compacted ledger is copied too.
+    If the folder lacks one of the two, the topic's own stays. ``copied`` are the raw ledgers that
+    are copied from there. ``is_further`` means that the compacted ledger is copied too.
     """
     if archived.is_archived(source):
         there = archived.contents_of(read_versioned_manifest(source).manifest, source)

@@ -431,7 +431,7 @@ class _FolderFetch:
         return self._exported.info is not None and not info.is_closed
 
     def _collect_facts(self) -> TopicFacts:
-        """Collect the facts about the topic from the sources, the metadata and an earlier fetch."""
+        """The content of ``fetched.json``, from the sources, the metadata and an earlier fetch."""
         said, former = self._exported, self._mirror.facts
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
         damaged = dict(former.damaged) if said.info is None else {}

@@ -152,9 +152,10 @@ def _map_file(path: str) -> Offloaded:
 
 
 def named_by(path: str) -> tuple[TopicName | None, int] | None:
-    """The topic, if the folder or user metadata name it, and the ledger of an unreadable file.
+    """The topic and the ledger id of an unreadable file, from its path.
 
-    Returns None if it is not a ledger's file.
+    The topic is None if neither the folder nor the user metadata name it. Returns None for a file
+    that is not a ledger's.
     """
     bare = path.removesuffix(INDEX_SUFFIX)
     if (parsed := parse_object_name(os.path.basename(bare))) is not None:

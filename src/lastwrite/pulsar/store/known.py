@@ -1,4 +1,4 @@
-"""Facts about a topic whose data need not be in its folder: ``fetched.json``.
+"""``fetched.json``: what a fetch found out about a topic, even if the topic folder lacks the data.
 
 ``fetch`` writes the file before it copies data.
 
@@ -15,7 +15,7 @@
 - ``compacted``: the compacted ledger that the cluster read from, and its horizon.
 - ``cursor``: the cursor's ledger, which has these two, if it could not be read.
 
-Every command checks the folder against these facts and reports missing entries as damage. If the
+Every command checks the folder against this file and reports missing entries as damage. If the
 folder has the topic's own list of ledgers, only the listed ledgers are checked: ledgers deleted by
 retention are not missing.
 
@@ -46,7 +46,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """The facts about a topic that a fetch found."""
+    """The content of ``fetched.json``: what a fetch found out about a topic."""
 
     topic: str = ""
     entries: Mapping[int, int] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def _count(value: object) -> int:
 
 
 def read_facts(folder: str) -> TopicFacts | None:
-    """The facts that a fetch stored in a topic folder. None if there is no such file.
+    """The content of ``fetched.json`` in a topic folder. None if there is no such file.
 
     Raises:
         CorruptLog: Lastwrite did not write this content.
@@ -126,7 +126,7 @@ def read_facts(folder: str) -> TopicFacts | None:
 
 
 def write_facts(folder: str, facts: TopicFacts) -> None:
-    """Write the facts, atomically and durably.
+    """Write ``fetched.json``, atomically and durably.
 
     Raises:
         LogError: the file cannot be written; the former file remains.

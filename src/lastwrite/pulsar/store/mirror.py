@@ -275,16 +275,16 @@ class Mirror:
 
     @property
     def facts(self) -> TopicFacts:
-        """The facts that an earlier fetch stored.
+        """The content of ``fetched.json`` from an earlier fetch.
 
-        Empty if their file is damaged: this fetch rewrites it.
+        Empty if the file is missing or damaged: this fetch writes the file again.
         """
         with contextlib.suppress(CorruptLog):
             return read_facts(self.folder) or TopicFacts(topic=self.topic.full)
         return TopicFacts(topic=self.topic.full)
 
     def write_facts(self, facts: TopicFacts) -> None:
-        """Store the facts about the topic, unless they are stored already."""
+        """Write ``fetched.json``, unless the file has this content already."""
         with contextlib.suppress(CorruptLog):
             if read_facts(self.folder) == facts:
                 return
@@ -320,7 +320,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Store the compacted ledger's number and horizon in the cluster, in the manifest."""
+        """Write to the manifest the compacted ledger's number and horizon in the cluster."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return

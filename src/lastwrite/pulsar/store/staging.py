@@ -247,9 +247,9 @@ def _topic_folder(unit: RewriteUnit) -> str:
 
 
 def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
-    """Join the outputs for the parts of an archive's compacted ledger.
+    """Combine the results for the parts of an archived topic's compacted ledger.
 
-    The result lists the parts in ``stored``.
+    The field ``stored`` of the combined result lists the parts.
     """
     whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     made = [part.stored for part in parts if isinstance(part.stored, tuple)]

@@ -1,4 +1,4 @@
-"""Facts about a raw ledger, from one pass over its entries' metadata, stored beside the ledger.
+"""The *survey* of a raw ledger: the results of one pass over its entries' metadata.
 
 Compaction needs its end position before it reads a record. The end is after the last entry that is
 neither a marker nor part of an aborted transaction, and before every undecided transaction. The
@@ -6,9 +6,9 @@ survey therefore has the ledger's markers and transactional entries as *runs* of
 the same kind. It also has the number of messages, and *marks*: positions of entries about 256 KiB
 apart, where a ledger with large blocks can be split into pieces.
 
-``<object>.survey`` is Lastwrite's own file and may be missing or stale. It has the size and
-modification time of its data object, and is rebuilt if they do not match. The scan verifies the
-checksums of entries; the survey checks each length and id::
+A survey is stored beside its ledger as ``<object>.survey``, which may be missing or stale. It has
+the size and modification time of its data object, and is rebuilt if they do not match. The scan
+verifies the checksums of entries; the survey checks each length and id::
 
     0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 ·
     24 entries i64 · 32 messages i64 · 40 largest publish time i64 · 48 parts i64 ·

@@ -213,7 +213,7 @@ def is_ours(metadata: LedgerMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicFolder:
-    """The content of a topic folder: its ledgers, manifest, facts and problems."""
+    """The content of a topic folder: its ledgers, its metadata files, and the problems found."""
 
     folder: str
     name: TopicName
@@ -272,7 +272,7 @@ def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True
 
 
 class _Facts(NamedTuple):
-    """Facts found while a topic is listed; see ``TopicFolder``."""
+    """The files of a topic folder, before they are checked for a ``TopicFolder``."""
 
     manifest: CompactionManifest | None
     info: ManagedLedgerInfo | None
@@ -310,7 +310,7 @@ class _Listing:
         return self._judged(name, facts)
 
     def _judged(self, name: TopicName, facts: _Facts) -> TopicFolder:
-        """The listed topic, after its files are checked against the facts of an earlier fetch."""
+        """The listed topic, after its files are checked against ``fetched.json``."""
         manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))

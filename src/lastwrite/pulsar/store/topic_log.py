@@ -272,7 +272,10 @@ def _entry_position(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions of blocks and marks that split a segment into pieces of about this size."""
+    """Positions that split a segment into pieces of about ``piece_bytes``.
+
+    They are starts of blocks, or of entries that the ledger's survey lists as marks.
+    """
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
     if segment.size_bytes > piece_bytes * 3 // 2:

@@ -169,7 +169,8 @@ def read_view(folder: str, reads_compacted: bool, before: TopicView | None = Non
 
     Returns ``before`` if nothing has changed since.
 
-    With ``reads_compacted``, the backlog is surveyed only beyond the horizon.
+    With ``reads_compacted``, ledgers up to the horizon are not surveyed (see ``store.survey``), and
+    may lack entries.
 
     Raises:
         LedgerMoved: the folder changed meanwhile.

@@ -299,9 +299,9 @@ def java_order(names: Iterable[str]) -> list[str]:
     """Sort names in the order in which Java's ``ConcurrentHashMap`` iterates over them.
 
     The names were added one by one. They are ordered by bucket. The table doubles when it is three
-    quarters full. Within a bucket, names are in insertion order until a doubling splits it. The
-    bucket's longest tail that goes to one new bucket keeps its order; the other names are inserted
-    before it one by one.
+    quarters full. Within a bucket, names are in insertion order until a doubling splits the bucket
+    in two. The longest run of names at the bucket's end that go to the same new bucket keeps its
+    order. Each other name is inserted at the front of its new bucket.
     """
     table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
     count = 0
@@ -349,7 +349,10 @@ def _json(data: bytes) -> Any:
 
 
 def _byte_of(text: str, place: int) -> int:
-    """The file's byte that matches character ``place`` of ``text``, which quotes names."""
+    """The position in the file of a character that has position ``place`` in the parsed text.
+
+    The parsed text has quotation marks around all member names; the file's ``text`` lacks some.
+    """
     quotes = 0
     for match in _BARE_NAME.finditer(text):
         if match[3] is not None and match.start(3) + quotes < place:

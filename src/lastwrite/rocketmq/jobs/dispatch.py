@@ -216,7 +216,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The sizes of new files: as existing files, or from the settings if there are none."""
+    """The sizes of new files: those that existing files have, else those in the settings."""
 
     queue: int = 0
     batch: int = 0

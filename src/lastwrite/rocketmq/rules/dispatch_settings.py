@@ -32,11 +32,10 @@ _MUST_BE = {
 class DispatchConfig(SettingsTable):
     """A broker's settings for dispatch.
 
-    None means the value of the existing files, or else the broker's default.
-    ``index.tags`` is a setting of Lastwrite. Set it to false for a broker before 5.5.0, which does
-    not index tags. Light queues are built for records that have light queues and their offsets.
-    Only a broker with ``enableLmq`` writes such records. ``enableMultiDispatch=false`` disables
-    this.
+    None means the value of the existing files, or else the broker's default. ``index.tags`` is a
+    setting of Lastwrite. Set it to false for a broker before 5.5.0, which does not index tags.
+    Light queues are built from the records that name them, which only a broker with ``enableLmq``
+    writes. ``enableMultiDispatch=false`` disables this.
 
     Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """

@@ -122,7 +122,8 @@ def lost_between(
 ) -> list[OffsetRange]:
     """The queue offsets that were lost to damage.
 
-    They are read from the consume queues. Without units there, the gap in the offsets counts.
+    They are read from the consume queues. If a queue has no units for the damaged bytes, the gap in
+    its offsets counts.
 
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
     the queues with units for the damaged bytes or later bytes; their lost offsets are known, so no

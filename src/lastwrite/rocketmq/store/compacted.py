@@ -420,7 +420,7 @@ class CompactedQueue:
 
         The walk ends at a record that is left from an earlier compaction. That is a record whose
         queue offset does not rise, or is not below the next file's first offset. If the first
-        record stores its right address, a record with a wrong address is such a record too.
+        record stores its right address, a later record with a wrong address ends the walk too.
         """
         file = self.pairs[number].log
         below = self._first_of(number + 1)

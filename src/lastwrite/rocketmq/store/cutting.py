@@ -25,9 +25,9 @@ record count as not delivered.
 The steps::
 
     STORE/lastwrite-cut.json     the note: what changes
-    *.cut                        the successors, synced; the commit log's successor has the guard
-                                 "new"
-    commitlog/lastwrite-cut      the guard "old": brokers do not start while it exists
+    *.cut                        the successors, synced; the commit log's successor has a guard file
+                                 with the text "new"
+    commitlog/lastwrite-cut      the guard file, text "old": brokers do not start while it exists
     tree -> tree.before-cut, tree.cut -> tree          one after the other
     commitlog <-> commitlog.cut, then to commitlog.before-cut
     (nothing)                    the guard is removed: the cut is complete
@@ -429,7 +429,7 @@ def _plan_index(cut: Cut) -> None:
 
 
 def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
-    """An index file with only the entries below the cut. None if no entry is left."""
+    """An index file with only the entries of the kept records. None if no entry is left."""
     table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:

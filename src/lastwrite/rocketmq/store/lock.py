@@ -138,7 +138,7 @@ def has_stopped_cut(root: str) -> bool:
 
 
 def reject_stopped_cut(root: str) -> None:
-    """Refuse a store with some trees from before a cut and some from after it.
+    """Refuse a store on which ``cut`` was interrupted: some trees are old, others are new.
 
     Raises:
         LogHeld: a cut was interrupted.

@@ -456,7 +456,10 @@ def _wrong_sizes(
 
 
 def _is_of_aside(path: str) -> bool:
-    """Whether the file is the guard file of a log that a cut has replaced."""
+    """Whether the file is the guard file of ``cut`` in the old commit log, which was moved aside.
+
+    A guard file keeps brokers from starting.
+    """
     folder, name = os.path.split(path)
     return name == names.CUT_GUARD and folder.endswith(names.BEFORE_CUT)
 

@@ -83,9 +83,9 @@ def staging_folder(root: str) -> str:
 
 
 def owner_of_guard(commit_log: str, name: str) -> Ownership:
-    """The owner for a guard file.
+    """The owner for a guard file, which keeps brokers from starting.
 
-    Brokers must be able to see the file, and a later command to remove it.
+    Brokers must be able to see the file, and a later command must be able to remove it.
     """
     return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
 
@@ -106,7 +106,7 @@ def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
 
 
 def is_guarded(commit_log: str) -> bool:
-    """Whether a dispatch was interrupted between the two kinds of consume queues."""
+    """Whether a dispatch was interrupted before it had installed both kinds of consume queues."""
     return os.path.lexists(os.path.join(commit_log, GUARD))
 
 
@@ -131,7 +131,7 @@ def install(
 ) -> None:
     """Install the changes of each tree. The caller holds the store's lock.
 
-    ``commit_log`` is the folder for the guard. The name of each exchanged tree is added to
+    ``commit_log`` is the folder for the guard file. The name of each exchanged tree is added to
     ``installed``.
 
     Raises:
@@ -191,9 +191,9 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
 
 
 def _reject_links(live: str, change: TreeChange) -> None:
-    """Refuse links in a changed tree.
+    """Refuse symbolic links to changed folders of a tree.
 
-    A new file would be written through the link into the live tree, too.
+    The new tree would have the same link, so a new file would also appear in the live tree.
     """
     changed = {os.path.dirname(path) for path in (*change.new, *change.removed)}
     for path in sorted(changed | change.removed_folders):
