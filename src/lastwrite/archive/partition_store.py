@@ -98,7 +98,7 @@ class WriteTransaction:
 
     @property
     def generation(self) -> int:
-        """The generation of the manifest that the round read. 0 for a new partition."""
+        """The number of the manifest that the round has read. 0 for a new partition."""
         return 0 if self.replaced is None else self.replaced.manifest.generation
 
     @property
@@ -628,7 +628,10 @@ def _all_pins(places: Sequence[PartitionStore]) -> list[list[ObjectInfo]]:
 
 
 def _unpinned(unused: list[Unused], pins: Sequence[ObjectInfo], now_ms: int) -> list[Unused]:
-    """The objects of ``unused`` that no reader has pinned. A pin has the reader's generation."""
+    """The objects of ``unused`` that are in no pinned manifest.
+
+    The name of a pin contains the number (generation) of the manifest that its reader uses.
+    """
     pinned = min(
         (
             int(each.key.rpartition("/")[2].split("-")[1])
@@ -709,7 +712,7 @@ def _order(note: ObjectInfo) -> tuple[int, str]:
 
 
 def _has_died(journal: Journal) -> bool:
-    """Whether a round of this machine has ended, or its process is gone."""
+    """Whether a round has ended, or its process has. False if it ran on another machine."""
     if journal.writer == _writer():
         return journal.round not in _running
     host, _, pid = journal.writer.rpartition(" ")[2].rpartition(":")

@@ -171,8 +171,8 @@ class ArchiveRounds:
 
         Args:
             folder: the partition.
-            of: the round's input from the log. If a previous round had another input, it has
-                failed, and its objects are deleted.
+            of: the round's input from the log. If this command's previous round had another
+                input, that round has failed, and its objects are deleted.
             is_new: the partition must not exist yet.
             clears: as in ``PartitionStore.begin``.
 
@@ -205,7 +205,7 @@ class ArchiveRounds:
         abandoned.
 
         Args:
-            folders: the partitions, by any kind of name.
+            folders: the addresses of the partitions, by names that the caller chooses.
             of: reads a partition's log by ``now``, and returns the argument ``of`` of ``begin``.
 
         Raises:
@@ -325,7 +325,7 @@ class ArchiveRounds:
 
 
 def conflict(folder: str, what: str = "log") -> CommitConflict:
-    """The error of a round whose manifest has other segments than the round has read."""
+    """The error for a round whose manifest no longer has the segments that the round has read."""
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,

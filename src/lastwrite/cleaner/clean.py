@@ -94,7 +94,8 @@ def clean(
         config: settings by upstream name, or a function that reads them.
         config_file: the file that ``config`` reads. ``config`` is called again when it changes.
         once: end when nothing is due, instead of waiting.
-        threads: number of simultaneous waves of rounds. None means ``log.cleaner.threads``.
+        threads: number of waves (groups of partitions) compacted at the same time. None means
+            ``log.cleaner.threads``.
         memory, spark, master, conf: as for ``compact``. If Lastwrite creates the Spark session,
             it does so for the first round.
         metrics_port: the port of the metrics page. 0 means any free port, which a note reports.

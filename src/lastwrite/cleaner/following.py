@@ -81,8 +81,8 @@ def follow(
         sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
         to: the archive, a folder or ``s3://bucket/prefix``.
         topic, partition, memory, rate, sets_aside, accepts_gap, topic_config, config: as for
-            ``fetch``. Matching topics that are created later are included in the next turn.
-        every_s: seconds between two turns; up to five minutes while the cluster is unavailable.
+            ``fetch``. Matching topics that are created later are included in the next fetch.
+        every_s: seconds between two fetches; up to five minutes while the cluster is unavailable.
         metrics_port, metrics_host, tell: as for ``clean``.
         started: receives the follower before it starts. Its ``request_stop`` may be called from
             any thread.
@@ -92,7 +92,7 @@ def follow(
 
     Raises:
         InvalidConfig, EnvironmentUnfit: nothing was fetched.
-        LogError: an error that another turn would not resolve.
+        LogError: an error that another fetch would not resolve.
     """
     events = Events(tell, now_ms)
     use(store_settings(config))
@@ -202,7 +202,7 @@ def now_ms() -> int:
 
 
 class Notes(NoProgress):
-    """Passes notes of a follower's turns to the events, each text only once."""
+    """Passes the notes of a follower's fetches to the events, each text only once."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

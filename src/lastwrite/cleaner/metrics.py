@@ -109,7 +109,8 @@ class CleanerMetrics:
     ) -> None:
         """Record the state of the partitions after they were read.
 
-        ``staged`` and ``busy`` are by folder.
+        ``staged`` has the quarantined partitions by folder. ``busy`` has the folders of
+        partitions in progress.
         """
         tally: Tally[tuple[str, str]] = Tally()
         wasted: Tally[str] = Tally()

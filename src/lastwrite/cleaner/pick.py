@@ -60,7 +60,7 @@ def in_order(
 
     Args:
         busy: folders of partitions in progress.
-        staged: the set-aside partitions by folder, which are skipped until their next attempt.
+        staged: the quarantined partitions by folder. They are skipped until their next attempt.
         with_retention: whether to include partitions that only have expired segments to delete.
     """
 

@@ -20,9 +20,9 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings: all of them, those for compaction (``names``) and those for the daemon.
+    """The settings of the daemon: those for compaction (``names``), and its own (``cleaner``).
 
-    ``given`` has all settings, also those of the connection to a cluster or store.
+    ``configured`` has all settings, including those of the connection to a cluster or store.
     """
 
     configured: Mapping[str, object]

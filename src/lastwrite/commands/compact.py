@@ -400,9 +400,7 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
 def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
     """Add to the report the time of each stage, and the number of object-store requests.
 
-    Requests are counted from the state ``before`` on.
-
-    The workers' requests are included.
+    Requests of workers are included. Requests that ``before`` counts are not.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.sent_requests()

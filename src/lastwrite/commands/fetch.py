@@ -95,14 +95,14 @@ def fetch(
         topic_config: Kafka: settings of single topics, as for ``compact``. Live RocketMQ cluster:
             ``cleanup.policy=compact`` for a topic that no broker compacts.
         config: Pulsar: the address of the cluster, by the names of ``broker.conf``. Kafka: as for
-            ``compact``. RocketMQ: ``delete.retention.ms``, how long deletes are kept by whatever
-            compacts the store; a broker does not keep them. Live clusters: the settings of a
+            ``compact``. RocketMQ: ``delete.retention.ms``, the time for which the compactor of
+            the store keeps deletes; a broker does not keep them. Live clusters: the settings of a
             client, by its names.
         rate: live cluster (Pulsar: into an archive): maximum bytes per second, such as ``"50m"``.
             None means no limit.
-        sets_aside: Kafka: if the log does not continue where the archive ends, set aside the
-            archived records that the log lacks (log directory: all archived records), and
-            continue. Otherwise, such a partition is refused.
+        sets_aside: Kafka: applies if the log does not continue where the archive ends. True
+            means: set aside the archived records that the log lacks (log directory: all
+            archived records), and continue. False means: refuse the partition.
         accepts_gap: if a log begins after the end of the archive, continue and record the offsets
             in between as lost. The manifest contains the gap, and commands report it.
         progress: receives stages, bytes done and notes.

@@ -1,4 +1,4 @@
-"""``release``: releases partitions that the cleaner has set aside."""
+"""``release``: releases partitions that the cleaner has quarantined after a failure."""
 
 from __future__ import annotations
 

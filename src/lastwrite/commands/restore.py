@@ -305,9 +305,9 @@ class _RecordStream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """Take the records of the current block up to ``until``.
+        """Take the records of the current block up to the queue offset ``until``.
 
-        The record at ``until`` is included (right) or not (left).
+        ``side="right"`` includes the record at ``until``; ``side="left"`` excludes it.
         """
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))

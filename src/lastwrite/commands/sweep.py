@@ -27,6 +27,7 @@ def sweep(
 ) -> SweepReport:
     """Delete objects of rounds that ended without a commit, and objects replaced over an hour ago.
 
+    A *round* is one write transaction on a partition.
     Objects that a manifest lists are never deleted. A partition without a manifest is skipped.
 
     Args:

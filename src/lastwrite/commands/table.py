@@ -125,8 +125,8 @@ def steady(
 
     ``where`` is the path and topic of the logs, for remedies.
 
-    If a broker moves the logs or a compaction replaces them meanwhile, both functions are called
-    again, ``TRIES`` times in all.
+    If a broker moves the logs or a compaction replaces them meanwhile, ``listed`` and ``made`` are
+    called again. Each is called at most ``TRIES`` times.
 
     Raises:
         CommitConflict: the logs changed every time.

@@ -57,10 +57,10 @@ def verify(
         config: settings by upstream's names, as for ``compact``. They decide which records may be
             missing. Kafka's ``index.interval.bytes`` is the expected density of indexes.
         now_ms: the time of the compaction. Kafka: a delete may be missing if its horizon had
-            passed by then, and a producer's last batch if the producer had expired by then. None
-            means: a delete with any horizon, and a producer that has expired by now. RocketMQ: a
-            delete may be missing if its store time plus ``delete.retention.ms`` had passed by
-            then. None means now.
+            passed by then. A producer's last batch may be missing if the producer had expired by
+            then. None means: any delete with a horizon may be missing, and the last batches of
+            producers that have expired by now. RocketMQ: a delete may be missing if its store
+            time plus ``delete.retention.ms`` had passed by then. None means now.
         memory, spark, master, conf, progress: as for ``compact``.
         drop_keyless: Kafka: the compaction was allowed to drop records without a key. Otherwise, a
             missing one is a violation.

@@ -107,8 +107,6 @@ def _buffers(values: pa.Array) -> tuple[ByteArray, Any, ByteArray]:
     """The buffers of a column: the bytes of all values, their positions, and validity bytes.
 
     Positions are int32. There is a validity byte for each value: 0 for null.
-
-    The byte is 0 for null.
     """
     _, ends, data = values.buffers()
     starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1]

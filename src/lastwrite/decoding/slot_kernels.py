@@ -118,7 +118,7 @@ def put_nulls(slots, counts, arena, first, end):
 
 @njit(cache=True, nogil=True)
 def take_back(slots, counts, arena, first, end, count):
-    """Truncate the slots [``first``, ``end``) to ``count`` entries, with the items of lists."""
+    """Truncate the slots [``first``, ``end``) to ``count`` entries, and remove items of lists."""
     for s in range(first, end):
         store64(counts, s * 8, np.uint64(count))
     for s in range(first, end):

@@ -53,7 +53,8 @@ class Slot:
 
     Attributes:
         fields: the slots of a record's fields, or the item of a list.
-        end: the number after the last slot below this one that has as many entries.
+        end: the number after the last slot of this node and its fields at any depth. Slots inside
+            lists are not counted.
         items_end: for a list: the number after the last slot inside the list.
     """
 

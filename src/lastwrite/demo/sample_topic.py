@@ -1,7 +1,7 @@
 """The sample topic in this package: the files of ``orders-0`` as a Kafka 4.4.0 broker wrote them.
 
-``sample/last-writes.jsonl`` has the last write of each key, as a Kafka consumer read and folded the
-topic (``tests/corpus/make_sample.py``).
+``sample/last-writes.jsonl`` has the last write of each key, as a Kafka consumer found it by
+reading the topic (``tests/corpus/make_sample.py``).
 """
 
 from __future__ import annotations

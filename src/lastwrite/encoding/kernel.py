@@ -1,7 +1,7 @@
 """``njit`` declares a kernel that is loaded or compiled at its first call.
 
-In each process, importing Numba takes a third of a second of processor time, as much again before
-the first kernel runs, and 45 MiB. Modules with kernels therefore do not import Numba.
+In each process, Numba needs 45 MiB, a third of a second of processor time for its import, and
+another third before the first kernel runs. Modules with kernels therefore do not import Numba.
 ``machine_code`` stores the kernels' machine code beside Numba's cache, and calls it.
 """
 

@@ -189,9 +189,10 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
 
 
 def _record(system: System, wave: Sequence[_Commit]) -> None:
-    """Write each root's checkpoint once, after every swap.
+    """Write each root's checkpoint once, after all swaps.
 
-    If it were written before the swap, a crash in between would leave dirty records below it.
+    If a checkpoint were written before a swap, a crash between the two would leave dirty records
+    below the checkpoint.
     """
     by_root: dict[str, list[tuple[_Commit, RewrittenPartition]]] = {}
     for each in wave:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 class Exchange(Protocol):
     """Runs the scan, elect and rewrite tasks, and moves entries and losers between them.
 
+    An entry describes one record with a key. A loser is a record with a later write of its key.
+
     ``elect`` and ``rewrite`` refer to the last call of ``scan``.
     """
 

@@ -1,8 +1,8 @@
 """Stage three, elect: find the shadowed entries in some buckets of one partition.
 
-A task maps the scratch files with its buckets' entries, finds the losers, and marks them in the
-mapped state files of the pieces. A unit has about ``slice_bytes`` of entries; a larger bucket is a
-unit of its own.
+A task maps the scratch files with its buckets' entries. It finds the *losers*, the shadowed
+entries, and marks them in the mapped state files of the pieces. A unit has about ``slice_bytes`` of
+entries; a larger bucket is a unit of its own.
 
 A page fault maps 64 KiB of a cached file around the touched byte, and mapped pages count as this
 process's memory. If many short ranges were mapped, they would count many times their size. Short

@@ -66,7 +66,7 @@ def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan partitions again, a log with a wrong transaction index by its markers instead."""
+    """Scan partitions again. If a log's transaction index is wrong, its markers are used instead."""
     plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan

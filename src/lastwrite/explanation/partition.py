@@ -445,7 +445,7 @@ def _facts(
     open_from: Mapping[int, int],
     active: int,
 ) -> RecordFacts:
-    """The facts of a record for its outcome.
+    """The ``RecordFacts`` from which the outcome of a record is determined.
 
     ``active`` is the index of the first segment that rounds skip.
     """

@@ -173,7 +173,7 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """The number of object-store requests of all processes; in a plan, those of ``compact``."""
+    """Object-store requests of all processes. A plan counts those that ``compact`` would send."""
 
     gets: int
     puts: int  # writes; each part of an upload counts as one

@@ -33,8 +33,8 @@ class GroupPosition(FrozenDocument, frozen=True, kw_only=True):
 class UnreadPosition(FrozenDocument, frozen=True, kw_only=True):
     """Positions of groups that could not be read.
 
-    They are those in one record, in a partition of ``__consumer_offsets``, or of a group. A group
-    cannot be read if a broker denies access to it.
+    These are the positions in one record, all positions in a partition of ``__consumer_offsets``,
+    or all positions of one group, for example if a broker denies access to the group.
     """
 
     source: str = field(name="path")  # file, folder of the partition, or broker

@@ -36,7 +36,7 @@ class Setting(FrozenDocument, frozen=True):
 
     @property
     def is_said(self) -> bool:
-        """Whether the value is from a source, or unknown, and not the default."""
+        """Whether the value is not the default, but from a source or unknown."""
         return self.source != "default"
 
 

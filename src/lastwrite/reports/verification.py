@@ -72,7 +72,7 @@ class Comparison(Document, kw_only=True):
 
 
 class PartitionVerification(Document, kw_only=True):
-    """The result of verifying one partition, for which all of its records are read."""
+    """The result of verifying one partition by reading all of its records."""
 
     topic: str
     partition: int

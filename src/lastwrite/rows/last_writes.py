@@ -322,7 +322,8 @@ class LastWrites:
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """Yield units of work that cover all last writes, in order.
 
-        A unit has the orders of its last writes, so that another process can read them.
+        A unit has the orders (see ``places``) of its last writes, so that another process can read
+        them.
         """
         return self._select(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
@@ -507,7 +508,7 @@ def _unseen(
     sources: SegmentPartitions,
     lanes_of: Callable[[bytes], tuple[int, int]],
 ) -> Iterator[MissedDelete]:
-    """Yield the keys that the new index lacks, of last writes in removed segments.
+    """Yield the keys of last writes in removed segments that the new index does not contain.
 
     Raises:
         CommitConflict: such a key cannot be read any more, or another file has the segment's name.

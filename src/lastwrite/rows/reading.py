@@ -68,7 +68,7 @@ class RowUnit(NamedTuple):
     least_ms: int | None = None
 
     def limit_to(self, orders: Int64Array) -> RowUnit:
-        """A copy of the unit for only the records of these orders.
+        """A copy of the unit for only the records with these orders.
 
         ``orders`` must be ascending and not empty.
         """

@@ -92,7 +92,9 @@ class PartitionCache:
 
 
 def open_log(log: PartitionLog, end: int, bits: int) -> PartitionCache | None:
-    """The cached scans of the segments of ``log`` below offset ``end``. None if not worthwhile.
+    """The cached scans of the segments of ``log`` below offset ``end``.
+
+    None if they are not worth reading.
 
     ``bits`` is the number of bucket bits that the round would choose. The round must use the bits
     and the secret of the result.
@@ -389,7 +391,7 @@ def _install(
     rewritten: Collection[int],
     written: Sequence[tuple[WriteUnit, str | FailedUnit[WriteUnit]]],
 ) -> Iterator[str]:
-    """Rename the ``written`` files after the segments, and delete outdated files.
+    """Give the ``written`` files the names of their segments, and delete outdated files.
 
     ``rewritten`` has the indexes of the segments that the round replaced. Yields error messages,
     which do not fail the round.

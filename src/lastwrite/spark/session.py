@@ -383,7 +383,7 @@ class OwnSpark:
         _forget(self._context, self._gateway)
 
     def _has_stopped(self) -> bool:
-        """Stop the Spark context in order. Returns False if there is none, or no JVM.
+        """Stop the Spark context normally. Returns False if there is none, or no JVM.
 
         PySpark's ``stop`` is not used, because it forgets any session, even the caller's.
         """

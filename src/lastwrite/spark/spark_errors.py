@@ -62,7 +62,7 @@ def spark_error(
     """The error to report for a stage that Spark did not finish.
 
     ``death`` is how Spark's JVM has ended, if it has. ``limit`` describes the memory limit if the
-    system killed a process of this machine for it meanwhile.
+    operating system meanwhile killed a process of this machine that had reached the limit.
     """
     could_not = f"Spark could not finish the stage {stage}"
     if death is not None:

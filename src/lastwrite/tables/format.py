@@ -44,8 +44,8 @@ class DataFile:
     Attributes:
         path: full path or address, as returned by ``data_path``.
         rows: the number of rows in the file, including deleted ones.
-        deleted: the number of rows that are deleted by position. If only the bucket's number is
-            known, the first file of the bucket has all of it.
+        deleted: the number of rows that are deleted by position. If only the sum over the
+            files of a bucket is known, the first file has the sum, and the others have 0.
         footer: the Parquet footer of a new file. None if the file is in the head already.
     """
 

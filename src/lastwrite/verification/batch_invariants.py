@@ -17,8 +17,9 @@ the result (``kafka.recovery.index_check``).
 - A batch of an older format may be converted to one v2 batch of the same codec. The new batch's
   first and last offset are the offsets of its first and last record.
 
-Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: one block, 56
-bytes per marker, 16 bytes per range of aborted data, 24 bytes per batch of an open transaction.
+A *fact* is a row about one batch, see ``verification.rows``. Facts are in blocks, in the order of
+the log. Memory: one block, 56 bytes per marker, 16 bytes per range of aborted data, 24 bytes per
+batch of an open transaction.
 
 Source: docs/formats/kafka-cleaning.md; docs/formats/kafka.md, "Indexes" and "Producer snapshot".
 """

@@ -1,4 +1,4 @@
-"""The stage of ``verify`` between reading and comparing: judge the facts of two logs.
+"""The stage of ``verify`` between reading and comparing: decide on the transactions of two logs.
 
 Few batches determine which transactions were aborted, which batches must stay, and the last stable
 offset. ``read_contents`` stored the facts about these batches. A task judges all facts of a
@@ -59,7 +59,7 @@ class DecideUnit:
 
 @dataclass(slots=True)
 class DecidedTransactions:
-    """The conclusions from the facts of one partition."""
+    """The outcomes of the transactions of one partition, and the resulting problems."""
 
     partition: int
     transactions: Transactions
@@ -78,7 +78,7 @@ class DecidedTransactions:
 
 
 class _Blocks(Sequence[Int64Array]):
-    """Blocks of facts, each read from its file when it is accessed."""
+    """Blocks of facts about batches. Each block is read from its file when it is accessed."""
 
     def __init__(self, blocks: Sequence[FactBlock]) -> None:
         self._blocks = blocks
@@ -91,7 +91,7 @@ class _Blocks(Sequence[Int64Array]):
 
 
 def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
-    """Judge the facts of one partition. Returns the consequences for its records and batches."""
+    """Decide on the transactions of one partition, by the facts about its batches in both logs."""
     proof = log_proof_of(unit.system)
     blocks = _Blocks(unit.after.blocks)
     found = history(blocks)

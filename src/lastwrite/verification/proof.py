@@ -183,7 +183,7 @@ class LogProof(Proof):
         return ()
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        """The states of producers at an offset from which on the log has all batches.
+        """The states of producers at an offset. From this offset on, the log has all batches.
 
         None means that the log has all batches from its start on.
         """

@@ -30,7 +30,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FactBlock:
-    """The facts of one piece, in a scratch file or, if there is no file, in ``rows``."""
+    """Facts about the batches of one piece, in ``rows`` or, if that is None, in a scratch file."""
 
     path: str
     position: int
@@ -45,9 +45,9 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """A scratch file with the consequences of facts for records and batches.
+    """A scratch file with the records that may be missing, and the batches that must stay.
 
-    The file has ranges of discardable offsets, then base offsets of batches that must stay.
+    The file has ranges of offsets of these records, then base offsets of these batches.
     """
 
     path: str

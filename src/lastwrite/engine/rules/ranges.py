@@ -142,7 +142,7 @@ def cleanable_range(
 
 
 def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
-    """Whether a round is not due only because too little is dirty.
+    """Whether the only reason against a round is that too little of the log is dirty.
 
     The records below the range's end are then clean, and a round on request can clean them again.
     """

@@ -220,7 +220,7 @@ def _serve(listener: socket.socket) -> None:
 def _become_daemon(attached: socket.socket) -> None:
     """Continue as the daemon of the process that attached.
 
-    ``attached`` stays open: that process notices the daemon's end when it closes.
+    ``attached`` stays open until the daemon ends. The attached process detects the end by this.
     """
     status = 1
     try:
