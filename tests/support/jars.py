@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from random import SystemRandom
 from typing import TypeVar
 
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -97,8 +98,16 @@ def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody listens on now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Unused ports of 127.0.0.1.
+
+    They are below the range from which systems choose the ports of outgoing connections. A test may
+    thus take them into use minutes later.
+    """
+    held: list[socket.socket] = []
+    while len(held) < count:
+        with contextlib.suppress(OSError):
+            port = SystemRandom().randrange(15_000, 32_000)
+            held.append(socket.create_server(("127.0.0.1", port)))
     ports = [server.getsockname()[1] for server in held]
     for server in held:
         server.close()
