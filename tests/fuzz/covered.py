@@ -78,7 +78,7 @@ NOT_READERS = {
     "pulsar.ledger_metadata:custom_items": "writes",
     "rocketmq.record:make_message": "writes",
     "rocketmq.index_file:build": "writes",
-    "kernel_cache:keep_code": "writes",
+    "kernel_cache:store_code": "writes",
     "scan_cache.format:header_of": "writes",
     "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
     # Of what looks at a log only the contents for ``verify`` are a format.

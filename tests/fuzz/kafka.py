@@ -657,7 +657,7 @@ def _records() -> list[Target]:
             _position,
             [each for topic, *both in rows if topic == GROUPS_TOPIC for each in both],
             [
-                "kafka.cluster.commits:place_of",
+                "kafka.cluster.commits:decode_group_partition",
                 "kafka.cluster.commits:commit_of",
                 "kafka.cluster.internal_topics:is_commit",
             ],
