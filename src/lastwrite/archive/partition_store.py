@@ -405,7 +405,7 @@ class PartitionStore:
         seen = transaction.replaced
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(manifest.own_keys - known):
-            if not key.startswith(transaction.prefix):  # such an object may be deleted at any time
+            if not key.startswith(transaction.prefix):  # other rounds may delete it
                 raise LogError(f"{key} does not belong to this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, manifest.own_keys

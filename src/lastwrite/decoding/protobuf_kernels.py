@@ -420,7 +420,10 @@ def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, 
 
 @njit(cache=True, nogil=True)
 def is_unknown(slots, counts, arena, slot, entry):
-    """Whether an entry of an enum's slot still exists, and its number is no symbol of the enum."""
+    """Whether the enum column ``slot`` has a value in row ``entry`` that the enum does not define.
+
+    False if the row has no value, or if its value was removed with a replaced message.
+    """
     if (
         count_of(counts, slot) <= entry
         or load8(arena, field_of(slots, slot, OF_VALID) + entry) == 0

@@ -34,7 +34,10 @@ class Buffers:
         return held[:rows]
 
     def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:
-        """The format of the system, which all units reuse. ``reading`` is ``Policy.reading``."""
+        """The format object of ``system``, shared by all units.
+
+        ``plain_bytes`` and ``reading`` are as for ``System.new_format``.
+        """
         wanted = (system, plain_bytes, reading)
         if wanted not in self._formats:
             self._formats[wanted] = system_named(system).new_format(plain_bytes, reading)

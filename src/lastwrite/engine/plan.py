@@ -133,7 +133,7 @@ def _plan(
 ) -> PartitionPlan:
     """Plan a partition: split its log into pieces.
 
-    ``place`` is the partition's number and its start time.
+    ``place`` is the partition's number in this run, and when its planning began.
     """
     system = context.system
     if context.is_in_place:

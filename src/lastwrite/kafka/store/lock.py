@@ -37,7 +37,7 @@ PLACE = LockPlace(
     FILE,
     "the log root",
     root_lock_byte=0,
-    root_lock_s=60.0,  # normally a process holds the turn for milliseconds
+    root_lock_s=60.0,  # normally a process has this lock for milliseconds
     siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
 )
 
