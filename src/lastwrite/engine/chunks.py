@@ -25,7 +25,7 @@ from lastwrite.storage.throttle import spender
 
 
 class BatchWindow(NamedTuple):
-    """Complete batches in a buffer. ``shift`` plus a batch's column ``origin`` is its file position."""
+    """Complete batches in a buffer. ``shift`` plus a batch's ``origin`` is its file position."""
 
     buffer: ByteArray
     table: BatchTable

@@ -66,7 +66,7 @@ def _contradicts(partition: ScannedPartition | FinishedPartition) -> bool:
 def _scan_by_log(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ScannedPartition | FinishedPartition]:
-    """Scan partitions again. If a log's transaction index is wrong, its markers are used instead."""
+    """Scan partitions again. Markers are used where a log's transaction index is wrong."""
     plans: list[PartitionPlan | FinishedPartition] = []
     for each in partitions:
         plan = each.plan

@@ -119,7 +119,7 @@ class IndexChecker(Protocol):
     """Compares the index entries of a piece with the piece's batches."""
 
     def check(self, table: BatchTable, shift: int) -> None:
-        """Check the next batches. ``shift`` plus a batch's column ``origin`` is its file position."""
+        """Check the next batches. ``shift`` plus a batch's ``origin`` is its file position."""
         ...
 
     def ends(self) -> None:
