@@ -63,7 +63,7 @@ def test_metrics_page_has_requests_bytes_and_lag(root: Path, tmp_path: Path) -> 
         with socket.create_connection((host, int(port))) as it, suppress(ConnectionResetError):
             it.sendall(b"GET / HTTP/1.1\r\n\r\n")
             it.recv(1)  # it is hung up on
-        (url,) = (text.rpartition(" ")[2] for text in told if text.startswith("metrics on"))
+        (url,) = (text.rpartition(" ")[2] for text in told if text.startswith("metrics: "))
         with urllib.request.urlopen(url) as answer:
             lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines()[:-1])
     assert float(lines['lastwrite_server_requests_total{request="fetch"}']) >= 1
