@@ -110,7 +110,7 @@ def test_cancelling_our_jobs_keeps_the_callers(session: Any, tmp_path: Path) -> 
     caller.join()
     assert theirs == [0]
     assert isinstance(failed[0], LogError) and failed[0].problem == "the work was stopped"
-    with pytest.raises(LogError, match="the compaction was stopped"):  # nothing more is begun
+    with pytest.raises(LogError, match="the work was stopped"):  # nothing more is begun
         runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
 
 

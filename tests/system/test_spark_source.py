@@ -173,7 +173,7 @@ def test_filters_are_pushed_if_enabled(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "nothing"}, "the path does not contain nothing"),
+        ({"subscribe": "nothing"}, "no topic 'nothing'"),
         ({"subscribe": "client-lz4", "startingOffsets": "latest"}, "cannot be latest"),
         ({"subscribe": "client-lz4", "frobnicate": "1"}, "unknown option frobnicate"),
         ({}, "select topics with the option subscribe"),
