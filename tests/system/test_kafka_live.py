@@ -461,7 +461,7 @@ def test_recreated_topic_is_refused_or_set_aside(broker: Broker, tmp_path: Path)
     create_topic(broker, "anew", {})
     write_plain(broker, "anew", 20)
 
-    assert "the topic was created again" in refused(
+    assert "the topic was deleted and created again" in refused(
         one(broker, archive.to, "anew"), archive, before
     )
     old = archive.batches()
