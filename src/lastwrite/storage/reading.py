@@ -50,8 +50,6 @@ SMALL_LIMIT_BYTES = 256 << 20  # most bytes of a side file, far above its usual 
 
 _STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 
-_AGAIN = "nothing was changed; stop the program that writes to the log, then run the command again"
-
 
 class SegmentReader:
     """Reads one segment file, by position, into the caller's buffer.
@@ -71,7 +69,7 @@ class SegmentReader:
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
-            raise missing_error(path, "the segment", _AGAIN) from None
+            raise missing_error(path, "the segment", AGAIN) from None
         try:
             self._check(os.fstat(self._handle))
         except BaseException:
@@ -87,7 +85,7 @@ class SegmentReader:
             raise CommitConflict(
                 "another program changed the segment during the command",
                 path=self._path,
-                remedy=_AGAIN,
+                remedy=AGAIN,
             )
 
     def check_unchanged(self) -> None:
@@ -96,7 +94,7 @@ class SegmentReader:
         try:
             named = os.stat(self._path)
         except FileNotFoundError:
-            raise missing_error(self._path, "the segment", _AGAIN) from None
+            raise missing_error(self._path, "the segment", AGAIN) from None
         self._check(seen, named.st_ino)
 
     def read_into(self, target: ByteArray, position: int) -> None:
@@ -109,7 +107,7 @@ class SegmentReader:
                     "another program shortened the segment during the command",
                     position,
                     self._path,
-                    _AGAIN,
+                    AGAIN,
                 )
             view = view[n:]
             position += n
@@ -173,12 +171,12 @@ class ObjectReader(SegmentReader):
     def _etag_now(self) -> str:
         found = self._store.head(self._key)
         if found is None:
-            raise missing_error(self._path, "the segment", _AGAIN)
+            raise missing_error(self._path, "the segment", AGAIN)
         if found.size_bytes != self._size_bytes:
             raise CommitConflict(
                 "another program changed the segment during the command",
                 path=self._path,
-                remedy=_AGAIN,
+                remedy=AGAIN,
             )
         return found.version.etag
 
@@ -262,14 +260,14 @@ class ChunkedReader(SegmentReader):
             manifest = chunked.decode_manifest(read_small(path), path)
         except LogError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise missing_error(path, "the segment", _AGAIN) from error
+                raise missing_error(path, "the segment", AGAIN) from error
             raise
         cipher = cipher_of(manifest, path, limits.stores if limits else None)
         with located(path):
             self._chunks = chunked.SegmentChunks(manifest, cipher)
         if self._chunks.size_bytes != size_bytes:
             raise CommitConflict(
-                "another program changed the segment during the command", path=path, remedy=_AGAIN
+                "another program changed the segment during the command", path=path, remedy=AGAIN
             )
         log, stored = path.removesuffix(chunked.MANIFEST) + chunked.LOG, self._chunks.stored_bytes
         if is_address(log):
