@@ -260,6 +260,7 @@ class Broker:
             "-XX:TieredStopAtLevel=1",
             f"-Duser.home={self.run}",
             f"-Drocketmq.home.dir={self.run}",
+            "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",  # 4.x refuses writes above 0.9
             "-cp",
             f"{self.home}/lib/*",
             main,
