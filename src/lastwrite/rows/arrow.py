@@ -52,7 +52,9 @@ USUAL_COLUMNS = COLUMNS[:-1]
 
 
 def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tuple[str, ...]:
-    """The requested columns, checked. None means all, with ``headers`` only if ``headers`` is true.
+    """Check the requested columns, and return them.
+
+    ``columns`` None means all columns, ``headers`` only if the argument ``headers`` is true.
 
     Raises:
         InvalidConfig: a column does not exist, or is named twice.

@@ -59,7 +59,8 @@ class ColumnDecoder:
             ``unions_of`` in ``decoding.avro_schema``.
 
     Raises:
-        InvalidConfig: the schema has a type that no column can represent, or lacks a field.
+        InvalidConfig: the schema has a type that no column can represent, or lacks a
+            requested field.
     """
 
     def __init__(self, request: ColumnRequest) -> None:
@@ -131,7 +132,7 @@ class ColumnDecoder:
         return self._message
 
     def _program(self, frame: Frame | None) -> Program | str:
-        """The program that decodes values with this frame, or the reason why it is missing.
+        """The program that decodes values with this frame, or the reason why there is none.
 
         ``frame`` None means values without a frame.
         """

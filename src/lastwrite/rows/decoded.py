@@ -42,7 +42,7 @@ REMEDY = (
     "to read bad values as null, with the reason, give on_bad=null; to write such records to a "
     "folder, give on_bad=aside; to read bytes, use the format raw"
 )
-# for readers without ``on_bad=aside``
+# the remedy of readers that do not support ``on_bad=aside``
 REMEDY_OF_VALUES = "to read bad values as null, give on_bad=null; to read bytes, use the format raw"
 
 
@@ -217,7 +217,7 @@ def write_bad_records(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str
     import pyarrow.parquet as pq
 
     rows = batch.take(pa.array(sorted(bad), pa.int64()))
-    if rows.column("offset").null_count:  # missed deletes, of which only the key is known
+    if rows.column("offset").null_count:  # a delete missed by an index: only its key is known
         return
     columns = [name for name in _ASIDE if name in rows.schema.names]
     rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))
@@ -255,7 +255,7 @@ def decoder_of(
     topic: str | Callable[[], str] | None,
     paths: tuple[str, ...],
 ) -> ColumnDecoder:
-    """A decoder for a topic's keys or values. Errors as ``DecodedRows``."""
+    """A decoder for a topic's keys or values. Raises the same errors as ``DecodedRows``."""
     # imported here because they load kernels
     from lastwrite.rows.column_decoder import ColumnDecoder, ColumnRequest
     from lastwrite.rows.schemas import SchemaSource, read_schema
@@ -267,6 +267,6 @@ def decoder_of(
         name = (topic() if callable(topic) else topic) or ""
         schema = source.latest(
             f"{name.rpartition('/')[2]}-{which}"
-        )  # the last part of a name of Pulsar
+        )  # the local name of a Pulsar topic
     message = getattr(config, f"{which}_message")
     return ColumnDecoder(ColumnRequest(which, format, schema, source, message, paths))

@@ -42,7 +42,7 @@ from lastwrite.storage.objects.address import is_address
 _CHUNK_SHARE = 16  # 1/16 of the memory is for the threads' decompressed chunks
 _USUAL = ("key", "value")
 _ANEW = "create the table again"
-_Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag
+_Name: TypeAlias = tuple[int, str, int, str]  # partition, path, position, etag of a segment
 _States: TypeAlias = list[tuple[PartitionLog, list[FileState | None]]]
 
 
@@ -280,7 +280,7 @@ class LastWrites:
     def value(self, key: bytes) -> bytes | None:
         """The value of a key's last write, or None if the key is unknown or deleted.
 
-        Errors as ``record``.
+        Raises the same errors as ``record``.
         """
         found = self.record(key)
         return None if found is None else found[0]
@@ -322,8 +322,8 @@ class LastWrites:
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """Yield units of work that cover all last writes, in order.
 
-        A unit has the orders (see ``places``) of its last writes, so that another process can read
-        them.
+        A unit lists its last writes by their order in the segment, so that another process can
+        read these records.
         """
         return self._select(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
 
@@ -391,7 +391,7 @@ class LastWrites:
         found, self._unseen = self._unseen, None
         if found is None:
             return None
-        # without the keys that were written again
+        # Keys that were written again since then are left out.
         return [each for each in found if self._find(each.key) is None]
 
     def _catch_up(self, logs: Sequence[PartitionLog]) -> None:

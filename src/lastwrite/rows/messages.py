@@ -98,9 +98,9 @@ class MessageDecoder:
 
 
 class DecodedReading(Iterator[Row]):
-    """A reading whose rows have decoded keys and values.
+    """The rows of ``reading``, with decoded keys and values.
 
-    Other attributes are those of the original reading.
+    All other attributes are forwarded to ``reading``.
     """
 
     def __init__(self, reading: Any, config: DecodingConfig) -> None:

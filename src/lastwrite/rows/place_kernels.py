@@ -86,7 +86,7 @@ def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, r
 
 @njit(cache=True, nogil=True)
 def pick(orders, positions, start, end, has_deletes, found, filled):
-    """Append the orders of records in the bytes ``[start, end)`` to ``found``.
+    """Append the orders (numbers in the segment) of records in bytes ``[start, end)`` to ``found``.
 
     Returns the new number of entries in ``found``, which was ``filled`` before.
     """
@@ -159,7 +159,7 @@ def find(lanes, other_lanes, lane, other_lane):
         span = max(8, np.int64(np.sqrt(np.float64(high - low))))
         left, right = max(low, guess - span), min(high, guess + span)
         if lanes[left] >= lane:
-            high = left + 1  # if several lanes are equal, the first may be before this row
+            high = left + 1  # an earlier row may have the same fingerprint
         elif lanes[right - 1] < lane:
             low = right
         else:

@@ -33,7 +33,7 @@ from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 PLACE_BYTES = 40
 _BUCKETS = 256  # a bucket for each first byte of a fingerprint
 _ROWS_AT_ONCE = 1 << 18
-_STRETCH_BITS = 25  # a stretch of a segment is 32 MiB
+_STRETCH_BITS = 25  # log2 of a stretch: 32 MiB of a segment
 _FEW = 1 << 16  # number of positions up to which all buckets are sorted together
 
 
@@ -136,7 +136,7 @@ class PlaceIndex:
     def __init__(self, places: Places, sources: SegmentPartitions, folder: Path | None) -> None:
         self._sources = sources
         self._rest = _SortedPlaces(places, sources)
-        self._recent = _SortedPlaces(Places.room(0), sources)  # later positions: the second index
+        self._recent = _SortedPlaces(Places.room(0), sources)  # index of positions added later
         self._folder = folder
         self._seen: tuple[tuple[int, bool], Places] = (-1, False), Places.room(0)
 
@@ -166,7 +166,7 @@ class PlaceIndex:
         return found.take(np.argsort(found.orders))
 
     def orders_in(self, stretch: SegmentSlice, *, has_deletes: bool) -> Int64Array:
-        """The orders of last writes in a range of bytes, ascending, with deletes if requested."""
+        """The orders (numbers in the segment) of the last writes in a byte range, ascending."""
         asked = stretch.segment, has_deletes
         if self._seen[0] != asked:
             self._seen = asked, self.in_segment(stretch.segment, has_deletes=has_deletes)
@@ -236,7 +236,7 @@ class PlaceIndex:
 class _SliceOrder(NamedTuple):
     """A block of record orders and byte positions, sorted by stretch."""
 
-    places: tuple[Int64Array, Int64Array] | int  # the two columns, or their byte in the file
+    places: tuple[Int64Array, Int64Array] | int  # orders and positions, or their byte in the file
     names: Int64Array  # the numbers of the stretches in the block
     bounds: Int64Array  # the first row of each stretch, and the end of the last
 

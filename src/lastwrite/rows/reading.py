@@ -60,7 +60,8 @@ class RowUnit(NamedTuple):
     stores: StoreSettings
     extra: Any = None  # see ``RowSystem.extra_of``
     raw_keys: bool = False  # Pulsar: do not decode keys that were sent as Base64
-    # the orders of the requested records, ascending, minus ``lowest``; None means all in ``span``
+    # the requested records by their order in the segment, minus ``lowest``, ascending; None means
+    # all records in ``span``
     orders: npt.NDArray[Any] | None = None
     lowest: int = 0
     keys: frozenset[bytes] | None = None  # the requested keys; None means all
@@ -68,7 +69,7 @@ class RowUnit(NamedTuple):
     least_ms: int | None = None
 
     def limit_to(self, orders: Int64Array) -> RowUnit:
-        """A copy of the unit for only the records with these orders.
+        """A copy of the unit that reads only the records with these orders.
 
         ``orders`` must be ascending and not empty.
         """
@@ -130,7 +131,7 @@ def row_units(
 
 
 def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.RecordBatch]:
-    """The records of ``read_records`` as Arrow batches, which own their memory."""
+    """Yield the unit's records, in order, as Arrow batches, which own their memory."""
     from lastwrite.rows.arrow import batches_of
 
     for records in read_records(unit, limits or Limits()):
@@ -164,7 +165,7 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
             yield found
     first, end = unit.span
     is_whole = first <= unit.piece.lowest_offset and unit.piece.end_offset <= end
-    if missing and is_whole and unit.least_ms is None:  # otherwise a filter excludes records
+    if missing and is_whole and unit.least_ms is None:  # no filter excludes records
         raise CommitConflict(
             f"{missing} records are no longer at their positions", unit.piece.start, unit.piece.path
         )

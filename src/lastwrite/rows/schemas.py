@@ -156,7 +156,7 @@ class SchemaSource:
         return self._found(name, path, f"schema {name}")
 
     def latest(self, subject: str) -> Schema:
-        """The newest schema of a subject. Errors as ``by_id``."""
+        """The newest schema of a subject. Raises the same errors as ``by_id``."""
         path = f"/subjects/{quote(subject, safe='')}/versions/latest"
         return self._found(subject, path, f"subject {subject}")
 

@@ -35,16 +35,17 @@ class RowReader(Protocol):
         *,
         is_committed: bool,
     ) -> Iterator[RecordColumns]:
-        """Yield the records with offsets in ``span`` of the batches whose byte in ``selected`` is
-        not 0. None means all batches. ``is_committed`` leaves out records of aborted transactions.
-        Each result is valid until the next is requested.
+        """Yield the records with offsets in ``span``. Each result is valid until the next one.
+
+        Reads only batches whose byte in ``selected`` is not 0; None means all batches.
+        ``is_committed`` leaves out records of aborted transactions.
 
         Raises:
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a record cannot be read.
         """
 
     def with_headers(self, records: RecordColumns) -> RecordColumns:
-        """The same records, with their headers added."""
+        """A copy of ``records`` with their decoded headers."""
 
 
 class RowSystem(ABC):
@@ -53,7 +54,7 @@ class RowSystem(ABC):
     name: str
     is_offset_unique: bool = True  # whether all records of a partition have different offsets
     is_empty_delete: bool = False  # whether an empty value deletes its key, like a null value
-    before_anew: str = ""  # beginning of a remedy: what precedes reading a recreated topic anew
+    before_anew: str = ""  # start of a remedy: the step before a recreated topic is reread
     rounds_move_start: bool = (
         False  # whether compaction sets the log start to the first record left
     )
@@ -69,8 +70,7 @@ class RowSystem(ABC):
         is_compacted: bool = False,
         config: Mapping[str, object] | None = None,
     ) -> list[PartitionLog]:
-        """List the partitions at ``path``, and check what a listing shows. Partitions that are not
-        requested are not read.
+        """List the requested partitions at ``path``, and refuse unusable ones.
 
         ``is_compacted``: whether only last writes are read, so that records which compaction
         removed may be missing. ``config``: the user's settings. Kafka reads
@@ -136,7 +136,7 @@ class RowSystem(ABC):
         return number
 
     def with_deletes(self, records: RecordColumns) -> RecordColumns:
-        """The same records, with a null value for each delete."""
+        """A copy of ``records`` in which the value of each delete is null."""
         if not self.is_empty_delete:
             return records
         starts, lengths = records.values
