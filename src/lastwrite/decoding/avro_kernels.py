@@ -35,7 +35,7 @@ from lastwrite.encoding.kernel import njit
 WORDS = 8
 (
     DONE,
-    NUMBER,  # a: AS_*; b, c: the least and the greatest value; d: factor for the stored value
+    NUMBER,  # a: AS_*; b, c: least and greatest value; d: multiplier of the value
     FLOAT,  # a: AS_FLOAT or AS_DOUBLE
     DOUBLE,
     BOOLEAN,
@@ -46,12 +46,12 @@ WORDS = 8
     SKIP_NUMBER,
     SKIP,  # a: size
     SKIP_BYTES,
-    UNION,  # a: index of the branches' first instructions in ``numbers``, b: number of branches
+    UNION,  # a: index in ``numbers`` of each branch's first instruction; b: number of branches
     JUMP,  # a: instruction to continue at
-    NULLS,  # append a null to the slots from slot to below a
+    NULLS,  # append a null to each slot from ``slot`` to ``a`` - 1
     PRESENT,
-    ITEMS,  # begin an array or map, or skip it if slot is -1; a: depth, b: instruction after NEXT
-    NEXT,  # after each item; a: depth, b: instruction of the ITEMS
+    ITEMS,  # begin an array or map; slot -1 skips it; a: depth; b: instruction after NEXT
+    NEXT,  # end an item; a: depth; b: the ITEMS instruction
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)
 MOST_NUMBER = 10  # most bytes of an encoded number

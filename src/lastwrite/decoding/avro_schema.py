@@ -83,7 +83,8 @@ class AvroType:
 def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
     """Parse a schema.
 
-    ``references`` are the schemas that ``text`` refers to. A schema is after those it refers to.
+    ``references`` are the schemas that ``text`` refers to, directly or indirectly. Each follows
+    the schemas that it refers to itself.
 
     Raises:
         InvalidConfig: the text is no Avro schema, or has a type that no column can represent. The

@@ -81,7 +81,7 @@ class Program(ABC):
         table: Int64Array,
         counts: Int64Array,
     ) -> Int64Array:
-        """Decode the values into the columns' slots.
+        """Decode the values into slots, the arena's buffers for columns.
 
         Returns two int64 for each value: error code and error position.
         """

@@ -97,7 +97,7 @@ class _Tables:
         self.depth = 0
 
     def add(self, message: Any, slot: Slot, depth: int = 0) -> int:
-        """Add a message with the fields that ``slot`` has to the tables. Returns its index."""
+        """Add a message to the tables, with only the fields of ``slot``. Returns its index."""
         self.depth = max(self.depth, depth)
         place = len(self.messages)
         self.messages.append([])
@@ -131,7 +131,7 @@ class _Tables:
             if is_entry or field.is_repeated or not field.has_presence
         ]
         if is_entry and slot.fields[1].shape.kind is ShapeKind.RECORD:
-            # a map entry that lacks its value has an empty message as value
+            # if a map entry has no value, its value is an empty message
             inner = self.messages[rows[1][kernels.INNER]]
             at = inner[kernels.SET_AT]
             full += self.numbers[at : at + inner[kernels.SET_COUNT]]

@@ -62,9 +62,9 @@ from lastwrite.encoding.kernel import njit
     PASSED_OVER,  # skip a member of a oneof that is not requested, and clear the other members
 ) = range(18)
 
-# The columns of the table of messages: index of the first field, and number of fields; index in
-# ``numbers`` of the slots that are not null if their field is absent, and number of these slots;
-# index in ``numbers`` of the slots of required fields, and number of these slots.
+# The columns of the table of messages, which describe three lists by first index and length:
+# the message's fields; in ``numbers``, the slots that are not null if their field is absent; in
+# ``numbers``, the slots of required fields.
 FIELDS_AT, FIELD_COUNT, SET_AT, SET_COUNT, REQUIRED_AT, REQUIRED_COUNT = range(6)
 MESSAGE_WORDS = 6
 # The columns of the table of fields. The fields of a message are sorted by number.
