@@ -223,7 +223,7 @@ def _(update: Upgrade, base_metadata: TableMetadata, context: Any) -> TableMetad
 
 
 class _Written(TableMetadataV3):
-    """Version 3 metadata that can be written as JSON. pyiceberg's class refuses that."""
+    """Version 3 metadata that can be written as JSON, which pyiceberg's own class refuses."""
 
     model_dump_json = IcebergBaseModel.model_dump_json
 

@@ -26,7 +26,7 @@ from lastwrite.tables.format import DataFile, Head, TableChange, TableFormat
 from lastwrite.tables.memory import release_memory
 from lastwrite.tables.written import fitted, write_bucket
 
-_OUTGROWN = 4  # buckets are added if the table needs this multiple of their number
+_OUTGROWN = 4  # buckets are added if the table needs this many times as many
 
 
 def buckets_after(buckets: int, table_bytes: int, bucket_bytes: int) -> int:

@@ -34,8 +34,9 @@ class Rows:
         aliases, unions: Avro aliases and unions by column path; see ``ColumnDecoder``.
 
     Args:
-        has_raw_key: whether a table with text keys also has a column of their bytes. None means:
-            if ``on_bad`` is ``null``, because keys that are not text then have rows.
+        has_raw_key: whether a table with text keys also has a column of their bytes. By default
+            it has this column only if ``on_bad`` is ``null``, because keys that are not text
+            then have rows.
 
     Raises:
         InvalidConfig, RemoteFailed: as ``DecodedRows``.
@@ -59,7 +60,7 @@ class Rows:
             self._keys = decoder_of(config, "key", topic, ())
         self.read_columns = self._values.raw_columns
         if self._keys is not None and "topic" not in self.read_columns:
-            self.read_columns += ("topic",)  # for the file of records that are put aside
+            self.read_columns += ("topic",)  # names the file for bad records
         decoders = [*self._values.decoders.values(), *([self._keys] if self._keys else ())]
         self.aliases = {path: names for each in decoders for path, names in each.aliases.items()}
         self.unions = {path: names for each in decoders for path, names in each.unions.items()}
@@ -83,7 +84,7 @@ class Rows:
         self.change_schema = self.schema.append(pa.field(IS_DELETE, pa.bool_()))
 
     def fit_to(self, schema: pa.Schema) -> Rows:
-        """These rows, or rows that identify keys by the column that ``schema`` uses."""
+        """A converter that identifies keys by the same column as the table with this ``schema``."""
         has_raw_key = RAW_KEY in schema.names
         if self._config.key_format != "utf8" or has_raw_key == (RAW_KEY in self.schema.names):
             return self
