@@ -27,7 +27,7 @@ class FollowRequest:
     ``config`` returns the settings of each poll. ``progress`` receives fetched bytes and notes.
     """
 
-    sources: Sequence[str]  # URLs with the same scheme
+    sources: Sequence[str]  # URLs of the live cluster, all with the same scheme
     to: str  # the archive's address
     topic: Topics
     partition: int | None

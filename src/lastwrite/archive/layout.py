@@ -21,7 +21,7 @@ from lastwrite.storage.objects.bucket import AT_ONCE
 from lastwrite.storage.objects.store import ObjectInfo, ObjectStore
 
 _AT_ONCE = 16  # parallel requests to the store
-# number of folders that are checked to detect an archive; its partitions have the same depth
+# number of folders per level that are checked to detect an archive
 _SOME = 16
 _LEVELS = {
     "kafka": 2,
@@ -166,9 +166,9 @@ def _inside(prefix: str) -> str:
 
 
 def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
-    """The systems whose folders may contain the path.
+    """Yield each system whose folder may contain the path.
 
-    Each has the number of levels from the path down to a partition.
+    The number is the levels from the path down to a partition.
     """
     for system, levels in _LEVELS.items():
         for below in range(levels + 1):

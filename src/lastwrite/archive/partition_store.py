@@ -392,7 +392,7 @@ class PartitionStore:
 
     @contextlib.contextmanager
     def abort_on_error(self, transaction: WriteTransaction) -> Iterator[None]:
-        """Delete the round's objects if the context fails. The context must not commit."""
+        """A context that deletes the round's objects if it fails. Do not commit inside."""
         try:
             yield
         except BaseException:
