@@ -85,7 +85,7 @@ ROW_SIZE = 1
 ROW_NEXT_OFFSET = 2
 ROW_MAX_TIMESTAMP = 3
 ROW_BASE_OFFSET = 4
-ROW_NUMBER = 5  # a number that the format uses in its index
+ROW_NUMBER = 5  # a format-specific number for the segment's index
 ROW_COLUMNS = 6
 
 
@@ -150,7 +150,7 @@ class Places(NamedTuple):
     segments: npt.NDArray[np.uint32]
     # byte of the record's batch in the segment; inverted (~) if the record deletes its key
     positions: Int64Array
-    orders: Int64Array  # as ``RecordColumns.orders``
+    orders: Int64Array  # number of the record in its segment, as in ``RecordColumns.orders``
     times_ms: Int64Array
 
     @classmethod

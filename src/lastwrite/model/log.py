@@ -88,9 +88,9 @@ class ProducerState:
 
     producer_id: int
     producer_epoch: int
-    last_offset: int  # last offset of its last data batch in this epoch; -1 if unknown
-    timestamp_ms: int  # timestamp of its last batch or marker
-    open_from: int = -1  # first offset of its open transaction; -1 if no transaction is open
+    last_offset: int  # last offset of the producer's last data batch in this epoch; -1 unknown
+    timestamp_ms: int  # timestamp of the producer's last batch or marker
+    open_from: int = -1  # first offset of the producer's open transaction; -1 if none is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +193,9 @@ class PartitionLog:
     active_from: int | None = None
     # topic id of a log in an archive or a tier; a log directory has it in partition.metadata
     topic_id: str | None = None
-    # in Pulsar: raw ledgers up to the horizon that still exist
+    # in Pulsar: the remaining raw ledgers below the compaction horizon
     superseded: tuple[Segment, ...] = ()
-    # gaps between segments as (first offset, end), except those that a cleaner's round explains
+    # gaps between segments as (first offset, end), except gaps that compaction explains
     holes: tuple[tuple[int, int], ...] = ()
 
     @property

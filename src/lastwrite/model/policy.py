@@ -23,18 +23,19 @@ def _no_pairs() -> Int64Array:
 
 
 class Strategy(IntEnum):
-    """The value that decides which record is its key's last write. At equal values, the offset."""
+    """The value by which a key's last write is elected. At equal values the offset decides."""
 
     OFFSET = 0
     TIMESTAMP = 1
     HEADER = 2
-    # by event time; a delete resets its key's time, so records are compared in the log's order
+    # by event time; records are compared in the log's order, because a delete resets the key's
+    # time
     EVENT_TIME = 3
     GROUPS = 4  # by offset; all parts of a larger record share the verdict of its last part
 
     @property
     def has_versions(self) -> bool:
-        """Whether entries need a version in addition to the ordinal."""
+        """Whether election entries need a version in addition to the record's ordinal."""
         return self is not Strategy.OFFSET
 
 
@@ -74,13 +75,13 @@ class Policy:
     ages_by_write_time: bool = False
     # The last record before this offset (the log's end) always stays.
     kept_end_offset: int = -1
-    # A number by which a format encodes its settings for reading and writing records.
+    # The format's own settings for reading and writing records, encoded as a number.
     reading: int = 0
     # Last offsets of the last data batches of active producers, ascending. These batches stay, even
     # without records.
     last_offsets: Int64Array = field(default_factory=_none)
-    # (id, epoch) of active producers that have no such batch, ascending. Their markers of that
-    # epoch stay, even without records.
+    # (id, epoch) of active producers without a data batch, ascending. Their markers of that epoch
+    # stay, even without records.
     marker_producers: Int64Array = field(default_factory=_no_pairs)
 
     @property

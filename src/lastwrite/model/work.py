@@ -31,7 +31,7 @@ class PendingResult(Generic[T]):
     cancel: Callable[[], None] = lambda: None  # stops the work, whose result is no longer needed
 
     def then(self, make: Callable[[T], R]) -> PendingResult[R]:
-        """The same pending work, with ``make`` applied to its result when it arrives."""
+        """Pending work whose result is ``make`` of this work's result."""
         return PendingResult(lambda: make(self.result()), self.cancel)
 
 
@@ -76,7 +76,7 @@ class ScanRange:
         keyed: bool,
         cached: CachedScan | None = None,
     ) -> ScanRange:
-        """A range of ``segment``, whose index in its log is ``place``."""
+        """A range of ``segment``. ``place`` is the segment's index in its log."""
         return cls(
             number=number,
             segment=place,
@@ -228,7 +228,7 @@ class PieceScan:
     batches: int = 0
     keyed: int = 0
     tombstones: int = 0
-    changed_batches: int = 0  # batches that change regardless of the election
+    changed_batches: int = 0  # number of batches that change, whatever the election's result
     dirty_from: int = 0  # ordinal of the piece's first dirty record
     first_offset: int = -1  # base offset of the first batch; -1 if the piece has no batch
     next_offset: int = -1  # end offset of the last batch
@@ -242,7 +242,7 @@ class PieceScan:
     # notes on unreadable records that are kept
     notes: list[Problem] = field(default_factory=list)
     keyless: int = 0  # records without a key that the policy drops
-    first_keyless: int = -1  # offset of the first such record; -1 if there is none
+    first_keyless: int = -1  # offset of the first record in ``keyless``; -1 if none
     # latest horizon of a held tombstone; -1 if none is held
     held_until_ms: int = -1
     hidden: int = 0  # control records, and records of aborted transactions
@@ -304,7 +304,8 @@ class RewriteUnit:
     pieces: tuple[ScanRange, ...]
     # by piece: scratch file, position and number of states
     states: tuple[tuple[str, int, int], ...]
-    # by piece: ordinals of spent markers that are not marked in the states
+    # by piece: ordinals of markers whose transaction has no batch left, if the states do not
+    # mark them
     used_markers: tuple[tuple[int, ...], ...]
     policy: Policy
     index_interval_bytes: int
@@ -349,7 +350,7 @@ class PieceLeft:
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1
-    is_plain: bool = True  # as ``PieceScan.is_plain``
+    is_plain: bool = True  # whether all records are plain, as in ``PieceScan.is_plain``
 
 
 @dataclass(slots=True)
