@@ -61,7 +61,7 @@ class CleanerConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Always True: all other names are settings of topics and brokers."""
+        """Always True: any name outside this table is a setting of a topic or broker."""
         return True
 
     @classmethod
@@ -78,7 +78,7 @@ class CleanerConfig(SettingsTable):
         return super().from_names({**given, **names})
 
 
-CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # allowed together with any system's settings
+CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # accepted in the settings of any system
 
 _IN_PLACE_OF = dict.fromkeys(
     (
@@ -91,7 +91,7 @@ _IN_PLACE_OF = dict.fromkeys(
 
 
 def replaced_settings(names: Mapping[str, object]) -> str | None:
-    """A message about settings that have no effect, with their replacements. None without any."""
+    """A message about settings without effect and their replacements. None if there are none."""
     said = [
         f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
     ]

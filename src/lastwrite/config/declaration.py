@@ -133,13 +133,13 @@ class SettingsTable:
                 raise cls.unknown(name)
         values: dict[str, Any] = {}
         for field_name, known in cls.table().items():
-            for name, _ in reversed(known.names):  # the first name is applied last
+            for name, _ in reversed(known.names):  # the first name is applied last, so it wins
                 if name in names:
                     values[field_name] = cls.parse(name, names[name])
         return cls(**values)
 
     def listed(self, names: Mapping[str, object]) -> tuple[Effective, ...]:
-        """All settings by their first names, each with the values that ``names`` has for it."""
+        """All settings under their first upstream names, each with its values in ``names``."""
         found = []
         for field_name, known in self.table().items():
             first, factor = known.names[0]

@@ -52,12 +52,12 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
 
 
 def is_over_limit(keyless: int, data: int, most: float) -> bool:
-    """Whether ``keyless`` of ``data`` records exceed the share ``most`` that may be dropped."""
+    """Whether ``keyless`` records out of ``data`` are more than the share ``most``, 0 to 1."""
     return keyless > most * data
 
 
 def refusal(keyless: int, data: int, first: int, most: float) -> str:
-    """The message on a skipped partition with too many records without a key, and the remedy."""
+    """Why a partition with too many records without a key is skipped, and the remedy."""
     share = "" if not most else f", and {RATIO} = {most:g} allows fewer"
     return (
         f"{keyless:,} of {data:,} records in range have no key, the first at offset "

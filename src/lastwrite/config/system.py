@@ -38,7 +38,7 @@ class SettingSources:
 class SystemSettings(ABC):
     """The settings of a system: the values that apply to a partition, and their sources."""
 
-    kind_of_path: str  # a noun for the contents of a path of this system
+    kind_of_path: str  # a noun for the contents of a log path of this system
     governs_keyless: str  # the setting of this system that decides on records without a key
     policy_remedy: str  # what to do if no cleanup policy is known
 
