@@ -59,8 +59,8 @@ class Backlog(FrozenDocument, frozen=True, kw_only=True):
     # them; null if the retention is unknown
     segments_free: int | None
     bytes_free: int | None
-    # why the first segment below the horizon that is not counted in ``segments_free`` stays; null
-    # if there is none
+    # the reason for the first segment below the horizon that retention keeps; null if it keeps
+    # none
     reason: str | None
 
 
@@ -110,7 +110,8 @@ class PartitionReport(Document, kw_only=True):
     seconds: float = 0.0
     # present only if compaction does not change the log but writes a compacted copy
     backlog: Backlog | None = None
-    uncleanable: Quarantined | None = None  # the daemon's note if it has set the partition aside
+    # why the daemon skips the partition; null if it does not skip it
+    uncleanable: Quarantined | None = None
     # The settings that were used; empty if they could not be determined.
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     keyless_records: int = 0  # records without a key in the range; compaction drops them
@@ -126,7 +127,7 @@ class PartitionReport(Document, kw_only=True):
     # key
     is_keyless: bool = False
     held_for: list[BlockingGroup] = []  # consumer groups for which deletes are held
-    # what was published to a live cluster: ledger, horizon, removed_ledgers
+    # the compacted ledger published to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None
 
     @property

@@ -80,11 +80,12 @@ class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Waiting(Document, kw_only=True):
-    """The number of records that compaction will drop, by what they wait for."""
+    """The number of records that compaction will drop, by the condition that must come first."""
 
-    # superseded records that the next round drops: a later record of the key is in the range
+    # superseded records that the next round drops: a later record of the key is in its range
     superseded_next: int = 0
-    # superseded records that a later round drops: they, or the later records, are above the range
+    # superseded records that a later round drops: the record, or the one that supersedes it, is
+    # above the range of the next round
     superseded_later: int = 0
     aborted_next: int = 0  # records of aborted transactions that the next round drops
     aborted_later: int = 0

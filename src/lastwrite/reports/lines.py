@@ -185,7 +185,7 @@ class RocketmqMessageLine(Document, kw_only=True):
     message_id: str | None  # only in the commit log
     transaction: str | None  # "prepared", "commit" or "rollback"
     batch_index: int | None  # index in an inner batch; null outside an inner batch
-    properties_raw: str | None  # base64; null if ``properties`` contain all of it
+    properties_raw: str | None  # base64; null if ``properties`` has the same content
     found_by: str  # how the record was found
     problem: str | None
     decoded: dict[str, Any] | None | UnsetType = UNSET  # the body as text; only with --decode
@@ -276,7 +276,7 @@ class RocketmqPositionLine(Document, kw_only=True):
 
 
 class RocketmqFileLine(Document, kw_only=True):
-    """Another JSON file of a store."""
+    """A JSON file of a RocketMQ store that has no line type of its own."""
 
     file: str
     content: Any

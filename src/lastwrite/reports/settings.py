@@ -55,7 +55,7 @@ class OverriddenSetting(FrozenDocument, frozen=True):
     topic: str
     name: str
     stated: str
-    value: str  # value that applies instead
+    value: str  # value that applies instead of the default
     source: str
     message: ClassVar[str] = figure(lambda self: self.message_for(self.topic))
     remedy: ClassVar[str] = figure(

@@ -12,7 +12,7 @@ class SweptPartition(Document, kw_only=True):
 
     address: str
     rounds: int = 0  # number of rounds that ended without a commit
-    # number of objects of such rounds, and of replaced objects that no reader needs
+    # number of objects of uncommitted rounds, and of replaced objects that no reader needs
     objects: int = 0
     bytes: int = 0
     is_waiting: bool = False  # whether objects were kept because a round is running
