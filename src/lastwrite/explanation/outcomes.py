@@ -83,7 +83,7 @@ class OutcomeRules(ABC):
     """Describes the outcomes of the records of one key."""
 
     active: ClassVar[str] = "in the active segment"
-    # the term for the last write of a key if the policy does not compare offsets
+    # the term for a key's last write if the policy compares versions instead of offsets
     greatest: ClassVar[str] = "the greatest version"
     forget_clean: ClassVar[str]  # the user's action that makes a round compare clean records again
 
@@ -102,7 +102,7 @@ class OutcomeRules(ABC):
 
     @staticmethod
     def writer(facts: RecordFacts) -> str:
-        """The beginning of the sentence "it was written in a transaction that …"."""
+        """The beginning of a clause about the transaction in which the record was written."""
         return "the record was written in"
 
     @abstractmethod
@@ -207,13 +207,13 @@ class OutcomeRules(ABC):
         return f"; no round is due now: {blocking.message}; this changes {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> OutcomeReason:
-        """The outcome of a record in the range that only a record above the range supersedes."""
+        """The outcome of a record in the range if the superseding record is above the range."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
         end = self.place(self.round.end)
         message += f", but is above the range of the next round, which ends at {end}"
         change = f"the round that reaches {'it' if winner is None else winner.place} drops it{held}"
-        if facts.deletes:  # the tombstone may expire before that
+        if facts.deletes:  # a tombstone may expire before a range contains the later record
             at_ms = None
             horizon_ms = self.horizon_ms(facts)
             if horizon_ms is not None and horizon_ms <= LONG_MAX:
@@ -264,9 +264,9 @@ class OutcomeRules(ABC):
         )
 
     def _holding(self, offset: int | None) -> tuple[str, int | None]:
-        """A clause that names the rules by which the next round's range excludes ``offset``.
+        """A clause with the rules that exclude ``offset`` from the next round's range.
 
-        Also returns the earliest time at which these rules end.
+        Also returns the earliest time at which all these rules can end. None if it is unknown.
         """
         known = [r for r in self.round.reasons if r.from_offset is not None]
         # The range ends at the lowest offset of these rules, rounded down to a segment's start.

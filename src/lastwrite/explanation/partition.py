@@ -73,7 +73,7 @@ class RecordDescription(NamedTuple):
 
 
 class RecordExplainer(ABC):
-    """The functions with which a system supports explanations."""
+    """The functions that a system implements to explain its partitions and records."""
 
     fates: type[OutcomeRules]
     has_active = True  # whether rounds skip the last segment, unless an option includes it
