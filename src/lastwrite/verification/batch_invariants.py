@@ -1,10 +1,10 @@
 """Check the invariants of compaction for transactions, producers and converted batches.
 
-The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. A batch does not contain whether
-it was aborted: the *next marker of its producer* decides. Batches are therefore processed from the
-log's end backwards, and the last marker that was read of each producer decides. The engine works
-forwards and uses the transaction index. Here only the log decides, and the index is compared with
-the result (``kafka.recovery.index_check``).
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. No field of the batch shows that
+its transaction was aborted: the *next marker of its producer* decides. Batches are therefore
+processed from the log's end backwards, and each batch gets the outcome of its producer's marker
+that was read last. The engine works forwards and uses the transaction index. Here only the log
+decides, and the index is compared with the result (``kafka.recovery.index_check``).
 
 - A batch that was aborted is still aborted, or has been removed. Without its marker it would be
   open, or belong to the producer's next marker: aborted data would be read as committed.

@@ -332,7 +332,7 @@ class _Buckets:
         return found
 
     def parts(self) -> list[tuple[int, int]]:
-        """Ranges of offsets, the last first. The rows of each range fit in memory."""
+        """Ranges of offsets, the highest offsets first. The rows of each range fit in memory."""
         stretches = sorted(
             (stretch for side in self._sides for stretch in side),
             key=lambda s: s[0].first_offset,

@@ -1,9 +1,9 @@
 """The stage of ``verify`` between reading and comparing: decide on the transactions of two logs.
 
-Few batches determine which transactions were aborted, which batches must stay, and the last stable
-offset. ``read_contents`` stored the facts about these batches. A task judges all facts of a
-partition by ``verification.batch_invariants``, and stores the consequences for records, which
-``compare`` reads. ``batch_invariants`` describes the memory needed.
+A few batches determine which transactions were aborted, which batches must stay, and the last
+stable offset. ``read_contents`` has stored facts about these batches. For each partition, a task
+applies ``verification.batch_invariants`` to all facts. It stores which records may be missing and
+which batches must stay; ``compare`` reads this. ``batch_invariants`` describes the memory needed.
 """
 
 from __future__ import annotations

@@ -75,10 +75,10 @@ class Finding(IntEnum):
     BELOW_START = 4  # the record was below the log start
     BATCH_KEPT = 5
     BATCH_GONE = 6  # the batch was removed with all its records
-    NOT_JUDGED = 7  # a carried row, or a record appended since
+    NOT_JUDGED = 7  # a carried row, or a record appended after the earlier log was copied
     ABORTED = 8  # a record of an aborted transaction
     MARKER_SPENT = 9  # a marker past its horizon whose transaction has no batch left
-    BATCH_CONVERTED = 10  # from an older format; ``batch_invariants`` checks the conversion
+    BATCH_CONVERTED = 10  # batch of an older format; ``batch_invariants`` checks the conversion
 
     LOST = 11
     LOST_DELETE = 12
@@ -185,9 +185,9 @@ COUNTS = 2 * FINDINGS + 2
 
 
 def bucket_bits(rows: int, rows_a_bucket: int) -> int:
-    """The number of top bits of a key's digest that choose the bucket, at most 14.
+    """The number of bits of a key's digest that select a bucket, at most 14.
 
-    A bucket then has about ``rows_a_bucket`` of all ``rows``.
+    With this number, each bucket gets about ``rows_a_bucket`` rows of the total of ``rows``.
     """
     return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
 

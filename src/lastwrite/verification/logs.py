@@ -390,9 +390,9 @@ class _Verifier:
                 yield by_number[unit.partition], answer
 
     def _judge_structure(self, job: _PartitionJob, side: _ComparedLog, is_after: bool) -> None:
-        """Check the structure of a log from all its pieces.
+        """Check the structure of a log by the results of all its pieces.
 
-        The report counts only the present log.
+        The counts in the report are of the present log only.
         """
         side.parts.sort(key=lambda part: part.piece.number)
         by_segment: dict[int, list[PieceContents]] = {}

@@ -116,7 +116,8 @@ class ProvenRange(NamedTuple):
     """The range of offsets in which compaction may have removed records."""
 
     start: int  # the log start: consumers receive no record below it
-    end: int  # offset from which on no record may be missing or supersede another
+    # from this offset on, no record may be missing, and no record supersedes another
+    end: int
 
 
 class PieceReader(Protocol):
@@ -175,10 +176,10 @@ class LogProof(Proof):
     def judge_holes(
         self, log: PartitionLog, holes: Sequence[tuple[int, int]], config: Mapping[str, object]
     ) -> Sequence[Problem]:
-        """The problems of ``holes``, ranges of offsets (first, end) missing between two segments.
+        """The problems for offsets that are missing between two segments.
 
-        The segments were read completely. By default there are no problems, because compaction may
-        leave such gaps.
+        ``holes`` has the missing ranges of offsets (first, end). Both segments were read
+        completely. By default there are no problems, because compaction may leave such gaps.
         """
         return ()
 

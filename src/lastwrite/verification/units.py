@@ -74,8 +74,9 @@ class RemovalRules(NamedTuple):
     old_tombstones_until_ms: int = -1
     order: int = BY_OFFSET  # the value that decides which write of a key is the last
     header: str = ""  # name of the header with the version, if ``order`` is BY_HEADER
-    max_keyless_ratio: float = 1.0  # share of records that may be missing because they have no key
-    # whether no segment can expire, neither by age nor by the log's size
+    # largest permitted share of missing records without a key in all records of the earlier log
+    max_keyless_ratio: float = 1.0
+    # whether retention deletes no segment, neither by age nor by the log's size
     keeps_start: bool = False
 
 
