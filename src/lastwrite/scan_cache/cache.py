@@ -47,10 +47,10 @@ from lastwrite.scan_cache.task import FileCachedScan, WriteUnit, write_object, w
 from lastwrite.spark.work import Runner
 
 LEAST_SEGMENT_BYTES = 1 << 20  # scanning a smaller segment is cheaper than a cache file
-# Cached scans with up to 2 bits fewer than the round needs are used: their buckets are at most four
-# times too large. Otherwise the segment is scanned again.
+# A round uses cached scans that have up to 2 bucket bits too few. Their buckets are at most four
+# times too large. A segment whose cached scan has fewer bits is scanned again.
 _MOST_COARSE_BITS = 2
-_AT_ONCE = 16  # parallel requests; a request spends most of its time waiting for the store
+_AT_ONCE = 16  # requests in parallel, because each mostly waits for the store
 _LEAST_FILLED = 4  # least ratio of the size of the entries to the size of the tables of bucket ends
 
 
@@ -131,7 +131,7 @@ def open_archived(
 ) -> PartitionCache | None:
     """The stored scans of a log, for a round that writes to an archive; see ``open_log``.
 
-    ``is_same`` means that the log is in that archive already.
+    ``is_same`` means that the round reads the log from the same archive.
     """
     before = {
         n: NOBODY
@@ -146,7 +146,7 @@ def open_archived(
     def read(n: int) -> CachedSegment | None:
         return objects.read_cached(log.segments[n], digest)
 
-    # requests spend most of their time waiting
+    # read in parallel, because a request mostly waits for the store
     with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:
         found = dict(zip(known, pool.map(read, known), strict=True))
     segments = {
@@ -163,7 +163,7 @@ class RoundScanCache:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
-        self._opened: dict[int, PartitionCache] = {}  # by number of the partition in its wave
+        self._opened: dict[int, PartitionCache] = {}  # by the partition's number in its wave
         self._written: dict[int, list[tuple[WriteUnit, str | FailedUnit[WriteUnit]]]] = {}
         self._secrets: dict[str, bytes | None] = {}  # by address of the archive
 
@@ -278,7 +278,7 @@ class RoundScanCache:
             context.progress.note(f"{log.name}: a scan was not cached: {problem}")
 
     def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
-        """The units of work for segments with scans that their cache files lack."""
+        """The units of work for segments with new scans, which no cache file contains yet."""
         plan = partition.plan
         cached = self._opened.get(plan.number)
         if cached is None or cached.is_archived:
@@ -297,7 +297,10 @@ class RoundScanCache:
     def _object_units(
         self, context: Context, partition: RewrittenPartition, cached: PartitionCache
     ) -> Iterator[WriteUnit]:
-        """The units of work for cache objects of an archive, where parts are separate segments."""
+        """The units of work that write cache objects to an archive.
+
+        In an archive, each part of a rewritten segment is a separate segment.
+        """
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
             if part.bytes_written < LEAST_SEGMENT_BYTES or not part.rests:

@@ -57,7 +57,7 @@ class CacheHeader(NamedTuple):
     # digest of the secret of the fingerprints
     secret_one:      Annotated[int, At(112, U64)]
     secret_two:      Annotated[int, At(120, U64)]
-    # position of the two tables, which end with the file
+    # position of the two tables, which extend to the file's end
     tables_at:       Annotated[int, At(128, I64)]
     bits:            Annotated[int, At(136, U32)]  # 2^bits buckets per block
     piece_count:     Annotated[int, At(140, U32)]

@@ -1,8 +1,8 @@
 """Select the index entries of the records that survive a round, for the new piece.
 
-For example, a piece contains ``a@0 b@1 c@2``, and ``b`` has lost. The entries of ``a`` and ``c``
-stay, still sorted by bucket, and their ordinals become 0 and 1. A scan of the new piece would
-return the same block.
+For example, a piece contains ``a@0 b@1 c@2``, and the round removes ``b@1``. The entries of ``a``
+and ``c`` stay, still sorted by bucket, and their ordinals become 0 and 1. A scan of the new piece
+would return the same block.
 
 A record is *plain* if its state byte is 0: it has a key and a value, is in no aborted transaction,
 and was not shadowed.
