@@ -52,7 +52,7 @@ class RowFilter:
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
     def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
-        """The conditions after adding one filter: of PySpark's class ``name``, on ``column``."""
+        """These conditions and one filter on ``column``. ``name`` is the filter's PySpark class."""
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
         if name == "In" and column in _SETS:

@@ -59,7 +59,7 @@ def system_at(paths: tuple[str, ...]) -> RowSystem:
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """All names of a partition, one for each name of its topic."""
+    """The partition under each name of its topic."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]

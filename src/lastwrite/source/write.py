@@ -47,7 +47,8 @@ _OPTIONS = {
     "txnappid": "txnAppId",
     "txnversion": "txnVersion",
     "checkpointlocation": "checkpointLocation",
-    "includeheaders": "includeHeaders",  # ignored option of the Kafka sink: the column decides
+    # an option of the Kafka sink, ignored here: headers are written if there is a column for them
+    "includeheaders": "includeHeaders",
 }
 
 
