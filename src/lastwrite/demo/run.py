@@ -25,7 +25,8 @@ from lastwrite.spark.inline import Inline, choose_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SPARK_FROM_BYTES = 64 << 20  # verifying fewer bytes takes less time than starting Spark again
+# Spark verifies topics from this size on. Smaller topics take less time than a start of Spark.
+_SPARK_FROM_BYTES = 64 << 20
 
 
 class Figures(FrozenDocument, frozen=True):
