@@ -51,7 +51,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 
 
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
-    """The number of new segments that ``parts`` form. They replace one run of segments."""
+    """The number of new segments in ``parts``, which replace one run of old segments."""
     further = sum(len(part.more_outputs) for part in parts)
     if any(part.stored is not None for part in parts):  # in an archive, each part is a segment
         return further + sum(not part.is_deleted for part in parts)

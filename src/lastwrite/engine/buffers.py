@@ -36,7 +36,8 @@ class Buffers:
     def format(self, system: str, plain_bytes: int, reading: int = 0) -> Format:
         """The format object of ``system``, shared by all units.
 
-        ``plain_bytes`` and ``reading`` are as for ``System.new_format``.
+        ``plain_bytes`` limits the bytes that it decompresses at once. ``reading`` encodes the
+        system's settings for reading records (``Policy.reading``).
         """
         wanted = (system, plain_bytes, reading)
         if wanted not in self._formats:

@@ -53,7 +53,7 @@ class BatchWindows:
     ) -> None:
         self._limits = limits
         self._is_proven = is_proven
-        if limits.stores is not None:  # this process reads objects with these settings
+        if limits.stores is not None:  # the settings with which this process reads object stores
             use(limits.stores)
         self._throttle = spender(limits.reading)
         self._buffers = buffers or Buffers()

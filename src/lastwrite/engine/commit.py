@@ -44,7 +44,7 @@ class _Commit:
     partition: RewrittenPartition | FinishedPartition
     new: CommitPlan | None = None  # new content of the log, or of its copy
     after: PartitionLog | None = None  # the log after the round
-    retention: Retention | None = None  # retention to apply to ``after``
+    retention: Retention | None = None  # expired segments of ``after``, which the commit deletes
     error: Exception | None = None
 
     @property
@@ -161,7 +161,7 @@ def _for_all(
     work: Callable[[list[T]], Sequence[Exception | None]],
     some: Sequence[tuple[_Commit, T]],
 ) -> None:
-    """Run ``work`` on all values at once, and mark each partition for which it returns an error."""
+    """Call ``work`` with the values of all partitions. Each returned error fails its partition."""
     for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
         if error is not None:
             each.fail(system, error)

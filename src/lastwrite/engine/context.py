@@ -82,7 +82,7 @@ class Exchange(Protocol):
         work: Callable[..., KeptScan],
         progress: Progress,
     ) -> list[KeptScan | FailedUnit[Any]]:
-        """Store the scan results of ``units`` for later rounds.
+        """Store the scan results of ``units``, so that later rounds can skip these scans.
 
         Workers call ``work`` with a unit and the scan result of each piece (``ScannedEntries``). A
         result that is in a scratch file is not passed.
@@ -201,5 +201,5 @@ class Context:
 
     @property
     def writes(self) -> bool:
-        """Whether new segments are written, or counted as if they were."""
+        """Whether the round writes new segments, or is a dry run that counts these writes."""
         return not self.options.dry_run or self.options.is_counted

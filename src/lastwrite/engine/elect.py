@@ -42,7 +42,9 @@ class LoserMarker:
         # a quarter of the memory for decompression, because this step decompresses nothing
         self._most_bytes = limits.plain_bytes // 4
         self._states: dict[str, ScratchMap] = {}
-        # by file and position of a piece's states: their number, and the ordinals of the losers
+        # The losers that are not marked yet. The key identifies a piece by the file and the
+        # position of its record states. The value has the number of states, and the losers'
+        # ordinals.
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
         self._held_bytes = 0
         self.entries: dict[str, ScratchMap] = {}
@@ -62,7 +64,7 @@ class LoserMarker:
         for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
             if len(lost):
                 self._lost.setdefault(place, (last + 1, []))[1].append(lost)
-        self._held_bytes += unit.entry_bytes // 4  # an upper bound: four bytes for each entry
+        self._held_bytes += unit.entry_bytes // 4  # at most four bytes per entry, if all lose
         if self._held_bytes > self._most_bytes:
             self.mark()
 
@@ -164,7 +166,7 @@ def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[n
 
 
 def _release_pages(maps: dict[str, ScratchMap]) -> int:
-    """Release the mapped pages from memory. Returns 0, because no bytes stay mapped."""
+    """Release the files' mapped pages from memory. Returns the bytes that stay mapped: 0."""
     for file in maps.values():
         file.release()
     return 0

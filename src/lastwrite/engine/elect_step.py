@@ -26,7 +26,8 @@ _SMALL_ELECTION_BYTES = 4 << 20
 def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ElectedPartition | FinishedPartition]:
-    # A unit has at least half a worker's share. With many partitions, each is then one unit.
+    # A unit has at least half a worker's share of the bytes. If there are many partitions, each
+    # partition is therefore one unit.
     share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
     units = [unit for each in partitions for unit in elect_units(context, each, share)]
     results, errors = by_partition(context.exchange.elect(units, context.progress))
@@ -112,10 +113,10 @@ def _elected(partition: ScannedPartition, results: Sequence[ElectionResult]) -> 
 
 
 def _policy_after(policy: Policy, scans: Sequence[PieceScan]) -> Policy:
-    """The partition's policy for the rewrite, which follows the election.
+    """The policy with which the partition is rewritten.
 
-    The log's last record stays even if it lost. A tombstone that may have shadowed it must then
-    stay too, so no tombstone is dropped.
+    The log's last record stays even if the election marked it as shadowed. The tombstone that
+    shadowed it must then stay too, so the policy keeps all tombstones.
     """
     if any(scan.lost_last and scan.next_offset == policy.pinned_offset for scan in scans):
         return replace(policy, keep_tombstones=True)

@@ -65,12 +65,13 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | FinishedPar
     system, options = context.system, context.options
     if not open or not context.exchange.one_stage_bytes:
         return False
-    # Scans to keep are written later, from the exchange, which is not used here. A worker imports
-    # the system by its name, so a wrapped system cannot be used.
+    # Two cases need separate stages. Scans for later rounds are read from the exchange, which this
+    # stage does not use. A worker imports the system by its name, so it cannot get a wrapped
+    # system.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
         return False
-    # Only the driver creates the folders of copies and calls ``begin_writing``. It would need the
-    # list of partitions to write, which is known only after the election.
+    # Copies, and systems with ``begin_writing``, also need separate stages. Before the rewrite, the
+    # driver prepares the partitions that will be written. Only the election determines them.
     if context.writes and (
         options.to is not None or any(system.starts_writing(each.log, None) for each in open)
     ):

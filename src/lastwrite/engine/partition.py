@@ -100,7 +100,7 @@ class FinishedPartition:
     started: float
     report: PartitionReport
     log: PartitionLog | None  # None if it could not be read
-    # the decision that no round is due; None if the partition is damaged or failed
+    # the decision, if no round is due; None if the partition is damaged or failed
     resting: Decision | None = None
     written: Sequence[SegmentOutput] = ()  # staged files, which the commit removes
     error: Exception | None = None  # the error that stopped the work on the partition
@@ -128,7 +128,7 @@ def advance(
 def by_partition(
     answers: Iterable[R | FailedUnit[Any]],
 ) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
-    """The results of a step, and the first error of a failed unit, both by partition."""
+    """A step's results and the error of its first failed unit, each by partition number."""
     results: dict[int, list[R]] = defaultdict(list)
     errors: dict[int, Exception] = {}
     for answer in answers:
@@ -145,7 +145,7 @@ def finish(
     written: Sequence[SegmentOutput] = (),
     error: Exception | None = None,
 ) -> FinishedPartition:
-    """A finished partition, with ``report`` and, if given, ``error`` in the report."""
+    """The finished partition. If ``error`` is given, the report gets its status and reason."""
     plan = last if isinstance(last, PartitionPlan) else last.plan
     if error is not None:
         report = failed(report, error)

@@ -133,7 +133,8 @@ def _plan(
 ) -> PartitionPlan:
     """Plan a partition: split its log into pieces.
 
-    ``place`` is the partition's number in this run, and when its planning began.
+    ``place`` has the partition's number in the wave, and the ``perf_counter`` time in seconds at
+    which its planning began.
     """
     system = context.system
     if context.is_in_place:

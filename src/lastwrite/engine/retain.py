@@ -97,7 +97,8 @@ def account_retention(
     for replacement in replacements:
         further = [new.base_offset for part in replacement.parts for new in part.more_outputs]
         whole = sum(part.records for part in replacement.parts)
-        # If there are several new segments, only the sum of their records is known.
+        # If a run was replaced by several new segments, only the sum of their record counts is
+        # known.
         counts[log.segments[replacement.places[0]].base_offset] = None if further else whole
         counts |= dict.fromkeys(further)
     lost = [counts[base] for base in removed]

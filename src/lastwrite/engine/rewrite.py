@@ -181,8 +181,8 @@ class _Rewriter:
             left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # A record with state 0 always stays. If another record stays too, ``kept`` is larger than
-        # the number of records with state 0.
+        # Check that only records with state 0 stay. These always stay, so ``kept`` is larger than
+        # their number if any other record stays.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         if left.is_plain and len(rows):
             _, fewest, _, flags = sums_of(table[actions != DROP])

@@ -134,7 +134,8 @@ def _units(
     """The units of work that write one new segment.
 
     ``numbered`` is the segment's number in the partition, and the indexes of the segments it
-    replaces. ``folder`` is the folder where it is staged; None measures only.
+    replaces. ``folder`` is the folder where the segment is staged. None means that only its size is
+    measured.
     """
     group, run = numbered
     plan, scans, spent = partition.plan, partition.scans, partition.transactions.used_markers

@@ -69,7 +69,8 @@ def _waves(
     previous wave, since most of a commit waits for the disk.
     """
     begun: PendingResult[list[RewrittenPartition | FinishedPartition]] | None = None
-    quiet = replace(context, progress=NoProgress())  # commits run while workers report progress
+    # for commits: they run while workers report the progress
+    quiet = replace(context, progress=NoProgress())
     with _Commits(clock) as commits:
         try:
             for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):

@@ -42,7 +42,7 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import PieceScan, ScanRange, ScanUnit
 from lastwrite.storage.problems import problem_of
 
-_MOST_NOTES = 100  # most problems that are reported per piece
+_MOST_NOTES = 100  # maximum number of problems in a piece's report
 _SAMPLE_SHARE = 16  # 1/16 of the buckets is the sample that shows whether keys repeat in a block
 # number of entries; in a smaller block, sampling would cost as much as electing
 _LEAST_SAMPLED = 4096
@@ -107,7 +107,8 @@ class _Scanner:
         self._secret = secret_from(unit.secret)
         self.states: ByteArray = buffers.rows("states", 1 << 18, np.uint8)
         self._columns = 3 if unit.policy.strategy.has_versions else 2
-        words = 4 if unit.exact else self._columns  # whole keys need about as much memory again
+        # whole keys take about as much memory as their entries
+        words = 4 if unit.exact else self._columns
         self._reserve_entries(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = TransactionTracker()
@@ -278,7 +279,7 @@ class _Scanner:
         row = table[run.first + int(np.searchsorted(ends, place, side="right"))]
         place -= int(ends[ends <= place][-1]) if (ends <= place).any() else 0
         low, high = int(row["base_offset"]), int(row["next_offset"]) - 1
-        # find the greatest offset below which the batch has at most ``place`` records
+        # binary search for the greatest offset below which the batch has at most ``place`` records
         while low < high:
             middle = (low + high + 1) // 2
             if self._format.records_below(run, row, middle) <= place:

@@ -138,7 +138,8 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[ScanRange]
 def policy_of(policy: Policy, pieces: Sequence[ScanRange]) -> Policy:
     """The policy for a unit of work.
 
-    It has only the producers whose last batch is in ``pieces``, which keeps units small.
+    Of the producers, it contains only those whose last batch is in ``pieces``. This keeps units
+    small.
     """
     # ``pieces`` is empty for a group of empty segments
     if not pieces or not len(policy.last_offsets):

@@ -16,7 +16,7 @@ _UNEVEN = 1.1
 def rewrite_cost(piece: ScanRange, scan: PieceScan) -> int:
     """The cost of rewriting a piece, in bytes read.
 
-    A byte that stays costs 2.5 bytes more than a byte that is dropped. The former is compressed and
+    A byte that is dropped costs 1, a byte that stays costs 3.5. Bytes that stay are compressed and
     written, while a batch that loses all records is not even decompressed.
     """
     left = scan.records - scan.losers

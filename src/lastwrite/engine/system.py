@@ -239,7 +239,10 @@ class LogStore(ABC):
 
     @abstractmethod
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
-        """Return a new format; ``reading`` is ``Policy.reading``."""
+        """A new format object, which decompresses at most ``plain_bytes`` at once.
+
+        ``reading`` encodes the system's settings for reading records (``Policy.reading``).
+        """
 
     @abstractmethod
     def recover(self, folder: str, /) -> None:

@@ -54,9 +54,9 @@ ORDINAL_MASK = 0xFFFFFFFF
 # The words of a slot of the set. The last two exist only if entries have versions or whole keys.
 _LANE = 0  # the first fingerprint lane; 0 if the slot is free
 _OTHER_LANE = 1
-_ROW = 2  # row of the entry whose key the slot has, counted over all blocks
-# In ``elect``, the block of that entry, or its group if ``has_groups``. In ``fold``, its block + 1,
-# or 0 if the key has no current record.
+_ROW = 2  # row of the entry whose key is in the slot; rows are counted over all blocks
+# ``elect`` stores the block of the slot's entry, or the entry's group if ``has_groups``. ``fold``
+# stores the block + 1, or 0 if the slot's key has no current record.
 _HOLDER = 3
 
 # The byte positions of an entry's words.
@@ -161,9 +161,9 @@ def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
     return np.empty((slots, 4 if has_more else 2), dtype=np.uint64)
 
 
-# The arguments are separate because Numba cannot pass them as one value. ``elect`` and ``fold``
-# both contain the search of the set. If it were a function, inlined or not, Numba would count
-# references for each entry.
+# The kernels have many parameters because Numba cannot pass them as one value. ``elect`` and
+# ``fold`` both contain the code that searches the set. In a separate function, inlined or not,
+# Numba would count references for each entry.
 @njit(cache=True, nogil=True)
 def elect(
     rows_at,
@@ -230,8 +230,9 @@ def elect(
                 version = load64(rows, i * stride + _VERSION_AT) if columns > 2 else np.uint64(0)
                 group = version & ~np.uint64(IN_GROUP)
                 if has_groups and version & np.uint64(IN_GROUP) != 0:
-                    # No later record has its key, or only the last part of its group: the part
-                    # neither wins nor loses.
+                    # The entry is not the last part of its group. It neither wins nor loses if no
+                    # later record has its key, or if that record is the last part of the same
+                    # group.
                     if not seen or (group != 0 and group == table[slot, _HOLDER]):
                         continue
                 if not seen:
@@ -331,7 +332,7 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
 
 @njit(cache=True, nogil=True)
 def mark(states, ordinals):
-    """Set the state SHADOWED for these records."""
+    """Set the state SHADOWED for the records at ``ordinals``."""
     for ordinal in ordinals:
         states[ordinal] |= SHADOWED
 

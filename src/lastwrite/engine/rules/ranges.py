@@ -146,7 +146,8 @@ def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
 
     The records below the range's end are then clean, and a round on request can clean them again.
     """
-    # otherwise the round would move the checkpoint back
+    # A round is refused if its end is below the checkpoint, because it would move the checkpoint
+    # back.
     reaches_dirty = found.first_dirty <= found.first_uncleanable
     below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
     return config.compacts and not found.eligible and reaches_dirty and any(below)

@@ -39,7 +39,7 @@ from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import PendingMarker, PieceTransactions
 
-# Bits per producer: its data after its last marker in the piece, and whether it has a marker.
+# Flags of a producer in one piece: its data after its last marker, and whether it has a marker.
 _DATA = 1  # the producer has data after its last marker, or after the start of the piece
 _UNFLAGGED = 2  # some of these data are not flagged as aborted
 _FLAGGED = 4  # some of these data are flagged as aborted
@@ -212,9 +212,8 @@ class TransactionTracker:
                 self._pids[slot], self._marks[slot] = pid, bits
 
     def result(self) -> PieceTransactions | None:
-        """The transactions of this piece, as far as decisions need other pieces.
-
-        None without any.
+        """The producers and pending markers of this piece, which ``merge`` combines with other
+        pieces. None if the piece has no transactional batch.
         """
         if not self._used:
             return None

@@ -86,7 +86,8 @@ _EXPIRED = int(Verdict.EXPIRED)
 _ABORTED = int(Verdict.ABORTED)
 _MARKER = int(Verdict.MARKER)
 
-# The policy fields that the kernel reads. The numbers in _MORE depend on the file's time too.
+# The policy fields that the kernel reads, and in _MORE the numbers that also depend on the
+# modification time of the segment's file.
 _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
     "keep_tombstones ages_by_write_time kept_end_offset held_from"
