@@ -176,7 +176,7 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.configured)
-    elif follow is None:  # a follower fetches the topics' settings later
+    elif follow is None:  # a follower fetches the topics' settings from the cluster
         _check_roots(found, folders, archives, source.current.names)
     metrics = CleanerMetrics(folders, now_ms)
     events = Events(tell, now_ms)

@@ -59,7 +59,7 @@ class ArchiveFollower:
         self._on_turn, self._failed = turned, failed
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        # by partition address: why the last turn could not fetch the partition
+        # the reason why the last turn could not fetch a partition, by the partition's address
         self._held_reasons: dict[str, HoldReason] = {}
 
     def request_stop(self) -> None:

@@ -372,7 +372,8 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
                 self._events.report_once(str(problem), str(problem))
         wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.problem)
-        # set aside, because each round would read the range before the partition is skipped
+        # Quarantine the partition: each further round would read its records, only to skip it
+        # again.
         if report.is_keyless:
             failed[candidate] = report.reason or ""
             return
@@ -408,7 +409,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             failed[candidate] = report.reason or candidate.problem or "no reason is known"
 
     def _note_failure(self, outcome: _WaveOutcome, failed: dict[Candidate, str]) -> None:
-        """Handle a wave that ended without a report, so that the failed partition is unknown."""
+        """Handle a wave that ended with an error instead of a report.
+
+        Which partition failed is unknown.
+        """
         error = outcome.error
         if self._is_stopping:
             return

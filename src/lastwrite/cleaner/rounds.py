@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lastwrite.spark.inline import Inline
 
 CANCEL_S = 3.0  # seconds after a stop in which tasks may end by themselves
-# seconds after CANCEL_S in which swaps, or a publication, begun before the stop may end
+# further seconds in which file swaps or publications that began before the stop may end
 GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 
@@ -81,7 +81,7 @@ class RoundRunner:
         self._progress = progress
         self._checked_roots: set[str] = (
             set()
-        )  # roots that were checked to be readable by cluster workers
+        )  # roots that the workers of the cluster can read, as a check has shown
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()

@@ -22,7 +22,7 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 class Settings:
     """The settings of the daemon: those for compaction (``names``), and its own (``cleaner``).
 
-    ``configured`` has all settings, including those of the connection to a cluster or store.
+    ``configured`` has all settings, also the settings of connections to a cluster or object store.
     """
 
     configured: Mapping[str, object]

@@ -122,8 +122,8 @@ class _Table:
     """The table of one topic, with the state of its updates.
 
     ``version`` is the state of the topic's partitions when the daemon last read them. ``level`` is
-    their state at the start of the last successful update. ``was_first`` means that an update has
-    ended after the start of the last round.
+    their state when the last successful update began. ``was_first`` means that an update has ended
+    since the last round on the topic began.
     """
 
     key: _Key

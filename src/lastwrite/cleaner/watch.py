@@ -81,7 +81,8 @@ class Watch:
             raise
         except LogError as error:
             is_other = known.problem != str(error)
-        if is_other:  # ``scan`` does not detect a change of a closed segment
+        # forget the partition, because ``scan`` would not detect the change of a closed segment
+        if is_other:
             del self._folders[root][folder]
         return is_other
 
