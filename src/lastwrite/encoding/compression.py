@@ -39,13 +39,14 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest versi
 XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per chunk
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
-# method deflate, no name, no time, unknown operating system, as Java 17 writes it
+# The gzip header that Java 17 writes: method deflate, no name, no time, unknown system.
 GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 
 LZ4_MAGIC = bytes.fromhex("04224d18")
-_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # the header that Kafka writes
+# header of the LZ4 frames that Kafka writes
+_LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")
 
-# no content size, no checksum, no dictionary, as Kafka writes frames
+# The frame header that Kafka writes: no content size, no checksum, no dictionary.
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
 _ZSTD_WINDOW_BYTES = 8 << 20  # largest accepted window; level 3 uses 2 MiB
 
@@ -197,7 +198,7 @@ class Codecs:
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
-        """Equals the function ``decompress_into``."""
+        """Decompress like the function ``decompress_into``, with a reused context."""
         view = memoryview(data)
         if codec is Codec.ZSTD and _is_common_zstd_frame(view):
             if self._opener is None:
@@ -214,12 +215,13 @@ class Codecs:
         return decompress_into(codec, view, out)
 
     def compress(self, codec: Codec, data: Buffer) -> bytes:
-        """Equals the function ``compress``."""
+        """Compress like the function ``compress``, with a reused context."""
         if codec is not Codec.ZSTD:
             return compress(codec, data)
         if self._packer is None:
             self._packer = zstandard.ZstdCompressor(level=LEVEL, write_content_size=False)
-        # A stream, as in the function: the library chooses other parameters if the size is known.
+        # Compress as a stream, as the function does. With the size of the data, the library would
+        # choose other parameters.
         stream = self._packer.compressobj()
         return stream.compress(memoryview(data)) + stream.flush()
 

@@ -35,7 +35,7 @@ def convert_struct(fields: object, kind: type[T]) -> T:
 
 
 def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder for ``kind`` that any thread may use, since its classes are fully analysed."""
+    """The shared decoder for ``kind``. Only one thread at a time creates decoders."""
     known = _decoders.get(kind)
     if known is None:
         with _learning:

@@ -93,7 +93,7 @@ class Kernel:
                 )
                 twin.__qualname__ = self.function.__qualname__
                 self._compiled = import_module("numba").njit(**self._options)(twin)
-                # after ``_compiled`` is set, because a kernel may call itself
+                # only now, because a kernel may call itself and then needs ``_compiled``
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
             return self._compiled
 
@@ -106,9 +106,9 @@ class Kernel:
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
-    """The values in ``given`` of these ``names``, with Numba's objects for kernels and intrinsics.
+    """The values of the global ``names`` in ``given``, in the form that Numba compiles.
 
-    Kernels and intrinsics in modules are replaced, too.
+    Kernels and intrinsics, also in modules, are replaced by Numba's own objects.
     """
     found: dict[str, Any] = {}
     for name in names & given.keys():

@@ -190,7 +190,7 @@ def decode_frame(source, at, end, readable, target, to, room):
 
 @njit(cache=True, nogil=True)
 def encode_frame(library, source, at, end, target, to, room):
-    """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
+    """Compress ``source[at:end]`` to a frame with Kafka's settings in ``target[to:room]``.
 
     ``library`` is ``codec_libraries.Contexts.words``. Returns the end in ``target``, or REFUSED.
     """

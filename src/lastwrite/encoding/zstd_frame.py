@@ -77,15 +77,15 @@ def decode_frame(library, source, at, end, target, to, room):
 
 @njit(cache=True, nogil=True)
 def encode_frame(library, source, at, end, target, to, room):
-    """Compress ``source[at:end]`` as one frame to ``target[to:room]``, as ``compression`` does.
+    """Compress ``source[at:end]`` to a frame with Kafka's settings in ``target[to:room]``.
 
     Returns the end in ``target``, or REFUSED.
     """
     if library[ZSTD_PACK] == 0 or not 0 < end - at <= _WINDOW_BYTES:
         return np.int64(REFUSED)
-    # The library's one-call function is not used. Because it gets the size, it would write the size
-    # and choose other parameters. The data is passed in blocks of 128 KiB, as in a stream. If it
-    # were passed at once, it would be divided into other blocks.
+    # The library's one-call function gets the size of the data. It would write the size into the
+    # frame and choose other parameters, so the stream functions are used. The data is passed in
+    # blocks of 128 KiB, because the library would divide a longer input into other blocks.
     size = call2(library[ZSTD_BEGIN], library[ZSTD_PACKER], LEVEL)
     while size >= 0 and end - at >= _BLOCK_BYTES:
         size = call5(
