@@ -89,13 +89,16 @@ class LogError(Exception):
         return f"{place}{self.problem}{remedy} [{self.code}]"
 
     def located(self, path: str, shift: int = 0) -> LogError:
-        """The same error in the file ``path``, with its position moved by ``shift`` bytes."""
+        """A copy of the error that names the file ``path``.
+
+        Its position is increased by ``shift`` bytes.
+        """
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)
 
 
 class located:
-    """Add the file ``path`` to errors raised inside, and move their position by ``shift`` bytes."""
+    """A context that adds the file ``path`` to errors, and ``shift`` bytes to their position."""
 
     __slots__ = ("_path", "_shift")
 
@@ -209,7 +212,8 @@ class NotContinued(LogError):
     ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 
     Remedy: fetch into another archive. If records are lost, ``--accept-gap`` continues and records
-    the gap. From a live Kafka cluster ``--set-aside`` keeps both.
+    the gap. For Kafka, ``--set-aside`` sets aside the archived records that the log lacks, and
+    continues.
     """
 
     code = "LW-103"
@@ -258,7 +262,7 @@ class EnvironmentUnfit(LogError):
 # The codes of failures of a command that are not a ``LogError``.
 WRONG_USE, INTERRUPTED, SYSTEM_ERROR, UNEXPECTED = "LW-200", "LW-107", "LW-108", "LW-199"
 
-# Their code, name, exit status, cause and remedy.
+# The failures that are not a ``LogError``: code, name, exit status, cause and remedy.
 OTHER_FAILURES = (
     (
         WRONG_USE,
