@@ -56,7 +56,7 @@ class WalkedPiece:
     end: int = -1  # address after the last record
     # reason why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
     stop: int = 0
-    stop_at: int = -1  # address that the code refers to
+    stop_at: int = -1  # address of the cause of ``stop``
     records: int = 0
     last_record: int = -1  # address of the last record that may be indexed
     # (topic, queue, slice with the queue's rows)
@@ -101,7 +101,7 @@ class LogState:
     """The current end of a compaction log."""
 
     highest: int = -1  # highest queue offset in the log; -1: none
-    start: int = -1  # address of the last pair's first byte; -1: there is no pair
+    start: int = -1  # address of the last log file's first byte; -1: no file
     log_wrote: int = 0
     index_wrote: int = 0
     log_path: str = ""

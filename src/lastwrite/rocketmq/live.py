@@ -277,7 +277,7 @@ class QueueSyncState:
 
 
 class RocketmqSyncContext:
-    """State shared by all queues of a call, and by all its polls if it ``follows``.
+    """The state that the queues of one fetch share, and with ``follows`` all polls.
 
     ``levels`` has the state of each fetched queue; an unchanged queue is not fetched again.
     ``ends`` has the end offset of each queue at the last request.
@@ -459,8 +459,8 @@ class _QueueWalk:
         """Whether an incomplete fetch may be committed, so that the next fetch continues it.
 
         The next fetch searches missing offsets in the commit log, which may lack offsets of a
-        compacted queue. So such a queue must be fetched completely at first. Missing offsets that
-        ``end`` has not checked may be lost messages.
+        compacted queue. So the first fetch of a compacted queue must be complete. Missing offsets
+        may be lost messages until ``end`` has checked them.
         """
         return self._looks_up or not (self._source.is_compacted or self._missing)
 

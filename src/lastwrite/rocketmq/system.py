@@ -75,8 +75,8 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ layout
 
-    # The daemon does not run beside a broker, and without a broker the files do not change. So
-    # ``scan_root`` returns no versions.
+    # ``scan_root`` returns no versions, because the daemon does not run beside a broker, and the
+    # files do not change without a broker.
     names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
@@ -114,7 +114,7 @@ class RocketmqSystem(System):
 
     def check_config(self, config: Mapping[str, object]) -> None:
         RocketmqConfig.from_names(config)
-        ordinary.use(config)  # needed to find missing messages in a commit log in another folder
+        ordinary.use(config)  # the commit log may be in another folder
 
     def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
         return RocketmqConfig.from_names(config).listed(config)
@@ -199,7 +199,7 @@ class RocketmqSystem(System):
 
     # ------------------------------------------------------------------ store
 
-    estimate_records = staticmethod(queues.record_count)  # exact, from the units of all indexes
+    estimate_records = staticmethod(queues.record_count)  # exact: counts the units of all indexes
     index_checker = staticmethod(queues.QueueIndexChecker)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:

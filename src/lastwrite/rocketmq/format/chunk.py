@@ -78,9 +78,9 @@ class RocketmqFormat:
 
     @property
     def messages(self) -> kernels.MessageTable:
-        """The MESSAGE rows of the records in the last table, in the same order.
+        """A row of layout MESSAGE for each record of the last ``split``, in order.
 
-        Later rows are unused.
+        Further rows are unused.
         """
         return self._messages
 
@@ -201,8 +201,8 @@ class RocketmqFormat:
     ) -> int:
         """Write the state of each record to ``states``, and each key's fingerprint to ``entries``.
 
-        Returns the number of rows of ``entries`` in use. Writes (position in ``run.plain``, length)
-        of each of these keys to ``keys``.
+        If ``keys`` is given, receives each key's position in ``run.plain`` and its length. Returns
+        the number of rows of ``entries`` in use.
         """
         return int(
             chunk_kernels.walk(

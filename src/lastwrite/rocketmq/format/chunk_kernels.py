@@ -214,7 +214,7 @@ def _is_valid(data, at):
 
 @njit(cache=True, nogil=True)
 def count_units(data, is_valid):
-    """The number of units at the start of ``data`` whose validity equals ``is_valid``."""
+    """The number of leading units in ``data`` that are valid, or invalid if not ``is_valid``."""
     source = address(data)
     slots = len(data) // _UNIT_BYTES
     for i in range(slots):

@@ -534,10 +534,10 @@ STATE_WORDS: Final = 6
 
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
-    """Append the units (20 bytes each) of one queue's ``rows`` to the ``FILLED`` units in ``out``.
+    """Append the units (20 bytes each) of one queue's ``rows`` to ``out``.
 
-    Stops at the first row whose address is not below ``until``.
-    Returns (rows processed, code).
+    ``state[FILLED]`` is the number of units in ``out``. Stops at the first row whose address is not
+    below ``until``. Returns (rows processed, code).
     """
     target = address(out)
     for i in range(len(rows)):
@@ -578,8 +578,8 @@ def fill_queue(rows, until, state, out):
 def fill_batch_queue(rows, until, state, out):
     """Append the units (46 bytes each) of a batch consume queue's ``rows`` to ``out``.
 
-    They follow the ``FILLED`` units. Stops at the first row whose address is not below ``until``.
-    Returns (rows processed, code).
+    ``state[FILLED]`` is the number of units in ``out``. Stops at the first row whose address is not
+    below ``until``. Returns (rows processed, code).
     """
     target = address(out)
     for i in range(len(rows)):

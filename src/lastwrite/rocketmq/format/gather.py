@@ -30,7 +30,7 @@ _OPEN_BYTES = 4 << 20  # bytes of decompressed bodies after which a run of messa
 def gather(
     buffer: ByteArray, messages: MessageTable, span: tuple[int, int], shift: int, limit_bytes: int
 ) -> Iterator[RecordColumns]:
-    """The columns of the messages whose queue offsets are in ``span``, without its end.
+    """Yield the columns of the messages with queue offsets in ``span``, whose end is exclusive.
 
     Args:
         messages: the rows that ``kernels.split`` filled for ``buffer``.
@@ -65,7 +65,7 @@ def gather(
 
 
 def with_properties(records: RecordColumns) -> RecordColumns:
-    """``records`` with the messages' properties added as headers.
+    """A copy of ``records`` with the messages' properties as headers.
 
     Each name occurs once, with its last value.
     """
@@ -112,7 +112,10 @@ class _InflatedBodies:
         self.size += len(body)
 
     def columns(self, messages: MessageTable, first: int, shift: int) -> RecordColumns:
-        """The columns of ``messages``, with decompressed bodies. ``first`` is their first row."""
+        """The columns of ``messages``, with decompressed bodies.
+
+        ``first`` is the row of the first message.
+        """
         found = _columns(self._buffer, messages, shift)
         bodies = {row - first: body for row, body in self._bodies}
         data, values = with_bodies(self._buffer, found.values, bodies)
@@ -122,7 +125,7 @@ class _InflatedBodies:
 def with_bodies(
     data: ByteArray, stored: Slices, bodies: Mapping[int, bytes]
 ) -> tuple[ByteArray, Slices]:
-    """``data`` with ``bodies`` appended. The values of these rows refer to the appended bodies."""
+    """Append ``bodies``, by row, to ``data``. The values of these rows are then the bodies."""
     starts, lengths = np.array(stored[0]), np.array(stored[1])
     rows = list(bodies)
     lengths[rows] = [len(body) for body in bodies.values()]

@@ -73,7 +73,7 @@ MESSAGE = np.dtype(
             "properties_at",
             "properties_length",
             "key_at",  # position of the value of KEYS, which may be blank
-            "key_length",  # -1: KEYS is missing or blank
+            "key_length",  # bytes of KEYS; -1: KEYS is missing or blank
             "tags_at",
             "tags_length",  # -1: no TAGS
             "tags_code",  # Java's hash of the tag; 0 without a tag

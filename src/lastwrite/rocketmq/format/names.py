@@ -36,11 +36,11 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 
-# Markers of an interrupted command, in ``commitlog/``. Their size is not that of a commit log file,
-# so that a broker does not load the folder.
+# Markers of an interrupted command, in ``commitlog/``. A broker does not load the folder, because
+# the size of the marker differs from the size of a commit log file.
 DISPATCH_GUARD = "lastwrite-dispatch"
 CUT_GUARD = "lastwrite-cut"
-BEFORE_CUT = ".before-cut"  # the end of the names of what a cut has replaced
+BEFORE_CUT = ".before-cut"  # suffix of files and folders that a cut has replaced
 
 # Names in ``compaction/``.
 COMPACTION_LOGS = "compactionLog"
@@ -83,8 +83,8 @@ TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time, in queue 0
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages; their tags code is the delivery time
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
 DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue
-DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before log_sizes
-DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize, before log_sizes
+DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize; log_sizes adjusts it
+DEFAULT_COMPACTION_QUEUE_BYTES = 10_485_760  # compactionCqMappedFileSize; log_sizes adjusts it
 
 _BATCH_UNIT_BYTES = 46
 _FEWEST_INDEXES = 5  # a log file is at least this many times as large as an index file

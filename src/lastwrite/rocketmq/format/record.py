@@ -67,7 +67,7 @@ BORN_V6 = 0x10
 STORE_V6 = 0x20
 NEEDS_UNWRAP = 0x40
 INNER_BATCH = 0x80
-COMPRESSION_MASK = 0x700  # used only with COMPRESSED
+COMPRESSION_MASK = 0x700  # bits of the compression type; only with COMPRESSED
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
@@ -105,11 +105,13 @@ class RecordHead(NamedTuple):
 
 
 class StoreTime(NamedTuple):
-    """The store time of a record, which follows the born host."""
+    """The store time of a record, by the broker's clock. It follows the born host.
+
+    Store times never decrease within a log.
+    """
 
     # fmt: off
     #                             offset  type
-    # time by the broker's clock; never decreases within a log
     store_time_ms: Annotated[int, At(0, I64)]
     # 8: store host
     # fmt: on
@@ -123,7 +125,8 @@ class RecordTail(NamedTuple):
     reconsume_times: Annotated[int, At(0,  I32)]
     prepared_offset: Annotated[int, At(4,  I64)]  # address of the prepared message; 0: none
     body_length:     Annotated[int, At(12, I32)]
-    # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
+    # from byte 16 on: body; topic length, i8 or i16; topic; properties' length, i16; properties
+
     # fmt: on
 
 
@@ -147,7 +150,8 @@ class InnerHead(NamedTuple):
     body_crc:    Annotated[int, At(8,  I32)]  # always 0
     flag:        Annotated[int, At(12, I32)]
     body_length: Annotated[int, At(16, I32)]
-    # 20: body; properties' length, i16; properties
+    # from byte 20 on: body; properties' length, i16; properties
+
     # fmt: on
 
 
@@ -359,7 +363,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> RocketmqMessage:
 
 
 def _record_size(buffer: Buffer, at: int, end: int) -> int:
-    """The size field of the record at ``at``. Errors as ``decode_message``."""
+    """The size field of the record at ``at``. Raises the errors of ``decode_message``."""
     left = end - at
     if left < BLANK_BYTES:
         raise TruncatedLog(f"the file ends inside a record: {max(left, 0)} bytes are left", at)
@@ -395,7 +399,7 @@ def make_message(
     closed: bool = True,
     **fields: Any,
 ) -> RocketmqMessage:
-    """A message whose checksum and host flags match its body and hosts.
+    """Create a message, with the checksum of its body and the flags for its hosts.
 
     ``closed`` is passed to ``properties.build``; ``fields`` are other fields of
     ``RocketmqMessage``.
@@ -493,7 +497,7 @@ def body_of(message: RocketmqMessage, limit_bytes: int = DEFAULT_LIMIT_BYTES) ->
 def decompress_body(
     body: bytes, sys_flag: int, body_at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes:
-    """Decompress a body whose record was not decoded. Limits and errors as ``body_of``."""
+    """Decompress a body without decoding its record. Raises the errors of ``body_of``."""
     if not body or not sys_flag & COMPRESSED:
         return body
     compression = compression_of(sys_flag)
@@ -534,8 +538,8 @@ def split_inner(
 ) -> list[RocketmqMessage]:
     """The messages of an inner batch, each with its own flag, body, properties and queue offset.
 
-    All other fields, including the address, are the record's. A message that is not an inner batch
-    is returned alone.
+    All other fields, including the address, are copied from the record. A message that is not an
+    inner batch is returned alone.
 
     Raises:
         CorruptLog: the messages do not fill the body, or their number is not INNER_NUM. Positions

@@ -42,11 +42,13 @@ class ConsumeQueueUnit(NamedTuple):
 
 
 class BatchUnit(NamedTuple):
-    """The unit of a record in a batch consume queue or a compaction index: 46 bytes."""
+    """The unit of a record in a batch consume queue or a compaction index: 46 bytes.
+
+    ``physical_offset`` is an address in the commit log or in the compaction log.
+    """
 
     # fmt: off
     #                                offset  type
-    # address in the commit log or in the compaction log
     physical_offset:  Annotated[int, At(0,  I64)]
     size:             Annotated[int, At(8,  I32)]
     tags_code:        Annotated[int, At(12, I64)]
@@ -125,9 +127,9 @@ def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
 
 
 def lower_bound(column: npt.NDArray[Any], needed: int, count: int) -> int:
-    """The index of the first value of ascending ``column`` not below ``needed``, or ``count``.
+    """The index of the first value in ``column`` that is at least ``needed``; ``count`` if none is.
 
-    Bisection reads only a few pages of a mapped file.
+    The values are ascending. Bisection reads only a few pages of a mapped file.
     """
     return bisect_left(range(count), needed, key=lambda row: int(column[row]))
 

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PIECE_BYTES = 32 << 20
-# Locked with the compacted queues, so that two dispatches of a store exclude each other.
+# A name that each dispatch locks, so that two dispatches of a store exclude each other.
 _ALL = TopicPartition("lastwrite-dispatch", 0)
 
 T = TypeVar("T")
@@ -216,7 +216,7 @@ class _Workers:
 
 @dataclass(slots=True)
 class _Sizes:
-    """The sizes of new files: those that existing files have, else those in the settings."""
+    """The sizes of new files: as in existing files, or else as in the settings."""
 
     queue: int = 0
     batch: int = 0
@@ -361,7 +361,7 @@ class _Dispatch:
         ordinary = sizes.get(QueueKind.ORDINARY) or given.consume_queue_bytes
         batch = sizes.get(QueueKind.BATCH) or given.batch_queue_bytes
         ordinary = ordinary or names.DEFAULT_CONSUME_QUEUE_BYTES
-        self.sizes.queue = -(-ordinary // 20) * 20  # rounded up as in a broker
+        self.sizes.queue = -(-ordinary // 20) * 20  # rounded up to whole units, as in a broker
         self.sizes.batch = batch or names.DEFAULT_BATCH_QUEUE_BYTES
         if self.sizes.batch % 46:
             raise InvalidConfig(
@@ -400,11 +400,11 @@ class _Dispatch:
                 self.logs.setdefault(name, LogState())
 
     def _log_starts(self) -> Iterator[int]:
-        """The address to read from for each compaction log, not after its first missing record."""
+        """Yield an address for each compaction log, at or before the first record that it lacks."""
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # the queue's records follow the ends of all other queues, or the whole log is read
+                # all records of a queue without units are after this address
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
@@ -700,7 +700,7 @@ class _Dispatch:
     def _index_name(self, before: str) -> str:
         """The name for a new index file: the local time ``now_ms``, as in a broker.
 
-        If that is not above the name ``before``, the result is the next higher number.
+        If the time is not above the name ``before``, returns the number after ``before``.
         """
         seconds, ms = divmod(self.report.now_ms, 1000)
         name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"

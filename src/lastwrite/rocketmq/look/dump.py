@@ -145,7 +145,7 @@ class _StoreDump:
         self._seen: set[tuple[str, int | None, str]] = set()
 
     def note(self, problem: Problem) -> None:
-        """Add a problem if it is new. Leftovers of a crash are only printed."""
+        """Add a problem if it is new. A note on leftovers of a crash is only printed."""
         mark = (problem.path, problem.position, problem.message)
         if mark in self._seen:
             return

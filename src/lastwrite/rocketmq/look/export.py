@@ -163,7 +163,7 @@ def export(  # one parameter for each option of the command line
 
 
 def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
-    """The commit log at ``path``. Errors as ``export``."""
+    """The commit log at ``path``. Raises the errors of ``export``."""
     place = find_place(path)
     if place.root is not None:
         lock.reject_if_locked(place.root)

@@ -554,7 +554,7 @@ class StoreFinder:
             return None
         if topic is not None:
             topics = {topic}
-        else:  # every topic with a folder or with settings
+        else:  # all topics that have a folder or settings
             topics = {name.topic for name in self.queues()}
             topics.update(topics_or_none(self._root, self._note))
         parts = [key] if " " not in key else [part for part in key.split(" ") if part][:1]

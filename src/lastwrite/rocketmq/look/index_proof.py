@@ -249,7 +249,7 @@ class KeyProof:
             try:
                 index = IndexFile.of(map_file(file))
             except LogError:
-                continue  # the problem is noted where the file is counted
+                continue  # ``inspect`` notes the problem when it counts the file
             if index.header.count > 1:
                 self._files.append((file, index, index.entries()))
         self._first = self._files[0][1].header.first_physical_offset if self._files else 0

@@ -183,7 +183,7 @@ def _inspected(
 
 
 def recognize_file(place: StorePlace) -> str:
-    """What a path is, in words: ``store`` or ``consume queues of orders-3``, for example."""
+    """Describe a path, for example as ``store`` or ``consume queues of orders-3``."""
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
     if place.part is None:
@@ -817,7 +817,7 @@ def count_messages(chunk: RecordWindow, rows: Int64Array) -> Messages:
         try:
             found.tombstones += not record.decompress_body(body, int(row["sys_flag"]), 0, 1)
         except LogError:
-            pass  # not empty, or broken, which dump reports
+            pass  # the body is not empty or is broken; dump reports broken bodies
     wide = int((table["magic"] == record.MAGIC_V2).sum())
     found.formats.update({name: n for name, n in (("v1", len(table) - wide), ("v2", wide)) if n})
     codecs = flags & (record.COMPRESSED | record.COMPRESSION_MASK)

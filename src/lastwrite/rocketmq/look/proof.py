@@ -105,7 +105,7 @@ class RocketmqProof(LogProof):
         if place.root is not None:
             lock.reject_if_locked(place.root)
         store = StoreVerification(path=place.root or question.path)
-        store.checked = VerifyReport(partitions=found).checked  # results for the compaction logs
+        store.checked = VerifyReport(partitions=found).checked  # compaction logs
         if place.part not in _COMPACTION:
             report = inspect_beside(
                 question.path, question.topic, question.partition, question.config, means.progress

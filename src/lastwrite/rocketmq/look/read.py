@@ -159,7 +159,7 @@ class QueueReading(Iterator[Row]):
 def read_queue(
     path: str, topic: str | None, queue: int | None, offset: int, limit: int | None, one_pull: bool
 ) -> QueueReading:
-    """The messages of one queue. Arguments as ``commands.read``.
+    """The messages of one queue. Takes the arguments of ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.

@@ -42,7 +42,7 @@ from lastwrite.storage.reading import SegmentReader
 RECORD_LIMIT_BYTES = 256 << 20
 TORN_REMEDY = "copy the file before you start a broker, because the broker truncates the log here"
 
-_BAD_ADDRESS = -1  # a stop code in addition to those of ``kernels``
+_BAD_ADDRESS = -1  # a further stop code, beside the codes of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
 _MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
 _CRC_HEAD = np.frombuffer(RECORD_CRC.encode() + b"\x01", np.uint8)

@@ -32,7 +32,7 @@ from lastwrite.rocketmq.network.connection import RequestRefused, RocketmqConnec
 from lastwrite.rocketmq.network.patience import REMEDY, Patience
 from lastwrite.rocketmq.network.route import MessageQueue
 
-Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer and the records in it
+Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the table of its records
 T = TypeVar("T")
 
 CACHE_SETTING = "searchBcqByCacheEnable"
@@ -87,7 +87,7 @@ class Puller:
     def commit_bounds(self) -> tuple[int, int]:
         """The first offset of the ordinary consume queue, and the offset after its last message.
 
-        These messages are in the commit log. Errors as ``bounds``.
+        These messages are in the commit log. Raises the errors of ``bounds``.
         """
         return self.with_retries(lambda: self._client.bounds(self.queue))
 
@@ -186,7 +186,7 @@ class Puller:
     # ------------------------------------------------------------------ the commit log
 
     def original(self, offset: int, ahead: int = 1) -> tuple[RocketmqMessage, bytes] | None:
-        """The message at a queue offset as the commit log has it, and its bytes. None if missing.
+        """The message at a queue offset in the commit log, and its bytes. None if it is missing.
 
         ``ahead`` is the number of consecutive offsets that the caller will probably request.
         """

@@ -41,7 +41,7 @@ class QueueRounds(ArchiveRounds):
         return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit the plans, with their journals at once. Returns an error or None for each."""
+        """Commit the plans, then delete all journals. Returns an error or None for each."""
         return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
@@ -99,7 +99,7 @@ class QueueRounds(ArchiveRounds):
         place.commit(transaction, archived.manifest_of(None, after, folder))
 
     def _source_of(self, log: PartitionLog) -> ArchivedQueue:
-        """The manifest fields for a log other than its files."""
+        """The manifest fields for a log, without the list of files."""
         if archived.is_archived(log.folder):
             return self.contents(log.folder)
         root = queues.root_of(log.folder)

@@ -122,8 +122,8 @@ def lost_between(
 ) -> list[OffsetRange]:
     """The queue offsets that were lost to damage.
 
-    They are read from the consume queues. If a queue has no units for the damaged bytes, the gap in
-    its offsets counts.
+    The consume queues list the lost offsets. If a queue has no units for the damaged bytes, the
+    gap in its offsets counts as lost.
 
     ``there`` has the first and last offset that a queue has for the damaged bytes. ``ahead`` has
     the queues with units for the damaged bytes or later bytes; their lost offsets are known, so no
@@ -148,7 +148,7 @@ def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> 
 def describe_ranges(ranges: Collection[OffsetRange], most: int = 5) -> str:
     """Describe offset ranges like ``orders-0 17 to 19, orders-1 4``.
 
-    After ``most`` ranges, only the number of the others is stated.
+    Lists ``most`` ranges, then the number of further ranges.
     """
     named = [
         f"{TopicPartition(one.topic, one.queue)} {one.first}"

@@ -367,7 +367,7 @@ class IncomingMessages:
         limits: Limits,
         advance: Advance,
     ) -> StoredFile | None:
-        """Store those messages of a file that are inside ``span``. None if there are none."""
+        """Store the messages of a file with offsets in ``span``. None if there are none."""
         (first, end), until = span, self.log.segment_end(number)
         if until <= first or segment.base_offset >= end:
             return None

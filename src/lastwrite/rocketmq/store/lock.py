@@ -29,8 +29,8 @@ from lastwrite.storage.objects.promises import reject_if_broken
 FILE = "lock"
 ABORT = "abort"
 
-# ``root_lock_s`` is long, because the holder of a turn links every file of the tree, or copies it
-# if the file system has no hard links.
+# ``root_lock_s`` is long, because a command that holds the root lock links every file of the tree,
+# or copies the files if the file system has no hard links.
 PLACE = lock.LockPlace(
     FILE,
     "the store",
@@ -58,9 +58,9 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
 def try_lock(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
-    """Lock those queues that are free now.
+    """Lock the queues that no other command has locked.
 
-    The context's value is the set of the locked queues. Errors as ``hold``.
+    The context's value is the set of the locked queues. Raises the errors of ``hold``.
     """
     links.reject_others(root)
     return lock.try_lock(root, names, PLACE)

@@ -299,7 +299,7 @@ def _sniff(path: str, is_index: bool) -> RocketmqFileKind | None:
     if starts_with_record(path):
         return RocketmqFileKind.COMMIT_LOG
     if len(data) >= 46 and number(0, 8) >= 0 and number(8, 4) > 0 and number(28, 8) >= 0:
-        if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # compacted offset -1, reserved 0
+        if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # in a unit, these fields are -1 and 0
             return RocketmqFileKind.BATCH_QUEUE
     if len(data) >= 20 and number(0, 8) >= 0 and number(8, 4) > 0 and number(0, 8) >> 48 == 0:
         return RocketmqFileKind.CONSUME_QUEUE

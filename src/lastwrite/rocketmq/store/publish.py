@@ -296,8 +296,8 @@ def _clear(root: str) -> None:
             remedy=f"if {os.path.basename(live)}{_NEXT} has your messages, rename it to "
             f"{os.path.basename(live)}; otherwise move it out of the store, and keep it",
         )
-    # An exchange by a killed command may not be on disk yet. Without this sync, this tree could be
-    # in use again after a power failure.
+    # A killed command may have exchanged the trees without a sync. If the exchange is not synced
+    # here, a power failure may undo it, and the removed tree would be the tree in use.
     files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
 

@@ -34,7 +34,7 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.reading import AGAIN, ObjectReader, SegmentReader, read_small
 
-# Subfolders of a queue's folders during a compaction or a rebuild.
+# Folders that exist in a queue's folders while a broker compacts, or rebuilds a replica.
 WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
 INDEX_LIMIT_BYTES = 1 << 30  # largest compaction index file, which is read at once
 _OPEN_FILES = 64  # files that one reader keeps open
@@ -84,7 +84,7 @@ class RocketmqFileKind(StrEnum):
     DELAY_OFFSETS = "delay offsets"
     TIMER_CHECKPOINT = "timer checkpoint"
     POSITIONS = "position checkpoint"
-    CONFIG = "config"  # another JSON file of the folder config
+    CONFIG = "config"  # a JSON file of the folder config without a kind of its own
 
     @property
     def has_records(self) -> bool:

@@ -119,8 +119,8 @@ def clear(root: str) -> None:
     for tree in ORDER:
         live = live_tree(root, tree)
         if os.path.lexists(live + _NEXT):
-            # An exchange by a killed command may not be on disk yet. Without this sync, this tree
-            # could be in use again after a power failure.
+            # A killed command may have exchanged the trees without a sync. If the exchange is not
+            # synced here, a power failure may undo it, and the removed tree would be in use.
             files.fsync_dir(os.path.dirname(live))
             files.remove_tree(live + _NEXT)
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))

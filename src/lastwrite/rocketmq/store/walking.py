@@ -36,7 +36,7 @@ OUT_OF_PLACE: Final = 100  # a record has a wrong address, or a broker cannot di
 CUT: Final = 101  # a record is larger than the rest of its file
 
 _TABLE_ROWS = 2048  # messages per call: half a megabyte, which stays in the cache
-_ENTRY_COLUMNS = 3  # hash, address, store time
+_ENTRY_COLUMNS = 3  # columns of an index entry: hash, address, store time
 
 WORDS = {
     **kernels.CODES,
