@@ -107,8 +107,8 @@ def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator
     """A context for one attempt to read a log.
 
     Suppresses a conflict that a later attempt may resolve, so that the caller can retry. In an
-    archive, this is a conflict with a commit since the log was listed. With ``is_last``, no
-    conflict is suppressed.
+    archive, a later attempt is useful if another commit has replaced the log since it was listed.
+    With ``is_last``, no conflict is suppressed.
 
     Raises:
         CommitConflict: a retry cannot succeed, or this was the last attempt.

@@ -120,10 +120,10 @@ class PartitionSyncState:
 
 
 class KafkaSyncContext:
-    """Fetches partitions, and keeps the state that partitions, or a follower's polls, share.
+    """Fetches partitions. Keeps the state that all partitions, or all polls of a follower, share.
 
-    ``levels`` contains the state of each fetched partition; while it is unchanged, the partition is
-    not fetched again. ``ends`` contains the last known high watermarks.
+    ``levels`` contains the state of each fetched partition. A partition is not fetched again while
+    its state is unchanged. ``ends`` contains the last known high watermarks.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class KafkaSyncContext:
     def _settings_of(
         self, topics: Sequence[str]
     ) -> dict[str, topic_settings.TopicMetadata | LogError]:
-        """The topics' settings. If the connection breaks, request each half of the topics alone."""
+        """The topics' settings. After a broken connection, each half is requested separately."""
         try:
             return self._cluster.settings(topics)
         except ConnectionBroken:

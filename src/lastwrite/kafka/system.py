@@ -640,7 +640,7 @@ def _outputs(
 def _find_topic_metadata(
     topic: str, spokesman: MetadataSource, state: Hashable
 ) -> TopicMetadata | None:
-    """The metadata of a topic. None if the metadata log does not list it, or if there is none."""
+    """The metadata of a topic. None without a metadata log, or if it does not list the topic."""
     if spokesman.folder is None:
         return None
     configs = _configs_of(spokesman.folder, state)

@@ -164,7 +164,10 @@ def _place(
 
 
 def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
-    """The type and fields of a record about placement or a transaction. None for other types."""
+    """The type and fields of a record about replica placement or a metadata transaction.
+
+    None for a record of another type.
+    """
     reader = MessageReader(value)
     frame = reader.unsigned()
     if frame != FRAME_VERSION:

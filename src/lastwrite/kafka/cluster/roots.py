@@ -133,7 +133,7 @@ class MetadataLookup:
         return known[1]
 
     def _state(self, root: str) -> object:
-        """A value that changes whenever another metadata log may have to be chosen."""
+        """A value that changes whenever a new search could find another metadata log."""
         found: list[object] = []
         for each in (root, *self._roots):
             found.append(state_of(os.path.join(each, META_PROPERTIES)))
@@ -174,7 +174,10 @@ class MetadataLookup:
 
 
 def _metadata_at(path: str) -> str:
-    """The folder of the metadata log at ``path``, which is that folder, a copy, or a log root."""
+    """The folder of the metadata log at ``path``.
+
+    ``path`` is that folder, a copy of it, or the log root that contains it.
+    """
     path = os.path.abspath(path)
     below = os.path.join(path, FOLDER)
     if os.path.isdir(below):

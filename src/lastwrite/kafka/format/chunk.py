@@ -117,8 +117,8 @@ class KafkaFormat:
             buffer,
         )
 
-    # A checksum covers a whole batch, and most batches keep some records. So a chunk that an
-    # earlier pass verified is verified again.
+    # A chunk that an earlier pass verified is verified again. A checksum covers a whole batch, and
+    # most batches keep some records, so almost no checksum could be skipped.
     split_proven = split
 
     def take_problems(self) -> list[tuple[int, str]]:
@@ -314,7 +314,7 @@ class KafkaFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Write the batches that remain of ``table`` after ``actions`` to ``out``.
+        """Apply ``actions`` to the batches of ``table``, and write the remaining ones to ``out``.
 
         Writes a row (position, size, next offset, largest timestamp, base offset) to ``rows`` per
         remaining batch. Returns (output buffer, bytes written, rows filled). The output buffer is a

@@ -92,14 +92,14 @@ class BatchEncoder:
         return data
 
     def _end_of(self, first: int, room: Int64Array, offsets: Int64Array) -> int:
-        """The end row, exclusive, of the batch that begins with the record in row ``first``."""
+        """The row after the last record of the batch that begins with row ``first``."""
         by_bytes = int(np.searchsorted(room, room[first] + self._batch_bytes, side="right")) - 1
         by_offsets = int(np.searchsorted(offsets, offsets[first] + _MOST_DELTA, side="right"))
         return max(first + 1, min(by_bytes, by_offsets))
 
 
 def _encoded_bounds(parts: Int64Array, headers: Int64Array, header_ends: Int64Array) -> Int64Array:
-    """Upper bounds of the encoded size of the records before each row, and of all records."""
+    """Upper bounds in bytes of the encoded records before each row. The last is for all records."""
     inside = np.maximum(headers[1], 0) + np.maximum(headers[3], 0) + encoder_kernels.HEADER_ROOM
     of_headers = np.zeros(headers.shape[1] + 1, np.int64)
     np.cumsum(inside, out=of_headers[1:])

@@ -249,7 +249,7 @@ def _record(data, at, end):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _record_end(data, at, end):
-    """Read only the length of a record. Returns (position after its length, its end or -1)."""
+    """Read only a record's length. Returns (position after the length, the record's end or -1)."""
     length, body = _varint(data, at, end)
     if body < 0 or length < SMALLEST_RECORD - 1 or length > end - body:
         return body, np.int64(-1)
@@ -342,9 +342,9 @@ def _put_varint(out, at, value):
 
 @njit(cache=True, nogil=True)
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
-    """Write the records that are kept of a batch of ``count`` records to ``out[at:]``.
+    """Write the kept records of one batch to ``out[at:]``.
 
-    ``plain[start:end]`` has the records and ``header[header_at:]`` the batch's header.
+    ``plain[start:end]`` has the batch's ``count`` records, and ``header[header_at:]`` its header.
     ``keep[keep_at:]`` has one byte per record. ``horizon`` is the new batch's delete horizon, or
     NO_HORIZON. The new base timestamp is the horizon, or else the first kept record's timestamp. If
     it differs from the old base timestamp, timestamp deltas are rewritten. Otherwise runs of kept
@@ -460,10 +460,11 @@ def reseal(data, positions, sizes):
 
 @njit(cache=True, nogil=True)
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
-    """Copy, thin or drop the batches ``table[first:last]``. Stops where one must be recompressed.
+    """Copy, thin or drop the batches ``table[first:last]``.
 
-    Writes batches to ``out``, beginning at byte ``at``. Writes one row per batch (see ROW_COLUMNS),
-    beginning at ``rows[filled]``. ``keep[keep_at:]`` has one byte per record of these batches.
+    Stops before a batch that must be recompressed. Writes batches to ``out``, beginning at byte
+    ``at``. Writes one row per batch (see ROW_COLUMNS), beginning at ``rows[filled]``.
+    ``keep[keep_at:]`` has one byte per record of these batches.
 
     Returns (index of the next batch, keep_at, position in ``out``, rows filled, code, position in
     ``data``).

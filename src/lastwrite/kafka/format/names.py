@@ -50,7 +50,7 @@ METADATA_TOPIC = "__cluster_metadata"  # KRaft's metadata log: never compacted
 _MAX_I64 = (1 << 63) - 1
 _MAX_I32 = (1 << 31) - 1
 
-# Names in each cache. A compaction classifies each file of a partition about thirty times.
+# Number of names in a cache. A compaction classifies each file of a partition about thirty times.
 _REMEMBERED = 1 << 14
 
 

@@ -91,7 +91,9 @@ class Sender:
         self._codecs = Codecs()
 
     def batches(self, buffer: ByteArray, table: BatchTable) -> Iterator[OutgoingBatch]:
-        """The outgoing batches for ``table`` in ``buffer``, both from ``split``, in order.
+        """The outgoing batches for the batches of ``table``, in order.
+
+        ``table`` and ``buffer`` are results of ``split``.
 
         Raises:
             CorruptLog: a batch that must be rewritten is malformed.

@@ -64,7 +64,7 @@ def open_many(data, table, first, last, plain, used, enough, library):
 
 @njit(cache=True, nogil=True)
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
-    """Write the records that are kept of the batches ``table[first:last]`` to ``out``.
+    """Write the kept records of the batches ``table[first:last]`` to ``out``.
 
     ``plain`` has the decompressed records and ``data`` the headers. ``keep[keep_at:]`` has a byte
     per record, and ``horizons`` has an item per batch of ``table``. ``thinned`` receives a row per

@@ -51,7 +51,7 @@ Edit = Callable[[Sequence[Record]], Sequence[Record]]
 
 
 class Transplant:
-    """Rewrites the batches of one log for another log, without the records that it must not have.
+    """Rewrites the batches of one log so that they can be written to another log.
 
     Args:
         end_offset: records from this offset on are dropped, also from a batch that spans it.
@@ -126,7 +126,7 @@ class Transplant:
         """An array with True for each batch that stays, completely or in part."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
-        # A transactional batch that spans the end offset is part of a transaction open there.
+        # If a transactional batch spans the end offset, its transaction is open at that offset.
         stays: npt.NDArray[np.bool_] = (bases < self._end_offset) & ~(
             is_transactional & (table["next_offset"] > self._end_offset)
         )
@@ -144,7 +144,7 @@ class Transplant:
         return stays
 
     def _rebuilt(self, data: ByteArray, table: BatchTable) -> dict[int, bytes]:
-        """The changed batches by row of ``table``. Empty bytes mean that no record is left."""
+        """The bytes of each changed batch, by its row in ``table``. Empty if no record is left."""
         found = {}
         for n in range(len(table)) if self._edit is not None else self._cut(table):
             at = int(table["origin"][n])

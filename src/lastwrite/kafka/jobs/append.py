@@ -68,8 +68,8 @@ class AppendedPart:
 class AppendJob:
     """The parameters of one append of records, which are pickled for all tasks.
 
-    ``name`` identifies a series of appends, in which repeated ones are skipped. ``new_partitions``
-    is the partition count of a topic that does not exist yet.
+    ``name`` identifies a series of appends. A repeated append of a series is skipped.
+    ``new_partitions`` is the partition count of a topic that does not exist yet.
     """
 
     archive: str
@@ -258,7 +258,10 @@ def clear(append: AppendJob, names: Mapping[TopicPartition, object] | None = Non
 
 
 def _make_topic(append: AppendJob, topic: str) -> None:
-    """Create missing partitions, the last one first: its number determines the partition count."""
+    """Create the missing partitions of a topic.
+
+    The last partition is created first, because its number determines the partition count.
+    """
     there = _partitions_of(append.archive, topic)
     for name, log in there.items():
         _reject_fetched(name, log, append.archive)

@@ -74,7 +74,7 @@ def fetch_logs(
 
 
 class _KafkaFetch:
-    """One fetch of several partitions: the parameters that all of them share."""
+    """The parameters of one fetch, which all its partitions share."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Set the committed offsets of consumer groups in a running cluster.
 
-A run sets the offset of a group that has none in the partition. A later run changes an offset only
-if an earlier run set it: if the group has read records, or was reset in the cluster, its offset
-stays. Therefore each offset is noted before it is set::
+A restore sets the offset of a group that has no committed offset in the partition. A later restore
+changes an offset only if an earlier restore set it. After the group has read records, or was reset
+in the cluster, its offset stays. Therefore each offset is noted before it is set::
 
     archive 100   note g: 100        group g: 100
     archive 150   note g: 100, 150   group g: 150      changed: it was still 100
@@ -90,7 +90,10 @@ def set_groups(
 
 
 class _GroupProgress(msgspec.Struct, frozen=True, array_like=True):
-    """The progress note for a partition with unchanged offsets: the offsets set for groups."""
+    """The progress note of a partition that was restored at its original offsets.
+
+    ``groups`` has the offsets that were set for consumer groups.
+    """
 
     topic_id: str | None
     groups: OffsetsSet = ()
@@ -155,7 +158,11 @@ def set_archived_positions(
 
 
 def _reject_other_offsets(cluster: KafkaCluster, name: TopicPartition, path: str) -> None:
-    """Raise LogError unless the cluster has the partition, and not restored at new offsets."""
+    """Check that the cluster has the partition, with its original offsets.
+
+    Raises:
+        LogError: the cluster lacks the partition, or the records were restored at new offsets.
+    """
     if (
         name.topic not in cluster.topics
         or name.partition not in cluster.topic(name.topic).partitions

@@ -235,7 +235,7 @@ class PartitionRestore:
     def _read(self) -> RestoreProgress | None:
         """Read the progress note.
 
-        None if there is none, or if it is of a deleted topic of the same name.
+        None if there is no note, or if the note is about a deleted topic of the same name.
 
         Raises:
             LogError: the topic contains records restored from another log.
@@ -278,7 +278,9 @@ class PartitionRestore:
         return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
 
     def _read_progress(self) -> tuple[RestoreProgress | None, int]:
-        """The progress shown by the topic's records (None without a note), and the log's end.
+        """The progress according to the topic's records, and the log's end.
+
+        The progress is None if there is no progress note.
 
         Raises:
             LogError: the topic has records of another producer.
@@ -323,7 +325,7 @@ class PartitionRestore:
         return ours, None
 
     def _advanced(self, progress: RestoreProgress, ours: int) -> RestoreProgress:
-        """The progress after the noted batches that are in the topic's log."""
+        """The progress after the noted batches that have arrived in the topic's log."""
         at, offset = progress.at, progress.offset
         for behind, records in progress.steps:
             if offset + records > ours:

@@ -340,7 +340,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Restore:
-    """One restore of several partitions: the parameters that all of them share."""
+    """The parameters of one restore, which all its partitions share."""
 
     cluster: _Cluster
     request: RestoreRequest

@@ -199,7 +199,7 @@ def _by_topic(found: Iterable[RestorablePartition]) -> list[tuple[str, list[Rest
 
 
 class _LiveRestore:
-    """One restore of several topics: the parameters that all of them share."""
+    """The parameters of one restore, which all its topics share."""
 
     def __init__(self, shared: RestoreContext, request: RestoreRequest, replication: int) -> None:
         self._shared, self._cluster = shared, shared.cluster

@@ -105,7 +105,7 @@ def seed_from(random: bytes) -> UInt64Array:
 
 
 class _ContentTools(NamedTuple):
-    """The parameters with which batches are turned into rows: the fields of ``KafkaContents``."""
+    """The parameters of ``KafkaContents`` for converting batches to rows."""
 
     seed: UInt64Array
     side: int

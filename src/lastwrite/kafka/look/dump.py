@@ -108,7 +108,10 @@ def dump_logs(
 
 
 def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str | None:
-    """The metadata log's folder, if ``path`` is that folder or ``topic`` its topic; else None."""
+    """The folder of the metadata log.
+
+    None unless ``path`` is that folder, or ``topic`` is the metadata log's topic.
+    """
     if topic not in (None, METADATA_TOPIC) or partition not in (None, 0) or not os.path.isdir(path):
         return None
     folder = links.home_of(os.path.abspath(path))
@@ -185,7 +188,10 @@ class _Dump:
                 self._request = replace(asked, offset=last + 1, time_ms=None)
 
     def metadata(self, folder: str) -> Iterator[Row]:
-        """The rows of the metadata log's segments. A log root has no checkpoints for that log."""
+        """The rows of the metadata log's segments.
+
+        No high watermark limits them, because a log root has no checkpoints for the metadata log.
+        """
         found = []
         for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
             name = classify(entry.name)

@@ -71,7 +71,7 @@ class KafkaProof(LogProof):
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange:
         """The range of offsets that both compared logs have.
 
-        A copy may lack its root's checkpoints.
+        The bounds of both logs are used, because a copy may lack its root's checkpoints.
         """
         return ProvenRange(
             max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)

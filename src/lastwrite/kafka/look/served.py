@@ -111,7 +111,7 @@ class ServedLog:
         return self.epochs[-1].epoch if self.epochs else 0
 
     def end(self, is_committed: bool) -> int:
-        """The end of the offsets that a consumer may read."""
+        """The offset at which a consumer must stop. ``is_committed`` means ``read_committed``."""
         return self.log.last_stable_offset if is_committed else self.log.high_watermark
 
     def epoch_of(self, offset: int) -> int:

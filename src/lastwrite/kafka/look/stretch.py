@@ -1,7 +1,7 @@
 """Finds the bytes of a segment that contain a range of offsets.
 
-So reading a small range of a large segment is cheap, as for a stream that repeatedly reads the end
-of the active segment.
+This makes it cheap to read a small range of a large segment. For example, a stream repeatedly reads
+the end of the active segment.
 
     batch at offset    0    7   20    31   40 …
     batch at byte      0  410  990  1500
@@ -24,11 +24,11 @@ from lastwrite.storage.reading import read_small
 
 
 def stretch_of(segment: Segment, first: int, end: int, segment_end: int) -> tuple[int, int]:
-    """The byte range with the offsets from ``first`` to below ``end``, and possibly some more.
+    """A byte range with all offsets from ``first`` to below ``end``, and possibly other offsets.
 
-    It is the complete segment if its index does not help. An index entry is used only if a fitting
-    batch begins at its position. In a segment that a broker appends to, whose index is being
-    written, the batch must end at exactly the entry's offset.
+    The range is the complete segment if the index does not help. An index entry is used only if a
+    batch that matches the entry begins at its position. While a broker appends to the segment and
+    its index, the batch must end at exactly the entry's offset.
     """
     whole = 0, segment.size_bytes
     is_hint = not segment.is_indexed

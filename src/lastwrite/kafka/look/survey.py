@@ -151,7 +151,7 @@ class Surveyor:
     def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
         """Count the contents of the batches in ``table``, and add the counts to ``into``.
 
-        ``buffer`` has the batches as ``table`` describes them, and ``data`` as they are on disk.
+        ``buffer`` has the batches to which ``table`` refers, and ``data`` has their stored bytes.
 
         Raises:
             CorruptLog, OutOfMemoryBudget: ``into`` is unchanged. Positions count from the start of
@@ -303,7 +303,10 @@ class _SegmentWalk:
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
     def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
-        """Count the batches of ``table``. ``held`` has them as split, and ``data`` as on disk."""
+        """Count the batches of ``table``.
+
+        ``held`` has the batches to which ``table`` refers, and ``data`` has their stored bytes.
+        """
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(

@@ -171,8 +171,8 @@ class KafkaCluster:
     def patience_s(self) -> float:
         """The number of seconds for which a request without progress is retried.
 
-        This is the full timeout. After a fetch has failed, it is ``_SHORT_S`` until a record of any
-        partition arrives.
+        This is the full timeout, or at most ``_SHORT_S`` after a fetch has failed. The full timeout
+        applies again after a record of any partition has arrived.
         """
         full = self._config.api_timeout_ms / 1000
         return min(full, _SHORT_S) if self._failed_s > self._records_s else full
@@ -408,7 +408,7 @@ class KafkaCluster:
         done: set[str],
     ) -> None:
         doing = "read the groups' committed offsets"
-        for address in list(self._brokers.values()):  # a broker lists only its own groups
+        for address in list(self._brokers.values()):  # a broker lists only its groups
             with self.connection(address) as connection:
                 listed = connection.request("list_groups", doing, states_filter=())
                 self.check(listed.error_code, doing, address)

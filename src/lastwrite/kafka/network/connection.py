@@ -193,7 +193,7 @@ class KafkaConnection:
     def receive_produce(self, doing: str) -> ProduceResult:
         """Receive the response to the oldest unanswered ``send_produce``."""
         with self._failing(doing):
-            # The broker may also wait for its replicas.
+            # Wait twice the timeout, because the broker may also wait for its replicas.
             deadline = time.monotonic() + 2 * self._timeout
             data = self._receive(deadline, self._room, self._awaited.popleft())
             answer = decode_produce(self._version("produce"), data)

@@ -218,7 +218,7 @@ class LiveLog:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
                         yield data, table[wanted]
-                heard = time.monotonic()  # the broker's timeout excludes the caller's time
+                heard = time.monotonic()  # the caller's time does not count as waiting
         finally:
             if self._requested is not None:  # the connection has an unread response
                 self._drop()

@@ -57,12 +57,12 @@ def _control_type(data, at, end):
 def walk_headers(
     data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
 ) -> tuple[int, int, int, int, int]:
-    """Write a row for each batch of a producer among the batches that begin in ``data``.
+    """Write a row for each batch that begins in ``data`` and has a producer.
 
     ``left`` is the number of bytes in the file from the first byte of ``data`` on. ``floor`` is the
-    smallest valid base offset of the next batch. Each batch with a producer whose last offset is in
-    [``from_offset``, ``end_offset``) fills a row of ``rows``, in order. A marker's timestamp is its
-    batch's largest timestamp.
+    smallest valid base offset of the next batch. A batch gets a row of ``rows`` only if its last
+    offset is in [``from_offset``, ``end_offset``). A marker's timestamp is its batch's largest
+    timestamp.
 
     Returns (rows filled, position to continue at, floor there, batches walked, why it stopped). The
     position may be beyond ``data``. MORE at position 0 means that ``data`` is too small for a

@@ -37,7 +37,7 @@ from lastwrite.storage.reading import reader_of
 
 _VERSION = 0  # version of a transaction index entry
 _WINDOW_BYTES = 256 << 10
-_NARROW_BYTES = 4 << 10  # window for large batches: only headers are read
+_NARROW_BYTES = 4 << 10  # bytes per read if batches are large, because only headers are needed
 _ROWS = 4096
 
 

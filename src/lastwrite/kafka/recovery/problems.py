@@ -126,7 +126,7 @@ class RecoveryProblems:
         """
         after = self._next_segment(base)
         if not end_offset <= named < after.end_offset:
-            return False  # a wrong entry is no evidence
+            return False  # the index entry is wrong, so it is no evidence of lost records
         ends = f"the segment ends at offset {end_offset}" if size_bytes else "the segment is empty"
         witness = EndEvidence(
             after.end_offset,

@@ -107,7 +107,7 @@ class RecoveredSegment:
     is_unseen: bool = False  # whether a broker does not notice the error and does not truncate
 
     def is_indexed(self, *, is_active: bool) -> bool:
-        """Whether the indexes can be used. In a closed segment, ``is_closed`` must be true."""
+        """Whether the indexes can be used, in the active segment or in a closed segment."""
         if is_active:
             return self.index.is_correct and self.time_index.is_correct
         return self.index.is_closed and self.time_index.is_closed
@@ -167,7 +167,7 @@ def _recover_once(
                 at,
                 path,
             )
-            # Kafka's recovery detects the wrong order only where it would write an index entry.
+            # Kafka's recovery detects a wrong order only at batches that get an index entry.
             if _is_emptied(path, file_bytes, base_offset):
                 return RecoveredSegment(0, base_offset, -1, error=error, is_emptied=True)
             return RecoveredSegment(size, end_offset, largest, error=error, is_unseen=True)
@@ -197,8 +197,8 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 class _Entries:
     """Iterates over the verified entries of a segment, as arrays of ``proof_walk`` rows.
 
-    They begin at byte ``start``. After the iteration, ``error`` is the reason if the entries end
-    before the file, or None.
+    The iteration begins at byte ``start``. Afterwards, ``error`` is the reason why it ended before
+    the file's end. None means that all entries are verified.
     """
 
     def __init__(self, path: str, file_bytes: int, start: int = 0) -> None:

@@ -100,7 +100,7 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """The recovery steps for a folder after a crash. Then all its files belong to the log."""
+    """The recovery steps for a folder after a crash. They leave only files of the log."""
 
     doomed: tuple[str, ...]  # files to remove, in this order
     renames: tuple[tuple[str, str], ...]  # (old name, new name), in this order, after the removals
@@ -144,8 +144,8 @@ def crash_state(folder: str, names: Iterable[str]) -> CrashState:
         if is_decided or all(swap in found for swap in intent.swaps):
             doomed, renames = _outcome(intent, names, swaps)
             return CrashState((*doomed, *cleaned, *deleted, *notes), renames, intent)
-        # The note is removed first. Without it, and with .swap beside .cleaned, the old log is
-        # valid by Kafka's rule, too.
+        # Undo the commit, and remove the note first. Without the note, Kafka's rule applies: the
+        # old log is valid while there are both .swap and .cleaned files.
         return CrashState((*notes, *reversed(swaps), *cleaned, *deleted), ())
     lowest = min((_offset(name) for name in cleaned), default=None)
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]

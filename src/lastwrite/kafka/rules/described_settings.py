@@ -48,7 +48,8 @@ _OF_MECHANISM = (
     "connections.max.reauth.ms",
 )
 _UNKNOWN = Definition(SettingType.UNKNOWN, is_dynamic=False)
-_INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}  # listed if a topic sets it
+# a setting that a broker lists only for topics that set it
+_INTERNAL = {"internal.segment.bytes": Definition(SettingType.INT)}
 
 
 class ConfigSource(IntEnum):

@@ -70,7 +70,8 @@ class KafkaTopicConfig(SettingsTable):
     min_cleanable_dirty_ratio: float = setting(
         0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1
     )
-    # time from a tombstone's first round to its removal; also of transaction markers
+    # time from the compaction that sets a tombstone's delete horizon to the tombstone's removal;
+    # also for transaction markers
     delete_retention_ms: int = setting(
         _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0
     )
@@ -101,7 +102,7 @@ class KafkaTopicConfig(SettingsTable):
     index_interval_bytes: int = setting(
         4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX
     )
-    # age from which closed segments are deleted, if the policy includes delete; -1 means for ever
+    # age from which closed segments are deleted, if the policy includes delete; -1 means never
     retention_ms: int = setting(
         7 * _DAY,
         "retention.ms log.retention.ms "
@@ -112,21 +113,21 @@ class KafkaTopicConfig(SettingsTable):
     # size above which the oldest segments are deleted, if the policy includes delete; -1 means
     # any size
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")
-    # without effect on a round: time that a broker keeps replaced files
+    # no effect on compaction: time that a broker keeps replaced files
     file_delete_delay_ms: int = setting(
         60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0
     )
-    # without effect on a round: largest batch that a broker accepts
+    # no effect on compaction: largest batch that a broker accepts
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
-    # without effect on a round: limit of one record, not of its batch, when decompressed
+    # no effect on compaction: largest decompressed size of one record, not of its batch
     max_decompressed_message_bytes: int = setting(
         INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX
     )
-    # whether records have the producer's time or the time of their append; no effect on a round
+    # no effect on compaction: whether records have the producer's time or the time of their append
     message_timestamp_type: str = setting(
         "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES
     )
-    # without effect on a round, which keeps the codec of each batch
+    # no effect on compaction, which keeps the codec of each batch
     compression_type: str = setting("producer", "compression.type", choices=_COMPRESSIONS)
     # which record of a key is the last: the one with the greatest offset, timestamp or header
     # value (KIP-280, which no broker implements)
@@ -142,7 +143,7 @@ class KafkaTopicConfig(SettingsTable):
     )
     # time after which a producer without new records counts as expired
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
-    # Lastwrite's own: share of records without a key that a round may drop
+    # Lastwrite's own: share of records that a compaction may drop because they have no key
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)
     # Lastwrite's own: consumer groups that must have read a tombstone before it is removed
     hold_tombstones_for_groups: tuple[str, ...] = setting(

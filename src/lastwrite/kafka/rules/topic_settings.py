@@ -165,7 +165,11 @@ class KafkaTopicSettings:
 
     @cached_property
     def of_retention(self) -> KafkaTopicConfig:
-        """The settings for retention. Limits whose policy or age no source sets are left out."""
+        """The settings for retention.
+
+        Without a source for the policy, no limit applies. Without a source for the age, only the
+        limit by size applies.
+        """
         if not self.is_policy_stated:
             return replace(self.config, retention_ms=-1, retention_bytes=-1)
         return self.config if self.is_age_stated else replace(self.config, retention_ms=-1)
@@ -263,7 +267,7 @@ def _listed(
 def _counts(
     field_name: str, source: SettingOrigin, name: str, metadata: TopicMetadata | None
 ) -> bool:
-    """Whether a source's value applies to the topic. All but values of ``config`` always do."""
+    """Whether a source's value applies to the topic. Only a value in ``config`` may not apply."""
     if source is not SettingOrigin.CONFIG or field_name not in _LETS_GO:
         return True
     if metadata is None:

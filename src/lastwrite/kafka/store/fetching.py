@@ -187,7 +187,10 @@ def fetch(
 def _gaps_of_both(
     before: ArchivedLog, source: Iterable[tuple[int, int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The archive's gaps after a fetch: the old ones, and the source's beyond the archive's end."""
+    """The archive's gaps after a fetch.
+
+    These are its earlier gaps, and the gaps of the source beyond the archive's end.
+    """
     end = before.end_offset
     return (*before.gaps, *((max(first, end), until) for first, until in source if until > end))
 
@@ -205,7 +208,7 @@ def publish(
 ) -> None:
     """Write a log, or another archive's partition, as a new partition of an archive.
 
-    Rewritten segments are objects already. The other segments are written here.
+    Compaction has already written the rewritten segments. This function copies the other segments.
 
     Raises:
         CorruptLog, CommitConflict, RemoteFailed: the source is damaged, changed or cannot be read.
@@ -312,7 +315,10 @@ def begin_of(log: PartitionLog) -> int:
 
 
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
-    """The leader epochs below ``end`` and the topic id. Empty and None if the folder lacks them."""
+    """The leader epochs that begin below ``end``, and the topic id.
+
+    If the folder lacks the file with the epochs, there are none. None if it lacks the topic id.
+    """
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None
     content = index_files.side_file(log.folder, LEADER_EPOCHS)

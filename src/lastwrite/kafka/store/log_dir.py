@@ -73,7 +73,8 @@ from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 _MOVE_AWAY = "move the file out of this folder: it is not a part of the log"
 _BRING_BACK = "restore the file from a backup of this folder, or from a replica that is in sync"
 _LOOKS, _LOOK_AGAIN_S = 500, 0.06  # 30 s, in which a broker writes high watermarks several times
-_MOST_WALKED_BYTES = 16 << 20  # the largest segment without an index whose end is searched
+# The end offset of a larger closed segment without an index is not determined.
+_MOST_WALKED_BYTES = 16 << 20
 _NOTING_NS = 1_000_000_000  # upper bound of the time between collecting and writing watermarks
 _STALE_CHECKPOINT = (
     "if that line is older than this log (the topic was deleted and created again, or the folder "

@@ -80,7 +80,10 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
 
 
 def of_topic(folder: str) -> list[str]:
-    """The folders of all partitions of the folder's topic, in the same root."""
+    """The folders of all partitions of a topic in one root.
+
+    ``folder`` is the folder of one partition of the topic.
+    """
     name, root = partition_name(folder), root_of(folder)
     if tiered.is_tier(folder):
         ids = tiered.topic_id_of(folder)

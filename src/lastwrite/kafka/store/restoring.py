@@ -422,7 +422,7 @@ class _PartitionWriter:
 
 
 def _exact(segment: Segment, chunk: BatchWindow) -> tuple[ByteArray, BatchTable]:
-    """The bytes of a chunk as stored, and its table with origins relative to them."""
+    """The stored bytes of a chunk, and its table with ``origin`` relative to these bytes."""
     table = chunk.table
     if not (table["flags"] & IS_OLD).any():
         return chunk.buffer, table

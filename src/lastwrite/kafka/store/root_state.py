@@ -1,4 +1,4 @@
-"""State of a log root that all its partitions share: the broker that has it open, checkpoints."""
+"""The state that all partitions of a log root share: the broker that has it open, checkpoints."""
 
 from __future__ import annotations
 

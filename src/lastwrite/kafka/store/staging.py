@@ -86,7 +86,7 @@ class StagedSegment:
     def index(self, rows: Int64Array, shift: int) -> None:
         """Add index entries for the next batches.
 
-        Positions in ``rows`` are relative to ``shift``.
+        ``shift`` is added to the positions in ``rows``.
         """
         if not len(rows):
             return

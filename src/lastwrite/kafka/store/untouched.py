@@ -79,7 +79,7 @@ def untouched_by_round(folders: Sequence[str], *, is_copy: bool) -> list[Untouch
 def list_untouched(
     root: str, written: Collection[str], reasons: Mapping[str, str] = _ALWAYS
 ) -> list[UntouchedFile]:
-    """The files and folders of the log root that are neither ``written`` nor live partitions.
+    """The files and folders of a log root, except live partitions and the names in ``written``.
 
     Raises:
         LogError: the folder cannot be listed.
