@@ -17,7 +17,7 @@ class FetchMethod(StrEnum):
     # hard-linked to the source's file, or copied where the file system has no hard links
     LINKED = "linked"
     COPIED = "copied"
-    WRITTEN = "written"  # rewritten from another form
+    WRITTEN = "written"  # rewritten to a data object, from a MapFile or from bookies
     PRESENT = "present"  # stored by an earlier fetch
     MISSING = "missing"  # listed in the topic's metadata, but in none of the sources
 
@@ -36,7 +36,7 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
     # whether the ledger may have more entries by now
     is_open: bool = field(default=False, name="open")
     is_compacted: bool = field(default=False, name="compacted")
-    # first and last entry of each range that the ledger has and the archive lacks
+    # the ledger's entries that the archive lacks: first and last id of each range
     missing: tuple[tuple[int, int], ...] = ()
 
 
@@ -60,8 +60,8 @@ class FetchReport(FrozenDocument, frozen=True, kw_only=True):
     archive: str = field(name="path")
     topics: tuple[FetchedTopic, ...]
     problems: tuple[Problem, ...] = ()  # problems of the sources that do not belong to one topic
-    # 3 if entries or files are damaged or missing, 1 if some are unsupported; the others were
-    # fetched
+    # 3: entries or files are damaged or missing; 1: some are not supported. All others were
+    # fetched.
     exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
     def worst(self) -> int:

@@ -30,7 +30,7 @@ from lastwrite.reports.fetching import FetchedLog, HoldReason
 from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.objects.promises import reject_if_broken
 
-_SYSTEM_TOPIC = "__"  # name prefix of a broker's internal topics
+_SYSTEM_TOPIC = "__"  # prefix of the names of internal topics, which are not followed
 
 
 class PulsarFollowResult:
@@ -38,7 +38,7 @@ class PulsarFollowResult:
 
     A source is a topic, with all its partitions if it is partitioned, or a namespace,
     ``persistent://TENANT/NAMESPACE``, optionally followed by a pattern. Each poll opens new
-    connections, with the settings at that time.
+    connections with the current settings.
     """
 
     def __init__(self, request: FollowRequest) -> None:

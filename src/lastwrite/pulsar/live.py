@@ -334,7 +334,7 @@ class _Live:
     options: Options
     progress: Progress
     hold: CursorHold | None
-    is_whole: bool = False  # whether to copy also ledgers that a compaction does not need
+    is_whole: bool = False  # whether ledgers that a compaction does not need are copied too
     base: Compaction | None = None  # the topic's compaction at the beginning
     manifest: CompactionManifest | None = None
 
@@ -362,8 +362,8 @@ class _Live:
         self.base, horizon, compacted = state.base, state.horizon, state.compacted
         with mirroring(self.archive, self.topic) as mirror:
             self._reject_foreign(mirror, state.info, horizon)
-            # The facts are stored first, so that a folder that is left half-filled is recognized as
-            # incomplete.
+            # The facts are stored before the ledgers. They show that the folder is incomplete if
+            # the copy is interrupted.
             mirror.write_facts(state.facts)
             mirror.write_metadata(state.filled.encode())
             for each in state.info.ledgers:
@@ -380,7 +380,10 @@ class _Live:
     def _reject_foreign(
         self, mirror: Mirror, info: ManagedLedgerInfo, horizon: Position | None
     ) -> None:
-        """Refuse an archive of another topic with this name. Its deleted messages would return."""
+        """Refuse an archive of an earlier topic with this name.
+
+        Its deleted messages would reappear.
+        """
         known = {each.ledger for each in info.ledgers}
         for ledger in mirror.raw_ledgers:
             if ledger not in known and (horizon is None or ledger > horizon.ledger):

@@ -361,11 +361,12 @@ class PulsarFormat:
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of records of one entry of ``run`` that are below ``offset``: all or none."""
+        """The number of an entry's records below ``offset``: all or none, as they share an offset.
+        """
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """The most bytes that ``rebuild`` may write for ``table``, if no batch grows."""
+        """The maximum number of bytes that ``rebuild`` writes for ``table`` if no batch grows."""
         return int(kernels.rebuilt_size(table, self._entries, len(table)))
 
     def rebuild(
@@ -513,9 +514,9 @@ class PulsarFormat:
 
 
 def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
-    """A larger buffer that begins with the first ``used`` bytes of ``out``, or with all of ``out``.
+    """A copy of the first ``used`` bytes of ``out`` in a larger buffer.
 
-    All bytes of ``out`` are copied if it is shorter than ``used``.
+    It has at least ``need`` bytes.
     """
     grown: ByteArray = np.empty(max(need, len(out) + len(out) // 4) + (1 << 16), dtype=np.uint8)
     held = out[:used]

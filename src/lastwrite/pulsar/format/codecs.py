@@ -62,7 +62,7 @@ class PulsarCodec(IntEnum):
             raise UnsupportedFormat(f"the compression codec {number} is unknown", at) from None
 
 
-# The most bytes that one compressed byte can become. ZSTD has no bound.
+# The maximum number of decompressed bytes for each compressed byte. For ZSTD there is no maximum.
 GREATEST_RATIO = {
     PulsarCodec.NONE: 1,
     PulsarCodec.LZ4: 255,
@@ -153,8 +153,8 @@ class PulsarCodecs:
         try:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
-            said = -1  # the stream below raises the error
-        if said not in (-1, size):  # a partial read would not detect a wrong size
+            said = -1  # unknown; decompression below raises the error
+        if said not in (-1, size):  # checked here, because reading a part would not detect it
             raise CorruptLog(
                 f"the zstd frame states a size of {said} bytes, but the metadata state {size}", 0
             )

@@ -119,8 +119,8 @@ def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
 def ledger_custom_metadata(topic: str, to: Position, partition: int = -1) -> dict[str, bytes]:
     """The custom metadata of a compacted ledger, as a broker writes them.
 
-    ``topic`` is the full name; ``to`` is the id of the ledger's last record. Partition -1, for a
-    topic without partitions, is omitted.
+    ``topic`` is the full name of the topic. ``to`` is the id of the ledger's last record.
+    ``partition`` -1 means that the topic has no partitions; the field is then omitted.
     """
     last = MessageId(
         ledger_id=to.ledger,

@@ -381,7 +381,7 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Pu
 def _message(
     meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
 ) -> PulsarMessage:
-    """One message of an entry. ``meta`` is the metadata of the entry, ``own`` of the message."""
+    """One message of an entry. ``meta`` has the entry's metadata, ``own`` the message's."""
     return PulsarMessage(
         key=own.partition_key,
         is_b64=bool(own.partition_key_b64_encoded),
@@ -404,7 +404,8 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
     meta = entry.metadata
     codec = PulsarCodec.of(meta.compression or 0)
     if codec is PulsarCodec.NONE:
-        return entry.payload  # a broker ignores the stated size of an uncompressed payload
+        # without a check of ``uncompressed_size``, which a broker ignores here
+        return entry.payload
     return PulsarCodecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 
 
@@ -414,8 +415,8 @@ def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata,
     The encoding is the bytes of length, metadata and value.
 
     Raises:
-        CorruptLog: more or fewer messages than stated, or bytes after them. In the denser layout
-            also indexes that do not ascend, or too many messages.
+        CorruptLog: the payload has another number of messages than stated, or bytes after them. In
+            the layout without placeholders, also indexes that do not ascend, or too many messages.
     """
     count = meta.num_messages_in_batch or 0
     kept = meta.compacted_batch_indexes

@@ -88,14 +88,14 @@ RECORD_HEAD = layout(EntryRecordHead, byte_order=">", size=32)
 
 
 class LogRecord(NamedTuple):
-    """An entry of a log. Its payload is the ``size`` bytes at ``at``."""
+    """An entry of a log. Its payload has ``size`` bytes and begins at byte ``at`` of the log."""
 
     record_at: int  # byte of the record's size field
     ledger: int
     entry: int
     last_confirmed: int
     length: int
-    # the kind that matches; None if the kind was not given and neither CRC matches
+    # the kind of digest that matches; None if the ledger's kind is unknown and no CRC matches
     digest: Digest | None
     at: int
     size: int
@@ -191,7 +191,7 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size field is at ``at``. None if the bookie wrote it for itself.
+    """The entry's record whose size field is at byte ``at``. None for a bookie's own record.
 
     The caller has checked the length.
     """

@@ -38,7 +38,7 @@ STORED = np.dtype(
         ("length", np.int64),  # payload bytes of the ledger, this entry included
         ("at", np.int64),  # the payload's first byte in the file
         ("size", np.int64),
-        ("digest", np.int64),  # which digest matched, see below
+        ("digest", np.int64),  # digest that matched: one of ``…_HELD``
         ("file", np.int64),  # the file's number, which the caller assigns
     ]
 )
@@ -50,10 +50,10 @@ CRC32_HELD = 2
 
 # Why ``walk`` stopped.
 AT_END = 0
-TABLE_FULL = 1  # continue from the returned position
+TABLE_FULL = 1  # ``table`` is full: call again from the returned position
 SCRATCH_FULL = 2  # the next record needs more scratch
 TORN = 3  # the size exceeds the file, or cannot be a record's
-WRITTEN_END = 4  # in a journal: nothing was written after this position
+WRITTEN_END = 4  # in a journal: the end of the written records
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # bytes that a digest covers besides the payload
@@ -65,16 +65,16 @@ _MOST_TO_PROVE = 64 << 20
 _PADDING_MARK = -256  # the size field of padding in a journal
 
 
-# Long, because a part of the loop would need as many parameters as the function.
+# The loop is one long function, because each part would need as many parameters as the whole.
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
     """Find records of the ``wanted`` ledgers from byte ``at`` on, and fill ``table`` (STORED).
 
-    ``wanted`` must ascend.
+    ``wanted`` must ascend. With ``must_prove``, the next record is only accepted if its digest
+    matches. Pass false at the start of a log; the kernel sets it after a gap that no writer leaves.
 
-    ``must_prove`` is false at the start of a log. It is true after a gap that no writer leaves on
-    purpose: there the next bytes count as a record only if their digest matches. Returns the number
-    of filled rows, the position reached, ``must_prove`` there, and a code for the reason to stop.
+    Returns the number of filled rows, the position reached, ``must_prove`` at that position, and
+    the code of the reason to stop.
     """
     rows = 0
     end = len(data)
@@ -139,9 +139,9 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """The digest in a record, and the position of the payload after it.
+    """The kind of a record's digest, and the position of the payload.
 
-    A record does not state its kind of digest, so both kinds are tried.
+    A record does not state the kind, so each kind is computed and compared.
     """
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4

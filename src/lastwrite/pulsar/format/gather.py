@@ -50,8 +50,8 @@ from lastwrite.pulsar.format.kernels import (
 from lastwrite.pulsar.format.remedy import RESTORE
 
 CREATE_TIME = 0
-INDEX_BITS = 20  # number of low bits of an order that contain the index in the batch
-IN_PARTS = -3  # stands for the length of a value that is split over several entries
+INDEX_BITS = 20  # low bits of an order, with the message's index in its batch
+IN_PARTS = -3  # used as a value's length if the value is split into chunks
 NULL = -1
 
 _OK, _ENCRYPTED, _UNREADABLE, _HUGE, _TOO_MANY = range(5)
@@ -102,7 +102,7 @@ def open_singles(given: SplitRows, selected: ByteArray | None, limit_bytes: int)
         row = int(np.argmax(bad))
         wrong = f"the compression codec {int(codecs[row])} is unknown"
         raise UnsupportedFormat(wrong, int(table["origin"][row]))
-    # Clients read an absent size as 0.
+    # An absent size counts as 0, as clients read it.
     entries["plain_size"] = np.where(packed, np.maximum(sizes, 0), sizes)
     entries["kind"] = np.where(packed, BATCH, entries["kind"])
     huge = packed & (sizes > limit_bytes)
@@ -212,7 +212,7 @@ def _facts(data, at, end, tags):
     return is_b64, is_null, count
 
 
-# Long, because a part of the loop would need fifteen parameters.
+# The loop is one long function, because each part would need fifteen parameters.
 @njit(cache=True, nogil=True)
 def _locate(
     joined,
@@ -266,7 +266,7 @@ def _locate(
             rows[_TIME, filled] = row.max_timestamp
             rows[_KEY_AT, filled] = base + entry.key_at
             rows[_KEY, filled] = entry.key_length
-            # Inverted, to mark that the properties are in an entry's metadata.
+            # The inverted position marks properties that are in an entry's metadata.
             rows[_PROPERTIES_AT, filled] = ~begin
             rows[_PROPERTIES, filled] = count
             rows[_AT, filled] = row.origin
@@ -274,7 +274,8 @@ def _locate(
             is_b64[filled] = coded and entry.key_length >= 0
             filled += 1
             continue
-        # If nothing was decompressed, the payload is in the chunk itself, and ``base`` is 0.
+        # These are positions in ``data``. If nothing was decompressed, ``data`` is the chunk
+        # itself.
         at = row.plain_start
         end = row.plain_end
         dense = _is_dense(data, at, end, data + base, entry)

@@ -77,8 +77,7 @@ from lastwrite.model.columns import (
     UInt64Array,
 )
 
-# Facts about each entry that ``split`` finds, besides the columns of ``BatchTable``. ``…_at`` is a
-# position in the chunk's buffer.
+# The columns of ``SplitChunk.entries``. ``…_at`` is a position in the chunk's buffer.
 ENTRY = np.dtype(
     [
         (name, np.int64)
@@ -162,14 +161,14 @@ IS_PART = 1  # a chunk of a message, not its last
 IS_ENCRYPTED = 2
 IS_COMPACTED = 4  # a record of a compacted ledger
 IS_BATCHED = 8  # has num_messages_in_batch
-IS_HUGE = 16  # claims to decompress to more than the limit
+IS_HUGE = 16  # uncompressed_size is above the limit
 HAS_CHECKSUM = 32
 HAS_TRANSACTION = 64
 IS_CHUNKED = 128  # a chunk of a message of several chunks
-IS_DROPPED = 256  # not needed: all its records are dropped
+IS_DROPPED = 256  # all records of the entry are dropped, so it is not decompressed
 
-# Ways to read entries, as bits (``Policy.reading``).
-# As Pulsar 4.2.4: each chunk competes, and only the length decides whether a value is empty.
+# Bits of ``Policy.reading``, which select how entries are read. LIKE_BROKER reads as Pulsar 4.2.4
+# does: each chunk competes, and only the length decides whether a value is empty.
 LIKE_BROKER = 1
 KEEPS_PREFIX = 2  # broker metadata are kept before an entry
 TELLS_GROUPS = 4  # a record's version identifies the chunked message that it belongs to
@@ -195,10 +194,10 @@ PACKED = 15
 
 BLOCK_HEADER_BYTES = 128
 ENTRY_HEADER_BYTES = 12
-SMALLEST_MESSAGE = 6  # a length and a payload_size
+SMALLEST_MESSAGE = 6  # minimum bytes of a message in a batch: a length and payload_size
 PLACEHOLDER_BYTES = 8
 MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without placeholders
-TRANSACTION_BITS = 48  # low bits with a transaction's number; the coordinator's number is above
+TRANSACTION_BITS = 48  # low bits of a transaction's id; the high bits number the coordinator
 
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
@@ -209,7 +208,7 @@ _MOST_ENTRY = 1 << 32
 MOST_TIME = (1 << 61) - 1
 _LZ4 = 1
 _CODECS = 5
-# The most bytes that one compressed byte can become, by codec; see ``codecs``.
+# The maximum number of decompressed bytes for each compressed byte, by codec; see ``codecs``.
 _RATIOS = np.array([1, 255, 1032, 1 << 62, 22], dtype=np.int64)
 
 
@@ -262,7 +261,7 @@ def _skip(data, wire, at, end):
     return at + size
 
 
-# Long because it has a branch per field of the message.
+# This function is long because it has a branch for each field of the message.
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
     """Read the MessageMetadata in ``data[at:end]`` into the entry's row of each of two tables.
@@ -464,8 +463,8 @@ def _between(buffer, data, at, end, is_first, expected):
     return OK, at, expected, 0
 
 
-# One pass over an entry's frame from front to back, checking every length before the next read.
-# Smaller functions would need all of its state as parameters.
+# This long function reads an entry's frame once from front to back, and checks every length before
+# the next read. Smaller functions would need all of its state as parameters.
 @njit(cache=True, nogil=True)
 def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
     """Split ``buffer[start:end]`` into complete entries, a row of each table per entry.
@@ -642,10 +641,10 @@ def library_end(table, entries, first, last):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _message(data, at, end):
-    """Parse one message of a batch.
+    """Parse the message of a batch at byte ``at``.
 
-    Returns (end or -1, key position, key length or -1, value length, event time, whether it is a
-    placeholder, whether its value is null).
+    Returns (its end, or -1 if it is broken; key position; key length, -1 without a key; value
+    length; event time; whether it is a placeholder; whether its value is null).
     """
     bad = np.int64(-1)
     key_at = np.int64(0)
@@ -690,9 +689,10 @@ def _message(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _next_index(data, at, end, packed_end):
-    """Read the next compacted_batch_index of an entry's metadata.
+    """Read the next compacted_batch_index from an entry's metadata.
 
-    Returns (index or -1, position after it, end of a packed field).
+    Returns (index, or -1 after the last; position after it; end of the packed field, if it is in
+    one).
     """
     while at < end:
         if at < packed_end:
@@ -712,9 +712,9 @@ def _next_index(data, at, end, packed_end):
 
 @njit(cache=True, nogil=True)
 def _is_dense(plain, at, end, data, entry):
-    """Whether the payload ``plain[at:end]`` contains only the kept messages, with rising indexes.
+    """Whether the payload ``plain[at:end]`` has kept messages only, without placeholders.
 
-    A payload with all messages of the batch does not count.
+    Their indexes ascend. False if all messages of the batch are kept.
     """
     if entry.kept == 0 or entry.kept == entry.messages:
         return False
@@ -761,7 +761,7 @@ def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
         keys[filled, 1] = key_length
 
 
-# Long, because a part of the loop would need fifteen parameters.
+# The loop is one long function, because each part would need fifteen parameters.
 @njit(cache=True, nogil=True)
 def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     """Visit every record of the run's entries, whose keys or messages are in ``run.plain``.
@@ -825,8 +825,8 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
                 at = np.int64(-1)
                 break
             if is_out:
-                # The number of placeholders is not stored. A placeholder counts as a superseded
-                # record.
+                # The metadata do not state the number of placeholders, so each counts as a
+                # superseded record.
                 states[seen] = SHADOWED
             elif key_length < 0:
                 states[seen] = KEYLESS
@@ -902,7 +902,7 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
     slot = 0
     kept = 0
     index = np.int64(-1)
-    run = bad  # start of the messages that are not copied yet, or -1
+    run = bad  # start of the kept messages that are not copied yet; -1: none
     for i in range(count):
         begin = at
         at, key_at, key_length, size, event_time, is_out, is_null = _message(plain, at, end)

@@ -38,7 +38,7 @@ FETCHED = "fetched.json"
 INDEX_SUFFIX = "-index"
 SURVEY_SUFFIX = ".survey"
 
-# The file in a MapFile's folder.
+# The name of the file with the entries in a MapFile's folder.
 MAP_DATA = "data"
 
 ENTRY_LOG_SUFFIX = ".log"

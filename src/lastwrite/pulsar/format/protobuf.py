@@ -58,9 +58,9 @@ class Span(NamedTuple):
 
 
 def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit number at byte ``at``, and the position after it.
+    """Decode the varint at byte ``at``: an unsigned 64-bit number, and the position after it.
 
-    Reads no byte from ``end`` on.
+    No byte at or after ``end`` is read.
 
     Raises:
         TruncatedLog: ``end`` is before the last byte.
@@ -261,7 +261,7 @@ _TABLES: dict[type[ProtoMessage], dict[int, tuple[str, ProtoField]]] = {}
 
 
 def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
-    """The fields by number. Raises ``TypeError`` for an inconsistent table."""
+    """A message's fields by field number. Raises ``TypeError`` if the table is inconsistent."""
     if message in _TABLES:
         return _TABLES[message]
     hints = get_type_hints(message, include_extras=True)

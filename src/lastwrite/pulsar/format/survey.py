@@ -21,7 +21,7 @@ SURVEYED = np.dtype(
     [
         ("offset", np.int64),  # ledger id and entry id as one number
         ("position", np.int64),  # the entry's first byte in the buffer
-        ("records", np.int64),  # number of records, as compaction counts them
+        ("records", np.int64),  # number of records that compaction would read
         ("messages", np.int64),  # number of messages in the metadata, without placeholders
         ("marker", np.int64),  # marker_type, or -1
         # transaction number of data and markers, as in ``producer_id``; -1 outside of transactions

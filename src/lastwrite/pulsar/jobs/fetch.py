@@ -49,7 +49,7 @@ _MIXED = (
 class TopicFetchResult:
     """The result of one fetch of a topic."""
 
-    topic: FetchedTopic | None = None  # None if nothing was new; the archive was then not read
+    topic: FetchedTopic | None = None  # None if the topic had nothing new
     # the copied ledgers, and the parts of a compacted ledger
     ledgers: tuple[StoredLedger, ...] = ()
     first: Position | None = None  # position of the first copied raw entry
@@ -159,7 +159,7 @@ class IntoArchive:
                     break
             if broken is not None:
                 after = _part(after, state, raw, broken)
-        if compacted is not None:  # the broker's compaction has read the entries of all gaps
+        if compacted is not None:  # the cluster's compacted ledger includes the entries of all gaps
             after = structs.replace(after, compacted_gaps=())
         after = into.commit(begun, after, raw, compacted)
         if broken is not None:

@@ -90,7 +90,9 @@ class TopicFetcher:
         return replace(info, entries=self._entries_read)
 
     def state(self, asked: Subscription) -> State:
-        """The topic's state in the cluster. ``asked`` is a subscription to the topic.
+        """Read the topic's state from the cluster.
+
+        ``asked`` is a subscription, for the open ledger's end.
 
         Raises:
             NotALog: the topic has no ledgers.
@@ -151,7 +153,7 @@ class TopicFetcher:
             return
         ledger = self.cluster.store.ledger(info.ledger)
         if ledger is None and mirror.find(info.ledger, entries, info.offloaded_as, or_more=True):
-            return  # the offloaded ledger has more entries than the list states
+            return  # the folder has the offloaded ledger, with more entries than the list states
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
                 f"ledger {info.ledger} of {self.topic} is offloaded, and only the object "
@@ -213,9 +215,9 @@ class TopicFetcher:
             found = chain(known, spent(bookies.read(ledger, self._entries_read, last), may_stop))
             mirror.fetch(ledger.id, ledger.metadata, found, uid)
         except CorruptLog as error:
-            # The listing reports the gap, and compaction stops at a gap beyond the horizon. For a
-            # compaction the compacted ledger must be complete. A fetch copies the other entries of
-            # the compacted ledger, and writes no manifest for that ledger.
+            # Entries of a raw ledger may be missing: they are listed as a gap, and compaction stops
+            # there. A compaction needs the complete compacted ledger. A fetch copies the remaining
+            # entries of the compacted ledger, and writes no manifest for it.
             if info is None and not self.is_whole:
                 raise
             self.progress.note(f"{error}; fetching the undamaged part of {what}")
@@ -223,9 +225,9 @@ class TopicFetcher:
             mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     def _same(self, here: str, ledger: LiveLedger) -> int:
-        """The number of entries in the object ``here``, if the bookies have its last entry too.
+        """The number of entries in the object ``here``, if the bookies have the same last entry.
 
-        Returns 0 if the bookies' entry is different, or if the object is damaged or missing.
+        Returns 0 if their last entry is different, or if the object is damaged or missing.
         """
         try:
             index = read_index(here)

@@ -45,9 +45,9 @@ from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import reader_of
 
-# Bits of a message's number for ledger, entry and index in the batch, 63 in all.
+# A message's number has 63 bits: these numbers of bits for its ledger, entry and batch index.
 _LEDGER, _ENTRY, _INDEX = 27, 24, 12
-_PLACE = struct.Struct("<3q")  # a chunk: segment, position, size
+_PLACE = struct.Struct("<3q")  # one chunk: its segment, position and size
 _FINGERPRINT_BYTES = 16 << 10  # bytes of a ledger's first entry that a fingerprint covers
 
 
@@ -205,7 +205,8 @@ class _PulsarRows(RowSystem):
         ledger = int(known[0])
         if ledger in ledgers:
             found = (_fingerprint(ledgers[ledger]) or "").split(":")
-            # An entry that was missing before may be present now.
+            # Digests are only compared if they are of the same entry: an entry that was missing
+            # before may be present now.
             is_other = found[:2] == known[:2] and found != known
             return (
                 f"ledger {ledger} has other contents than the ledger that was read"

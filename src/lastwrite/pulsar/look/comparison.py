@@ -72,7 +72,7 @@ class _Messages:
     transactions: array[int] = field(default_factory=lambda: array("q"))
     keys: bytearray = field(default_factory=bytearray)  # key digests, 16 bytes each
     contents: bytearray = field(default_factory=bytearray)  # content digests, 8 bytes each
-    # number of each transaction, by its id
+    # a number for each transaction, by the transaction's id
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)

@@ -100,10 +100,11 @@ class _Count:
             return False
         is_batch = kinds == kernels.BATCH
         if self._is_compacted and (entries["kept"][is_batch] == 0).any():
-            # An old release wrote the batch: only its payload shows which messages were removed.
+            # The kernels cannot count a batch of an old release: only its payload shows which
+            # messages were removed.
             return False
         found.entries += len(table)
-        is_whole = kinds == kernels.WHOLE  # counts as one record, even if it states more messages
+        is_whole = kinds == kernels.WHOLE  # an unreadable batch counts as one record
         found.records += int(table["records"][is_data & ~is_whole].sum())
         found.records += int(np.count_nonzero(is_whole))
         found.placeholders += int((entries["messages"] - table["records"])[is_batch].sum())

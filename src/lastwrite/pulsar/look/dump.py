@@ -46,13 +46,13 @@ class TopicDumpRequest:
     partition: int | None = None
     start: Position | None = None
     only: Position | None = None  # the only entry to print
-    index: int | None = None  # the only message to print of that entry's batch
+    index: int | None = None  # batch index of the only message to print
     key: bytes | None = None
     time_ms: int | None = None
     whole_batches: bool = False
     blocks: bool = False
     compacted: bool = False
-    last: int | None = None  # print only this many last rows of each topic and partition
+    last: int | None = None  # maximum rows per topic and partition, the last ones
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicDumpRequest:

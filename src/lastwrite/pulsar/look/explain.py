@@ -33,7 +33,7 @@ from lastwrite.reports.explanation import Reason, Rule
 
 
 class PulsarOutcomeRules(OutcomeRules):
-    """Words of ``explain`` for the fate of a Pulsar message."""
+    """The words with which ``explain`` describes why a Pulsar message stays or is removed."""
 
     forget_clean = "its compacted ledger is deleted, and all raw ledgers are still present"
     greatest = "the write with the latest event time"
@@ -80,9 +80,9 @@ class PulsarExplainer(RecordExplainer):
         return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
 
     def open_from(self, log: PartitionLog) -> Mapping[int, int]:
-        """The numbers of the open transactions, each with the log's first unstable offset.
+        """The log's first unstable offset, by the number of each open transaction.
 
-        A transaction's number takes the place of the producer id.
+        The number is used in place of a producer id.
         """
         data: set[int] = set()
         ended: set[int] = set()

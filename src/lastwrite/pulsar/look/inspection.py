@@ -91,11 +91,11 @@ class TopicInspection(Document, kw_only=True):
     manifest: dict[str, Any] | None = None
     first_id: str | None = None  # id of the backlog's first message
     last_id: str | None = None
-    # a broker's answer to a reader without readCompacted
+    # the last message id that a broker reports to a reader without readCompacted
     last_message_id: dict[str, int] | None = None
-    # a broker's answer to a reader with readCompacted
+    # the last message id that a broker reports to a reader with readCompacted
     last_compacted_message_id: dict[str, int] | None = None
-    read_below: str | None = None  # start of an open transaction, where readers stop
+    read_below: str | None = None  # start of the first open transaction, where readers stop
     open_transactions: int | None = None
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # bytes of entries up to the horizon, which retention may delete

@@ -398,7 +398,8 @@ def _verify_compacted(
             ("bytes", found.bytes, manifest.size_bytes),
             *(("topic", part.metadata.compacted_topic, manifest.topic) for part in parts),
         ]
-        # The manifest of a broker's ledger may count the stated messages of an encrypted batch.
+        # The number of messages is only compared for Lastwrite's ledgers. In a broker's ledger, an
+        # encrypted batch may count as several messages.
         if is_ours:
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
@@ -413,14 +414,16 @@ def _verify_compacted(
             if (first, last) != (manifest.from_, manifest.to):
                 by = f"but the manifest states {manifest.from_} to {manifest.to}"
                 damaged(f"the compacted ledger has the entries {first} to {last}, {by}")
-        if found.tombstones:  # A broker decides by the stated length, which some clients omit.
+        # A broker finds tombstones by the stated length, which some clients omit.
+        if found.tombstones:
             report.advice.append(
                 f"{place}: the compacted ledger contains {found.tombstones} tombstones"
             )
         for broken in _promises(found, manifest.retain_null_key):
             if is_ours:
                 damaged(f"{broken}, which compaction always removes")
-            else:  # the ledger of a broker, perhaps of an older release or with unknown settings
+            # no damage: a broker wrote the ledger, perhaps an older release or with other settings
+            else:
                 report.advice.append(f"{place}: {broken}, which Lastwrite would remove")
         if sum(map(len, found.keys)) > _MOST_KEYS:
             report.advice.append(

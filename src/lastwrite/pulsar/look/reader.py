@@ -253,7 +253,7 @@ class TopicReader:
     def _continue_at(
         self, view: TopicView, reader: LedgerReader, number: int, source: LogPart
     ) -> None:
-        """Continue at entry ``number`` of this ledger, or after its end."""
+        """Set the reader's position to entry ``number`` of the ledger, or after its last entry."""
         if source is LogPart.BACKLOG:
             self.at = Start(Position(reader.ledger.id, number).offset)
         elif number < reader.count:

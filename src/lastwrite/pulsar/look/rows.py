@@ -142,9 +142,9 @@ def message_rows(
 
 
 def is_of(entry: Entry, row: Row, key: bytes) -> bool:
-    """Whether a row of ``message_rows`` has the key ``wanted``.
+    """Whether a row of ``message_rows`` has the key ``key``.
 
-    For an unreadable entry, the key in its metadata is compared.
+    If the entry is unreadable, the key in its metadata must match.
     """
     meta = entry.metadata
     is_b64 = bool(meta.partition_key_b64_encoded)
