@@ -51,7 +51,8 @@ from lastwrite.storage.objects.promises import reject_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
-# Joining parts is cheap, so even a single ledger is split among all workers.
+# The size of a piece is small, so that several workers share a ledger. Joining their parts is
+# cheap.
 _PIECE_BYTES = 8 << 20
 
 
@@ -62,7 +63,7 @@ class PulsarSystem(System):
     scan_kernel = "lastwrite.pulsar.format.kernels:walk"
     kind_of_path = "a Pulsar topic"
     offset_span = LONG_MAX
-    # No scans are cached, because each compaction reads other ledgers than the one before.
+    # Scans are not cached, because each compaction reads new ledgers.
     makes_one_segment = True
     notes = watching.NOTES
     damage_remedy = PulsarFormat.damage_remedy
@@ -71,7 +72,7 @@ class PulsarSystem(System):
         "give --config compactionThreshold=100M, which selects topics with more than 100 MB "
         "beyond the compaction horizon"
     )
-    # Other readers use the raw ledgers too, and retention deletes them.
+    # Readers without readCompacted use the raw ledgers. Retention deletes these, not compaction.
     no_retention = "Pulsar's compaction removes no raw ledger"
     no_deletes = "Pulsar's compacted ledger contains no tombstones"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
@@ -141,8 +142,8 @@ class PulsarSystem(System):
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
-        # By event time, messages of the compacted ledger compete too. In a broker every message
-        # that it reads competes, chunks included.
+        # By event time, messages of the compacted ledger compete too, so all records are compared.
+        # With ``like_broker``, all messages compete, and each chunk counts as a message.
         strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
         if strategy is Strategy.OFFSET and not like_broker and self._has_parts(log):
             strategy = Strategy.GROUPS
@@ -160,7 +161,8 @@ class PulsarSystem(System):
             cleanable_bytes=fresh,
             index_interval_bytes=staging.BLOCK_BYTES,
             policy=Policy(
-                # A tombstone expires at once: its delete horizon is 0, and the time is at least 0.
+                # Tombstones expire at once: their delete horizon is 0, and the present is at least
+                # 0.
                 now_ms=max(now_ms, 0),
                 tombstone_retention_ms=0,
                 ages_by_write_time=True,
@@ -207,10 +209,7 @@ class PulsarSystem(System):
         return topic_log.read_compacted(log.folder)
 
     def estimate_records(self, log: PartitionLog) -> int:
-        """The estimated number of records, from the surveys.
-
-        The number includes the placeholders of compacted batches.
-        """
+        """The estimated number of records, from the surveys. Placeholders are included."""
         return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:

@@ -361,8 +361,7 @@ class PulsarFormat:
             )
 
     def records_below(self, run: BatchRun, row: np.void, offset: int) -> int:
-        """The number of an entry's records below ``offset``: all or none, as they share an offset.
-        """
+        """The number of an entry's records below ``offset``: all or none. They share an offset."""
         return int(row["records"]) if row["base_offset"] < offset else 0
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:

@@ -37,7 +37,7 @@ class TopicInMemory:
     last_confirmed: Position  # the last written entry; entry -1 in an empty ledger
     mark_delete: Position | None  # position of the subscription __compaction; None if there is none
     ledger: int | None  # the compacted ledger; None if never compacted
-    # the ledger that readers get; differs from ``ledger`` only after a refused horizon
+    # the compacted ledger that readers get; after a refused horizon it differs from ``ledger``
     served: int | None
 
 

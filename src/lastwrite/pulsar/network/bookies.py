@@ -76,13 +76,13 @@ _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
 _NOT_LET_IN = 102
 
-_FIRST_AHEAD = 16  # number of entries requested ahead before their size is known
+_FIRST_AHEAD = 16  # number of entries requested ahead until the first one shows their size
 _MOST_AHEAD = 1024
-# limit of the bytes requested ahead, if all entries are as large as the largest so far
+# limit of the bytes requested ahead; each entry counts as the largest one received so far
 _AHEAD_BYTES = 16 << 20
 _BATCHES_AHEAD = 4  # number of batches requested ahead
 _BATCH_BYTES = 1 << 20  # requested bytes of a batch; a bookie's frame has at most 5 MiB by default
-_MOST_OUTSTANDING = 1000  # limit of added entries without an answer
+_MOST_OUTSTANDING = 1000  # limit of entries that were sent and are not confirmed yet
 _OUTSTANDING_BYTES = 8 << 20
 _SEND_BYTES = 1 << 17
 
@@ -176,7 +176,7 @@ class Bookies:
         self._timeout = timeout
         self._tls = tls
         self._links: dict[str, Link] = {}
-        # bookies that failed: they are asked last from then on
+        # bookies that failed, with the error; later requests are sent to them last
         self._failed: dict[str, RemoteFailed] = {}
         self._with_batches: set[str] = set()  # bookies that returned a batch
         # bookies that closed the connection after a batch request
@@ -470,13 +470,13 @@ class _LedgerReadAhead:
                 self._batches[first] = end
 
     def _received(self, entry: int) -> bytes | None:
-        """The entry's payload from the bookie that it was requested from ahead.
+        """The entry's payload from the bookie to which its request was sent ahead.
 
-        None if that bookie does not return the entry.
+        None if that bookie does not return it.
         """
         while entry not in self._found:
             bookie, link = self._requested.get(entry, ("", None))
-            # The entry was not requested, or the bookie has failed since.
+            # The entry was not requested ahead, or the connection to its bookie was closed since.
             if link is None or self._bookies._links.get(bookie) is not link:
                 self._requested.pop(entry, None)
                 return None
@@ -556,7 +556,7 @@ class _LedgerReadAhead:
 
     def _payload(self, packet: bytes, entry: int, bookie: str, link: Link) -> bytes | None:
         """The payload in the entry's packet. None if the packet is damaged."""
-        # the digest that brokers use
+        # Check CRC-32C first, because brokers write ledgers with this digest.
         if self._digest is Digest.CRC32C and len(packet) >= _USUAL.size:
             ledger, number, _, _, digest = _USUAL.unpack_from(packet)
             payload = packet[_USUAL.size :]
@@ -566,7 +566,7 @@ class _LedgerReadAhead:
                 return payload
         try:
             return _opened(packet, self._ledger.id, entry, self._digest, bookie).payload
-        except CorruptLog as error:  # only this entry is damaged: others may be intact
+        except CorruptLog as error:  # the entry may be intact on another bookie
             self._bookies._failed[bookie] = RemoteFailed(
                 error.problem, path=link.address, remedy=error.remedy
             )

@@ -71,7 +71,7 @@ class _NotReady(RemoteFailed):
 class LastMessage:
     """The last message of a topic, according to its broker."""
 
-    position: Position  # the last entry that a consumer may get; -1:-1 without such an entry
+    position: Position  # the last entry that consumers can get; -1:-1 if there is none
     mark_delete: Position | None  # mark-delete position of this subscription
 
 

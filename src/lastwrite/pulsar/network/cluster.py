@@ -69,8 +69,9 @@ class ClusterAccess:
     store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
-    patience_s: float = 60.0  # seconds for which requests over broken connections are repeated
-    check: Callable[[], None] = go_on  # called before each of them; raises to end the work
+    patience_s: float = 60.0  # seconds for which a request is repeated if its connection breaks
+    # called before each such request; raises an error to end the work
+    check: Callable[[], None] = go_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,10 @@ class CursorHold:
         return self._subscription
 
     def acknowledged(self) -> None:
-        """Record the time of an acknowledgement: the broker may store the cursor from then on."""
+        """Record the time of an acknowledgement.
+
+        The next acknowledgement has to wait from then on.
+        """
         self.since = time.monotonic()
 
     def release(self) -> None:

@@ -14,7 +14,10 @@ from lastwrite.pulsar.rules.live_settings import Login, TlsFiles, checked_token
 
 @dataclass(frozen=True)
 class PulsarCredentials:
-    """The client's login and TLS files. ``requires_tls`` prefers a broker's address with TLS."""
+    """The client's login and TLS files.
+
+    With ``requires_tls``, TLS addresses of brokers are used.
+    """
 
     login: Login = field(default_factory=Login)
     files: TlsFiles = field(default_factory=TlsFiles)
@@ -30,7 +33,7 @@ class PulsarCredentials:
         return tls_context(self.files)
 
     def proof(self) -> bytes:
-        """The authentication data of the client: the current token, or nothing.
+        """The client's authentication data: the current token. Empty without a token.
 
         Raises:
             InvalidConfig: the token's file cannot be read, or has no token.

@@ -83,7 +83,8 @@ def write_ledger(
             return _closed(store, made, writer)
         except BaseException as error:
             writer.abandon()
-            with contextlib.suppress(LogError):  # the next run finds the ledger by its note
+            # if this fails, the next run deletes the ledger, which has a note
+            with contextlib.suppress(LogError):
                 store.delete_ledger(made.ledger.id)
             if writer.failed is None or not isinstance(error, RemoteFailed):
                 raise

@@ -60,7 +60,7 @@ class Link:
         self._begin = begin
         self._socket: socket.socket | TlsSocket | None = None
         self._received = bytearray()
-        self._consumed = 0  # bytes at the start of ``_received`` that were already returned
+        self._consumed = 0  # number of bytes of ``_received`` that were returned as frames
 
     def open(self, doing: str) -> None:
         """Connect, if not connected yet. ``doing`` names the purpose in errors.

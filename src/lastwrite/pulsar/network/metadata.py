@@ -57,7 +57,7 @@ _BROKERS = "/loadbalance/brokers"
 _RACKS = "/bookies"
 _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
-_MAX_LEDGER = (1 << 31) - 1  # higher ids have another layout, and do not fit an offset
+_MAX_LEDGER = (1 << 31) - 1  # the highest supported ledger id; a higher one does not fit an offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ class MetadataStore:
             UnsupportedFormat: the cluster's ledger numbers or their layout are not supported.
         """
         self._check_layout()
-        # The token identifies the node as this process's.
+        # A random token by which this process recognizes the node that it created.
         metadata = replace(metadata, ctoken=secrets.randbits(62))
         number = self._next_number()
         path, data = self._ledger_path(number), metadata.encode_node()
@@ -404,7 +404,8 @@ class MetadataStore:
         try:
             endpoints = ServiceInfo.decode(node).endpoints if node else ()
         except LogError:
-            endpoints = ()  # in older releases the id is the address
+            # Older releases register no endpoints, because a bookie's id is its address.
+            endpoints = ()
         for endpoint in endpoints:
             if endpoint.host and endpoint.port and endpoint.protocol in (None, "bookie-rpc"):
                 host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host

@@ -68,7 +68,7 @@ class Nodes(Protocol):
         """Delete a node. Does nothing if the node is missing or has children."""
 
     def number(self, prefix: str, doing: str) -> str:
-        """A unique number, as text, for new nodes below ``prefix``."""
+        """A number, as text, that no other call with this ``prefix`` returns."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -20,7 +20,7 @@ def go_on() -> None:
 def retry_disconnects(
     ask: Callable[[], T], seconds: float, what: str, check: Callable[[], None] = go_on
 ) -> T:
-    """The result of ``ask``, which is called again for ``seconds`` while its connection breaks.
+    """The result of ``ask``. If its connection breaks, it is called again, for ``seconds`` in all.
 
     ``what`` is a sentence about the missing result. ``check`` is called before each attempt, and
     raises to end the work.

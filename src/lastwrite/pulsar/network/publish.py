@@ -40,9 +40,9 @@ from lastwrite.pulsar.network.cluster import Compaction, CursorHold, PulsarClust
 from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
 
 _MOST_TRIES = 3
-_MARGIN_SECONDS = 0.3  # added to the brokers' pause between two writes of a cursor
+_MARGIN_SECONDS = 0.3  # added to the time that brokers wait between two writes of a cursor
 _LOOK_SECONDS = 0.02
-_WRITTEN_SECONDS = 5.0  # an acknowledgement is on disk within this time, or never will be
+_WRITTEN_SECONDS = 5.0  # a broker stores an acknowledgement within this time, or not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,9 @@ def publish(
                 store.note(topic, base.ledger)
             reach("acknowledge")
             acknowledged.append(ours)
-            # The broker ignores the acknowledgement of a subscription that was lost before.
+            # An error is ignored here: the metadata store shows later whether the broker has stored
+            # the acknowledgement. If the subscription was lost, the broker ignores the
+            # acknowledgement.
             with contextlib.suppress(RemoteFailed):
                 subscription.acknowledge(at, ours)
             hold.acknowledged()
@@ -167,7 +169,8 @@ def _clear_away(
     with contextlib.suppress(LogError):
         told, durable = cluster.fetch_topic_state(topic), cluster.written_down(topic)
         used = {base and base.ledger, durable and durable.ledger}
-        # If the broker does not answer, it may serve any of the acknowledged ledgers.
+        # If the broker does not answer, any ledger in ``acknowledged`` may be the one that it
+        # serves.
         used |= set(acknowledged) if told is None else {told.ledger, told.served}
         for ledger in written:
             if ledger not in used:

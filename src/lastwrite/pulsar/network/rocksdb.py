@@ -102,7 +102,7 @@ class RocksDb:
     def _catch_up(self, doing: str) -> None:
         try:
             self._store.try_catch_up_with_primary()
-        except Exception as error:  # the library raises exceptions of its own type
+        except Exception as error:  # rocksdict raises exceptions of its own type
             raise RemoteFailed(
                 f"{doing}: {error}", path=self.address, remedy="run the command again"
             ) from error

@@ -123,7 +123,7 @@ class ZooKeeper:
 
     def number(self, prefix: str, doing: str) -> str:
         how = {"ephemeral": True, "sequence": True, "makepath": True}
-        # The request may be repeated: an unused number costs nothing.
+        # A repeated request only leaves a number unused.
         made = str(self._request(lambda client: client.create_async(prefix, b"", **how), doing))
         with contextlib.suppress(NoNodeError, *_AGAIN):  # the node is deleted with the session
             self._once(_delete(made), doing)
@@ -233,7 +233,7 @@ class ZooKeeper:
 
 
 def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # errors are ignored: nothing depends on the shutdown
+    with contextlib.suppress(Exception):  # an error of the shutdown has no effect on the results
         client.stop()
         client.close()
 

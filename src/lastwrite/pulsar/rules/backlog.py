@@ -73,7 +73,7 @@ def _retention_reason(
 ) -> str | None:
     """The reason why retention keeps the segment, or None if it expires.
 
-    Without the segment, ``bytes_left`` bytes remain.
+    ``bytes_left`` are the bytes of the younger segments.
     """
     if retention_bytes >= 0 and bytes_left >= retention_bytes:
         return None

@@ -90,7 +90,7 @@ def last_source(
 def last_index(
     source: LogPart, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]
 ) -> int:
-    """The index of the last record of an entry, for a request for the last message.
+    """The batch index of an entry's last record, as a broker reports it for the last message.
 
     ``record_count`` is the number of messages that the batch states, or None for an entry that is
     not a batch. ``survivors`` are the indexes that it lists as not removed, empty if it has no

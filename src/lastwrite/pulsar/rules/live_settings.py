@@ -26,9 +26,9 @@ SCHEME = "persistent://"
 
 _STORES = ("metadataStoreUrl", "zookeeperServers")
 _LEDGERS = "bookkeeperMetadataServiceUri"
-_BROKERS = "brokerServiceUrl"  # from a client.conf; a broker does not use it
+_BROKERS = "brokerServiceUrl"  # in a client.conf only: the address of brokers
 _ADMIN = "webServiceUrl"
-# A setting's name in broker.conf, which has precedence, and its name in client.conf.
+# Settings with two names: in broker.conf, which has precedence, and in client.conf.
 _PARAMETERS = ("brokerClientAuthenticationParameters", "authParams")
 _PLUGINS = ("brokerClientAuthenticationPlugin", "authPlugin")
 _USES_TLS = ("brokerClientTlsEnabled", "useTls")
@@ -57,7 +57,8 @@ _QUORUMS = (
 _PLUGIN = "org.apache.pulsar.client.impl.auth."
 _TOKEN_PLUGIN, _TLS_PLUGIN = f"{_PLUGIN}AuthenticationToken", f"{_PLUGIN}AuthenticationTls"
 _UNCLEAN = "unclean"
-_API_TIMEOUT = "default.api.timeout.ms"  # a setting of Kafka clients; Pulsar has no similar one
+# the name is from Kafka's clients, because Pulsar has no such setting
+_API_TIMEOUT = "default.api.timeout.ms"
 _OURS = (_UNCLEAN, _STORE_AUTH, _API_TIMEOUT)
 
 LIVE_NAMES = frozenset(
@@ -86,7 +87,7 @@ class Login:
 
     method: str | None = None  # name in the protocol: token or tls; None without authentication
     token: str = field(default="", repr=False)
-    token_file: str = ""  # read for every connection, since tokens are renewed
+    token_file: str = ""  # path of a file with the token, read again for every connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class LiveConfig:
     mark_deletes_a_second: float
     quorums: tuple[int, int, int] | None
     goes_on: bool
-    api_timeout_ms: int = 60_000  # how long requests over broken connections are repeated
+    api_timeout_ms: int = 60_000  # how long a request is repeated if its connection breaks
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> LiveConfig:
@@ -159,7 +160,7 @@ class LiveConfig:
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings that a broker accepts: all but Lastwrite's own for a live cluster."""
+    """The settings in ``names``, without Lastwrite's own settings for a live cluster."""
     return {name: value for name, value in names.items() if name not in _OURS}
 
 
@@ -172,9 +173,9 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 
 
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
-    """The first of the names in ``wanted`` that is set, and its value.
+    """The first name in ``wanted`` that is set, and its value.
 
-    If no name is set, the first name and "".
+    If none is set, returns the first name and an empty value.
     """
     found = ((name, _text(names, name)) for name in wanted)
     return next(((name, text) for name, text in found if text), (wanted[0], ""))
@@ -250,7 +251,7 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
         )
     if not any(pair):
         is_brokers = any(name in names for name in _OF_A_BROKER)
-        # In a broker's file, tlsCertificateFilePath is the broker's server certificate.
+        # In a broker.conf, the client's names would select the broker's server certificate instead.
         wanted = (_BROKERS_PAIR,) if is_brokers else (_BROKERS_PAIR, _CLIENTS_PAIR)
         both = ((_text(names, each[0]), _text(names, each[1])) for each in wanted)
         pair = next((each for each in both if any(each)), ("", ""))

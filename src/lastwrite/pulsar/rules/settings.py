@@ -88,7 +88,7 @@ class PulsarConfig(SettingsTable):
     monitor_interval_ms: int = setting(
         60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1, parse=_as_integer
     )
-    # how long raw ledgers stay that no subscription needs; -1 means for ever
+    # minutes for which raw ledgers stay that no subscription needs; -1 means for ever
     retention_time_minutes: int = setting(
         0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX, parse=_as_integer
     )
@@ -96,14 +96,13 @@ class PulsarConfig(SettingsTable):
     retention_size_mb: int = setting(
         0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20, parse=_as_integer
     )
-    # live topics: number of bookies of a new ledger; if not set, as the topic's own ledgers
+    # live topics: number of bookies of a new ledger; default: as in the topic's ledgers
     ensemble_size: int = setting(
         2, "managedLedgerDefaultEnsembleSize", 1, INT_MAX, parse=_as_integer
     )
-    # live topics: number of bookies that store an entry; if not set, as the topic's own ledgers
+    # live topics: number of bookies that store an entry; default: as in the topic's ledgers
     write_quorum: int = setting(2, "managedLedgerDefaultWriteQuorum", 1, INT_MAX, parse=_as_integer)
-    # live topics: number of bookies that must confirm an entry; if not set, as the topic's own
-    # ledgers
+    # live topics: number of bookies that must confirm an entry; default: as in the topic's ledgers
     ack_quorum: int = setting(2, "managedLedgerDefaultAckQuorum", 1, INT_MAX, parse=_as_integer)
 
     def __post_init__(self) -> None:

@@ -47,15 +47,15 @@ from lastwrite.storage.objects.address import is_address
 SYSTEM = "pulsar"
 
 
-_Content = bytes  # ``StoredLedger`` has a field of the type's name
-SMALL_BYTES = 1024  # largest index or survey whose bytes the manifest repeats
+_Content = bytes  # an alias, because the field ``bytes`` of ``StoredLedger`` hides the type
+SMALL_BYTES = 1024  # an index or survey up to this size is copied into the manifest
 
 
 class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A ledger stored as objects of an archived topic, or one part of its compacted ledger."""
 
     ledger: int
-    key: str  # key of the data object, relative to the topic; the full address if foreign
+    key: str  # key of the data object below the topic; its full address if the object is foreign
     bytes: int
     etag: str = ""
     index_bytes: int
@@ -63,11 +63,12 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     entries: int  # id of the last entry + 1
     stored: int  # number of entries in the data object
     length: int  # bytes of the stored entries
-    first: str | None = None  # id of the first record, only of a part of the compacted ledger
+    first: str | None = None  # id of the first record; None for a raw ledger
     last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
-    # the bytes of the index and of the survey, if small, so that compaction reads neither object
+    # the content of the index and of the survey, if it is small: compaction need not read the
+    # objects
     index: _Content = b""
     survey: _Content = b""
 
@@ -148,7 +149,7 @@ class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-Gap = tuple[str, str]  # the first lost entry, and the next one that exists
+Gap = tuple[str, str]  # positions of the first lost entry, and of the next existing entry
 
 
 class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +203,10 @@ def _is_below(gap: Gap, horizon: str) -> bool:
 
 
 def with_compacted(topic: ArchivedTopic, made: StoredCompacted) -> ArchivedTopic:
-    """The topic with a new compacted ledger that was made from the topic itself."""
+    """The topic after a compaction, with the new compacted ledger ``made``.
+
+    Gaps that are now below its horizon are added to ``compacted_gaps``.
+    """
     before = topic.compacted
     new = (
         gap
@@ -214,7 +218,7 @@ def with_compacted(topic: ArchivedTopic, made: StoredCompacted) -> ArchivedTopic
 
 
 def gaps_outside(gaps: Iterable[Gap], present: Sequence[StoredLedger]) -> Iterator[Gap]:
-    """The parts of ``gaps`` before the first and after the last of the raw ledgers ``present``."""
+    """The parts of ``gaps`` outside the range of entries of the raw ledgers ``present``."""
     begin = end = None
     if stored := sorted((each for each in present if each.entries), key=lambda each: each.ledger):
         begin = Position(stored[0].ledger, 0)

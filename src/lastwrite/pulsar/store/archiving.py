@@ -115,8 +115,8 @@ def fetch(
 
 
 def _bytes_of(folder: str) -> int:
-    """The topic's size: the most bytes that a copy may transfer."""
-    with contextlib.suppress(LogError):  # the topic's report has the error
+    """The maximum number of bytes that a copy of the topic transfers. 0 if listing it fails."""
+    with contextlib.suppress(LogError):  # copying the topic reports this error
         return sum(each.size_bytes for each in list_topic(folder).all_ledgers)
     return 0
 
@@ -231,7 +231,7 @@ class Incoming:
         )
 
     def _gap_before(self, listed: Collection[int]) -> tuple[str, str]:
-        """The lost range: from the archive's end to the first later ledger that exists."""
+        """The range of lost entries: from the archive's end to the next existing ledger."""
         last = max(
             (each for each in self.before.ledgers if each.entries), key=lambda each: each.ledger
         )
@@ -266,7 +266,10 @@ class Incoming:
         )
 
     def _untied(self, listed: Collection[int]) -> tuple[HoldReason, str] | None:
-        """Why an archive without a ledger list does not match the topic's list, or None."""
+        """Why an archive that has no ledger list does not match the topic's list.
+
+        None if it matches.
+        """
         if self.before.metadata is not None:
             return None
         others = sorted(set(self._here) - set(listed))
@@ -412,7 +415,8 @@ class LedgerCopy:
     def one(self, ledger: Ledger) -> StoredLedger:
         """Copy one ledger, and verify every entry."""
         first, last = prove(ledger)
-        # a folder for each ledger, since all parts of a compacted ledger have the same name
+        # Each ledger gets a folder, because all parts of a compacted ledger have the same file
+        # name.
         folder = f"{self._transaction.prefix}{uuid.uuid4().hex[:12]}"
         place, key = self._store, f"{folder}/{os.path.basename(ledger.path)}"
         mtime_ms = ledger.mtime_ns // 1_000_000
@@ -563,7 +567,7 @@ class NewCompacted:
     retain_null_key: bool
     chunks: bool
     read: int  # number of messages read
-    ledgers: tuple[int, ...]  # ids of the raw ledgers that were read
+    ledgers: tuple[int, ...]  # ids of the raw ledgers that the compaction read
 
     def numbered(self, ledger: int) -> StoredCompacted:
         """The compacted ledger with this number."""
@@ -586,7 +590,7 @@ class NewCompacted:
 
 
 class _Read(NamedTuple):
-    """Values that were read from the indexes of a topic's ledgers."""
+    """The result of one read of a topic: values from its manifest and its ledgers' indexes."""
 
     nonce: str  # nonce of the manifest
     highest_ledger: int
@@ -598,7 +602,7 @@ class PulsarRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read: dict[str, _Read] = {}  # by folder; removed when the topic's report is made
+        self._read: dict[str, _Read] = {}  # by folder; removed after the topic was reported
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """Read the topic's log as its current manifest describes it."""
@@ -612,7 +616,10 @@ class PulsarRounds(ArchiveRounds):
         self._read = {folder: self._read[folder] for folder in self._read.keys() & self._manifests}
 
     def raw_ledgers(self, folder: str) -> list[RawSegment]:
-        """The raw ledgers that the last ``read`` found. Compaction does not change them."""
+        """The topic's raw ledgers, which compaction does not change.
+
+        Uses the result of the last ``read``.
+        """
         found = self._read.pop(folder, None)
         return raw_ledgers(list_topic(folder)) if found is None else found.raw_ledgers
 

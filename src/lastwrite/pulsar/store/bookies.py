@@ -39,16 +39,16 @@ Rows = npt.NDArray[np.void]  # rows of type kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"
-# suffix of a log that the bookie's garbage collection wrote and has not renamed yet
+# suffix of a new entry log that the bookie's garbage collection has not renamed yet
 _COMPACTED_SUFFIX = ".compacted"
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
-_JOURNAL_HEADER_BYTES = 512  # from journal version 5 on; earlier versions have 8
+_JOURNAL_HEADER_BYTES = 512  # header size of journal version 5 and later; 8 before
 _VERSIONS = {_LOG_MAGIC: (0, 1), _JOURNAL_MAGIC: (1, 6)}
 _TABLE_ROWS = 1 << 14
 _SCRATCH_BYTES = 1 << 20
 _WINDOW_BYTES = 8 << 20
-_MOST_NAMED = 5  # damaged entries named per ledger
+_MOST_NAMED = 5  # maximum number of damaged entries that a problem lists for a ledger
 _BRING_ALL = "give the folders of all bookies that had the ledger, and their journals"
 
 
@@ -72,7 +72,7 @@ class BookieLedger:
 
     @property
     def end(self) -> int:
-        """The first entry id without a copy."""
+        """The first entry id without an intact copy."""
         entries = self.rows["entry"]
         holes = np.flatnonzero(entries != np.arange(len(entries)))
         return int(holes[0]) if len(holes) else len(entries)
@@ -139,7 +139,8 @@ class BookieFolders:
                 )
                 tables.append(table[:count])
                 if why == kernels.SCRATCH_FULL:
-                    # The kernel has checked the record's size against the file.
+                    # The size can be trusted: the kernel has checked that the record is inside the
+                    # file.
                     size = int.from_bytes(data[at : at + 4].tobytes(), "big")
                     scratch = np.empty(size, np.uint8)
                 elif why != kernels.TABLE_FULL:
@@ -177,7 +178,7 @@ class BookieFolders:
         return BookieLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """Describe the copies with a wrong digest: a few by name, all others as a number."""
+        """Problems for the copies with a wrong digest. Beyond a few, they are only counted."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,

@@ -52,10 +52,11 @@ class ExportedMetadata:
     horizon: Position | None = None
     compacted_ledger: int | None = None
     compacted_entries: int | None = None
-    # the ledger whose last entry has horizon and compacted ledger
+    # the cursor's ledger, if its last entry has the horizon and the compacted ledger
     cursors_ledger: int | None = None
     last_confirmed: Position | None = None
-    ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
+    # ledgers whose entry count is from BookKeeper's ledger metadata
+    ended: frozenset[int] = frozenset()
 
     def with_cursor(self, path: str) -> ExportedMetadata:
         """These metadata with the cursor from the file at ``path``. Errors as ``read_exported``."""

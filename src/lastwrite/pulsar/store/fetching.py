@@ -172,7 +172,7 @@ def describe(
 
 @dataclass(slots=True)
 class _Plan:
-    """The ledgers of one topic to fetch: its metadata, and its offloaded ledgers."""
+    """One topic to fetch: its exported metadata and the offloaded ledgers in the sources."""
 
     name: TopicName
     exported: ExportedMetadata
@@ -194,9 +194,12 @@ class _Plan:
         ]
 
     def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """The complete offloads of a raw ledger, the one in the topic's metadata first."""
+        """The complete offloads of a raw ledger.
+
+        The offload in the topic's metadata is the first.
+        """
         found = [each for each in self.offloads(info) if each.damage is None]
-        # a ledger may have more entries than the list states; all of them are read
+        # Accept offloads with more entries than the topic's list states: all entries are read.
         if info.entries:
             found = [each for each in found if each.last_entry + 1 >= info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
@@ -482,8 +485,8 @@ class _FolderFetch:
     ) -> tuple[EntryRange, ...]:
         """Find entries on bookies after the known end of a closed ledger.
 
-        Only the ledger's own metadata show whether the entries belong to it. With ``recover`` they
-        are included and counted.
+        Without BookKeeper's ledger metadata it is unknown whether they belong to the ledger. With
+        ``recover`` they are copied.
         """
         end = entries[info.ledger] or 0
         if self._run.recover:
@@ -541,7 +544,7 @@ class _FolderFetch:
             self._problems += damaged
             return self._write_stored(stored, end, self._custom(), is_open)
         made = self._rescued(info, end, is_open) if end else None
-        # an earlier fetch copied the entries that are damaged here
+        # The damage has no effect: an earlier fetch copied these entries.
         if made is not None and not made.missing:
             kind = ProblemKind.RECOVERED
             self._problems += [structs.replace(each, kind=kind, remedy=None) for each in damaged]
@@ -582,7 +585,7 @@ class _FolderFetch:
 
     @staticmethod
     def _whole_of(found: Offloaded) -> Iterator[tuple[int, bytes]]:
-        """The intact entries of an offload. The caller has reported the offload's first damage."""
+        """The intact entries of a damaged offload. The caller has reported its first damage."""
         return (
             map_file_entries(found, lambda error: None)
             if found.form is Form.MAP_FILE
@@ -615,9 +618,9 @@ class _FolderFetch:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: BookieLedger, confirmed: int) -> int:
-        """The end of the entries to copy from an open ledger.
+        """The id after the last entry to copy from an open ledger.
 
-        ``confirmed`` is the end of the ledger's confirmed entries.
+        ``confirmed`` is the id after the last confirmed entry.
         """
         there = stored.end_beyond(confirmed)
         if self._run.recover:
@@ -771,7 +774,7 @@ class _FolderFetch:
         is_compacted: bool = False,
         end: int = 0,
     ) -> FetchedLedger:
-        """The report on a copied ledger. ``end`` is the last known entry + 1."""
+        """The report on a copied ledger. ``end`` is the id after the last known entry."""
         index = checked_index(path)
         last, missing = index.metadata.last_entry, index.missing
         stored = 0 if last is None else last + 1
@@ -811,7 +814,7 @@ def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
 
 
 def _ledgers(numbers: Sequence[int]) -> str:
-    """Describe ledgers in words for the start of a sentence."""
+    """The start of a sentence about ledgers, such as "ledgers 10, 12 are"."""
     if len(numbers) == 1:
         return f"ledger {numbers[0]} is"
     return f"ledgers {', '.join(map(str, numbers))} are"

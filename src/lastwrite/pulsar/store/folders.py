@@ -36,7 +36,8 @@ from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, read_in
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 
-MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # key in a raw ledger's custom metadata
+# key of the managed ledger's name in a raw ledger's custom metadata
+MANAGED_LEDGER_NAME = "pulsar/managed-ledger"
 _USER_METADATA_SUFFIX = ".meta.json"
 _MOST_USER_METADATA_BYTES = 1 << 20
 
@@ -234,7 +235,8 @@ def map_file_entries(
     """
     last = -1
     before: int | None = None
-    held: tuple[int, bytes] | None = None  # an entry whose id the next record must confirm
+    # an entry that is returned if the next record's id follows its id
+    held: tuple[int, bytes] | None = None
 
     def report(error: CorruptLog) -> None:
         nonlocal before

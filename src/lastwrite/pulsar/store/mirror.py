@@ -57,7 +57,7 @@ from lastwrite.pulsar.store.objects import OffloadWriter, checked_index, find_st
 from lastwrite.pulsar.store.topic import fetched_uuid, partition_of
 from lastwrite.storage import files
 
-_COUNT_BYTES = 1 << 20  # bytes of entries whose messages are counted at once
+_COUNT_BYTES = 1 << 20  # bytes of entries that are collected, then their messages are counted
 
 
 def mirror_folder(archive: str, topic: TopicName) -> str:

@@ -141,7 +141,7 @@ class LedgerReader:
                     data, shift, at, size = self._locate(blocks, number)
                 except CorruptLog:
                     if found:
-                        break  # the next read raises the error
+                        break  # the next read begins at the damage and raises the error
                     raise
                 total += size
                 if found and total > most_bytes:

@@ -51,7 +51,7 @@ def _entries(path: str, kind: PulsarFileKind, data: Buffer) -> Iterator[StoredIn
         folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
         ledger = NO_LEDGER if folder is None else folder[0]
         for pair in walk_sequence_file(data):
-            if pair.key >= 0:  # -1 is the ledger's metadata
+            if pair.key >= 0:  # key -1 has the ledger's metadata, not an entry
                 yield StoredIn(ledger, pair.key, pair.at, pair.value)
     elif kind is not PulsarFileKind.INDEX_OBJECT:
         walk = walk_entry_log if kind is PulsarFileKind.ENTRY_LOG else walk_journal

@@ -59,7 +59,7 @@ _MARK_BYTES = 256 << 10
 _MOST_FILE_BYTES = 1 << 30
 _MOST_MADE = 4096
 
-# surveys that this process made, by path, size and modification time
+# the surveys that this process has computed, by path, size and modification time of the object
 _made: dict[tuple[str, int, int], LedgerSurvey] = {}
 
 
@@ -171,7 +171,7 @@ def transactions_of(
 
 
 def free(size_bytes: int) -> None:
-    """A ``spend`` function that sets no limit."""
+    """The default of ``spend``: reading is not limited."""
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:

@@ -272,7 +272,7 @@ def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True
 
 
 class _Facts(NamedTuple):
-    """The files of a topic folder, before they are checked for a ``TopicFolder``."""
+    """The metadata and the ledgers that were found in a topic folder, before they are checked."""
 
     manifest: CompactionManifest | None
     info: ManagedLedgerInfo | None
@@ -616,7 +616,7 @@ class _ArchivedListing(_Listing):
                 index = IndexObject.decode(stored.index)
             else:
                 index = read_index(path)
-            # not checked in a bucket, where the check would cost a request
+            # Check that the object exists, except in a bucket, where this would cost a request.
             if not is_address(path) and not os.path.exists(path):
                 raise missing_error(path, "the object", AGAIN)
             if index.data_bytes != stored.bytes:
@@ -655,8 +655,8 @@ def fetched_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUI
 def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
     """Drop objects of earlier fetches if another object has all their entries.
 
-    A crash may leave both. A newly fetched object includes the entries stored before. So the
-    fetched object with the most entries has all entries of the other objects.
+    A crash may leave several objects of a ledger. A newly fetched object includes the entries
+    stored before. So the fetched object with the most entries has all entries of the other objects.
     """
     ours = [each for each in objects if each.uuid in _fetched_uuids(name, each)]
     others = [each for each in objects if each not in ours]

@@ -189,7 +189,7 @@ def read_view(folder: str, reads_compacted: bool, before: TopicView | None = Non
         if _identity(folder) != seen:
             raise LedgerMoved from None
         raise
-    # A newer manifest may name an object that was not in the listing.
+    # Repeat if the manifest was replaced: the new one may name an object that was not listed.
     if _identity(folder)[0] != seen[0]:
         raise LedgerMoved
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}

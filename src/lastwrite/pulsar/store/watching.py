@@ -63,7 +63,7 @@ def _name_of(text: str) -> TopicPartition | None:
         return None
 
 
-# Each topic folder is a separate root.
+# The quarantine lists of Pulsar. Each topic folder counts as a root, with its own list.
 NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)
 
 
