@@ -164,7 +164,7 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 class StagedIndexFiles:
     """New, synced files of one queue or of the index, not yet in the store."""
 
-    # (path below the tree, path of the new file)
+    # (final path below the store's folder of this kind, path of the new file)
     files: list[tuple[str, str]] = field(default_factory=list)
     is_anew: bool = False  # whether all old units of the queue are replaced
     added: int = 0  # number of units or index entries

@@ -331,7 +331,7 @@ def range_of(
 
 
 def _change(new: CommitPlan) -> QueueChange:
-    """The change of a queue for a plan: the pairs to remove, and the pairs to add.
+    """The change of a queue for a plan: pairs of log and index files to remove and to add.
 
     Empty pairs are removed too, except the active pair, because a broker does not serve records
     before them. Only a failed append leaves an empty pair.

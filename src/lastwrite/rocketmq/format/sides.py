@@ -187,7 +187,7 @@ def decode_delay_offsets(data: bytes) -> dict[int, int]:
 
 
 def decode_config(data: bytes) -> Any:
-    """Decode any other JSON file of the folder ``config``.
+    """Decode a JSON file of the folder ``config`` that has no decoder of its own.
 
     Raises:
         CorruptLog: the data is not JSON.

@@ -168,7 +168,7 @@ def dispatch(  # one parameter for each option of the command line
                     "again to install the others"
                 )
             with contextlib.suppress(LogError, OSError):
-                trees.clear(root)  # if this fails, the next dispatch removes the files
+                trees.clear(root)  # on an error, the next dispatch removes the files
             raise
         changed = set(job.installed)
         report.untouched = untouched.list_untouched(root, changed, untouched.BY_DISPATCH)
@@ -404,7 +404,7 @@ class _Dispatch:
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # all records of a queue without units are after this address
+                # no record of a queue without units is below this address, unless files were lost
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:

@@ -188,7 +188,7 @@ def _has_undetected_damage(root: str, name: TopicPartition) -> bool:
 
 
 def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
-    """The queue as read from its log files alone, because an index is missing or wrong.
+    """Read the queue from its log files alone, if an index is missing or wrong.
 
     Raises:
         CorruptLog: the log is also damaged in other ways.

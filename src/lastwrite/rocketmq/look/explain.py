@@ -37,9 +37,9 @@ class RocketmqOutcomeRules(OutcomeRules):
         return f"queue offset {offset}"
 
     def delete(self, facts: RecordFacts, message: str) -> OutcomeReason:
-        """The sentence for a delete, which is kept for a time counted from its store time.
+        """The sentence for a delete. Lastwrite keeps a delete for some time after its store time.
 
-        A broker's compaction drops it at once.
+        A broker's compaction drops a delete at once.
         """
         stored_ms, due_ms = facts.horizon_ms, self.horizon_ms(facts)
         assert stored_ms is not None and due_ms is not None

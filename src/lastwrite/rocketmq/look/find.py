@@ -95,7 +95,7 @@ class _Unit(NamedTuple):
 
     @classmethod
     def of(cls, table: units.Units, row: int, file: MappedFile, place: int = 0) -> _Unit:
-        """The unit in a row of ``table``, which begins with unit number ``place`` of the file."""
+        """The unit in row ``row`` of ``table``. The table begins at unit ``place`` of the file."""
         is_batch = table.dtype == units.BATCH_DTYPE
         unit_bytes = table.dtype.itemsize
         at = (place + row) * unit_bytes
@@ -199,7 +199,7 @@ class StoreFinder:
 
     def found(self, message: RocketmqMessage, address: int, by: str) -> MessageMatch:
         file = self.log.find(address)
-        assert file is not None  # the message was read from this file
+        assert file is not None  # the message was read from a file of this log
         return MessageMatch(message, file.path, address - file.start, by)
 
     def at_address(self, address: int) -> Iterator[MessageMatch]:
@@ -363,7 +363,7 @@ class StoreFinder:
     def _named_missing(
         self, name: TopicPartition, found: Iterator[MessageMatch], next_offset: int
     ) -> Iterator[MessageMatch]:
-        """Yield the records ``found`` of a queue, which continue at ``next_offset``.
+        """Yield the records ``found`` of a queue, from offset ``next_offset`` on.
 
         Adds a problem for records that have a unit but are missing.
         """

@@ -408,7 +408,7 @@ class _StoreInspection:
     ) -> None:
         """Add a problem for records whose queue has no consume queue."""
         if self.place.root is not None and layouts.rocksdb_folders(self.place.root):
-            return  # reported once for all queues
+            return  # RocksDB has the units; noted once for the store
         if chunk.is_dispatched(rows).any():
             folder = queue_folder(
                 os.path.join(self.place.root or "", StoreFolder.CONSUME_QUEUE), name

@@ -73,7 +73,7 @@ class PullCode(IntEnum):
 _SYSTEM_ERROR = 1
 _NO_SUCH_REQUEST = 3
 _TOPIC_NOT_EXIST = 17
-_SENT = {0, 10, 11, 12}  # stored; a code other than 0 means a late flush or replication
+_SENT = {0, 10, 11, 12}  # codes for a stored message; above 0: late flush or replication
 _WITH_SUBSCRIPTION = 4  # sysFlag of a pull that includes its subscription
 _TOOLS_GROUP = "TOOLS_CONSUMER"  # exists on every broker
 _PRODUCER_GROUP = "lastwrite"

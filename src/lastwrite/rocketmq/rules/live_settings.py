@@ -55,7 +55,7 @@ class RocketmqClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether ``name`` is ignored, such as a compaction or bucket setting in the same file."""
+        """Whether ``name`` is not a setting of the client, but for example of compaction."""
         return name not in CLIENT_NAMES
 
 

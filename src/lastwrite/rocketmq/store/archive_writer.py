@@ -211,7 +211,7 @@ class QueueArchiveWriter:
     def _commit(self) -> None:
         self._close_file()
         transaction = self._transaction or self._begin()
-        self._transaction = None  # if the commit fails, its objects must still not be removed
+        self._transaction = None  # objects of a failed commit may be in use
         self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
         manifest = archived.manifest_of(self._current, self._now, self._folder)
         self._current = self._store.commit(transaction, manifest)

@@ -94,9 +94,9 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
 def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
-    """The first and last queue offset in a consume queue whose records are in ``[start, end)``.
+    """The first and last queue offset of the records in ``[start, end)``, from a consume queue.
 
-    Returns None if the queue has no unit of such a record.
+    Returns None if the queue has no unit of a record there.
     """
     found: list[int] = []
     for file in log.files:

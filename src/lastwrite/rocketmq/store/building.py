@@ -180,7 +180,7 @@ class _QueueFiles:
 
 
 def queue_file(name: TopicPartition, start: int) -> str:
-    """The path of a queue's file, relative to its tree in the store."""
+    """The path of a queue's file, relative to its folder in the store, such as ``consumequeue``."""
     return os.path.join(queue_folder("", name), file_name(start))
 
 
@@ -245,11 +245,11 @@ class _PairFiles:
         self.done: list[tuple[str, str]] = []
 
     def address(self, pair: int) -> int:
-        """The address of the first byte of a pair's log file."""
+        """The address of the first byte of the log file number ``pair``."""
         return self._first + pair * self._unit.log_bytes
 
     def turn_to(self, pair: int) -> None:
-        """Continue with pair number ``pair``, and close the pairs before it."""
+        """Continue with log and index file number ``pair``, and close the files before."""
         state = self._unit.state
         if self._pair < 0 and state.start >= 0:
             self._open(0)
@@ -354,11 +354,11 @@ def _build_log(unit: LogUnit) -> StagedIndexFiles:
 
 
 def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
-    """Runs of adjacent rows of one pair. A run's records have about ``_COPY_BYTES`` in total."""
+    """Yield runs of adjacent rows of one log file, each of about ``_COPY_BYTES`` of records."""
     ends = np.cumsum(rows[:, rules.SIZE])
     start = 0
     while start < len(rows):
-        end = int(np.searchsorted(pairs, pairs[start], "right"))  # pair numbers never decrease
+        end = int(np.searchsorted(pairs, pairs[start], "right"))  # ``pairs`` is ascending
         before = int(ends[start - 1]) if start else 0
         end = min(end, max(start + 1, int(np.searchsorted(ends, before + _COPY_BYTES, "right"))))
         yield start, end

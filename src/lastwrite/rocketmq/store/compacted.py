@@ -207,7 +207,7 @@ class CompactedQueue:
         return max((found.last + 1 for found in self.ranges if found is not None), default=0)
 
     def range_of(self, number: int) -> FileOffsets | None:
-        """The first and last offset in a file's index. Returns None for a pair without records.
+        """The first and last offset in a log file's index. Returns None if the file has no records.
 
         Raises:
             FilesMoved: the file was deleted.
@@ -484,7 +484,10 @@ class CompactedQueue:
         return queue_folder(os.path.join(self.root, part), self.name)
 
     def _identity(self) -> tuple[tuple[int, int], ...]:
-        """A value that changes if a file is added, removed or renamed, or the tree is exchanged."""
+        """A value that changes if a file of the queue is added, removed or renamed.
+
+        An exchange of the folder ``compaction`` changes it, too.
+        """
         seen = []
         for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
             try:

@@ -110,7 +110,7 @@ def _is_done(root: str) -> bool:
 
 @dataclass(slots=True)
 class _Edit:
-    """A changed file of the new tree.
+    """A file that a cut changes.
 
     It has the bytes ``content``, or the old file's first ``keep`` bytes and then zeros.
     """
@@ -126,9 +126,9 @@ class Cut:
     root: str
     at: int
     report: CutReport
-    # changed files by tree, then by path below the tree
+    # changed files, by folder tree (such as ``consumequeue``) and path below it
     edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)
-    # paths of removed files below each tree, by tree
+    # paths of removed files, by folder tree
     removed: dict[str, set[str]] = field(default_factory=dict)
     # small files: new content by path below the store; None means that the file is moved aside
     side_files: dict[str, bytes | None] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class Cut:
 
     @property
     def trees(self) -> list[str]:
-        """The trees that change, the commit log last."""
+        """The folder trees that change, ``commitlog`` last."""
         changed = set(self.edits) | set(self.removed)
         return [tree for tree in _TREES if tree in changed]
 
@@ -388,7 +388,7 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
         cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
         cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
     if last_kept is not None:
-        # The pair becomes the active one, so it loses its blank record and its end unit.
+        # The log file and its index become active, so the blank record and end unit are removed.
         log, index, wrote, keep = last_kept
         cut.edit(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log), _Edit(wrote))
         shorter = _Edit(keep * units.BATCH_UNIT.size)
@@ -792,7 +792,7 @@ def _is_new(log: str) -> bool:
 
 
 def _back(root: str) -> list[str]:
-    """Restore the old trees after any step of a cut. Returns messages about files not restored."""
+    """Restore the old folders after any step of a cut. Returns messages on files not restored."""
     note = _read_note(root)
     notes = []
     log = trees.live_tree(root, names.COMMIT_LOG)

@@ -175,7 +175,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
         )
     if not logs.files:
         return LogState(), None, None
-    # The newest pair may be empty. The pair before it then has the highest offset.
+    # If the newest log file has no record, the file before it has the highest offset.
     newest, newest_index = logs.files[-1], indexes.files[-1]
     highest, log_wrote, index_wrote = -1, 0, 0
     for log, index in zip(reversed(logs.files), reversed(indexes.files), strict=True):

@@ -29,8 +29,8 @@ from lastwrite.storage.objects.promises import reject_if_broken
 FILE = "lock"
 ABORT = "abort"
 
-# ``root_lock_s`` is long, because a command that holds the root lock links every file of the tree,
-# or copies the files if the file system has no hard links.
+# ``root_lock_s`` is long, because a command that holds the root lock links every file of the
+# store's folder, or copies the files if the file system has no hard links.
 PLACE = lock.LockPlace(
     FILE,
     "the store",

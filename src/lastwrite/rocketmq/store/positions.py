@@ -92,7 +92,7 @@ def _read(path: str) -> bytes:
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
-    """Write the positions file of a new tree.
+    """Write the positions file of ``tree``, the successor of the folder ``old_tree``.
 
     As in a broker, the file's backup has the positions of ``old_tree``.
     """
@@ -106,15 +106,16 @@ def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) ->
 
 
 def _owner(tree: str) -> Ownership:
-    """The owner for a new positions file, copied from the old file, its backup or the tree."""
+    """The owner for a new positions file, copied from the old file, its backup or the folder."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     return files.owner_of(file, [backup])
 
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
-    """Replace the positions file of the live tree. As in 5.5.0, the old file becomes the backup.
+    """Replace the positions file in the folder ``tree``. The old file becomes the backup.
 
-    A crash between the two renames leaves only the backup, which has the old positions.
+    RocketMQ 5.5.0 does the same. A crash between the two renames leaves only the backup, which has
+    the old positions.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
     with files.removed_on_failure(file + _TMP):

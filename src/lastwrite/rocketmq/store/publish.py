@@ -91,15 +91,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueChange:
-    """The change of one queue: the pairs ``removed`` are removed, and ``pairs`` are added.
+    """The change of one queue: pairs of a log file and its index to remove and to add.
 
-    A pair whose name is in both is replaced; all other files are kept. ``log`` is the queue as it
-    was read, and the change fails if the queue has changed since. None skips that check.
+    A pair whose name is in both lists is replaced; all other files are kept. ``log`` is the queue
+    as it was read, and the change fails if the queue has changed since. None skips that check.
     """
 
     name: TopicPartition
     log: PartitionLog | None = None
-    removed: Collection[str] = ()  # names of the removed pairs
+    removed: Collection[str] = ()  # names of the log files to remove, with their index files
     pairs: Sequence[Pair] = ()
     position: int | None = None  # new position; None keeps the old one
     source: str | None = None  # for a copy: the store of the original queue
@@ -149,7 +149,7 @@ def _make_store(root: str, source: str | None) -> None:
 
 
 def _owner_of_trees(root: str) -> Ownership:
-    """The owner for folders beside the tree, which the tree's owner may have to remove."""
+    """The owner for folders beside ``compaction``, whose owner may have to remove them."""
     live = live_tree(root)
     return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
 
@@ -159,7 +159,7 @@ def _staged_of(root: str, name: TopicPartition) -> str:
 
 
 def _prove_exchange(root: str) -> None:
-    """Raise if the file system cannot exchange folders. Tested once per tree, before compaction."""
+    """Raise if the file system cannot exchange two folders. Tested once, before compaction."""
     live = live_tree(root)
     if not os.path.isdir(live) or not os.listdir(live):
         return
@@ -225,7 +225,7 @@ def publish_copies(root: str, copies: Sequence[QueueChange]) -> list[Outcome]:
 
 
 def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
-    """Remove the old tree and the queues' staging folders, which ``publish`` leaves.
+    """Remove what ``publish`` leaves: the old folder tree and the queues' staging folders.
 
     Raises:
         LogError: a file could not be removed. The next command removes it; brokers ignore it.
@@ -240,7 +240,7 @@ def delete_replaced(root: str, names: Collection[TopicPartition]) -> None:
 
 
 def reject_unwritable(root: str) -> None:
-    """Refuse compaction if permissions do not allow to exchange the tree and remove the old files.
+    """Refuse compaction if permissions forbid to replace ``compaction`` and remove old files.
 
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
@@ -253,13 +253,13 @@ def reject_unwritable(root: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _reject_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
-    """Check a tree once for all its queues. Building the new tree checks it again."""
+    """Check the permissions of the folder tree ``live``, once for all queues in it."""
     for folder, below, names in os.walk(live):
         preflight.reject_unwritable(folder, [*below, *names])
 
 
 def recover(root: str, name: TopicPartition) -> None:
-    """Remove the leftovers of a crash: the queue's staging folder, and the tree not in use.
+    """Remove the leftovers of a crash: the queue's staging folder, and the inactive folder tree.
 
     The caller holds the queue's lock.
 
@@ -281,9 +281,9 @@ def leftovers(root: str) -> list[str]:
 
 
 def _clear(root: str) -> None:
-    """Remove the tree that is not in use.
+    """Remove the inactive one of the two folder trees that are exchanged.
 
-    The removal is not synced. If a power failure restores the tree, it is still not in use, and the
+    The removal is not synced. If a power failure restores the tree, it is still inactive, and the
     next command removes it again.
     """
     live = live_tree(root)
@@ -303,7 +303,7 @@ def _clear(root: str) -> None:
 
 
 def _remove_all(tree: str) -> None:
-    """Remove a tree level by level, the deepest first.
+    """Remove a folder tree level by level, the deepest first.
 
     The folders of a level are removed concurrently.
     """
@@ -340,14 +340,14 @@ class _NewFolder:
 
 @dataclass(slots=True)
 class _Exchange:
-    """Applies several changes to the tree in one step. The caller holds the lock ``exclusive``."""
+    """Applies changes of queues to ``compaction`` in one step. The caller holds ``exclusive``."""
 
     root: str
     wave: Sequence[QueueChange]
     errors: list[Outcome] = field(default_factory=list)
     live: str = ""
     next: str = ""
-    # changed folders by path below the tree
+    # changed folders, by path below ``compaction``
     folders: dict[str, _NewFolder] = field(default_factory=dict)
     new_folders: list[str] = field(default_factory=list)  # new folders, each before its subfolders
     unsynced: list[str] = field(default_factory=list)  # new files to sync
@@ -433,7 +433,7 @@ class _Exchange:
     # ------------------------------------------------------------------ the new tree
 
     def _build(self, sound: Sequence[QueueChange], positions: Mapping[str, int] | None) -> None:
-        """Build the complete new tree with the changes."""
+        """Build the complete successor of the folder ``compaction``, with the changes."""
         for change in (change for change in sound if change.is_of_files):
             stopped = reading.stopped_roll(change.source or self.root, change.name)
             sources: tuple[str | None, str | None] = (None, None)
@@ -454,7 +454,7 @@ class _Exchange:
             write_new_positions(self.next, positions, self.live)
 
     def _add_folder(self, place: str, has_new_positions: bool = False) -> None:
-        """Add a folder of the old tree with everything below it."""
+        """Add a folder of ``compaction``, with everything below it, to its successor."""
         source = os.path.join(self.live, place) if place else self.live
         target = os.path.join(self.next, place) if place else self.next
         seen = os.stat(source)
@@ -462,7 +462,7 @@ class _Exchange:
             _reject_other_device(source)
         self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
-        # Detect files that cannot be removed, before the tree is replaced.
+        # Detect files that cannot be removed before the folder ``compaction`` is replaced.
         entries = list(_entries(source))
         preflight.reject_unwritable(source, [entry.name for entry in entries])
         for entry in entries:

@@ -349,7 +349,7 @@ class _QueueListing:
             self._check_gaps(logs, segments, position)
         if not self._is_damaged:
             self._prove_whole(segments, position)
-        # A pair without a record has the base offset of the next pair with records.
+        # A file without a record gets the base offset of the next file with records.
         following = self._end_offset
         for n in range(len(segments) - 1, -1, -1):
             if segments[n].size_bytes:

@@ -66,7 +66,7 @@ class PairWriter:
             self._pairs.append(self._next())
 
     def _check_next(self, size: int) -> None:
-        """Raise if a record of ``size`` bytes must not begin a new pair."""
+        """Raise if a record of ``size`` bytes must not begin a new log file."""
         raise NotImplementedError
 
     def _next(self) -> NewPair:
@@ -79,7 +79,7 @@ class PairWriter:
 
 
 class StagedFiles(PairWriter):
-    """Appends records to new pairs of files.
+    """Appends records to new pairs of a log file and an index file.
 
     A log file is ``<folder>/<name>.<attempt>``. Its index file has the same name and ``.index``.
 
@@ -129,7 +129,8 @@ class StagedFiles(PairWriter):
     ) -> None:
         """Complete the files, and store their paths in ``result``.
 
-        Pairs after the first are in ``result.further``; ``sync_staged`` syncs all of them.
+        Files after the first log and index are in ``result.further``. ``sync_staged`` syncs all
+        files.
 
         Raises:
             LogError: the broker's algorithm is used, and no record is left.
@@ -181,7 +182,7 @@ class NewPair:
                 self._file = NewFile(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
-        """The number of leading records that fit in the pair."""
+        """The number of leading records that fit in the log file and its index."""
         ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 

@@ -52,12 +52,12 @@ _GUARD_TEXT = b"lastwrite dispatch was stopped while it put queues in place: run
 
 @dataclass(slots=True)
 class TreeChange:
-    """The changes of one tree. All paths are relative to the tree."""
+    """The changes of one folder tree, such as ``consumequeue``. All paths are relative to it."""
 
-    # staging path of each new file, by its path in the tree
+    # staging path of each new file, by its path in the folder tree
     new: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)  # removed files
-    # folders whose files are removed, except new ones
+    # folders whose existing files are removed
     removed_folders: set[str] = field(default_factory=set)
 
     @property
@@ -66,7 +66,7 @@ class TreeChange:
 
 
 def live_tree(root: str, tree: str) -> str:
-    """The folder that a broker uses for a tree; it may be a symbolic link."""
+    """The real path of the folder that a broker uses as ``tree``, which may be a symbolic link."""
     return os.path.realpath(os.path.join(root, tree))
 
 
@@ -91,7 +91,7 @@ def owner_of_guard(commit_log: str, name: str) -> Ownership:
 
 
 def reject_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
-    """Refuse a dispatch or a cut if permissions do not allow to exchange a tree or set its owner.
+    """Refuse a dispatch or a cut if permissions forbid to exchange a folder or set its owner.
 
     Raises:
         LogError: a file or folder cannot be changed; its path is in the error.
@@ -111,7 +111,7 @@ def is_guarded(commit_log: str) -> bool:
 
 
 def clear(root: str) -> None:
-    """Remove temporary files of this command or a killed one. The caller holds the lock.
+    """Remove temporary files of this or a killed command. The caller holds the store's lock.
 
     Raises:
         LogError: a file could not be removed.
@@ -129,7 +129,7 @@ def clear(root: str) -> None:
 def install(
     root: str, changes: Mapping[str, TreeChange], commit_log: str, installed: list[str]
 ) -> None:
-    """Install the changes of each tree. The caller holds the store's lock.
+    """Install the changes of each folder tree. The caller holds the store's lock.
 
     ``commit_log`` is the folder for the guard file. The name of each exchanged tree is added to
     ``installed``.
@@ -164,7 +164,7 @@ def install(
 
 
 def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
-    """Build and sync the successor ``new`` of the tree ``live`` beside it, with hard links.
+    """Build ``new``, the successor of the folder tree ``live``, with hard links, and sync it.
 
     Raises:
         LogError: a file could not be created. The caller removes ``new``.
@@ -191,7 +191,7 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
 
 
 def _reject_links(live: str, change: TreeChange) -> None:
-    """Refuse symbolic links to changed folders of a tree.
+    """Refuse symbolic links to changed folders of a folder tree.
 
     The new tree would have the same link, so a new file would also appear in the live tree.
     """
@@ -207,7 +207,7 @@ def _reject_links(live: str, change: TreeChange) -> None:
 
 
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """The owner for a new file, copied from the old file, a file beside it or the tree."""
+    """The owner for a new file, copied from the old file, a file beside it or the folder."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)

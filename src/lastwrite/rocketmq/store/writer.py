@@ -26,9 +26,9 @@ from lastwrite.rocketmq.store.staging import NewPair, PairWriter
 
 
 class QueueWriter(PairWriter):
-    """Appends records to new pairs of files in ``folder``, which begin at address 0.
+    """Appends records to new log and index files in ``folder``, from address 0 on.
 
-    Nothing is synced.
+    The files are not synced.
 
     ``log_bytes`` and ``index_bytes`` are the file sizes, as returned by ``names.log_sizes``. The
     units of one file are kept in memory.
@@ -72,7 +72,7 @@ class QueueWriter(PairWriter):
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Extend the files to their full size. Returns the pairs in order.
+        """Extend the files to their full size. Returns the pairs of log and index files, in order.
 
         The last pair stays open for more records.
         """
