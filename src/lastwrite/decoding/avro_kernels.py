@@ -35,23 +35,23 @@ from lastwrite.encoding.kernel import njit
 WORDS = 8
 (
     DONE,
-    NUMBER,  # a: AS_*; b, c: least and greatest value; d: multiplier of the value
-    FLOAT,  # a: AS_FLOAT or AS_DOUBLE
+    NUMBER,  # operand a: AS_*; b, c: least and greatest value; d: multiplier
+    FLOAT,  # operand a: AS_FLOAT or AS_DOUBLE
     DOUBLE,
     BOOLEAN,
-    BYTES,  # a: 1 for text
+    BYTES,  # operand a: 1 for text
     FIXED,  # a: size
-    ENUM,  # a: index of the symbols in ``numbers``, b: number of symbols
-    DECIMAL_BYTES,  # a: size, or -1 if a length precedes; b, c: low and high word of the limit
+    ENUM,  # operand a: index of the symbols in ``numbers``; b: number of symbols
+    DECIMAL_BYTES,  # operand a: size, or -1 for a length prefix; b, c: words of the limit
     SKIP_NUMBER,
     SKIP,  # a: size
     SKIP_BYTES,
-    UNION,  # a: index in ``numbers`` of each branch's first instruction; b: number of branches
-    JUMP,  # a: instruction to continue at
+    UNION,  # operand a: index in ``numbers`` of the branches' first instructions; b: their count
+    JUMP,  # operand a: number of the next instruction
     NULLS,  # append a null to each slot from ``slot`` to ``a`` - 1
     PRESENT,
-    ITEMS,  # begin an array or map; slot -1 skips it; a: depth; b: instruction after NEXT
-    NEXT,  # end an item; a: depth; b: the ITEMS instruction
+    ITEMS,  # begin an array or map; slot -1: skip it; operand a: depth; b: number after NEXT
+    NEXT,  # end an item; operand a: depth; b: number of the ITEMS instruction
 ) = range(18)
 AS_NARROW, AS_WIDE, AS_FLOAT, AS_DOUBLE = range(4)
 MOST_NUMBER = 10  # most bytes of an encoded number
