@@ -67,7 +67,7 @@ def order_of(keys: pa.Array) -> Int64Array | None:
     if kernels.words_of(data, starts, words):
         return None
     order = np.argsort(words)
-    if not kernels.settle_order(data, starts, words, order):  # if too many keys have the same word
+    if not kernels.settle_order(data, starts, words, order):  # too many equal words
         order = np.asarray(pc.sort_indices(keys)).astype(np.int64)
     return order
 

@@ -228,7 +228,7 @@ class DeltaTable:
                     "operation": "WRITE",
                     "operationParameters": {"mode": "Append"},
                     "engineInfo": "lastwrite",
-                    "txnId": str(uuid.uuid4()),  # so that no two commits are alike
+                    "txnId": str(uuid.uuid4()),  # random, so that no two commits are equal
                     "lastwrite.offsets": dict(change.state.offsets),
                 }
             },
