@@ -37,7 +37,7 @@ class IngestResult:
     bytes: int
     is_new: bool  # whether the partition is new in the archive
     foreign_bytes: int = 0  # bytes of objects that are referenced, not copied
-    gap: str | None = None  # the records before this data that were accepted as lost
+    gap: str | None = None  # lost records before this data, as accepted by the user
 
     def of(self, found: FetchedLog) -> FetchedLog:
         """The report ``found``, with these amounts added."""

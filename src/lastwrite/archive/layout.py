@@ -166,9 +166,9 @@ def _inside(prefix: str) -> str:
 
 
 def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
-    """Yield each system whose folder may contain the path.
+    """Yield each system whose folder may contain the path, and the levels down to a partition.
 
-    The number is the levels from the path down to a partition.
+    A level is a folder between the path and a partition of the system.
     """
     for system, levels in _LEVELS.items():
         for below in range(levels + 1):

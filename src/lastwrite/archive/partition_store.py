@@ -81,7 +81,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     round: str
     generation: int  # generation of the manifest that the round read
-    seen: str = ""  # version of that manifest; the round can replace only this version
+    seen: str = ""  # version of that manifest, the only one that the round can replace
     writer: str
     written_ms: int
 
@@ -405,7 +405,7 @@ class PartitionStore:
         seen = transaction.replaced
         known = frozenset[str]() if seen is None else seen.manifest.own_keys
         for key in sorted(manifest.own_keys - known):
-            if not key.startswith(transaction.prefix):  # other rounds may delete it
+            if not key.startswith(transaction.prefix):  # another round may delete its own objects
                 raise LogError(f"{key} does not belong to this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, manifest.own_keys

@@ -157,7 +157,7 @@ class ArchiveRounds:
         before = {begun.id for _, begun in self._rounds.values()}
         yield
         new = [(folder, each) for folder, (_, each) in self._rounds.items()]
-        with contextlib.suppress(LogError):  # a later round deletes them
+        with contextlib.suppress(LogError):  # a later round deletes the remaining objects
             clear_unused(
                 [
                     (partition_store_at(folder), each)
