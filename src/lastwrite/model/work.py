@@ -367,7 +367,7 @@ class SegmentOutput:
     log_path: str = ""
     index_path: str = ""
     time_index_path: str = ""
-    transaction_index_path: str = ""  # empty if the new segment has none
+    transaction_index_path: str = ""  # empty if the new segment has no such index
     largest_timestamp_ms: int = -1  # largest timestamp of the batches; -1 if there is none
     # the segments after this one, if offsets are too far from its base for a single segment
     more_outputs: tuple[SegmentOutput, ...] = ()
