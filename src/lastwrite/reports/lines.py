@@ -23,7 +23,7 @@ class KafkaRecordLine(Document, kw_only=True):
     timestamp: int
     timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
     key: str | None  # base64
-    value: str | None  # base64; null if it deletes the key
+    value: str | None  # base64; null if the record deletes the key
     headers: list[tuple[str, str | None]]  # name, and value in base64
     producer_id: int
     producer_epoch: int
@@ -53,7 +53,7 @@ class KafkaBatchLine(Document, kw_only=True):
     base_timestamp: int
     max_timestamp: int
     timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
-    # time from which its deletes and markers may be dropped; null if no round has stamped it
+    # time from which the batch's deletes and markers may be dropped; null if no round has set it
     delete_horizon: int | None
     producer_id: int
     producer_epoch: int
@@ -96,7 +96,7 @@ class KafkaProducerLine(Document, kw_only=True):
     last_offset: int  # last offset of the producer's last batch
     offset_delta: int  # last offset minus first offset of the producer's last batch
     coordinator_epoch: int
-    current_txn_first_offset: int  # first offset of its open transaction; -1 if none is open
+    current_txn_first_offset: int  # first offset of the producer's open transaction; -1 if none
     timestamp: int  # timestamp of the producer's last batch or marker
 
 
