@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, RemoteFailed
@@ -357,6 +357,72 @@ def test_wrong_targets_and_arguments_are_refused(broker: Broker, tmp_path: Path)
         lastwrite.restore(str(tmp_path / "mine"), to=str(tmp_path), rate="1m")
     with pytest.raises(RemoteFailed):
         given("127.0.0.1:1", tmp_path / "mine", "nowhere")
+
+
+def delete_topic(broker: Broker, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.delete_topics([topic])[topic].result(60)
+    deadline = time.monotonic() + 60
+    while topic in admin.list_topics(timeout=30).topics and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("cause", ["foreign", "deleted", "another log"])
+def test_remedies_of_a_refused_restore_work(broker: Broker, tmp_path: Path, cause: str) -> None:
+    """--as keeps the records that are in the topic; a deleted topic is restored completely."""
+    source, name = f"remedy-{cause.replace(' ', '-')}", f"refused-{cause.replace(' ', '-')}"
+    create_topic(broker, source, {})
+    produce(broker, source, [Sent(b"k%d" % n, b"%d" % n, NOW_MS) for n in range(9)])
+    archive = Archive(tmp_path / "archive", f"{source}-0")
+    fetched(broker, archive.to, source)
+    create_topic(broker, name, {})
+    log_start = 0
+    if cause == "foreign":
+        produce(broker, name, [Sent(b"mine", b"1", NOW_MS)])
+    elif cause == "deleted":
+        one(broker, archive.to, name)
+        produce(broker, name, [Sent(b"mine", b"%d" % n, NOW_MS) for n in range(2)])
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        (done,) = admin.delete_records([TopicPartition(name, 0, 10)]).values()
+        log_start = done.result(30).low_watermark
+        produce(broker, source, [Sent(b"later", b"9", NOW_MS)])
+        fetched(broker, archive.to, source)
+    else:
+        create_topic(broker, "remedy-log", {})
+        produce(broker, "remedy-log", [Sent(b"log", b"1", NOW_MS)])
+        fetched(broker, tmp_path / "log", "remedy-log")
+        one(broker, tmp_path / "log", name)
+    there = consume(broker, name, start=log_start)
+
+    report = given(broker, archive.to, name)
+
+    assert report.exit_status == 1
+    assert "restore under another name with --as" in str(report)
+    assert "if the topic's records are not needed, delete the topic, and run again" in str(report)
+    assert one(broker, archive.to, f"{name}-as").reason is None
+    check_same(broker, archive, f"{name}-as")
+    assert consume(broker, name, start=log_start) == there
+    delete_topic(broker, name)
+    assert one(broker, archive.to, name).reason is None
+    check_same(broker, archive, name)
+
+
+def test_remedies_for_too_few_partitions_work(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "three", {}, 3)
+    for number in range(3):
+        record = Sent(b"k", b"%d" % number, NOW_MS)
+        produce(broker, "three", [record], partition=number)
+    fetched(broker, tmp_path / "archive", "three")
+    create_topic(broker, "single", {})
+    report = given(broker, tmp_path / "archive", "single")
+    assert "add partitions with kafka-topics.sh --alter and run again" in str(report)
+    assert given(broker, tmp_path / "archive", "single-as").exit_status == 0
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_partitions([NewPartitions("single", 3)])["single"].result(30)
+    assert given(broker, tmp_path / "archive", "single").exit_status == 0
+    for name in ("single", "single-as"):
+        for number in range(3):
+            check_same(broker, Archive(tmp_path / "archive", f"three-{number}"), name, number)
 
 
 def test_batch_above_the_request_limit_is_refused_by_name(tmp_path: Path) -> None:
