@@ -10,14 +10,18 @@ from typing import TypeAlias
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
 
-Topics: TypeAlias = str | Sequence[str] | None  # names and shell patterns; None means every topic
+# selected topics, by names and shell patterns; None means every topic
+Topics: TypeAlias = str | Sequence[str] | None
 NamesOf: TypeAlias = Callable[[TopicPartition], Sequence[str]]
 
 _MOST_NAMES = 5
 
 
 def topic_of(name: TopicPartition) -> tuple[str, ...]:
-    """All names that users may give the partition's topic. Here it has only one."""
+    """All names by which users may select the partition's topic.
+
+    By default a topic has one name.
+    """
     return (name.topic,)
 
 
@@ -27,7 +31,10 @@ def is_selected(topic: Topics, names: Sequence[str]) -> bool:
 
 
 def is_named(topic: Topics, names: Sequence[str]) -> bool:
-    """Whether the topic was selected by one of its names, not by a pattern only."""
+    """Whether ``topic`` contains one of the topic's ``names``.
+
+    A matching pattern does not count.
+    """
     return topic is not None and any(text in names for text in _texts(topic))
 
 
@@ -101,7 +108,8 @@ def _texts(topic: str | Sequence[str]) -> Sequence[str]:
 
 
 def _matches(text: str, names: Sequence[str]) -> bool:
-    # ``*`` does not match a slash, so it does not extend from a tenant into a topic's name
+    # A pattern must have as many slashes as the name, so ``*`` never matches a slash. In Pulsar it
+    # therefore does not extend from a tenant into a topic's name.
     return any(
         text == name or (text.count("/") == name.count("/") and fnmatchcase(name, text))
         for name in names

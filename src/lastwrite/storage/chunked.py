@@ -31,7 +31,7 @@ from lastwrite.storage.encryption import Encryption, SegmentCipher
 MANIFEST, LOG, INDEXES = ".rsm-manifest", ".log", ".indexes"
 _VERSION = "1"
 _MOST_CHUNK_BYTES = 256 << 20
-_MOST_CHUNKS = 1 << 22  # most chunks of a segment: 2 GiB in chunks of 512 bytes
+_MOST_CHUNKS = 1 << 22  # maximum number of chunks of a segment: 2 GiB in chunks of 512 bytes
 _MOST_SIZES_BYTES = 64 << 20
 
 

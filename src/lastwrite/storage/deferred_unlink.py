@@ -22,7 +22,7 @@ _MOST_HELD = 256  # most handles kept open, far below the limit of open files
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
 _starting = threading.Lock()
-_syncing: set[object] = set()  # callers that have not finished their syncs
+_syncing: set[object] = set()  # one object for each context of ``after_syncs`` that is still open
 _may_free = threading.Condition()
 _thread: threading.Thread | None = None
 

@@ -117,7 +117,7 @@ def _data_key(wrapped: bytes, name: str, file: str) -> bytes:
 
     try:
         data_key: bytes = PKCS1_OAEP.new(key, SHA3_512).decrypt(wrapped)
-    except (ValueError, TypeError):  # the private key is of another pair, or is a public key
+    except (ValueError, TypeError):  # the key is of another key pair, or is a public key
         data_key = b""
     if len(data_key) != _KEY_BYTES:
         raise InvalidConfig(

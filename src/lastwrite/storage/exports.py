@@ -78,7 +78,8 @@ def reporting_leftovers(to: str, progress: Progress, what: str) -> Iterator[Call
     try:
         yield report_incomplete
     except BaseException as error:
-        # if the folder was not empty before, its contents may have caused the error
+        # Report only if the folder was empty before. Otherwise its contents may have caused the
+        # error.
         if was_empty or isinstance(error, KeyboardInterrupt):
             report_incomplete(error)
         raise

@@ -30,9 +30,9 @@ class FileState(NamedTuple):
         )
 
     def is_same_file(self, other: FileState) -> bool:
-        """Whether both states may be of the same file.
+        """Whether both states have the same device and inode.
 
-        Not certain: a deleted file's inode may be reused.
+        They may still be of different files: the inode of a deleted file can be reused.
         """
         return (self.device, self.inode) == (other.device, other.inode)
 

@@ -33,8 +33,8 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
-DELETED = "another program deleted"  # in the error for a file that was listed and is missing now
-# most bytes that one system call copies
+DELETED = "another program deleted"  # text for the error if a listed file is missing
+# maximum number of bytes that one system call copies
 _COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {
@@ -91,9 +91,9 @@ class FaultPoints:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def synced(self, handle: int) -> None:
-        """Called after each sync of ``handle``.
+        """Do nothing.
 
-        Does nothing; tests override it to model power loss.
+        Called after each sync of ``handle``; tests override it to simulate power loss.
         """
 
 
@@ -369,7 +369,8 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
             try:
                 os.mkdir(folder, 0o777 if like is None else 0o700)
             except FileExistsError:
-                if not os.path.isdir(folder):  # otherwise another process created the folder
+                # if the folder exists now, another process created it
+                if not os.path.isdir(folder):
                     raise
             else:
                 if like is not None:
@@ -379,7 +380,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
 
 
 def _exchange_call() -> Callable[[bytes, bytes], int]:
-    here, swap = -100, 2  # AT_FDCWD; RENAME_EXCHANGE, of macOS RENAME_SWAP
+    here, swap = -100, 2  # AT_FDCWD; RENAME_EXCHANGE or, on macOS, RENAME_SWAP
     try:
         library = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "darwin":
@@ -448,7 +449,8 @@ def give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
 
 
 def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
-    # through a handle: a user with write access to the folder could replace the file by a link
+    # A handle is used, because a user with write access to the folder could replace the file by a
+    # link.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         if ownership.give(handle, like) and is_synced:

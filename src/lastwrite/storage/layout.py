@@ -21,7 +21,7 @@ class PartitionSnapshot(NamedTuple):
     name: TopicPartition
     folder: str
     state: Hashable | None
-    rests: bool  # whether no file was added or deleted for some seconds
+    rests: bool  # whether no file was added or deleted during the last seconds
 
 
 class PartitionLocator(ABC):
@@ -43,7 +43,7 @@ class PartitionLocator(ABC):
     def choose(
         self, folders: Sequence[str], topic: Topics, partition: int | None, path: str, /
     ) -> list[str]:
-        """Select from partition folders that ``find`` returned. ``path`` is for error messages.
+        """Select partitions by topic and number from ``folders``. ``path`` is for error messages.
 
         Raises:
             NotALog, InvalidConfig: the selection matches no partition, or is empty.
@@ -70,13 +70,13 @@ class PartitionLocator(ABC):
 
     @abstractmethod
     def hold(self, root: str, names: Collection[TopicPartition], /) -> AbstractContextManager[None]:
-        """A context that locks these partitions of the root."""
+        """A context that locks the partitions ``names`` of the root."""
 
     @abstractmethod
     def try_lock(
         self, root: str, names: Collection[TopicPartition], /
     ) -> AbstractContextManager[set[TopicPartition]]:
-        """A context that locks those of the partitions that are free. Yields their names."""
+        """A context that locks the partitions in ``names`` that are free. Yields their names."""
 
     @abstractmethod
     def reject_if_locked(self, root: str, names: Collection[TopicPartition], /) -> None: ...
@@ -86,9 +86,9 @@ class PartitionLocator(ABC):
         return None
 
     def merge_tiers(self, folders: Sequence[str], /) -> list[str]:
-        """The folders to read if the user gives all of ``folders``. The default returns them all.
+        """The folders that are read if the user gives all of ``folders``. By default these are all.
 
-        A system may leave out folders that it reads as a part of another one.
+        A system may omit a folder that it reads together with another one.
         """
         return list(folders)
 

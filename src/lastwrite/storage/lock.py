@@ -46,9 +46,9 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import ownership
 from lastwrite.storage.files import to_log_error
 
-_HASH_BITS = 62  # with these bits, the byte's position fits in the 63 bits of a file offset
+_HASH_BITS = 62  # bits of the hash; the byte's position then fits a file offset of 63 bits
 _LONGEST_PAUSE_S = 0.02
-_OPEN_S = 2.0  # seconds; a process that only checks locks closes the file earlier
+_OPEN_S = 2.0  # seconds to wait for a process that has the lock file open only to check locks
 _GONE = -1
 STOP_OR_WAIT = "stop that process, or wait until it has finished"
 
@@ -58,12 +58,12 @@ class LockPlace:
     """The lock file of a system's roots, and the bytes of it that brokers and Lastwrite lock."""
 
     file: str
-    root_word: str  # the word for the root in error messages
+    root_word: str  # the word for a root in error messages, such as "the store"
     root_lock_byte: (
-        int  # byte of the root's turn; lower bytes are the broker's, and runs share them
+        int  # byte of the root lock; the broker locks the lower bytes, and runs share them
     )
-    root_lock_s: float  # seconds after which a process that holds the turn counts as stopped
-    # the broker's own files in the root: a new file gets the mode of the first existing one
+    root_lock_s: float  # seconds to wait for another process that holds the root lock
+    # files of the broker in the root; a new lock file gets the mode of the first that exists
     siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
@@ -72,7 +72,7 @@ class LockPlace:
         return self.root_lock_byte + 1 + (int.from_bytes(digest, "big") >> (64 - _HASH_BITS))
 
     def is_brokers(self, kind: int, start: int, length: int) -> bool:
-        """Whether only a broker sets a lock of this kind and byte range. ``length`` 0: no end."""
+        """Whether a lock of this kind and byte range is a broker's. ``length`` 0 means no end."""
         return kind == fcntl.F_WRLCK and start == 0 and (self.root_lock_byte > 0 or length != 1)
 
 
@@ -91,9 +91,9 @@ class _Root:
 
 @dataclass(frozen=True, slots=True)
 class _Blocker:
-    """The other process that has locked a requested byte."""
+    """Another process that has locked a byte which this process requested."""
 
-    pid: int  # 0 or negative if the process is on another machine or in another container
+    pid: int  # process id; 0 or negative on another machine or in another container
     is_broker: bool
 
     def __str__(self) -> str:
@@ -300,9 +300,9 @@ def _holder(
 
 @contextlib.contextmanager
 def _query_handle(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle for querying the lock file, and this process's locks.
+    """A handle of the lock file for queries, and the locks of this process.
 
-    Each is None if there is none.
+    The handle is None if there is no lock file. The locks are None if this process has none.
     """
     path = os.path.join(root, place.file)
     with _registry:
@@ -322,7 +322,7 @@ def _query_handle(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Ro
 def _locked_error(
     place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
-    if blocker is None:  # the lock was released meanwhile
+    if blocker is None:  # the other process has released the lock since
         return LogHeld(
             f"{name} was locked by another process a moment ago",
             path=path,
@@ -416,10 +416,10 @@ def unopened(root: str, place: LockPlace) -> Iterator[None]:
 
 
 def _lease(entry: _Root) -> bool | None:
-    """Take a lease on the open file.
+    """Take a lease on the open lock file.
 
-    True means that no other process has it open or can open it now. None means that another process
-    has the file open. False means that leases are not available.
+    True means that the lease is held: no other process has the file open or can open it. None means
+    that another process has the file open. False means that leases are not available.
     """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
@@ -471,7 +471,8 @@ def _open(root: str, place: LockPlace) -> int:
         return _make(path, root, place)
     seen = os.fstat(handle)
     if seen.st_uid == os.geteuid() != os.stat(root).st_uid and not os.path.islink(path):
-        # earlier releases left a lock file of user root in a folder of the broker's user
+        # Correct the owner: an earlier release, run as root, created the file in the broker's
+        # folder.
         with contextlib.suppress(OSError):
             ownership.give(handle, ownership.of_new(root, siblings(root, place)).as_far_as_may())
     return handle
@@ -489,7 +490,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
         os.close(handle)
         if error.errno == errno.EEXIST:
             return os.open(path, os.O_RDWR)
-        # the file system does not support links
+        # without links, create the file under its final name
         try:
             return ownership.make(path, like)
         except FileExistsError:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
-# added to oom_score_adj of the JVM and workers: thousandths of the machine's memory, see choom(1)
+# Added to oom_score_adj of the JVM and the workers, so that they are killed before the driver. The
+# unit is a thousandth of the machine's memory: see choom(1).
 MORE_LIKELY_TO_GO = 250
 LESS_MEMORY = (
     "nothing was swapped; raise this limit, or use less memory: --memory SIZE, --master local[1]"

@@ -43,12 +43,12 @@ def _contents_in(manifest: bytes, key: str) -> str:
             if key.startswith(part["key"]):
                 return f": ledger {part['ledger']}, entries 0 to {part['entries'] - 1}"
     except (msgspec.MsgspecError, AttributeError, KeyError, TypeError):
-        pass  # another release wrote the manifest, so the message has no offsets
+        pass  # another release wrote the manifest; the message then has no offsets
     return ""
 
 
 def _base(part: Mapping[str, int]) -> str:
-    """The number at the start of an object's name: a base offset, or in RocketMQ an address."""
+    """The start of an object's name: its base offset or, for RocketMQ, its commit log address."""
     return f"/{part.get('address', part['base_offset']):020d}"
 
 

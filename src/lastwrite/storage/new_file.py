@@ -28,13 +28,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
-DIRECT_FROM_BYTES = 4 << 20  # the sync of a smaller file waits for the disk in any case
+# smaller files use the page cache only; their sync waits for the disk anyway
+DIRECT_FROM_BYTES = 4 << 20
 BUFFER_BYTES = 1 << 20
 # The buffers contain about the output of one chunk, which is written while the next is processed.
 _BUFFERS = 4
 _WRITEBACK_BYTES = 8 << 20
-_WRITEBACK_AT_END_BYTES = 256 << 10  # a smaller remainder is left to the sync
-_ALIGNMENT = 4096  # alignment of position and size; no disk requires more
+_WRITEBACK_AT_END_BYTES = 256 << 10  # the sync writes a smaller remainder
+_ALIGNMENT = 4096  # alignment in bytes of positions and sizes; sufficient for any disk
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -131,7 +132,8 @@ class _DirectWriter:
     """Writes a file without the page cache, from byte ``place`` on, one buffer at a time."""
 
     def __init__(self, handle: int, place: int, buffers: list[mmap.mmap]) -> None:
-        # The thread closes this handle after the last write, even if the caller fails.
+        # A separate handle: the writing thread closes it after the last write, even if the caller
+        # fails.
         self._handle = os.dup(handle)
         self._place = place  # file position of the buffer being filled
         self._filled = 0
@@ -169,7 +171,7 @@ class _DirectWriter:
 
     def _wait(self) -> None:
         """Wait until the oldest pending write has ended."""
-        wait([self._pending[0]])  # Ctrl-C interrupts the wait, but not the write
+        wait([self._pending[0]])  # Ctrl-C interrupts only the wait
         self._pending.popleft().result()
 
 
@@ -207,7 +209,7 @@ _pool: ThreadPoolExecutor | None = None
 def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
-        # private, because a forked process must not write to shared buffers
+        # a private mapping, so that a forked process does not write to the same buffers
         _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(_BUFFERS)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()

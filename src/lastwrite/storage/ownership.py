@@ -51,7 +51,7 @@ _NOT_KNOWN = {
 _ACCESS_HEAD, _ACCESS_ENTRY = (
     struct.Struct("<I"),
     struct.Struct("<HHI"),
-)  # the version of an access list; the tag, rights and id of an entry
+)  # head of an access list: its version; an entry: tag, rights and id
 _OF_GROUP = 0x04  # the tag of the owning group in an access list
 
 
@@ -163,7 +163,7 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o666 if ownership is None else _PRIVATE
     if ownership is not None and ownership.uid == os.geteuid():
-        # the file needs no chown, which saves a system call per file
+        # the file is created with its final mode, because it needs no chown
         mode = ownership.mode & 0o777
     try:
         handle = os.open(path, flags, mode)
@@ -241,7 +241,7 @@ def _attributes(path: str) -> tuple[tuple[str, bytes], ...]:
         raise
     found = []
     for name in sorted(filter(_is_kept, names)):
-        with contextlib.suppress(OSError):  # the attribute was deleted, or only the kernel reads it
+        with contextlib.suppress(OSError):  # the attribute was deleted, or users cannot read it
             found.append((name, os.getxattr(path, name)))
     return tuple(found)
 
@@ -263,7 +263,8 @@ def _give_attributes(
         there = []
     changed = False
     mode = ownership.mode
-    if ACCESS_LIST in there and ACCESS_LIST not in wanted:  # inherited from the folder
+    # the new file has inherited this list from its folder
+    if ACCESS_LIST in there and ACCESS_LIST not in wanted:
         os.removexattr(file, ACCESS_LIST)
         changed = True
     for name, value in wanted.items():
@@ -276,8 +277,9 @@ def _give_attributes(
             if name == ACCESS_LIST:
                 if ownership.is_required or error.errno not in _NOT_KNOWN:
                     raise
-                # Without the list, its mask, which is in the mode's group bits, would apply to the
-                # group. The group may have fewer rights in the list.
+                # The group bits of the mode contain the mask of the access list. Without the list,
+                # the group could get more rights than the list gives it, so the bits are limited to
+                # these rights.
                 mode &= ~0o070 | _rights_of_group(value) << 3
             elif error.errno not in (*_NOT_KNOWN, errno.ENOSPC, errno.E2BIG, errno.EDQUOT):
                 raise

@@ -32,7 +32,8 @@ R = TypeVar("R")
 
 DiskWork: TypeAlias = Callable[[], None]  # a sync of a file or folder, or a removal
 Steps: TypeAlias = Generator[Sequence[DiskWork], None, None]
-Outcome: TypeAlias = LogError | OSError | None  # the error that ended a work, if any
+# the error that ended an operation; None after success
+Outcome: TypeAlias = LogError | OSError | None
 
 
 def run_parallel(works: Sequence[DiskWork]) -> list[Outcome]:
@@ -44,7 +45,7 @@ def run_parallel(works: Sequence[DiskWork]) -> list[Outcome]:
     try:
         parts = [each.result() for each in begun]
     finally:
-        wait(begun)  # also after Ctrl-C, which does not stop the threads
+        wait(begun)  # wait even after Ctrl-C, which does not stop the threads
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
@@ -100,7 +101,7 @@ def side_by_side(works: Iterable[Steps]) -> list[Outcome]:
     return outcomes
 
 
-# one pool per process, because starting a thread takes half as long as a sync
+# The process keeps one pool of threads: starting a thread takes half as long as a sync.
 _pool: ThreadPoolExecutor | None = None
 
 

@@ -25,7 +25,8 @@ from lastwrite.storage.files import to_log_error
 _COPY = "or write a cleaned copy elsewhere with --to; nothing was changed"
 _NO_FOLLOW, _TYPE_MODE_UID_GID = 0x100, 0x1 | 0x2 | 0x8 | 0x10
 _IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
-_STATX = struct.Struct("=IIQIIIHHQQQQ")  # fields of struct statx up to stx_attributes_mask
+# the fields of Linux's struct statx up to stx_attributes_mask
+_STATX = struct.Struct("=IIQIIIHHQQQQ")
 _STATX_BYTES = 256
 
 
@@ -33,7 +34,7 @@ class _FileAttributes(NamedTuple):
     mode: int
     uid: int
     gid: int
-    flags: int  # _IMMUTABLE, _APPEND_ONLY; 0 if the system does not report them
+    flags: int  # bits _IMMUTABLE and _APPEND_ONLY; 0 if the system does not report them
 
 
 def _statx_call() -> Callable[[str], _FileAttributes]:

@@ -20,12 +20,15 @@ from lastwrite.storage.reading import SegmentReader
 
 RowT = TypeVar("RowT")
 CHUNK_BYTES = 4 << 20
-BATCH_LIMIT_BYTES = 256 << 20  # largest size of a batch, both stored and decompressed
+BATCH_LIMIT_BYTES = 256 << 20  # maximum size of a batch, stored or decompressed
 DAMAGE_REMEDY = "restore this file from a replica or a backup"
 
 
 class Window:
-    """A moving view of a file. It keeps at most one chunk, or one larger batch, in memory."""
+    """A buffer that moves along a file.
+
+    It has at most one chunk, or one larger batch, in memory.
+    """
 
     def __init__(
         self, reader: SegmentReader, size_bytes: int, limit_bytes: int = BATCH_LIMIT_BYTES

@@ -43,9 +43,9 @@ class QuarantineFile:
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
     name_of: Callable[[str], TopicPartition | None]  # parses a name; None if it is no partition's
-    folder_of: Callable[[str, TopicPartition], str]  # a partition's folder, by root
-    system: str = ""  # empty if the system has no archives
-    # whether the partitions of a root belong to an archive
+    folder_of: Callable[[str, TopicPartition], str]  # returns the folder of a partition of a root
+    system: str = ""  # the system's name in archives; empty if it has no archives
+    # returns whether the partitions of a root belong to an archive
     is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
 
     def object_of(self, root: str) -> tuple[ObjectStore, str]:
@@ -208,7 +208,8 @@ def _change_object(
     path, written = f"{store.address}/{key}", b""
     for _ in range(_TRIES):
         found = store.get(key)
-        if found is not None and found[0] == written:  # the write succeeded; its response was lost
+        # the object is as written: only the response to the write was lost
+        if found is not None and found[0] == written:
             return
         try:
             entries = {} if found is None else _decode(found[0], notes, path)

@@ -32,7 +32,7 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.missing import missing_error
 from lastwrite.storage.objects.address import is_address, store_at, used
 
-# A folder that changed within this time may change again without a new modification time.
+# A folder that changed less than this time ago may change again with the same modification time.
 SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 
@@ -44,9 +44,10 @@ TRY_AGAIN = (
     "broker"
 )
 
-_LEAST_BYTES = 64 << 10  # least bytes of a request, because a smaller request takes as long
+_LEAST_BYTES = 64 << 10  # minimum bytes of a request; a smaller request takes as long
 
-SMALL_LIMIT_BYTES = 256 << 20  # most bytes of a side file, far above its usual size
+# maximum bytes of an index or another side file, far above the usual size
+SMALL_LIMIT_BYTES = 256 << 20
 
 _STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 
@@ -163,7 +164,8 @@ class ObjectReader(SegmentReader):
         self._ahead_bytes = limits.ahead_bytes
         self._next = start  # end of the last read
         self._end = size_bytes if end is None else end
-        self._ranges: deque[_Range] = deque()  # sorted by position; the first is being read
+        # the requested ranges by position; the first one is being read
+        self._ranges: deque[_Range] = deque()
         self._threads: ThreadPoolExecutor | None = None
         self._size_bytes, self._lock = size_bytes, threading.Lock()
         self._planned = self._etag = etag or self._etag_now()
@@ -181,9 +183,9 @@ class ObjectReader(SegmentReader):
         return found.version.etag
 
     def _is_of_copy(self, asked: str) -> bool:
-        """Whether a conflict is only a changed etag, because the archive was copied after the plan.
+        """Whether only the etag has changed, because the archive was copied after the plan.
 
-        If so, the current etag is used from then on.
+        If so, later requests use the current etag.
         """
         if asked != self._planned or not is_of_archive(self._path):
             return False
@@ -375,7 +377,9 @@ def exists(path: str) -> bool:
 def _is_unchanged(
     status: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
 ) -> bool:
-    if etag:  # an object's name is never reused, and a copy has another modification time
+    # compare the size only: an object's name is never reused, and a copy has another modification
+    # time
+    if etag:
         return status.st_size == size_bytes
     if growing:
         return status.st_ino == growing and status.st_size >= size_bytes
@@ -475,7 +479,8 @@ def check_segments(log: PartitionLog) -> None:
     """
     for segment in log.segments:
         is_object = is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
-        if is_object:  # objects do not change, and every response was for the planned version
+        # objects are skipped: they do not change, and each response was for the planned version
+        if is_object:
             continue
         try:
             seen = os.stat(segment.path)

@@ -23,7 +23,7 @@ from lastwrite.storage import deferred_unlink
 _PREFIX = "lastwrite-scratch-"
 _LOCK = "in-use"
 _MEMORY_HOME = Path("/dev/shm")
-_held: dict[Path, int] = {}  # lock files of this process's folders
+_held: dict[Path, int] = {}  # open handles of the lock files, by the run folders of this process
 _process = 0
 
 
@@ -50,7 +50,8 @@ def make_folder(parent: str | None = None) -> Path:
             remedy="create the folder, or give another with TMPDIR or --conf "
             "spark.lastwrite.scratch=DIR",
         ) from error
-    with suppress(OSError):  # without file locks, only the process id shows that the folder is used
+    # without file locks, only the process id in the folder's name shows that it is used
+    with suppress(OSError):
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         _held[folder] = handle
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +76,7 @@ def unwritten(error: OSError, path: str) -> LogError:
 
 
 def hold_of(folder: Path) -> int | None:
-    """The open lock file of a run's folder, to be inherited by a process that outlives this one."""
+    """The handle of a run folder's lock file. A process that outlives this process inherits it."""
     return _held.get(folder)
 
 
@@ -85,7 +86,7 @@ def _is_in_use(folder: Path) -> bool:
         return True
     try:
         handle = os.open(folder / _LOCK, os.O_RDWR)
-    except FileNotFoundError:  # created by an earlier release, without a lock file
+    except FileNotFoundError:  # an earlier release created the folder, without a lock file
         return False
     except OSError:
         return True
@@ -101,7 +102,7 @@ def _is_in_use(folder: Path) -> bool:
 
 
 def memory_home() -> tuple[Path, int] | None:
-    """A folder in memory and its free bytes. None if the system has no such folder."""
+    """The folder of a file system in memory, and its free bytes. None if the system has none."""
     if sys.platform != "linux" or not os.access(_MEMORY_HOME, os.W_OK):
         return None
     seen = os.statvfs(_MEMORY_HOME)

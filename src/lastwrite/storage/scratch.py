@@ -33,7 +33,7 @@ A = TypeVar("A", bound="np.ndarray[Any, Any]")
 
 
 class ScratchShare(NamedTuple):
-    """The scratch folders in which one task creates its own, and the memory that it may use."""
+    """The scratch folders in which a task creates its own folders, and its limit of memory."""
 
     folder: str
     memory: str
@@ -108,7 +108,7 @@ class ScratchWriter:
         self._allowed = 0
 
     def allow(self, memory_folder: str, size_bytes: int) -> None:
-        """Allow ``size_bytes`` more bytes to be written to ``memory_folder``."""
+        """Write the next ``size_bytes`` bytes to a file in ``memory_folder``, if possible."""
         if size_bytes > 0:
             self._in_memory = self._in_memory or _ScratchFile(memory_folder, self._label)
             self._allowed += size_bytes
@@ -206,7 +206,7 @@ class ScratchMap:
         self.address = int(self.bytes.ctypes.data)
 
     def populate(self, position: int, size: int) -> None:
-        """Allocate pages to be written in one call, instead of one fault per page."""
+        """Allocate the pages of a range in one call, so that writing causes no page faults."""
         if sys.platform != "linux":
             return
         start = position - position % PAGE_BYTES
@@ -214,7 +214,7 @@ class ScratchMap:
             self._map.madvise(_POPULATE_WRITE, start, position + size - start)
 
     def release(self) -> None:
-        """Release the pages in memory. Later accesses read them again, and no change is lost."""
+        """Release the mapped pages. Later accesses map them again, and no change is lost."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -34,7 +34,8 @@ class _Notifier:
         self._poll.register(self._handle, select.POLLIN)
 
     def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the pipe is full, so all processes wake up
+        # not needed if the pipe is full: all processes wake up
+        with contextlib.suppress(BlockingIOError):
             os.write(self._handle, b".")
 
     def wait(self, seconds: float) -> None:
@@ -63,14 +64,17 @@ class Tasks:
         )
 
     def list_tasks(self) -> list[str] | None:
-        """The file names in the folder, in the order of work. None if the driver is gone."""
+        """The names of the files in the folder, in the order of the work.
+
+        None if the driver is gone.
+        """
         try:
             return sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return None
 
     def own(self, names: list[str]) -> list[str]:
-        """The names of work that this task, or an earlier task with its number, has claimed."""
+        """The names of work claimed by this task, or by an earlier task with the same number."""
         return [name for name in names if name.endswith(f".{self._number}")]
 
     def take(self, names: list[str]) -> str | None:
@@ -115,7 +119,7 @@ class Tasks:
 
 
 def is_shut(names: list[str]) -> bool:
-    """Whether the result ``names`` of ``list_tasks`` means that tasks claim no more work."""
+    """Whether the queue is closed, by the result ``names`` of ``list_tasks``."""
     return _CLOSED in names
 
 
@@ -182,7 +186,8 @@ class TaskQueue:
 
     def end(self, tasks: int) -> None:
         """Delete the folder, and wake all ``tasks`` waiting tasks, which then exit."""
-        # rename first: a file that a task writes meanwhile would block the removal
+        # The folder is renamed before it is deleted: a file that a task writes at the same time
+        # would make the deletion fail.
         with contextlib.suppress(OSError):
             self._folder.rename(self._parent / "over")
         for _ in range(tasks):

@@ -38,7 +38,8 @@ from typing import TypeAlias
 from lastwrite.errors import LogError
 from lastwrite.model.work import Limits, Rates, Throttle
 
-# called with a number of bytes; waits, and raises LogError to stop the work
+# A function that gets a number of bytes, and waits as a limit requires. It raises a LogError to
+# stop the work.
 Spend: TypeAlias = Callable[[int], None]
 
 _PACE = struct.Struct("=dddd")
@@ -63,7 +64,7 @@ class Pacer:
             self._pace = bytearray(_SIZE)
             self._write(throttle.bytes_per_second, time.monotonic(), 0.0, 0.0)
 
-    # ``close`` is bound as a default, because the interpreter may be shutting down
+    # ``close`` is a default argument, because ``os`` may be gone when the interpreter shuts down.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._file is not None:
             close(self._file)
@@ -129,7 +130,7 @@ class Pacer:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with self._lock:  # record locks exclude other processes, but not other threads
+        with self._lock:  # needed too, because record locks do not exclude threads of this process
             if self._file is not None:
                 fcntl.lockf(self._file, fcntl.LOCK_EX)
             try:
@@ -143,9 +144,9 @@ class Throttles:
     """The throttles of a run: for reading and writing together, for reading, and for writing."""
 
     def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
-        """``scratch`` is the folder of the shared files, or empty.
+        """``scratch`` is the folder of the shared files. Empty means no shared files.
 
-        ``workers`` is the worker count.
+        ``workers`` is the number of workers.
         """
         self._both, self._reading, self._writing = (
             make_throttle(scratch, rate, workers, what) for what, rate in rates._asdict().items()
@@ -192,7 +193,8 @@ def spender(throttles: Sequence[Throttle]) -> Spend:
     return spend
 
 
-# One pacer per throttle: closing any handle of the file would release its record locks.
+# A process has only one pacer per throttle: if it closed a second handle of the file, it would lose
+# its record locks.
 @lru_cache(maxsize=24)
 def pacer_of(throttle: Throttle) -> Pacer:
     """The only ``Pacer`` of a throttle in this process, created on first use."""

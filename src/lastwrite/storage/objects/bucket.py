@@ -38,7 +38,8 @@ from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check
 T = TypeVar("T")
 
 INSTALL = "pip install 'lastwrite[objects]'"
-RANGE_BYTES = 8 << 20  # bytes per request: slow connections complete it within the timeout
+# bytes per read request, few enough to arrive on a slow connection before the timeout
+RANGE_BYTES = 8 << 20
 _ENDPOINTS = (
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT",
@@ -46,18 +47,18 @@ _ENDPOINTS = (
     "GOOGLE_BASE_URL",
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
-)  # environment variables that select another store
-LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller parts of an upload
-AT_ONCE = 1000  # most objects that one request lists or deletes
+)  # environment variables with the address of a store
+LEAST_PART_BYTES = 5 << 20  # minimum size of a part of an upload in S3
+AT_ONCE = 1000  # maximum number of objects that one request lists or deletes
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
 _AGAIN = (
     "nothing was changed; stop the program that writes to the bucket, then run the command again"
 )
 
-_TRIES = 3  # attempts to read if the response breaks off
+_TRIES = 3  # number of attempts if the response to a read breaks off
 
-_asked_in: int | None = None  # the process that sent the first request
+_asked_in: int | None = None  # id of the process that sent the first request to a store
 
 
 class BucketStore:
@@ -75,14 +76,15 @@ class BucketStore:
         self.requests = Requests()
         self._scheme, _, bucket = address.partition("://")
         self._lock = threading.Lock()
-        self._is_there = False  # a response has shown that the bucket exists
+        self._is_there = False  # whether a response has shown that the bucket exists
         self._client = _client(address)
         self._errors = (OSError, ValueError, self._client.exceptions.BaseError)
         try:
             self._store = _open(self._scheme, bucket, settings or StoreSettings())
         except LogError:
             raise
-        except Exception as error:  # no request was sent: an account or key is missing
+        # the client sent no request, because an account or a key is missing
+        except Exception as error:
             raise replace(Refusal.of(error), is_nobody=True).error(address, "get") from None
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -152,7 +154,8 @@ class BucketStore:
         )
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # If the store has never responded, the caller's check of the object would fail, too.
+        # None lets the caller check the object. If the store has never responded, that check would
+        # fail, too, so the error is raised.
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._url(key), "put")
@@ -173,7 +176,8 @@ class BucketStore:
         waiting = iter(keys)
         while batch := list(islice(waiting, AT_ONCE)):
             if not self._remove(batch) and len(batch) > 1:
-                # Google's and Azure's stores stop a batch at a missing object
+                # Delete the objects one by one: Google's and Azure's stores stop a batch at a
+                # missing object.
                 for key in batch:
                     self._remove([key])
 
@@ -191,7 +195,8 @@ class BucketStore:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         above, slash, name = prefix.rpartition("/")
-        # the client lists complete folders; for a partial name, start just before it
+        # The client lists whole folders. For a partial name, the listing starts just before that
+        # name.
         after = prefix[:-1] if name else ""
         pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
         while True:
@@ -243,7 +248,7 @@ class BucketStore:
                 answer = _interruptibly(do)
             except self._errors as error:
                 refusal = Refusal.of(error)
-                # a failed condition on an object shows that the bucket exists
+                # a failed condition shows that the bucket exists
                 self._is_there |= refusal.is_condition
                 tries -= 1
                 if not (tries and refusal.is_broken):
@@ -257,7 +262,8 @@ class BucketStore:
         if not refusal.is_absent:
             raise refusal.error(self._url(key), action)
         if not self._is_there:
-            # the response to a HEAD is the same for a missing object and a missing bucket
+            # Send a second request: to HEAD, a missing object and a missing bucket give the same
+            # response.
             self._count(lists=1)
             listed = self._request(
                 lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
@@ -269,7 +275,7 @@ class BucketStore:
         return f"{self.address}/{key}"
 
     def _version(self, meta: Mapping[str, Any]) -> Version:
-        # conditions do not use the versions that S3 and Azure report for versioned buckets
+        # Ignore the versions of S3 and Azure, because conditional requests do not use them.
         generation = meta["version"] if self._scheme == "gs" else None
         return Version(meta["e_tag"] or "", generation)
 
@@ -301,7 +307,7 @@ class BucketWriter:
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._url(self._key))
-        # a copy, because it is sent after the caller may have changed ``data``
+        # copied, because the caller may change ``data`` before it is sent
         kept = data if isinstance(data, bytes) else bytes(data)
         self._written += len(kept)
         if self._file is None and self._written <= self._part_bytes:
@@ -379,7 +385,7 @@ class _Helper:
                 answer.set_result(do())
             except BaseException as error:
                 answer.set_exception(error)
-            del do, answer  # so that only the caller references the result
+            del do, answer  # delete the references, so that only the caller has the result
 
 
 _helpers: list[_Helper] = []
@@ -387,13 +393,13 @@ _helpers: list[_Helper] = []
 
 def _interruptibly(do: Callable[[], T]) -> T:
     if threading.current_thread() is not threading.main_thread():
-        return do()  # Ctrl-C interrupts only the main thread
+        return do()  # no helper is needed, because Ctrl-C interrupts only the main thread
     helper = _helpers.pop() if _helpers else _Helper()
     answer = helper.begin(do)
     try:
         return answer.result()
     finally:
-        if answer.done():  # otherwise its call was interrupted, and the helper is not reused
+        if answer.done():  # reuse the helper, unless its call was interrupted
             _helpers.append(helper)
 
 
@@ -447,9 +453,9 @@ def _is_set(*names: str) -> bool:
 
 
 def _profile() -> Any:
-    """A credential provider for the profile in ``~/.aws``, by boto3.
+    """A boto3 credential provider for the profile in ``~/.aws``.
 
-    None if there is none to use.
+    None without a profile, or if the environment has an access key.
     """
     folder = os.path.expanduser("~/.aws")
     has_profile = "AWS_PROFILE" in os.environ or any(

@@ -15,7 +15,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.bucket import AT_ONCE, LEAST_PART_BYTES, RANGE_BYTES, BucketStore
 from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check_key
 
-_HELD_BYTES = 4096  # contents of larger objects are not stored, because no writer reads them
+_HELD_BYTES = 4096  # maximum size of contents that are stored; no writer reads larger objects
 
 
 class DryStore:
@@ -28,7 +28,7 @@ class DryStore:
         self._real = real
         self.address = real.address
         self.is_providers = real.is_providers
-        self.requests = Requests()  # counted in addition to the requests of ``real``
+        self.requests = Requests()  # requests that were only counted, not sent to ``real``
         self._lock = threading.Lock()
         self._written: dict[str, tuple[bytes, ObjectInfo]] = {}
 

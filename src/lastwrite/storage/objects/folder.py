@@ -154,7 +154,8 @@ class FolderStore:
         before_ns = time.time_ns() - older_than_ms * 1_000_000
         for folder, _, names in os.walk(os.path.join(self.address, prefix)):
             for path in (os.path.join(folder, name) for name in names if name.endswith(_ASIDE)):
-                with contextlib.suppress(FileNotFoundError):  # the file was just renamed
+                # another process has renamed or deleted the file
+                with contextlib.suppress(FileNotFoundError):
                     if os.stat(path).st_mtime_ns <= before_ns:
                         files.unlink(path)
 
@@ -208,7 +209,8 @@ class FolderStore:
             if is_folder and (key.startswith(prefix) or prefix.startswith(key)):
                 yield from self._below(key[:-1], prefix)
             elif not is_folder and key.startswith(prefix) and not key.endswith((_ASIDE, _LOCK)):
-                with contextlib.suppress(FileNotFoundError):  # the file was deleted meanwhile
+                # the file was deleted after it was listed
+                with contextlib.suppress(FileNotFoundError):
                     yield _found(key, entry.stat())
 
 
@@ -280,7 +282,7 @@ def _remove(path: str) -> None:
 
 
 def _be_later(path: str, than_ns: int) -> None:
-    # some file systems have a time resolution of two seconds
+    # Try a nanosecond, then two seconds: the time resolution of some file systems.
     for step_ns in (1, 2_000_000_000):
         if os.stat(path).st_mtime_ns > than_ns:
             return
@@ -304,7 +306,8 @@ def _locked(path: str) -> Iterator[None]:
     lock = path + _LOCK
     handle = _lock(lock, path)
     try:
-        while not _is_still(lock, handle):  # the lock file was deleted while waiting
+        # another process deleted the lock file while this process waited
+        while not _is_still(lock, handle):
             os.close(handle)
             handle = _lock(lock, path)
         yield

@@ -21,16 +21,18 @@ from lastwrite.storage.objects.store import ObjectStore, Version
 
 FOLDER = "_lastwrite/probe/"
 _NOTE = "_lastwrite/promises-kept.json"
-# Parallel writers, attempts and bytes. With these, two writers succeed in every second attempt in
-# s3proxy 4.1.0 on a folder; with smaller objects, in every fourth.
+# The number of parallel writers, of attempts, and the content that they write. With this size,
+# s3proxy 4.1.0 on a folder fails the test in every second attempt: two writers succeed. With
+# smaller objects it fails in every fourth attempt.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
-_CLOCK_MS = 60_000  # largest difference of clocks with which old and new objects are distinguished
+# largest clock difference at which old and new objects can still be distinguished
+_CLOCK_MS = 60_000
 _READ_ONLY = (
     "only read from this store, or write a cleaned copy elsewhere with --to: a round in place "
     "could lose data"
 )
 
-Clock = Callable[[], int]  # the time now, in milliseconds
+Clock = Callable[[], int]  # returns the present time in milliseconds
 
 
 class PromiseResult(NamedTuple):
@@ -53,7 +55,8 @@ def probe_store(store: ObjectStore, prefix: str, clock: Clock) -> tuple[PromiseR
     known = (store.address, prefix)
     if known not in _known:
         found = list(_Questions(store, prefix, clock).run())
-        if found[-1].promise == "store":  # the store did not respond, so it is tested again later
+        # not remembered: a store that did not respond is tested again later
+        if found[-1].promise == "store":
             return tuple(found)
         _known[known] = tuple(found)
     return _known[known]
@@ -218,7 +221,7 @@ class _Questions:
                 )
             if now is None or (winners and now[0] != winners[0]):
                 return _broken("at once", "the data of the successful writer is lost")
-            won += now[0] in contents  # the response to the writer that succeeded was lost
+            won += now[0] in contents  # a writer may succeed although its response was lost
             version = now[1].version
         if not won:
             return _broken(
@@ -235,7 +238,7 @@ class _Questions:
         after_ms = self._clock()
         found = self._store.head(key)
         modified_ms = after_ms if found is None else found.modified_ms
-        # one second is subtracted, because stores report whole seconds
+        # stores report whole seconds, so up to a second is not a difference of the clocks
         apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
         if apart_ms <= _CLOCK_MS:
             return PromiseResult("clock", True, "the clocks of the store and of this machine agree")

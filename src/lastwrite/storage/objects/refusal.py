@@ -15,8 +15,8 @@ from lastwrite.errors import RemoteFailed
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _TRY_AGAIN = {408, 425, 429}
-# Codes of a missing object; empty in a response to HEAD. versitygw responds with 404 and another
-# code if the credentials are unknown.
+# Error codes for a missing object. The response to HEAD has no code. Other codes with status 404 do
+# not count: versitygw sends them for unknown credentials.
 _ABSENT_OBJECT = {"", "NoSuchKey", "BlobNotFound"}
 _ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
@@ -29,7 +29,7 @@ _WHO_CODES = {
     "AuthenticationFailed",
     "XAdminUserNotFound",
 }
-# hosts from which a machine in a cloud gets credentials if none are configured
+# hosts that give credentials to a machine in a cloud; the client asks them if none are configured
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
 _BROKEN = "the connection was closed before the end of the answer"
 _CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
@@ -70,7 +70,7 @@ class Refusal:
     is_builder: bool  # the client refused to send the request
     is_nobody: bool  # no credentials were found
     is_redirect: bool
-    cause: str  # why there was no response, in words
+    cause: str  # why no response arrived, in words
 
     @classmethod
     def of(cls, error: BaseException) -> Refusal:

@@ -17,10 +17,11 @@ from lastwrite.model.columns import ByteArray
 
 
 class Version(NamedTuple):
-    """Identifies one of the successive objects under the same key."""
+    """Identifies one version of the object under a key."""
 
     etag: str
-    generation: str | None = None  # compared by Google's stores; other stores compare the etag
+    # compared in Google's stores; None in other stores, which compare the etag
+    generation: str | None = None
 
 
 class ObjectInfo(NamedTuple):
@@ -74,7 +75,7 @@ class ObjectStore(Protocol):
     """
 
     address: str  # ``s3://bucket``, or a folder's absolute path
-    # whether the store is a folder, or of Amazon, Google or Azure, so that its guarantees are known
+    # Whether the guarantees of the store are known: it is a folder, or of Amazon, Google or Azure.
     is_providers: bool
     requests: Requests
 
