@@ -46,7 +46,7 @@ class RecordFacts:
     file_ms: int  # when the segment's file was last changed
     batch_end: int  # the offset after the record's batch
     has_bad_horizon: bool = False  # the batch's delete horizon is below 0, and is ignored
-    is_part: bool = False  # the record is a part, except the last, of a chunked message
+    is_part: bool = False  # the record is a chunk of a message, but not the last chunk
 
     @property
     def is_in_range(self) -> bool:

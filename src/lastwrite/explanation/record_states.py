@@ -2,8 +2,8 @@
 
 The result is the number of the partition's keys, or the state of every record.
 
-Memory is limited to that of the workers. The states of records are in scratch files, and are read
-piece by piece on request.
+The states are in scratch files, and are read piece by piece on request. So a command needs only the
+memory of its workers.
 """
 
 from __future__ import annotations

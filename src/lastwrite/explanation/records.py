@@ -40,7 +40,7 @@ _LANE = np.uint64(0xFFFFFFFF00000000)
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """A record of the key: its position, and the results of scan, election and judgement."""
+    """A record of the explained key: its position, and the results of the engine's rules."""
 
     piece: ScanRange
     batch: np.void  # a copy of the batch's row in the batch table

@@ -79,7 +79,7 @@ class KafkaFollowResult:
         wanted = self._request
         try:
             self._cluster.refresh()
-        except RemoteFailed:  # the cluster may have restarted, which breaks old connections
+        except RemoteFailed:  # connect again: a restart of the cluster breaks old connections
             self._cluster.close()
             self._cluster.refresh()
         if wanted.is_once:

@@ -237,7 +237,8 @@ class KafkaSyncContext:
             bounds, cut = log.bounds(), None
             if reason is HoldReason.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
-                # Leader epochs do not show where log and archive diverge.
+                # The leader epochs agree up to the archive's end. So it is unknown where log and
+                # archive diverge.
                 if cut == before.end_offset:
                     cut = None
             return set_aside(self._to, folder, cut, bounds.log_start)

@@ -93,7 +93,7 @@ class KafkaSystem(System):
     name = "kafka"
     scan_kernel = "lastwrite.kafka.format.kernels:walk"
     kind_of_path = "a log root of Kafka"
-    offset_span = INT_MAX  # index entries have offsets of 31 bits
+    offset_span = INT_MAX  # index entries have relative offsets of 31 bits
     keeps_scans = True
     recover_finishes = True
     notes = watching.NOTES
@@ -444,7 +444,7 @@ class KafkaSystem(System):
         return KafkaFormat(plain_bytes)
 
     def recover(self, folder: str) -> None:
-        if not archived.is_archived(folder):  # an archive's manifest is complete or absent
+        if not archived.is_archived(folder):  # an archive needs no recovery
             store.recover(folder)
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
@@ -557,7 +557,7 @@ class KafkaSystem(System):
         return side_by_side(works)
 
     def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        # An archive's manifest has the first dirty offset.
+        # An archive has no checkpoint. Its manifest has the first dirty offset.
         if not archived.is_root(root, first_dirty):
             committing.record(root, first_dirty)
 
@@ -655,7 +655,7 @@ def _find_topic_metadata(
 
 @lru_cache(maxsize=16)
 def _configs_of(folder: str, state: Hashable) -> metadata_log.ClusterConfigs | None:
-    """The settings in the metadata log in a folder. Cached until its ``state`` changes."""
+    """The settings in a folder's metadata log, cached until the log's ``state`` changes."""
     return metadata_log.cluster_configs(folder)
 
 

@@ -130,7 +130,7 @@ class TransactionHistory:
 
 
 def thinned(facts: Int64Array) -> Int64Array:
-    """A copy of ``facts`` without idempotent batches, except the last batch of each producer."""
+    """A copy of ``facts`` that has only the last idempotent batch of each producer."""
     plain = np.flatnonzero(facts[:, KIND] == IDEMPOTENT_DATA)
     _, last = np.unique(facts[plain, PRODUCER][::-1], return_index=True)
     kept = facts[:, KIND] != IDEMPOTENT_DATA

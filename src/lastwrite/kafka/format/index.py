@@ -373,7 +373,7 @@ def _rising(column: Int64s, floor: int) -> int:
     """Count the leading values that rise. The first value must exceed ``floor``."""
     if not len(column) or column[0] <= floor:
         return 0
-    falls = column[1:] <= column[:-1]  # compared, because a difference could overflow
+    falls = column[1:] <= column[:-1]  # values are compared, because differences could overflow
     return int(falls.argmax()) + 1 if falls.any() else len(column)
 
 

@@ -166,7 +166,7 @@ def split(data, start, end, table, lowest_offset):
 
 @njit(cache=True, nogil=True)
 def _long_varint(data, at, end):
-    """Decode a varint of any length. Returns (value, position after it, or -1 if malformed)."""
+    """Decode a varint of any length. Returns (value, position after the varint or -1)."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):

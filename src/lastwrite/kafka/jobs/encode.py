@@ -101,7 +101,7 @@ def _source(log: PartitionLog) -> LiveSource:
 def _encoded(
     rows: RowSystem, unit: RowUnit, encoder: BatchEncoder, limits: Limits
 ) -> Iterator[ByteArray]:
-    """The records of one unit of the source, as encoded batches, block by block."""
+    """Encode the records of one unit of the source. Yields the batches of each block of records."""
     for records in read_records(unit, limits):
         numbers = rows.numbers(records)
         try:

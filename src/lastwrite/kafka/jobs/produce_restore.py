@@ -94,7 +94,9 @@ class RestoreContext:
 
 
 class PartitionRestore:
-    """Restores one partition, up to the offset ``until``, exclusive. None restores all records.
+    """Restores one partition, up to the offset ``until``, exclusive.
+
+    ``until`` None means that all records are restored.
 
     Raises:
         LogError: a transaction is open at the end.
@@ -137,7 +139,7 @@ class PartitionRestore:
 
         Raises:
             LogError, CommitConflict, RemoteFailed: the topic or its progress note cannot be read,
-                or is of another restore.
+                or the note belongs to another restore.
         """
         if self._complete() is not None:
             return False
@@ -312,7 +314,10 @@ class PartitionRestore:
     def _ends(
         self, log: LiveLog, start: int, end: int, progress: RestoreProgress | None
     ) -> tuple[int, int | None]:
-        """The end offset of the restored records, and the first offset of other records or None."""
+        """The end offset of the restored records, and the first offset of other records.
+
+        The second is None if there are no other records.
+        """
         ours = start
         format = KafkaFormat(self._shared.limits.plain_bytes)
         for _, table in log.batches(start, end, format, epoch=-1):

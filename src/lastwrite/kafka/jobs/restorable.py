@@ -110,7 +110,7 @@ def in_archive(path: str, request: RestoreRequest) -> list[RestorablePartition]:
         name = archived.name_of(folder)
         return RestorablePartition(folder, name, contents, ends[name.topic], name)
 
-    with ThreadPoolExecutor(16) as pool:  # a request mostly waits for the store
+    with ThreadPoolExecutor(16) as pool:  # in parallel, because requests mostly wait
         found = list(pool.map(read, folders))
     if request.name is None:
         return found

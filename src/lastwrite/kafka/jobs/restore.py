@@ -225,7 +225,7 @@ class _Cluster:
             return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
         words = ["--create", "--topic", topic, "--partitions", str(found.partitions)]
         for name, value in sorted((known.topic if known else {}).items()):
-            if "throttled.replicas" not in name:  # the value contains broker ids
+            if "throttled.replicas" not in name:  # the value has ids of the old brokers
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 

@@ -235,12 +235,15 @@ class _LiveRestore:
                 key: value
                 for key, value in sorted((known.topic if known else {}).items())
                 if value is not None
-                and "throttled.replicas" not in key  # the value contains broker ids
+                and "throttled.replicas" not in key  # the value has ids of the old brokers
             }
             topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
 
     def _ready(self, found: RestorablePartition) -> tuple[PartitionRestore | LogError, bool]:
-        """The partition's restore, or the error that prevents it; and whether records remain."""
+        """The restore of a partition, and whether records remain to be restored.
+
+        If the partition cannot be restored, the error replaces the restore.
+        """
         try:
             there = self._cluster.topic(found.to.topic).partitions
             if found.to.partition not in there:

@@ -28,7 +28,7 @@ from lastwrite.reports.verification import Transactions
 
 
 class Contents(Document, kw_only=True):
-    """Counts over the batches of one or more segments whose checksums are right."""
+    """Counts over the batches with correct checksums in one or more segments."""
 
     batches: int = 0
     records: int = 0
@@ -140,7 +140,7 @@ class PartitionInspection(Document, kw_only=True):
 
     @property
     def is_unsupported(self) -> bool:
-        """Whether this release cannot read the format of some of its batches or files."""
+        """Whether some batches or files have a format that this release cannot read."""
         return any(problem.kind is ProblemKind.UNSUPPORTED for problem in self.problems)
 
     @property

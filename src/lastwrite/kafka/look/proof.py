@@ -160,7 +160,7 @@ class KafkaProof(LogProof):
             return ()
         if is_archived(log.folder):
             gaps = contents_of(read_versioned_manifest(log.folder).manifest, log.folder).gaps
-            holes = [each for each in holes if each not in gaps]  # the manifest's gaps are accepted
+            holes = [each for each in holes if each not in gaps]  # the user has accepted these
         return judge_holes(log, holes, KAFKA.settings(log.folder, config), config)
 
     def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:

@@ -127,7 +127,7 @@ class KafkaReading(Iterator[Row]):
         return next(self._rows)
 
     def summary(self) -> Row:
-        """The status at the end of reading, as a dictionary whose keys do not change."""
+        """The status at the end of reading, as a dictionary that always has the same keys."""
         return {
             "status": None if self.status is None else str(self.status),
             "topic": self._log.name.topic,

@@ -21,7 +21,7 @@ _ROOT_FILES = (*_OFFSET_CHECKPOINTS, names.CLEAN_SHUTDOWN, names.META_PROPERTIES
 
 
 class SingleFile(NamedTuple):
-    """A file, its kind by its name, and its partition by its folder's name."""
+    """A file. Its name determines its kind, and the folder's name determines its partition."""
 
     path: str
     name: FileName
@@ -34,7 +34,7 @@ class SingleFile(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        """The offset in the file's name. 0 for a metadata snapshot, named by its end offset."""
+        """The base offset in the file's name. 0 for a metadata snapshot, which has none."""
         return 0 if self.name.kind is KafkaFileKind.METADATA_SNAPSHOT else self.name.offset or 0
 
     @property

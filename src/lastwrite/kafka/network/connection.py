@@ -54,7 +54,7 @@ class ConnectionBroken(RetriableError):
 
 
 class ReceiveBuffer:
-    """The buffer of a response. Views of it are valid until it receives the next response."""
+    """The buffer of a response. A view of the buffer is valid until the next response arrives."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(_ROOM_BYTES, dtype=np.uint8)

@@ -193,7 +193,7 @@ class TransactionClient:
         """Fence earlier producers with this id.
 
         When this returns, an open transaction of an earlier producer is aborted. Coordinators
-        reject its later requests.
+        reject later requests of earlier producers.
 
         Raises:
             RemoteFailed: the request is refused, or not answered within the timeout.

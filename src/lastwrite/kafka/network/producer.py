@@ -1,4 +1,4 @@
-"""The producer that restores a partition's records, and the record of its progress.
+"""The producer that restores a partition's records, and the note of its progress.
 
 Requests of an earlier run that was killed may still arrive. So all runs use the same transactional
 id. Each run raises its epoch, and ends an empty transaction, whose marker is written to the
@@ -116,7 +116,7 @@ class TransactionalProducer:
         self._transactions.begin()
         self._transactions.add_partition(self._name)
         self._transactions.end(committed=False)
-        self._transactions.begin()  # returns after the marker is written
+        self._transactions.begin()  # waits until the marker is written
         self._sequence = 0
 
     def send(self, batches: Sequence[OutgoingBatch], offset: int) -> None:

@@ -162,7 +162,10 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Produ
 
 
 def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
-    """The last sequence number of a data batch, or -1; the coordinator epoch of a marker, or -1."""
+    """Returns (last sequence number of a data batch, coordinator epoch of a marker).
+
+    The number that does not apply to the batch is -1.
+    """
     header = BATCH_HEADER.unpack_from(batch)
     found = BatchHeader._make(header)
     if kind <= headers.TRANSACTIONAL:

@@ -161,7 +161,9 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> BadIndexEntry | None:
-    """The first time index entry at ``next_offset - 1`` or later, if its time is below ``reached``.
+    """The first time index entry with an offset of at least ``next_offset - 1``, if it is wrong.
+
+    It is wrong if its timestamp is below ``reached``.
 
     ``reached`` is the largest timestamp of the records below ``next_offset``.
     """

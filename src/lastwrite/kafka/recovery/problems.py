@@ -33,7 +33,7 @@ _SETTLED_LATER = "no action is needed: the next compact, or the broker's next st
 class RecoveryProblems:
     """Collects the problems of one partition, in the order in which they are found.
 
-    ``live`` has the current name of every file of the log, by its final name. ``bases`` are the
+    ``live`` maps the final name of every file of the log to its current name. ``bases`` are the
     base offsets of segments with a ``.log`` file, ascending. ``gone`` maps the base offset of each
     segment without a ``.log`` file to the greatest offset in its indexes. ``log_start`` is from the
     log start checkpoint.

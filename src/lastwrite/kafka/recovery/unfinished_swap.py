@@ -111,7 +111,7 @@ class CrashState:
         return not self.doomed and not self.renames and self.intent is None
 
     def live(self, names: Iterable[str]) -> dict[str, str]:
-        """The current name of every file of the log, by its final name."""
+        """Maps the final name of every file of the log to the file's current name."""
         removed = {*self.doomed, *(source for source, _ in self.renames)}
         return {
             **{name: name for name in names if name not in removed},
@@ -303,7 +303,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 
 def orphans_being_deleted(names: Iterable[str]) -> list[str]:
-    """The orphans of segments that are being deleted: the ``.log`` is already ``.deleted``."""
+    """The index files of segments that are being deleted: the ``.log`` is already ``.deleted``."""
     present = {*names}
     if not any(name.endswith(Suffix.DELETED) for name in present):
         return []

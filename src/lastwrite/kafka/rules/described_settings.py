@@ -75,7 +75,7 @@ class Synonym(NamedTuple):
 class DescribedSetting(NamedTuple):
     """One setting as a broker describes it. ``value`` is None if secret or unset.
 
-    ``synonyms`` has the strongest first.
+    ``synonyms`` has the strongest synonym first.
     """
 
     name: str

@@ -26,7 +26,7 @@ def blocking_groups(
     end_offset: int,
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[BlockingGroup, ...]:
-    """Those of the consumer groups ``groups`` that have not read the log to its end.
+    """The consumer groups in ``groups`` that have not read the log to its end.
 
     ``positions`` has the committed offset of each known group. ``reasons`` has an error for each
     group with an offset that could not be read.

@@ -21,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Epochs = Sequence[tuple[int, int]]  # (leader epoch, first offset); both rise
+Epochs = Sequence[tuple[int, int]]  # (leader epoch, first offset), both ascending
 
 
 class TieredSegment(NamedTuple):
@@ -41,7 +41,7 @@ class Chain(NamedTuple):
 
 
 def lineage_of(copies: Sequence[TieredSegment]) -> Epochs:
-    """The leader epochs of the log, as the newest segment has them."""
+    """The leader epochs of the log, according to the newest segment."""
     newest = max(copies, key=lambda each: (each.epochs[-1:], each.end_offset), default=None)
     return () if newest is None else newest.epochs
 

@@ -36,7 +36,7 @@ class Definition(NamedTuple):
     type: SettingType
     default: str | None = None
     broker_name: str | None = None
-    is_dynamic: bool = True  # whether it can be changed while the broker runs
+    is_dynamic: bool = True  # whether the setting can be changed while the broker runs
 
 
 _T = SettingType

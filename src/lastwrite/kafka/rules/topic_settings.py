@@ -51,7 +51,7 @@ _BROKERS_FILE = ("log.dirs", "log.dir")
 
 
 class SettingOrigin(StrEnum):
-    """The source of a setting's value. The values are listed from the strongest source on."""
+    """The sources of a setting's value, the strongest first."""
 
     OVERRIDE = "topic-config"
     TOPIC = "topic (metadata)"

@@ -369,7 +369,7 @@ class KafkaArchiveWriter:
         epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             epoch = int(epochs[row])
-            if epoch < 1 << 31:  # a larger number is -1, an unknown epoch
+            if epoch < 1 << 31:  # an unknown epoch, -1, is a larger number without its sign
                 self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
 
     # ------------------------------------------------------------------ the end

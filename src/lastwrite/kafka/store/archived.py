@@ -159,7 +159,7 @@ class ArchivedMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, metadata: topic_settings.TopicMetadata) -> ArchivedMetadata:
-        """The manifest's form of settings that the setting rules use."""
+        """Convert settings from the form that the setting rules use."""
         return cls(
             topic=_texts(metadata.topic),
             broker=_texts(metadata.broker),

@@ -110,7 +110,7 @@ class ArchivedSegment:
         )
         if of_transactions:
             sides.append((KafkaFileKind.TRANSACTION_INDEX, of_transactions))
-        with ThreadPoolExecutor(3, "indexes") as pool:  # a request mostly waits for the store
+        with ThreadPoolExecutor(3, "indexes") as pool:  # in parallel, because requests mostly wait
             written = [pool.submit(self._place.put, self._name(kind), data) for kind, data in sides]
             found = self._writer.close()
             for each in written:

@@ -108,7 +108,7 @@ class CommitNotes:
 def swap(
     log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int, notes: CommitNotes
 ) -> Steps:
-    """The steps of a commit: replace the sources of ``outputs``, old segments, by new segments.
+    """The steps of a commit that replaces old segments by the new segments ``outputs``.
 
     ``log`` was returned by ``read_partition``, and the caller has locked the partition. From the
     first step on this function owns the new files, and removes them after an error. Afterwards the

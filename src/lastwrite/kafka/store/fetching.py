@@ -124,7 +124,7 @@ def fetch(
             "the partition's folder contains no segment", path=log.folder, remedy="check the path"
         )
     end = log.high_watermark
-    # The groups of a log that lags behind the archive are older than the archive's groups.
+    # If the log lags behind the archive, the archive's groups are newer and stay.
     if groups is not None and end >= before.end_offset:
         said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
@@ -144,9 +144,8 @@ def fetch(
     if "gaps" in said:  # the source is an archive
         said["gaps"] = _gaps_of_both(before, said["gaps"])
     if seen is not None and end <= before.end_offset:
-        # The archive lacks no offset, so it has missed no tombstone: the time limit for tombstones
-        # restarts.
-        # True if the source is an archive that lags behind.
+        # The archive lacks no offset, so it has missed no tombstone. Therefore the time limit for
+        # tombstones restarts, unless the source is an archive that lags behind.
         is_older = archived.is_archived(log.folder) and end < before.end_offset
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
@@ -317,7 +316,7 @@ def begin_of(log: PartitionLog) -> int:
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
     """The leader epochs that begin below ``end``, and the topic id.
 
-    If the folder lacks the file with the epochs, there are none. None if it lacks the topic id.
+    Without a file with epochs there are no epochs. Without a file with the topic id it is None.
     """
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None
@@ -341,7 +340,10 @@ class DivergenceReason(NamedTuple):
 def find_divergence(
     log_start: int, before: ArchivedLog, topic_id: str | None
 ) -> DivergenceReason | None:
-    """The reason why the log cannot continue the archive, by topic id and log start, or None."""
+    """Compare topic id and log start of a log with the archive.
+
+    Returns the reason why the log cannot continue the archive. None if it can.
+    """
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         there = before.topic_id
         return DivergenceReason(
@@ -557,7 +559,8 @@ def _after(
         return decode_snapshot(index_files.read_file(snapshots[offset]))
 
     producers, _ = read_producers(log.segments, list(snapshots), entries, log.log_start, end, end)
-    # All records are replicated. An open transaction may begin before the log, in the archive.
+    # All records are replicated, so only open transactions are unstable. They may begin in the
+    # archive, before the log's first offset.
     open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
     log_start = before.log_start
     if not before.segments:  # the log may start inside a batch, after records were deleted
@@ -569,8 +572,8 @@ def _after(
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, KafkaFileKind.SNAPSHOT)}"
         size = len(content)
         partition_store_at(folder).put(snapshot, content)
-    # A broker that deletes old segments moves the start of the first epoch; the archive has the
-    # original.
+    # The archive's epochs take precedence: a broker that deletes old segments moves the start of
+    # the first epoch, and the archive has the original start.
     lineage = {**dict(epochs), **dict(before.epochs)}
     added = (
         tuple(astuple(entry))

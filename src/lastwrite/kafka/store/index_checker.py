@@ -18,8 +18,8 @@ from lastwrite.model.work import ScanRange
 def index_checker(piece: ScanRange) -> IndexChecker:
     """Create the checker that compares a segment's indexes with the batches of a piece.
 
-    To save requests, compaction does not check an archive's indexes. It does not use them, they
-    were written together with the batches, and ``verify`` checks them.
+    Compaction does not use an archive's indexes. To save requests, it does not check them either.
+    ``verify`` checks them.
     """
     return _NoIndexChecker() if piece.etag else KafkaIndexChecker(piece)
 

@@ -59,7 +59,10 @@ def time_index_path(log_path: str) -> str:
 
 
 def transaction_index_path(log_path: str) -> str:
-    """The path of a segment's transaction index. Either name may end in ``.swap``."""
+    """The path of a segment's transaction index.
+
+    The name of the segment or of the index may end in ``.swap``.
+    """
     path = _beside(log_path, KafkaFileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
     return (
@@ -68,7 +71,7 @@ def transaction_index_path(log_path: str) -> str:
 
 
 def _beside(log_path: str, kind: KafkaFileKind) -> str:
-    if log_path.endswith(KafkaFileKind.LOG):  # also in a tier, where names contain the segment's id
+    if log_path.endswith(KafkaFileKind.LOG):  # a tier's names match too, which contain an id
         return log_path.removesuffix(KafkaFileKind.LOG) + kind
     folder, name = os.path.split(log_path)
     return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(KafkaFileKind.LOG))

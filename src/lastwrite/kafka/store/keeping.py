@@ -56,7 +56,7 @@ def keeper(
 
     def keep(number: int, start: int, end: int, base: int) -> StoredScan | None:
         segment = log.segments[number]
-        # Reading a segment again from a bucket costs as much as a cached scan can save.
+        # A segment in a bucket gets no cached scan: reading it again costs as much as that saves.
         if end - start < cache.LEAST_SEGMENT_BYTES or is_address(segment.path):
             return None
         cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
@@ -88,7 +88,7 @@ def keeper(
         )
         address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
         found = None
-        with contextlib.suppress(LogError, OSError):  # without a cached scan, compaction scans
+        with contextlib.suppress(LogError, OSError):  # the compaction then scans the segment
             found = scan_into_object(unit, address, base)
         return None if found is None else StoredScan.of(found, folder)
 

@@ -118,9 +118,9 @@ def try_lock(
 
 
 def is_locked(root: str, names: Collection[TopicPartition] | None = None) -> bool:
-    """Whether a broker or a run, also of this process, has locked one of ``names``.
+    """Whether a broker or a run has locked one of the partitions ``names``.
 
-    ``names`` None means any partition.
+    Runs of this process count, too. ``names`` None means any partition.
     """
     return locking.is_locked(root, names, PLACE)
 
@@ -190,7 +190,10 @@ def process_start_s(pid: int) -> float | None:
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """The other roots along the links of partition folders, with (name in ``root``, name there)."""
+    """The other log roots along the symbolic links of partition folders.
+
+    Each root has pairs of the partition's name in ``root`` and its name in the other root.
+    """
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))

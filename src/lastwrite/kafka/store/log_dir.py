@@ -210,7 +210,7 @@ class _PartitionListing:
         self._name = name_in_root(self._folder)
         self._is_disowned = why_disowned(self._folder) is not None
         if self._is_disowned:
-            below = None  # the broker appends to the live folder only
+            below = None  # brokers append only to live folders
         self._root = root
         # Aborted transactions by base offset of the segment.
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}
@@ -358,7 +358,7 @@ class _PartitionListing:
         path = self._found.log_path(base)
         seen = _stat(path)
         name = segment_file_name(base, KafkaFileKind.INDEX)
-        try:  # a cleaner that swaps the segment renames the log before its index
+        try:  # the index may be of the old segment: a cleaner renames the new log first
             index = decode_offset_index(self._read(name) if name in self._live else b"", base)
         except CorruptLog:
             index = decode_offset_index(b"", base)
@@ -409,10 +409,10 @@ class _PartitionListing:
         )
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
-        """The log with the aborted transactions that a broker finds in its records when it starts.
+        """The log with the aborted transactions that a broker would find in the log at its start.
 
-        Applies to segments whose transaction index may be wrong. An index entry is right if its
-        marker exists, even if the transaction has no data left.
+        Only segments whose transaction index may be wrong are changed. An index entry is right if
+        its marker exists, even if the transaction has no data left.
         """
         history = read_history(log)
         told = replace(log, aborted=history.aborted)

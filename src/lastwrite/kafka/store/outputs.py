@@ -94,7 +94,7 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> list[str]:
         CommitConflict: a segment changed, vanished or appeared.
     """
     check_segments(log)
-    if log.open_as is not None:  # the broker appends to the log and adds segments
+    if log.open_as is not None:  # appended records and new segments are no conflict
         beside_a_broker.check_uncut(log)
         return []
     names = [name for name in os.listdir(log.folder) if name != note]

@@ -56,7 +56,7 @@ def estimate_records(log: PartitionLog) -> int:
                 if first.magic < MAGIC and first.size_bytes <= min(
                     _SAMPLE_BYTES, segment.size_bytes
                 ):
-                    # The header of a compressed entry of v0 or v1 has no record count.
+                    # Decode the entry: the header of a compressed entry of v0 or v1 has no count.
                     entry = np.empty(first.size_bytes, dtype=np.uint8)
                     reader.read_into(entry, 0)
                     first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header

@@ -286,7 +286,7 @@ def _write_checkpoints(copies: Sequence[PartitionCopy], root: str) -> None:
     if dirty:
         write_offsets(root, CLEANER_OFFSETS, dirty)
     for file in (HIGH_WATERMARKS, LOG_STARTS):
-        # There may be an entry of an earlier partition with that name.
+        # An earlier partition with the same name may have left an entry.
         known = read_offsets(root, file)
         wanted = dict(entry for copy in copies for entry in _entry(copy, file))
         changes = {name: offset for name, offset in wanted.items() if known.get(name) != offset}
@@ -303,7 +303,7 @@ def _entry(copy: PartitionCopy, file: str) -> Iterator[tuple[TopicPartition, int
         return
     retention = copy.retention
     if copy.log.open_as is not None:
-        # The broker may have written later offsets since, beyond the copy's end.
+        # The broker that has the log open may have written offsets beyond the copy's end.
         if file == HIGH_WATERMARKS:
             offset = copy.log.end_offset
         elif offset is not None:

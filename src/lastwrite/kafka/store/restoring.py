@@ -339,7 +339,8 @@ class _PartitionWriter:
             files.make_new_folder(self._staging)
         log = self._log
         if log.log_start < min((each.base_offset for each in log.segments), default=end):
-            make_empty_segment(self._staging, log.log_start)  # an archive has no empty segments
+            # An archive has no empty segments, but the log needs a segment at its start.
+            make_empty_segment(self._staging, log.log_start)
         for n, segment in enumerate(log.segments):
             if segment.base_offset < end:
                 self._segment(n, segment, advance)

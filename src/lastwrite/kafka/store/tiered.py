@@ -69,7 +69,7 @@ _MANAGERS = (
 _MOST_KNOWN = 16
 # the file that is written last for a segment, by LocalTieredStorage and by Aiven's plugin
 _LAST = {KafkaFileKind.LEADER_EPOCHS, KafkaFileKind.CHUNK_MANIFEST}
-_AT_ONCE = 16  # a request mostly waits for the store
+_AT_ONCE = 16  # requests in parallel, because each mostly waits for the store
 _REMEDY = (
     "restore the segments from the bucket's versions or from a copy of the tier; segments that "
     "the broker has deleted because of the topic's retention are not needed"
@@ -171,7 +171,7 @@ def is_root(root: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPart:
-    """What a broker's log root adds to a partition in tiered storage."""
+    """The part of a partition in tiered storage that is in a broker's log root."""
 
     log: PartitionLog
     log_start: int  # start of the whole log; ``log`` starts at its first local segment
@@ -264,7 +264,7 @@ def read_tier(
     removed = {id for id, each in states.items() if each.state > FINISHED}
     everything = {id: files for id, files in _files_of(folder).items() if id not in removed}
     there = {id: files for id, files in everything.items() if KafkaFileKind.LOG in files}
-    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # requests mostly wait for the store
+    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
         raise NotALog(
@@ -302,11 +302,11 @@ def _resolve_copies(
     told: Sequence[int | None],
     chained: Callable[[Sequence[TieredSegment]], Chain],
 ) -> Chain:
-    """The segments that make up the log: finished copies, or more copies if these leave gaps.
+    """Select the copies of segments that make up the log.
 
-    Copies of unknown state are added if the finished copies leave gaps, or if the added copies
-    extend the log. If gaps remain, all complete copies are used, because the known states may be
-    older than the tier.
+    These are the finished copies. Copies of unknown state are added if they fill gaps or extend the
+    log. If gaps remain, all complete copies are used, because the known states may be older than
+    the tier.
     """
     finished = [n for n, state in enumerate(told) if state == FINISHED]
     ended = [n for n, state in enumerate(told) if state in (FINISHED, None)]

@@ -1,7 +1,7 @@
-"""The state of transactional ids that a log root has in ``__transaction_state``.
+"""The states of transactional ids, from the partitions of ``__transaction_state`` in a log root.
 
-A root has only the ids whose partition of that topic it contains. Records above the high watermark
-are left out.
+A root may contain only some partitions of that topic, and therefore only some ids. Records above
+the high watermark are left out.
 
 Source: Kafka 4.4 ``TransactionStateManager``, ``TransactionLogKey.json``.
 """
