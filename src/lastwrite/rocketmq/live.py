@@ -62,7 +62,7 @@ from lastwrite.storage.throttle import Pacer
 
 T = TypeVar("T")
 
-_DECLARED = ("compact", COMPACTION_POLICY.lower())  # accepted in --topic-config
+_DECLARED = ("compact", COMPACTION_POLICY.lower())  # values of cleanup.policy that mean compaction
 _OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_TOPIC_XXXX")
 
 

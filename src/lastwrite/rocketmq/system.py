@@ -57,7 +57,7 @@ class RocketmqSystem(System):
     scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
     kind_of_path = "a RocketMQ store"
     offset_span = LONG_MAX
-    joins_parts = False  # a file has at most 2 GiB, and records have addresses
+    joins_parts = False  # a record stores its address, so parts cannot be joined
     # Scan results are not stored, because a broker does not load a queue's folder with other files.
     notes = QuarantineFile(
         lock.PLACE,

@@ -424,13 +424,13 @@ def take(
     light_queues,
     light_bad,
 ):
-    """Convert ``table[first:count]``, a MESSAGE table, to rows, which begin at ``rows[row]``.
+    """Convert the messages ``table[first:count]`` to dispatch rows, from ``rows[row]`` on.
 
     ``slots``, ``queues`` and ``topics`` belong to a ``QueueNumbers``. ``row_queues`` receives the
-    queue number of each row. Records below the address ``queued_from``, and records that get no
-    unit, get a row only if their queue is compacted. ``light`` and ``light_queues`` are ``light``
-    and ``out`` of ``find_light_queues``. ``light_bad`` receives the count of records with a bad
-    light queue, and the address of the first such record.
+    queue number of each row. A record below the address ``queued_from``, or without a unit, gets a
+    row only if its queue is compacted. ``light`` and ``light_queues`` are passed to
+    ``find_light_queues`` as ``light`` and ``out``. ``light_bad`` receives the
+    count of records with a bad light queue, and the address of the first of these records.
 
     Returns (messages processed, rows, code). The code is NEW_QUEUE if the next message's queue has
     no number, NEW_LIGHT_QUEUE if the light queue in row 0 of ``light_queues`` has none, FULL if

@@ -414,7 +414,7 @@ class StoreFinder:
             log = self._files(part, name)
             for problem in log.problems:
                 self._note(problem)
-            for gap in log.gaps:  # the commit log has the messages
+            for gap in log.gaps:  # the commit log is searched for the messages
                 self.note(str(gap))
             for file in log.files:
                 if part is StoreFolder.CONSUME_QUEUE and file.end <= first * size:
@@ -430,8 +430,8 @@ class StoreFinder:
                         yield unit
                 is_short = count < len(table) and self.log.bound is None
                 if part is StoreFolder.CONSUME_QUEUE and is_short and not log.is_last(file):
-                    # Missing units in the middle must not make the next file's first unit look like
-                    # the next message.
+                    # If units are missing, this invalid unit separates the file's units from the
+                    # next file's.
                     yield _Unit.of(table, count, file)._replace(address=-1, size=0)
 
     def _files(self, part: StoreFolder, name: TopicPartition) -> MappedLog:

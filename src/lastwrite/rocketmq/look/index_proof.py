@@ -256,12 +256,12 @@ class KeyProof:
         self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
         self._last -= is_open
         self._lacking = self._late = self._wrong = 0
-        # For the first wrong entry: file, byte, address.
+        # file, byte and address of the first wrong entry
         self._place: tuple[str, int, int] | None = None
         self._untimely = 0
-        # For the first entry with wrong seconds: file, byte, and message.
+        # file, byte and message of the first entry with wrong seconds
         self._time: tuple[str, int, str] | None = None
-        # For headers with wrong times: file, byte, and message.
+        # file, byte and message for each header with wrong times
         self._headers: list[tuple[str, int, str]] = []
 
     def compare(self, chunk: RecordWindow) -> None:
@@ -298,7 +298,7 @@ class KeyProof:
         low: int,
         table: kernels.MessageTable,
     ) -> None:
-        """Compare the times of the entries ``some`` with the records.
+        """Compare the times of the index entries ``some`` with their records.
 
         The first of these entries has index ``low``.
 
@@ -498,7 +498,7 @@ def bad_slot(index: IndexFile, *, is_growing: bool = False) -> tuple[int, str] |
     for first in range(0, len(entries), _ENTRIES_AT_ONCE):
         hashes = entries["hash"][first : first + _ENTRIES_AT_ONCE].astype(np.int64)
         places = np.abs(hashes) % index.slots
-        # for a slot that occurs several times the last entry counts
+        # if several entries have a slot, the last is stored
         newest[places] = np.arange(first + 1, first + 1 + len(places))
     wrong = slots != newest
     if is_growing:

@@ -77,7 +77,7 @@ from lastwrite.storage.reading import TRIES, one_try, read_small
 MOST_PROBLEMS = 20  # most problems listed per queue; further problems are only counted
 MOST_KEYS = 4_000_000  # distinct keys counted in a compaction log; above this the number is unknown
 
-_EMPTY_COMPRESSED_BYTES = 64  # a larger body does not decompress to nothing
+_EMPTY_COMPRESSED_BYTES = 64  # a larger compressed body is not empty
 _TITLES = {
     StoreFolder.COMMIT_LOG: "commit log",
     StoreFolder.CONSUME_QUEUE: "consume queues",
@@ -142,7 +142,7 @@ def inspect_beside(
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> StoreReport:
-    """Like ``inspect_store``, without compaction logs.
+    """Inspect a store as ``inspect_store`` does, but without its compaction logs.
 
     Reads the commit log, consume queues, index files and small files.
 
@@ -207,7 +207,7 @@ class _StoreInspection:
     include_active: bool = False
     has_compaction: bool = True  # whether compaction logs are read
     queues: dict[TopicPartition, QueueInspection] = field(default_factory=dict)
-    # from the settings; None means that they were not read yet
+    # settings of the topics; None means that they were not read yet
     topics: Mapping[str, sides.TopicConfig] | None = None
     seen: set[tuple[str, int | None, str]] = field(default_factory=set)  # problems that were added
 
@@ -685,7 +685,7 @@ def _counted(file: MappedFile, kind: str) -> FileOfLog:
 def _note_end(one: FileOfLog, ending: Ending | None, words: Mapping[int, str]) -> None:
     """Store in the report how the file ends.
 
-    ``words`` maps some kinds of ends to special texts.
+    ``words`` has texts that replace the standard texts of some kinds of ends.
     """
     if ending is not None:
         one.end_position = ending.position
@@ -737,7 +737,7 @@ class _CompactionCount:
         self._found = found
         self._note = note
         self._last_offset = -1
-        self.keys: set[bytes] | None = set()  # None: more than MOST_KEYS
+        self.keys: set[bytes] | None = set()  # distinct keys; None: more than MOST_KEYS
 
     def add_file(
         self,

@@ -35,7 +35,7 @@ class Messages(Document, kw_only=True):
     last_timestamp: int | None = None
     formats: Counter[str] = field(default_factory=Counter)  # records by magic: "v1", "v2"
     codecs: Counter[str] = field(default_factory=Counter)  # records by compression
-    # records by the end of their properties; old brokers write no last byte 2
+    # records by whether their properties end with byte 2, which old brokers do not write
     endings: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Messages) -> None:
@@ -128,7 +128,7 @@ class QueueInspection(Document, kw_only=True):
     partition: int
     queue_id: ClassVar[int] = figure(lambda self: self.partition)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
-    cleanup_policy: str | None = None  # from the topic's settings
+    cleanup_policy: str | None = None  # policy in the topic's settings
     # records in the commit log
     contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     consume_queue: IndexOfQueue | None = None

@@ -232,7 +232,7 @@ class LogWalk:
 
     def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[RecordWindow]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
-        # A broker is writing bytes after the bound.
+        # If a broker has the log open, bytes after the bound may be incomplete.
         limit = file.size_bytes if self._log.bound is None else stop
         with file.open() as reader:
             while position < stop:

@@ -67,7 +67,7 @@ class PullCode(IntEnum):
     FOUND = 0
     NOT_FOUND = 19  # the offset is the queue's end, or no message is found
     RETRY = 20
-    MOVED = 21  # continue at the next offset of the answer
+    MOVED = 21  # the client continues at the answer's next offset
 
 
 _SYSTEM_ERROR = 1

@@ -39,7 +39,7 @@ _FLAGS = {
     Compression.ZSTD: COMPRESSED | COMPRESSION_ZSTD,
 }
 _DELETE = zlib.compress(b"", _LEVEL)
-_OWN = {names.KEYS, names.TAGS, names.UNIQUE_KEY}  # properties set from other fields
+_OWN = {names.KEYS, names.TAGS, names.UNIQUE_KEY}  # properties that the fields of a message set
 _MOST_PROPERTY_BYTES = (1 << 15) - 1
 
 

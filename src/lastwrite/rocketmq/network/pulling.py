@@ -52,7 +52,7 @@ class Puller:
         self.name = TopicPartition(queue.topic, queue.queue)
         self._client = client
         self._patience = patience or Patience()
-        self.path = f"{queue.broker}/{self.name}"  # the queue in error messages
+        self.path = f"{queue.broker}/{self.name}"  # the queue's name in error messages
         self._units: dict[int, Unit] = {}
         # Messages per pull and units per request; lowered if connections break during an answer.
         self._pulls, self._most_units = PULL_COUNT, _UNITS
@@ -119,7 +119,7 @@ class Puller:
                     table = table[table["queue_offset"] < below]
                 if len(table):
                     yield data, table
-                heard_s = time.monotonic()  # the caller may have been slow
+                heard_s = time.monotonic()  # set after the caller has processed the messages
                 offset = pulled.next_offset
             elif pulled.status is PullCode.RETRY:
                 retries += 1
@@ -270,7 +270,7 @@ def reject_reader_with_holes(client: RocketmqClient, broker: str, otherwise: str
             path=error.path,
             remedy=remedy,
         ) from error
-    if value is not None and value.lower() != "false":  # None: a release without the cache
+    if value is not None and value.lower() != "false":  # None: the release has no such cache
         raise RequestRefused(
             f"broker {broker} has {CACHE_SETTING}={value}, so it may have skipped live messages "
             "since its last start",

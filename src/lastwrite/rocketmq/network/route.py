@@ -45,7 +45,7 @@ class Route:
     topic: str
     addresses: Mapping[str, Mapping[int, str]]  # broker addresses by name and id
     readable: tuple[MessageQueue, ...]
-    writable: tuple[MessageQueue, ...]  # in the order that producers use
+    writable: tuple[MessageQueue, ...]  # in the order in which producers number them
 
     def master_of(self, broker: str) -> str | None:
         """The address of the master of ``broker``, which accepts messages, or None."""

@@ -69,7 +69,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
         try:
             header = decode_index_header(reading.map_file(file))
         except LogError:
-            continue  # reported by the reader of the index
+            continue  # the command that reads the index reports the error
         if header.count > 1:
             yield (
                 file.path,

@@ -29,7 +29,7 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.storage.objects.address import is_address
 
-_MOST_ODD_NAMES = 16  # files with other names that are opened to find a record
+_MOST_ODD_NAMES = 16  # most files with other names that are opened to find a record
 _COUNTS = ("timermetrics", "transactionMetrics")  # JSON files in ``config`` without .json
 _COMPACTION_PARTS = (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX)
 _SIDE_FILES = {

@@ -579,7 +579,7 @@ def read_file(file: MappedFile, limit_bytes: int) -> bytes:
         return read_small(file.path)[:limit_bytes]
     try:
         with open(file.path, "rb") as opened:
-            # Python allocates a buffer of the requested size before it reads.
+            # ``read`` allocates the requested size first, so request at most the file's size.
             return opened.read(min(limit_bytes, os.fstat(opened.fileno()).st_size))
     except OSError as error:
         raise to_log_error(error, file.path, "read the file") from error
