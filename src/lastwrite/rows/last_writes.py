@@ -357,7 +357,7 @@ class LastWrites:
             if segment.size_bytes and not is_address(segment.path):
                 try:
                     reader.open(segment)
-                except CommitConflict:  # the next listing has the segment's replacement
+                except CommitConflict:  # compaction has replaced the segment
                     continue
                 except OSError as error:
                     if error.errno not in (errno.EMFILE, errno.ENFILE):

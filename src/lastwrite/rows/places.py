@@ -186,7 +186,7 @@ class PlaceIndex:
         return found
 
     def unknown(self, asked: Places, sources: SegmentPartitions) -> npt.NDArray[np.int64]:
-        """The rows of ``asked`` whose keys are not in the index for the same partition."""
+        """The rows of ``asked`` whose key has no entry for the same partition in the index."""
         is_known = np.zeros(asked.rows, dtype=np.bool_)
         for part in self._parts:
             places = part.places
