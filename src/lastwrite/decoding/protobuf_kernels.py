@@ -93,7 +93,7 @@ MOST_GROUPS = 100  # most levels of nested groups in skipped fields
 
 _MOST_TAG = np.uint64(0xFFFFFFFF)
 _FOUR = np.uint64(0xFFFFFFFF)
-_UNKNOWN = 0xFFFFFFFF  # the entry of an enum's slot for a number without a symbol
+_UNKNOWN = 0xFFFFFFFF  # value of an enum's slot for a number that the enum lacks
 _FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799  # years 1 to 9999
 _MICROS = 1_000_000
 

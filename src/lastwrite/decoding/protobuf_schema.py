@@ -120,7 +120,7 @@ class ProtobufFile:
         )
 
     def message_at(self, places: list[int]) -> Any | None:
-        """The message with these message indexes of a Confluent frame, or None."""
+        """The message that a Confluent frame's message indexes select, or None."""
         found: Any = None
         inner = list(self._file.message_types_by_name.values())
         for place in places:
@@ -185,7 +185,7 @@ class _Shapes:
 
 
 def symbols_of(enum: Any) -> dict[int, str]:
-    """The symbols of an enum by number, in declared order. If a number has several, the first."""
+    """The symbols of an enum by number, in declared order; one symbol, the first, per number."""
     found: dict[int, str] = {}
     for each in enum.values:
         found.setdefault(each.number, each.name)

@@ -29,7 +29,7 @@ class ShapeKind(Enum):
     DOUBLE = "double"
     STRING = "string"
     BYTES = "bytes"
-    ENUM = "enum"  # text in Arrow; slots have indexes in ``symbols``
+    ENUM = "enum"  # text in Arrow; a slot contains indexes of ``symbols``
     DATE = "date"
     TIMESTAMP = "timestamp"  # microseconds since 1970, UTC
     LOCAL_TIMESTAMP = "local timestamp"
