@@ -66,7 +66,7 @@ LOG = "_delta_log"
 BUCKET = "_bucket"
 CHECKPOINT_EVERY = 10  # commits between checkpoints
 _READER_FEATURES = {"timestampNtz", FEATURE}
-_OLD_FEATURES = {"appendOnly", "invariants"}  # implied for a writer of version 2
+_OLD_FEATURES = {"appendOnly", "invariants"}  # features that writer version 2 implies
 _WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
 _ODD_NAMES = set(" ,;{}()\n\t=")  # characters that Delta forbids in column names
 _LONGEST_TEXT = 64  # most characters of a text bound in statistics

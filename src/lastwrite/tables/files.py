@@ -174,6 +174,6 @@ def _whole(path: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, CommitConflict):  # the file differs from the file in the head
+    if isinstance(error, CommitConflict):  # the file is not the one that the head lists
         return "the file is missing, or another file has its name"
     return str(error)

@@ -555,7 +555,8 @@ class IcebergFormat:
             return 0
         stays = {each.snapshot_id for each in table.metadata.refs.values()}
         at = table.current_snapshot()
-        while at is not None and not _has_state(at):  # keep the snapshots since the state's
+        # Keep all snapshots back to the last one of lastwrite, which contains the state.
+        while at is not None and not _has_state(at):
             stays.add(at.snapshot_id)
             at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)
         if at is not None:

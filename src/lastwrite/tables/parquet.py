@@ -33,7 +33,7 @@ _VERSION = 1
 
 
 class _File(msgspec.Struct, frozen=True):
-    path: str  # relative to the table's folder or address
+    path: str  # path of the data file, relative to the table
     bucket: int
     rows: int
     bytes: int

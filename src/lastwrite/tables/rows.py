@@ -74,7 +74,7 @@ class Rows:
             fields.append(pa.field(ERROR, pa.string()))
         if self._keys is not None:
             fields[0] = pa.field(KEY, self._keys.type)
-            # Text identifies a key, unless keys that are not text can have rows.
+            # If all keys are text, the table needs no column of their bytes.
             if has_raw_key is None or config.key_format != "utf8":
                 has_raw_key = config.key_format != "utf8" or config.on_bad == NULL
             if has_raw_key:

@@ -150,7 +150,7 @@ def _synchronize(task: _Task) -> TableRound:
         with suppress(NeedsFullScan):
             return _round(task, state.offsets)
         now = format.head()
-        if now is not None and _same_rows(now.state, state):  # ``rebucket`` may have committed
+        if now is not None and _same_rows(now.state, state):  # ``rebucket`` may have added buckets
             task = task._replace(head=now, base=now)
     return _round(task, None)
 
