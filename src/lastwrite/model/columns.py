@@ -85,7 +85,7 @@ ROW_SIZE = 1
 ROW_NEXT_OFFSET = 2
 ROW_MAX_TIMESTAMP = 3
 ROW_BASE_OFFSET = 4
-ROW_NUMBER = 5  # a format-specific number for the segment's index
+ROW_NUMBER = 5  # a number for the index, such as RocketMQ's tags code
 ROW_COLUMNS = 6
 
 
@@ -144,8 +144,8 @@ PLACE_TYPES = np.uint64, np.uint32, np.uint32, np.int64, np.int64, np.int64
 class Places(NamedTuple):
     """The positions of records in segments, with their key fingerprints, as columns."""
 
-    lanes: UInt64Array  # first lane of the key's fingerprint
-    other_lanes: npt.NDArray[np.uint32]  # high half of the fingerprint's second lane
+    lanes: UInt64Array  # first number of the key's fingerprint
+    other_lanes: npt.NDArray[np.uint32]  # high half of the fingerprint's second number
     # index of the record's segment in the caller's list; ascending in a partition
     segments: npt.NDArray[np.uint32]
     # byte of the record's batch in the segment; inverted (~) if the record deletes its key

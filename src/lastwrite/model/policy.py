@@ -1,4 +1,4 @@
-"""The policy by which the rules decide on records, as a value in units of work."""
+"""The policy by which the rules decide on records. Units of work contain it as a value."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Block:
     path: str
     position: int
     count: int
-    key_bytes: int = 0  # bytes of the keys after the entries, with exact comparison
+    key_bytes: int = 0  # bytes of the keys after the entries, if keys are compared exactly
     columns: int = 2  # words per entry
     # number of bits by which the block is sorted beyond the bucket bits of the round, if an earlier
     # round wrote the block
