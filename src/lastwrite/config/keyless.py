@@ -41,8 +41,8 @@ def reject_elsewhere(config: Mapping[str, object], system: str, governs: str) ->
     """Check that the option is used with Kafka only.
 
     Raises:
-        InvalidConfig: the option is given for another ``system``, where the setting ``governs``
-            decides whether records without a key are dropped.
+        InvalidConfig: the option is given for another ``system``, where the setting named in
+            ``governs`` decides whether records without a key are dropped.
     """
     if system != "kafka" and RATIO in config:
         raise InvalidConfig(
