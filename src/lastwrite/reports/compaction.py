@@ -193,7 +193,7 @@ class CompactionReport(Document, kw_only=True):
     # files beside the logs that the round did not change, or did not copy
     untouched: list[UntouchedFile] = []
     is_copy: Annotated[bool, UNPRINTED] = False
-    requests: StoreRequests | None = None  # only for an archive in an object store
+    requests: StoreRequests | None = None  # null without an archive in an object store
     dry_run: bool
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0

@@ -30,7 +30,7 @@ class Rule(StrEnum):
     # a rule of Lastwrite: more records have no key than the user allowed to drop
     KEYLESS = "max.keyless.ratio"
     DIRTY_RATIO = "min.cleanable.dirty.ratio"
-    THRESHOLD = "compactionThreshold"  # only in Pulsar; a round on request ignores it
+    THRESHOLD = "compactionThreshold"  # only in Pulsar; a compaction on request ignores it
 
 
 class Reason(FrozenDocument, frozen=True):
