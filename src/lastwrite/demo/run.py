@@ -99,7 +99,7 @@ def run_demo(
         with _timed(seconds, demo.write_stage):
             topic = demo.write(before, progress)
         progress.stage("start Spark", 0)
-        # the stages are timed separately, and their times are subtracted
+        # the compaction's stages are timed separately, and subtracted below from this time
         with _timed(seconds, "start Spark"):
             compaction = lastwrite.compact(
                 before,

@@ -180,7 +180,7 @@ class TopicWriter:
             self._close_segment()
             self._write_snapshot(self.end_offset)
         else:
-            # a broker creates the indexes of an empty segment with its first record
+            # An empty segment needs no indexes: a broker creates them with the first record.
             self._file.close()
         if self.end_offset:
             epochs = encode_leader_epochs([LeaderEpoch(self._leader_epoch, 0)])

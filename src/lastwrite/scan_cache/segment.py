@@ -14,7 +14,7 @@ NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
 class SegmentIdentity(NamedTuple):
-    """The state of a segment's files, which any change to them changes."""
+    """The state of a segment's files, by which a change of a file is detected."""
 
     log: Stamp
     offset_index: Stamp

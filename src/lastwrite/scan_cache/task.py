@@ -110,7 +110,9 @@ def write_segment(unit: WriteUnit) -> str:
 
 
 def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None = None) -> KeptScan:
-    """Write a segment's cache object. ``scanned`` is as in ``Exchange.keep``.
+    """Write a segment's cache object.
+
+    ``scanned`` has the entries and states of each piece. None means that they are in scratch files.
 
     Raises:
         LogError, OSError: as ``write_segment``.

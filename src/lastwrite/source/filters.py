@@ -52,7 +52,10 @@ class RowFilter:
                 yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
 
     def with_filter(self, name: str, column: str, value: Any) -> RowFilter:
-        """These conditions and one filter on ``column``. ``name`` is the filter's PySpark class."""
+        """These conditions with an additional filter on ``column``.
+
+        ``name`` is the name of the filter's class in PySpark, and ``value`` its argument.
+        """
         if name in ("EqualTo", "EqualNullSafe"):
             name, value = "In", (value,)
         if name == "In" and column in _SETS:

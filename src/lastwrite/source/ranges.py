@@ -59,7 +59,7 @@ def system_at(paths: tuple[str, ...]) -> RowSystem:
 
 
 def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
-    """The partition under each name of its topic."""
+    """The names of a partition, one for each name of its topic."""
     return [
         TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
     ]
@@ -175,9 +175,10 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
 def units_of(
     spans: Sequence[tuple[PartitionLog, int, int]], columns: Sequence[str], options: SourceOptions
 ) -> list[RowUnit]:
-    """Divide ranges of offsets into at least about as many units as the requested number of tasks.
+    """Divide ranges of offsets into units of work.
 
-    The ends of the ranges are exclusive.
+    ``options.min_partitions`` is the approximate minimum of units. The ends of the ranges are
+    exclusive.
     """
     size = PIECE_BYTES
     if options.min_partitions:

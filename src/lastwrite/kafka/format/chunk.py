@@ -93,8 +93,9 @@ class KafkaFormat:
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
         """Divide ``buffer[start:end]`` into complete batches and verify their CRCs.
 
-        Table and buffer are valid until the next call. Either no batch is converted, or all are.
-        The position in an error is a byte of ``buffer``, also for converted batches.
+        Table and buffer are valid until the next call. Either all returned batches are converted
+        from an older format, or none is. The position in an error is a byte of ``buffer``, also for
+        converted batches.
 
         Raises:
             CorruptLog: a length, a magic, an offset, a count or a checksum is invalid.

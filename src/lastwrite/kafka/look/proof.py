@@ -51,9 +51,9 @@ class KafkaProof(LogProof):
     damage_remedy = RESTORE
 
     def is_of_one(self, path: str, folder: str) -> bool:
-        """Whether a path names one log.
+        """Whether a path names a single log.
 
-        Always True: a log root may stand for its only partition.
+        Always True: if a log root has one partition, the root's path can be used for the partition.
         """
         return True
 

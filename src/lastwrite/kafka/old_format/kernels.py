@@ -168,9 +168,9 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
     """Convert the uncompressed messages at the start of ``data[start:end]``.
 
     Writes a row per message, beginning at ``table[rows]``, and the batches, beginning at
-    ``out[to]``. Offsets must rise from ``floor``. Stops before anything but an uncompressed
-    message. Before a WRAPPER, its length, magic, checksum and codec are checked, but not its
-    offsets.
+    ``out[to]``. Offsets must rise from ``floor``. Stops before an entry that is not an
+    uncompressed message. If the entry is a WRAPPER, its length, magic, checksum and codec have been
+    checked, but not its offsets.
 
     Returns (rows, position after the last message, code, position of the error, size of the next
     entry or needed size of ``out``, floor, position in ``out``).

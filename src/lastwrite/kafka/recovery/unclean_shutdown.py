@@ -127,7 +127,7 @@ def recover_segment(
 
 
 class FileIdentity(NamedTuple):
-    """Attributes of a file that change with it. ``size_bytes`` is -1 if the file is missing."""
+    """Attributes that show whether a file has changed. ``size_bytes`` is -1 if it is missing."""
 
     path: str
     size_bytes: int
@@ -183,9 +183,10 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row with an offset not above the row before, or the row count.
+    """The first row whose offset is not above the offset of the row before.
 
-    The offsets of the first row must not be below ``end_offset``.
+    The first row must not have an offset below ``end_offset``. If all offsets ascend, the result is
+    the number of rows.
     """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (

@@ -102,7 +102,7 @@ class KafkaClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether the setting ``name`` is ignored here, such as a topic or bucket setting."""
+        """Whether a client ignores the setting ``name``, such as a topic or bucket setting."""
         return name not in CLIENT_NAMES
 
 

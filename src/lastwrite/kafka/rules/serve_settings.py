@@ -76,7 +76,7 @@ class ServeConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether the setting ``name`` is ignored here, such as a topic or bucket setting."""
+        """Whether a server ignores the setting ``name``, such as a topic or bucket setting."""
         return name not in SERVE_NAMES
 
 

@@ -316,7 +316,7 @@ def begin_of(log: PartitionLog) -> int:
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
     """The leader epochs that begin below ``end``, and the topic id.
 
-    Without a file with epochs there are no epochs. Without a file with the topic id it is None.
+    Epochs are empty, and the topic id is None, if the folder lacks the file that contains them.
     """
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None

@@ -1,6 +1,6 @@
-"""The last batch that an archive fetched from a live log. It shows whether the log is the same.
+"""The last batch that an archive fetched from a live log, to detect that the log was replaced.
 
-Leader epochs only reveal elections. But a single broker under ZooKeeper may lose the end of its log
+Leader epochs reveal only elections. But a single broker under ZooKeeper may lose the end of its log
 in a crash and continue in the same epoch, and a topic without an id may be recreated. Therefore
 each fetch requests the last batch again, together with the batches after it.
 """

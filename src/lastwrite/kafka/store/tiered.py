@@ -454,7 +454,7 @@ def _lost_after_end(
             with located(path):
                 epochs = decode_leader_epochs(read_small(path))
             if epochs and epochs[-1].epoch < newest:
-                continue  # a copy of a leader whose records do not count
+                continue  # copied by an old leader, so it is no evidence
         yield Problem(
             ProblemKind.DAMAGED,
             f"offsets from {end} on are in no segment of the tier: {os.path.basename(path)} "

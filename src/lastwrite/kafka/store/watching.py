@@ -69,7 +69,7 @@ def scan_root(root: str) -> list[PartitionSnapshot]:
 def is_as_read(segment: Segment) -> bool:
     """Whether the segment's file still has the size and time with which it was read.
 
-    An archive's segments never change, so it is always True for them.
+    Always True in an archive, because its segments never change.
     """
     if segment.etag:
         return True
