@@ -16,7 +16,7 @@ from lastwrite.cli.output import Output, format_size, moment
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
-_MOST_BYTES = 160  # most bytes of a key or value that are shown as text; --json prints all bytes
+_MOST_BYTES = 160  # maximum bytes of a key or value in a line of text; --json prints all bytes
 
 
 EXAMPLES = r"""

@@ -23,8 +23,8 @@ from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import PulsarReport
 from lastwrite.rocketmq.look.inspection import StoreReport
 
-_MOST_ROWS = 40  # most rows in a table of segments
-_MOST_OPEN = 10  # most open transactions that are listed
+_MOST_ROWS = 40  # maximum number of rows in a table of segments
+_MOST_OPEN = 10  # maximum number of listed open transactions
 
 
 EXAMPLES = """

@@ -11,7 +11,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.reports.settings import OverriddenSetting, Setting, TopicSettings
 
-_MOST_TOPICS = 3  # most topics that a note names
+_MOST_TOPICS = 3  # maximum number of topics in a note
 
 
 EXAMPLES = """

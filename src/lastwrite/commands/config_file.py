@@ -16,7 +16,7 @@ from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
 _TABLES = (KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig)
-_MOST = 8  # most names that the note lists
+_MOST = 8  # maximum number of unknown names in the note
 
 
 def split_known_settings(

@@ -23,7 +23,8 @@ from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, ElectionResult, ElectUnit, Limits
 from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
-_AROUND_BYTES = 128 << 10  # most bytes that are mapped before and after a range, together
+# maximum number of bytes that the system maps around a range, before and after it
+_AROUND_BYTES = 128 << 10
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 

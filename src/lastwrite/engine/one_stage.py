@@ -27,7 +27,7 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import FailedUnit, Limits, PendingResult
 
-# least number of partitions per worker, so that workers wait only briefly for the last one
+# minimum number of partitions per worker, so that workers wait only briefly for the last one
 _SHARES = 4
 
 

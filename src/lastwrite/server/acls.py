@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 ANYBODY, ANYWHERE, ANY_NAME = "User:*", "*", "*"
 ANONYMOUS = "User:ANONYMOUS"
-_MOST_KNOWN = 100_000  # most decisions in the cache of an ``AclTable``
+_MOST_KNOWN = 100_000  # maximum number of decisions in the cache of an ``AclTable``
 
 
 class Operation(IntEnum):
@@ -102,7 +102,7 @@ class AclTable:
 
 
 class ClientIdentity(NamedTuple):
-    """A client: its principal, its address and its permissions. ``rights`` None: all is allowed."""
+    """A client: its principal, address and ACLs. ``rights`` None means that all is allowed."""
 
     principal: str
     host: str

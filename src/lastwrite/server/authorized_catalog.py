@@ -53,7 +53,7 @@ NEEDS: Mapping[str, RequiredAccess] = {
     "consumer_group_heartbeat": _MEMBER,
     "consumer_group_describe": RequiredAccess(),
     "describe_topic_partitions": RequiredAccess(),
-    # a request without an entry in this table fails, even if it has a handler
+    # Each request that has a handler needs an entry in this table. Otherwise the request fails.
     "delete_groups": RequiredAccess(group=Operation.DELETE),
     "offset_delete": RequiredAccess(Operation.READ, Operation.DELETE),
     "init_producer_id": RequiredAccess(),
@@ -125,7 +125,7 @@ class AuthorizedCatalog:
         return found if found is not None and self.may(found.name) else None
 
     def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-        """The error code for a topic or partition that was not found or may not be accessed.
+        """The error code for a topic or partition that the client cannot get.
 
         This is ``code`` if the client may access the topic, else TOPIC_AUTHORIZATION_FAILED.
         """

@@ -35,22 +35,25 @@ from lastwrite.storage.file_state import state_of
 from lastwrite.storage.layout import PartitionLocator
 from lastwrite.storage.objects.address import is_address, join, store_at
 
-# Seconds between polls of a partition. In a bucket, each poll is a request.
+# Seconds between two checks for changes of a partition. In a bucket, each check is a request.
 FILES_S, BUCKET_S = 0.05, 1.0
 _LIST_S = 5.0  # seconds between searches for new topics
-_AT_ONCE = 16  # partitions read in parallel for a response about many partitions
-_FOLDERS_AT_ONCE = 4  # local partitions read in parallel; more threads would wait for each other
+_AT_ONCE = 16  # number of partitions that are read in parallel
+# number of partitions on disks that are read in parallel; more threads would wait for each other
+_FOLDERS_AT_ONCE = 4
 # UUID namespace of the ids that are derived for topics and clusters
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")
-_MOST_ERRORS = 100  # logged errors that are stored per partition, so that each is logged once
-_MOST_NAME = 249  # most characters of a topic name
+# number of different errors per partition that are remembered, so that each is logged once
+_MOST_ERRORS = 100
+_MOST_NAME = 249  # maximum number of characters in a topic name
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MOST_NAME}}}")
 
 
 class ServedPartition:
     """A partition that clients can read, and its current log."""
 
-    is_of_kafka = True  # whether this is a Kafka partition: its archive may have committed offsets
+    # whether the partition is Kafka's, so that its archive may have committed offsets
+    is_of_kafka = True
 
     def __init__(
         self,
@@ -67,14 +70,15 @@ class ServedPartition:
         self._config = config or {}
         self._last_message = ""
         self._errors: dict[str, None] = {}  # the latest errors that were logged
-        self._notes: dict[str, frozenset[str]] = {}  # problems of the last read, by their kind
+        # messages of the problems that the last read found, by kind
+        self._notes: dict[str, frozenset[str]] = {}
         self._has_folder = not is_address(folder) and os.path.isdir(folder)
         self._is_there, self._checked_s = True, time.monotonic()
         self._lock = threading.Lock()
         self._log: ServedLog | None = None
         self._state: Hashable = None
         self._last_check_s = -60.0
-        self.changed_s = 0.0  # time.monotonic of the last change seen
+        self.changed_s = 0.0  # time.monotonic at which the last change was detected
 
     @cached_property
     def _root(self) -> str:
@@ -127,7 +131,8 @@ class ServedPartition:
             LogError: the partition is damaged or cannot be read.
         """
         if self._log is None:
-            with self._lock:  # another thread may have read the partition meanwhile
+            # read only if no other thread has read the partition since the check above
+            with self._lock:
                 if self._log is None:
                     return self._read()
         return self._log
@@ -164,7 +169,7 @@ class ServedPartition:
         self._log_problems("gaps", gaps_in([log]))
 
     def _log_problems(self, kind: str, problems: Iterable[Problem]) -> None:
-        """Report those problems to the operator that are new since the last read."""
+        """Report to the operator the problems that the last read did not have."""
         texts = {problem.message: str(problem) for problem in problems}
         known, self._notes[kind] = self._notes.get(kind, frozenset()), frozenset(texts)
         for message, text in texts.items():
@@ -182,7 +187,7 @@ class ServedPartition:
                 self._errors.pop(next(iter(self._errors)), None)
         self._errors[text] = self._errors.pop(
             text, None
-        )  # move the error to the end, as the newest
+        )  # move the error to the end, where the newest errors are
 
     def _lost(self, log: PartitionLog) -> tuple[tuple[int, int], ...]:
         """The offset ranges of missing segments, if records are lost. Also reports them.
@@ -207,7 +212,7 @@ class ServedPartition:
             os.stat(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return not self._has_folder
-        except OSError:  # the folder is not accessible, which a read of the partition reports
+        except OSError:  # the folder is not accessible; reading the partition reports this
             return True
         return True
 
@@ -260,13 +265,16 @@ class ServedPartition:
         active = None
         if self._log is not None and self._log.log.segments:
             active = state_of(self._log.log.segments[-1].path)
-        # The time in the cached root state, not the file's current time: the next read of the
-        # partition may use the same cached state.
+        # The modification time of the checkpoint is taken from the cached root state. The next read
+        # of the partition may use this cached state, even if the file has changed.
         noted_ns = root_state.recent(self._root).noted_ns
         return beside_a_broker.folder_state(self.folder), active, noted_ns
 
     def manifest_state(self) -> Hashable:
-        """The version of an archived partition's manifest, which changes with the partition."""
+        """The version of an archived partition's manifest.
+
+        Any change of the partition changes it.
+        """
         path = join(self.folder, MANIFEST)
         if is_address(path):
             store, key = store_at(path)
@@ -283,9 +291,9 @@ class ServedTopic:
     ) -> None:
         self.name = name
         self.partitions = parts
-        self.cached_id = known_id  # None until ``id`` is first requested
+        self.cached_id = known_id  # the topic's id; None before the first use of ``id``
         first = parts[min(parts)]
-        # derived from the topic's path; used if its cluster has not assigned an id
+        # the id that is used if the topic's cluster has not assigned one
         self.derived_id = uuid.uuid5(_IDS, f"{os.path.dirname(first.folder)}/{name}")
 
     @property
@@ -360,7 +368,8 @@ class Catalog:
         self._make = make
         self._notify = notify
         self._lock = threading.Lock()
-        self._missing: dict[str, TopicPartition] = {}  # partitions by missing folder
+        # partitions whose folder is missing, by folder
+        self._missing: dict[str, TopicPartition] = {}
         self._topics: dict[str, ServedTopic] = {}
         self._of_ids: dict[bytes, ServedTopic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
@@ -378,7 +387,7 @@ class Catalog:
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, ServedPartition]] = {}
-        # by topic: its system, and its name in that system
+        # the system of each topic, and the topic's name in that system
         of: dict[str, tuple[PartitionLocator, str]] = {}
         missing: NotALog | None = None
         known = {
@@ -392,7 +401,7 @@ class Catalog:
             except NotALog as error:
                 if not self._names or len(self._sources) == 1:
                     raise
-                missing = error  # another source may have the topic
+                missing = error  # no error yet: another source may have the topic
                 continue
             for name, own, folder in here:
                 there = found.setdefault(name.topic, {})
@@ -438,7 +447,10 @@ class Catalog:
         return None if found is None else self._present(found)
 
     def _present(self, topic: ServedTopic) -> ServedTopic | None:
-        """The topic without partitions whose folder is missing. None if no folder exists."""
+        """The topic with only those partitions whose folder exists.
+
+        None if there is no such partition.
+        """
         there = {number: part for number, part in topic.partitions.items() if part.is_there()}
         if len(there) == len(topic.partitions):
             return topic
@@ -471,9 +483,9 @@ class Catalog:
         return [] if topic is None else sorted(topic.partitions)
 
     def _refresh(self) -> None:
-        """List the sources again if the list is some seconds old.
+        """Search the sources for topics again, unless this was done in the last seconds.
 
-        After an error, the old list is used.
+        After an error, the known topics are kept.
         """
         if time.monotonic() - self._listed_s > _LIST_S:
             with suppress(LogError):

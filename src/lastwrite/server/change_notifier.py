@@ -21,7 +21,7 @@ class ChangeNotifier:
     def __init__(self) -> None:
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
-        # a new waiter wakes only the polling thread, not all other waiters
+        # a separate condition, so that a new request wakes the polling thread and no other request
         self._requested = threading.Condition(lock)
         self._waiting: dict[ServedPartition, int] = {}
         self._checked_s: dict[ServedPartition, float] = {}
@@ -73,7 +73,8 @@ class ChangeNotifier:
                 self._checked_s[each] = time.monotonic()
                 try:
                     grown = each.refresh() or grown
-                except LogError:  # the waiting request then reads the partition and reports it
+                # counts as a change: the request then reads the partition, and reports the error
+                except LogError:
                     each.changed_s = time.monotonic()
                     grown = True
             with self._changed:

@@ -137,7 +137,7 @@ def _quota(request: ClientRequest, entity: QuotaEntity, values: Mapping[str, flo
 
 
 def _filter_error(components: Any) -> tuple[int, str]:
-    """The error code and message of a quota filter. NONE and an empty text if it is valid."""
+    """The error code and message for a quota filter. NONE and an empty text for a valid filter."""
     kinds: set[str] = set()
     for each in components:
         kind, match = each.entity_type, each.match_type
@@ -178,9 +178,9 @@ def _matches(entity: QuotaEntity, body: Any) -> bool:
 def describe_user_scram_credentials(
     place: ServerContext, request: ClientRequest, body: Any
 ) -> bytes:
-    """The response with the SCRAM iteration counts of the cluster's users.
+    """The response with the SCRAM iteration counts of the stopped cluster's users.
 
-    They cannot log in here.
+    These users cannot log in to this server.
     """
     error, message = Code.NONE, ""
     credentials: Mapping[str, Mapping[int, int]] = {}

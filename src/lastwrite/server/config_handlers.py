@@ -27,7 +27,7 @@ from lastwrite.server.errors import Code
 from lastwrite.server.handlers import MALFORMED, NODE, ServerContext
 from lastwrite.server.messages import ClientRequest, encode_answer, part
 
-TOPIC, LOGGER = 2, 8  # types of resources; ``cluster_state`` defines the others
+TOPIC, LOGGER = 2, 8  # two types of resources; ``cluster_state`` defines the other types
 _NO_CLUSTER = "Cluster authorization failed."
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -43,7 +43,7 @@ def configured_settings(config: Mapping[str, object], roots: Sequence[str]) -> d
 def describe_configs(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
     """The response with the settings of resources, their sources and synonyms.
 
-    Loggers have none.
+    Loggers have no settings.
     """
     return encode_answer(
         request,
@@ -147,7 +147,7 @@ def _topic_settings(place: ServerContext, topic: ServedTopic) -> list[DescribedS
     known = place.system.topic_metadata(folder)
     if known is None:
         found = BrokerSettings(file=place.broker_file).describe_topic({})
-        # cleanup.policy is omitted: it is unknown, and Kafka's default would be a guess
+        # cleanup.policy is unknown, so it is omitted instead of returning Kafka's default
         return [each for each in found if each.name != POLICY.replace("_", ".")]
     file = _texts(known.file) if archived.is_archived(folder) else place.broker_file
     broker = BrokerSettings(_texts(known.broker), _texts(known.brokers), file)
@@ -159,7 +159,7 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _error(catalog: AuthorizedCatalog, kind: int, name: str) -> tuple[int, str]:
-    """The error of a request for the settings of a resource that is not a topic."""
+    """The error code and message for a settings request, if the resource is not a topic."""
     if kind not in (BROKER, LOGGER, CLIENT_METRICS, GROUP):
         return Code.INVALID_REQUEST, MALFORMED
     if kind == GROUP:

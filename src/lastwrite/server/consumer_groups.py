@@ -71,11 +71,13 @@ class Reader:
     topics: tuple[str, ...] = ()
     assignor: str | None = None
     epoch: int = 0
-    before: int = -1  # the previous epoch, accepted in case the last response was lost
+    # the member's previous epoch, which is still accepted: the last response may be lost
+    before: int = -1
     target: frozenset[Partition] = frozenset()
     assigned: frozenset[Partition] = frozenset()  # partitions now assigned to the member
     leaving: frozenset[Partition] = frozenset()  # partitions that the member still has to revoke
-    revoke_requested_s: float = 0.0  # time at which the member was asked to revoke ``leaving``
+    # time at which the server asked the member to revoke ``leaving``
+    revoke_requested_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -87,11 +89,12 @@ class ConsumerGroup:
 
     name: str
     numbers: Callable[[str], Sequence[int]]
-    epoch: int = 1  # the first target assignment gets epoch 2, as on a broker
+    # a new group has epoch 1, and its first target assignment epoch 2, as on a broker
+    epoch: int = 1
     members: dict[str, Reader] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    # Partition numbers by topic, for which the target assignment was computed. None means that it
-    # has to be computed again.
+    # The topics and partition numbers from which the target assignment was computed. None means
+    # that the assignment must be computed again.
     _target_topics: Mapping[str, Sequence[int]] | None = None
 
     @property
@@ -247,7 +250,10 @@ class ConsumerGroup:
         return HeartbeatResult(Code.NONE, None, found.id, heartbeat.epoch)
 
     def may_commit(self, member: str, epoch: int) -> int:
-        """The error code for committing offsets as ``member`` with this epoch."""
+        """The error code for a commit by ``member`` with ``epoch``.
+
+        NONE if the commit is allowed.
+        """
         with self.lock:
             found = self.members.get(member)
             if found is None:
@@ -290,7 +296,7 @@ def _evenly(
     had = {part: id for id, parts in before.items() for part in parts}
     loads = dict.fromkeys(members, 0)
     parts = [(topic, number) for topic in sorted(there) for number in there[topic]]
-    with_more = 0  # number of members that get one partition more than the others
+    with_more = 0  # number of members that have one partition more than the others so far
     for part in parts:
         able = [id for id in members if part[0] in members[id]]
         least, more = divmod(len(parts), max(len(able), 1))

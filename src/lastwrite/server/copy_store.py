@@ -36,9 +36,9 @@ class CopyStore:
                 remove_tree(os.path.join(folder, name))
 
     def path_of(self, *what: object) -> str:
-        """The path for a copy, whether it exists or not.
+        """The path of the copy of a source. The copy may not exist.
 
-        The values ``what`` identify the copy's source.
+        The values ``what`` identify the source.
         """
         text = "\n".join(map(str, what))
         return os.path.join(self._folder, hashlib.sha256(text.encode()).hexdigest()[:32])

@@ -31,7 +31,7 @@ from lastwrite.server.errors import Code
 from lastwrite.server.messages import ClientRequest, answer_head
 
 _FLEXIBLE, _BY_ID = 12, 13
-_NO_SESSION, _NEW_SESSION = -1, 0  # epochs of requests that name all partitions
+_NO_SESSION, _NEW_SESSION = -1, 0  # session epochs of requests that list all of their partitions
 _MOST_BYTES = 64 << 20
 _MOST_WAIT_S = 60.0
 _TRIES = 3
@@ -48,7 +48,7 @@ class PartitionResponse(NamedTuple):
     stretch: ByteRange | None = None
     # producer and first offset of each aborted transaction; None for read_uncommitted
     aborted: tuple[tuple[int, int], ...] | None = None
-    # if the client's log diverges: the largest leader epoch in common, and its end offset
+    # If the client's log diverges: the last leader epoch that both logs have, and its end offset.
     diverging: tuple[int, int] | None = None
 
 
@@ -57,7 +57,7 @@ class PartitionRequest(NamedTuple):
 
     partition: ServedPartition | None
     unknown: int  # the error code if the partition does not exist
-    of: Any  # the partition's structure in kio's request
+    of: Any  # the part of kio's request for this partition
 
 
 class PendingFetch(NamedTuple):
@@ -110,9 +110,9 @@ def _decode_partition(
 
 
 class FetchPlan(NamedTuple):
-    """A planned Fetch response.
+    """A planned Fetch response. ``size`` is the number of bytes of records.
 
-    ``size`` counts bytes of records; ``error`` is of the whole request.
+    ``error`` is the error code of the whole request.
     """
 
     topics: list[tuple[bytes, list[PartitionResponse]]]
@@ -183,7 +183,7 @@ def _part(
             return PartitionResponse(of.partition, Code.OFFSET_OUT_OF_RANGE)
         except CommitConflict:
             continue
-        except SegmentMissing:  # already reported when the partition was read
+        except SegmentMissing:  # reading the partition has already reported this error
             break
         except LogError as error:
             request.partition.report(error)
@@ -192,9 +192,9 @@ def _part(
 
 
 def epoch_error(ours: int, theirs: int) -> int:
-    """The error code for a client's leader epoch ``theirs``.
+    """The error code for the leader epoch ``theirs`` in a request. -1 means no epoch.
 
-    -1 means that the request has no epoch.
+    ``ours`` is the partition's epoch.
     """
     if theirs in (-1, ours):
         return Code.NONE
@@ -258,5 +258,5 @@ def _name(version: int, topic: str) -> bytes:
 
 
 def _count(version: int, count: int) -> bytes:
-    """The encoded number of elements or bytes. -1 means null."""
+    """A number of elements or bytes, encoded for the request's version. -1 means null."""
     return encode_unsigned(count + 1) if version >= _FLEXIBLE else struct.pack(">i", count)

@@ -24,13 +24,13 @@ from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-_MOST_OPEN = 512  # open segment files; fewer if the limit of open files is low
+_MOST_OPEN = 512  # maximum number of open segment files; fewer if the limit of open files is low
 _NO_LIMIT = 1 << 30
 _BLOCK_BYTES = 1 << 20
-_AHEAD = 2  # blocks of read-ahead for a sequential reader
+_AHEAD = 2  # number of blocks that are requested ahead of a sequential reader
 _PIECE_BYTES = 256 << 10  # bytes that are sent at once through TLS or from an object
 _ENDS_EARLY = "the segment was truncated after it was listed"
-_PACE_BYTES = 1 << 20  # bytes that a client has to read within the socket's timeout
+_PACE_BYTES = 1 << 20  # within each timeout of the socket, a client has to read this many bytes
 
 
 def open_files_limit() -> int:
@@ -53,12 +53,13 @@ class _OpenFile:
     """An open file, closed when its last reference is deleted."""
 
     def __init__(self, segment: Segment) -> None:
-        with reader_of(segment) as reader:  # checks that the file is the one that was listed
+        # opening checks that the file did not change after it was listed
+        with reader_of(segment) as reader:
             self.handle = os.dup(reader.handle)
         self.state = FileState.of(os.fstat(self.handle))
 
     def is_replaced_alike(self, path: str) -> bool:
-        """Whether ``path`` now names another file, with the same size and modification time."""
+        """Whether ``path`` now names another file that has the same size and modification time."""
         now, was = state_of(path), self.state
         return (
             now is not None

@@ -37,7 +37,7 @@ _NO_TRANSACTION = "Transactional Id authorization failed."
 _NO_TOPIC_OF_GROUP = (
     "The group has described topic(s) that the client is not authorized to describe."
 )
-_MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
+_MOST_METADATA_BYTES = 4096  # value of offset.metadata.max.bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _name(request: ClientRequest, nullable: int, name: str | None) -> str | None
 
 
 def _member_error(place: Coordinator, group: str) -> int:
-    """The error code of a group member's request that is refused before the group is looked up."""
+    """The error code for a member's request, from the client's permissions and the group's name."""
     wrong = place.catalog.group_error(group)
     return wrong or (Code.NONE if group else Code.INVALID_GROUP_ID)
 
@@ -278,7 +278,7 @@ def _beat_problem(request: ClientRequest, body: Any) -> str:
     Source: Kafka 4.4 ``GroupMetadataManager.throwIfConsumerGroupHeartbeatRequestIsInvalid``.
     """
     epoch = body.member_epoch
-    # in other requests, the member id may be empty: the server generates one
+    # whether the request needs a member id; otherwise the server generates an id
     needs_id = request.version >= 1 or epoch > 0 or epoch == -1
     has_topics = body.subscribed_topic_names is not None
     has_topics = has_topics or getattr(body, "subscribed_topic_regex", None) is not None
@@ -336,7 +336,7 @@ def offset_commit(place: Coordinator, request: ClientRequest, body: Any) -> byte
     if commits:
         try:
             place.offsets.commit(commits, _now_ms())
-        except LogError:  # a commit that was not stored must not be confirmed
+        except LogError:  # the commits were not stored, so each gets an error
             answers = [
                 (topic, [(number, error or Code.KAFKA_STORAGE_ERROR) for number, error in parts])
                 for topic, parts in answers
@@ -430,7 +430,8 @@ def offset_fetch(place: Coordinator, request: ClientRequest, body: Any) -> bytes
 def _may_fetch(place: Coordinator, asked: Any) -> int:
     wrong = place.catalog.group_error(asked.group_id)
     newer = place.groups.consumer(asked.group_id)
-    if wrong or newer is None or not hasattr(asked, "member_id"):  # the field exists from version 9
+    # before version 9 of OffsetFetch, the request has no member
+    if wrong or newer is None or not hasattr(asked, "member_id"):
         return wrong
     return newer.may_fetch(asked.member_id, asked.member_epoch)
 
@@ -458,7 +459,7 @@ def _positions(
             (_named(place.catalog, by_id, each), _naming(by_id, each), each.partition_indexes)
             for each in topics
         ]
-    # from version 8 on, kio's class names are in the plural
+    # In kio, the names of these classes are plural from version 8 on.
     return tuple(
         part(
             request,
@@ -497,7 +498,8 @@ def _position(
     where = None if name is None else GroupPartition(group, name, number)
     found = None if where is None else place.offsets.of(where)
     if where is not None and found is None and place.offsets.is_unread(where):
-        # after an offset of -1 without an error, a consumer would skip or repeat records
+        # An error is returned: after an offset of -1 without an error, a consumer would skip or
+        # repeat records.
         error = Code.KAFKA_STORAGE_ERROR
     return part(
         request,
@@ -686,7 +688,7 @@ def describe_groups(place: Coordinator, request: ClientRequest, body: Any) -> by
         text = "not found"
         if kind.is_newer:
             state, kind, text = GroupState.DEAD, GroupKind(), "is not a classic group"
-        # from version 6 on, an unknown group is an error (KIP-1043)
+        # before version 6, an unknown group is described as dead, without an error (KIP-1043)
         is_missing = state == GroupState.DEAD and request.version >= 6
         described.append(
             part(

@@ -44,7 +44,8 @@ class GroupState(StrEnum):
     DEAD = "Dead"
 
 
-Protocols = Sequence[tuple[str, bytes]]  # protocol names with the member's metadata
+# names of protocols, each with the member's metadata for it
+Protocols = Sequence[tuple[str, bytes]]
 
 
 class JoinRequest(NamedTuple):
@@ -101,8 +102,10 @@ class Member:
     protocols: Protocols
     last_heartbeat_s: float
     assignment: bytes = b""
-    has_joined: bool = False  # whether the member has joined the rebalance in progress
-    waits: int = 0  # number of pending requests; while there are any, the session does not expire
+    has_joined: bool = False  # whether the member has sent JoinGroup since the rebalance began
+    # number of the member's requests that wait for a response; the session does not expire
+    # meanwhile
+    waits: int = 0
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((data for name, data in self.protocols if name == protocol), b"")
@@ -119,9 +122,9 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    # assigned member ids that have not joined yet, and their deadlines
+    # Deadlines of members that got an id and have not joined with it yet, by id.
     pending: dict[str, float] = field(default_factory=dict)
-    due_s: float = 0.0  # time by which the members must rejoin
+    due_s: float = 0.0  # deadline of the rebalance in progress, by which members must rejoin
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     # ------------------------------------------------------------------ joining
@@ -170,7 +173,10 @@ class ClassicGroup:
         return Code.NONE
 
     def _member_of(self, request: JoinRequest, now_s: float) -> Member | JoinResponse:
-        """The member that sent a JoinGroup request, created if new; or a response to send now."""
+        """The member that sent a JoinGroup request, created if it is new.
+
+        A response if the request is refused or must be repeated.
+        """
         before = self._of_instance(request.instance)
         if request.member:
             if before is not None and before.id != request.member:
@@ -386,7 +392,7 @@ class ClassicGroup:
             return Code.NONE
 
     def may_commit(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
-        """The error code for committing offsets. Any client may commit if there are no members."""
+        """The error code for committing offsets. Without members, any client may commit."""
         with self.changed:
             self.tick(now_s)
             if generation < 0 and not self.members:
@@ -452,7 +458,7 @@ def _topics_of(metadata: bytes) -> set[str] | None:
     """The topics of a member's subscription. None if the subscription does not decode."""
     version = int.from_bytes(metadata[:2], "big", signed=True)
     try:
-        # a newer version only adds fields at the end
+        # decode newer versions too, because they only add fields at the end
         known = min(version, CONSUMER_SUBSCRIPTION.last)
         found, _ = CONSUMER_SUBSCRIPTION.decode(metadata, known, at=2)
     except LogError:
@@ -499,9 +505,9 @@ class Groups:
         return self._groups.get(name)
 
     def kind_of(self, name: str) -> GroupKind | None:
-        """The protocol that a group's last members used.
+        """The protocol of a group's last members.
 
-        None if no client joined since the server's start.
+        None if no client has joined since the server's start.
         """
         group, newer = self._groups.get(name), self._newer.get(name)
         if group is not None and group.protocol_type is not None:

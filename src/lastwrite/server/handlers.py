@@ -36,16 +36,16 @@ from lastwrite.server.messages import APIS, ClientRequest, decode_body, encode_a
 
 NODE = 1
 READ_ONLY = "This server is read-only: lastwrite serve accepts no changes."
-_PRODUCERS = count()  # producer ids; no record is ever written with them
+_PRODUCERS = count()  # the next producer id; no record is ever written with these ids
 UNASKED = -(1 << 31)
-_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
-_BY_ID = 12  # the first version of Metadata with topic ids in requests
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints in DescribeCluster
+_BY_ID = 12  # first version of the Metadata request in which topics have ids
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 # The version of ListOffsets that added each of the special timestamps.
 _SINCE = {EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 _NEVER = 1 << 15
 NOT_HOSTED = "This server does not host this topic-partition."
-MALFORMED = (  # the text of Kafka's INVALID_REQUEST
+MALFORMED = (  # Kafka's message for the error INVALID_REQUEST
     "This most likely occurs because of a request being malformed by the client library or the "
     "message was sent to an incompatible broker. See the broker logs for more details."
 )
@@ -145,7 +145,7 @@ def _is_by_id(asked: Any) -> bool:
 
 
 def _no_metadata(request: ClientRequest, topics: Any) -> bytes:
-    """The Metadata response that refuses topic ids in a request version without ids."""
+    """The Metadata response that refuses topic ids, in a version whose requests have none."""
     return encode_answer(
         request,
         brokers=(),
@@ -199,13 +199,13 @@ def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any
 
 
 def _described(request: ClientRequest, topic: ServedTopic, prefix: str) -> dict[str, Any]:
-    """The fields of a response that describe a topic.
+    """The fields that describe a topic in a response.
 
-    ``prefix`` starts the partitions' class name.
+    ``prefix`` is the start of the name of kio's class for partitions.
     """
     try:
         id = uuid.UUID(bytes=topic.id)
-    except LogError:  # the response has the error for each partition
+    except LogError:  # use the derived id: each partition in the response has the error
         id = topic.derived_id
     return {
         "error_code": Code.NONE,

@@ -44,7 +44,7 @@ from lastwrite.server.session import Session
 _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFUSED_WRITES
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
-_AHEAD_BYTES = 4 << 10  # bytes read together with a frame's size; most requests are shorter
+_AHEAD_BYTES = 4 << 10  # bytes that are read with a frame's size; most requests have fewer bytes
 _JOINED_BYTES = 64 << 10  # records up to this size are sent in one call with their frame
 _SEND_ROOM_BYTES = 512 << 10
 # Idle seconds after which a connection may be closed to accept another client. The first limit
@@ -66,9 +66,9 @@ class ServeLimits:
     may connect for all clients.
     """
 
-    request_bytes: int = 100 << 20  # most bytes of a request
-    unknown_bytes: int = 64 << 10  # most bytes of a request before authentication
-    work_bytes: int = 256 << 20  # most bytes of all requests in progress
+    request_bytes: int = 100 << 20  # maximum bytes of a request
+    unknown_bytes: int = 64 << 10  # maximum bytes of a request before authentication
+    work_bytes: int = 256 << 20  # maximum bytes of all requests in progress, together
     connections: int = 1000
     connections_of_address: int = 100
     idle_s: float = 600.0
@@ -90,7 +90,7 @@ class _Guest:
     has_requested: bool = False
 
     def overdue_s(self) -> float:
-        """Seconds since this idle connection may be closed to admit another client.
+        """The seconds by which this connection has exceeded its allowed idle time.
 
         Negative before that.
         """
@@ -182,8 +182,8 @@ class Server:
             connection, guest = found
             guest.idle_s = None
         self._metrics.disconnected("full")
-        # Shut down the socket, not TLS. The connection's thread then reads the end of the stream,
-        # and closes the connection.
+        # Shut down the socket without ending TLS. The connection's thread then reads the end of the
+        # stream, and closes the connection.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -262,7 +262,8 @@ class Server:
             OSError: the TLS handshake failed or timed out.
         """
         plain.settimeout(self._limits.known_s)
-        with self._lock:  # ``close`` has to find the wrapped socket in ``_open``
+        # replace the socket in ``_open`` by the TLS socket, so that ``close`` finds it
+        with self._lock:
             connection = self._security.secured(plain)
             self._open[connection] = self._open.pop(plain, _Guest(host))
         whose = None
@@ -358,7 +359,7 @@ class _ClientConnection:
         """The next request. None if the client closed the connection or stayed idle.
 
         ``release`` frees the request's memory. ``until`` is the time.monotonic at which
-        authentication times out. None after authentication.
+        authentication times out, or None after authentication.
 
         Raises:
             CorruptLog: the size is invalid for a request.
@@ -402,12 +403,12 @@ class _ClientConnection:
         return memoryview(room).toreadonly()
 
     def release(self) -> None:
-        """Return the answered request's memory to the budget."""
+        """Return the memory of the answered request to the memory budget."""
         self._room.release(self._reserved_bytes)
         self._reserved_bytes = 0
 
     def send(self, answer: list[bytes | ByteRange], files: Files) -> int:
-        """Send a response after its size, and return the size."""
+        """Send a response, preceded by its size in bytes. Returns that size."""
         size = sum(part.size if isinstance(part, ByteRange) else len(part) for part in answer)
         self._socket.settimeout(self._limits.send_s)
         joined = bytearray(_SIZE.pack(size))
@@ -430,8 +431,9 @@ class _ClientConnection:
 
 def _open_descriptors() -> int:
     try:
-        return len(os.listdir("/dev/fd")) - 1  # without the descriptor of the listing itself
-    except OSError:  # no descriptor is free for the listing
+        # one less, because listing the folder has opened a descriptor
+        return len(os.listdir("/dev/fd")) - 1
+    except OSError:  # the folder cannot be listed, because no descriptor is free
         return open_files_limit()
 
 

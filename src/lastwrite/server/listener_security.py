@@ -86,7 +86,7 @@ def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # the empty password fails instead of prompting for one
+        # an empty password, so that an encrypted key causes an error, not a prompt
         context.load_cert_chain(certificate, key or None, lambda: b"")
         if client_ca:
             context.load_verify_locations(client_ca)

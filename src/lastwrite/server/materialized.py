@@ -35,7 +35,7 @@ from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import TRIES
 
 _FORM = 1  # version of the copy format; copies of other versions are not used
-_MEMORY = "512m"  # memory of each compaction
+_MEMORY = "512m"  # memory limit of each compaction
 
 
 class CopyPolicy(NamedTuple):
@@ -47,7 +47,7 @@ class CopyPolicy(NamedTuple):
     copies: CopyStore
     threads: ThreadPoolExecutor
     codec: Codec
-    is_compacted: bool  # serve a compacted view of topics that are not compacted
+    is_compacted: bool  # whether topics that are not compacted are served as compacted copies
     config: Mapping[str, object]  # settings of the compactions
     notify: Callable[[str], None]
     dirty_ratio: float = 0.5
@@ -89,7 +89,10 @@ class MaterializedPartition(ServedPartition):
 
 
 class ConvertedPartition(MaterializedPartition):
-    """A partition of RocketMQ or Pulsar. ``name`` is its name for Kafka clients."""
+    """A partition of RocketMQ or Pulsar, served from a converted copy.
+
+    ``name`` is its name for Kafka clients.
+    """
 
     is_of_kafka = False
 
@@ -123,7 +126,7 @@ class ConvertedPartition(MaterializedPartition):
         for tries in range(1, TRIES + 1):
             try:
                 return self._copied()
-            except CommitConflict:  # a compaction or a broker changed the partition
+            except CommitConflict:  # a compaction or a broker changed the partition during the copy
                 if tries == TRIES:
                     raise
         raise AssertionError("the last try returns")
@@ -157,7 +160,7 @@ class ConvertedPartition(MaterializedPartition):
 
 
 def _history(log: PartitionLog) -> tuple[object, ...]:
-    """Values that identify a log's history: they change unless the log only grows."""
+    """Values that stay equal while a log only grows. Any other change of the log changes them."""
     first = log.segments[0].first_batch_timestamp_ms if log.segments else None
     where = log.folder if is_address(log.folder) else os.path.abspath(log.folder)
     return where, log.log_start, log.checkpoint, first
@@ -188,10 +191,11 @@ class CompactedPartition(MaterializedPartition):
         super().__init__(inner.name, inner.folder, files, making)
         self.is_of_kafka = inner.is_of_kafka
         self._inner = inner
-        self._tail: dict[int, Hashable] = {}  # by offset: states of closed segments after the copy
+        # states of the closed segments after the copy's end, by base offset
+        self._tail: dict[int, Hashable] = {}
         self._copy: _Copy | None = None
         self._uncompacted_state: Hashable = (
-            None  # state of the log when it was last served uncompacted
+            None  # state of the log in which it was served uncompacted, without a copy
         )
 
     @property
@@ -232,7 +236,8 @@ class CompactedPartition(MaterializedPartition):
             return log
         try:
             self._copy, self._tail = self._create_copy(log, identity), {}
-        except CommitConflict as error:  # the log changed meanwhile: the next poll retries
+        # the log changed during the compaction; the next check tries again
+        except CommitConflict as error:
             self._policy.notify(f"{self.name} is served uncompacted for now: {error.problem}")
             self._copy = None
             return log
@@ -240,7 +245,8 @@ class CompactedPartition(MaterializedPartition):
             self._uncompacted_state = identity
             return log
         self._policy.copies.used(self._copy.path)
-        if self._copy.end > log.high_watermark:  # the log grew before ``compact`` listed it
+        # the log grew between the two reads, so that the copy ends after ``log``
+        if self._copy.end > log.high_watermark:
             log = self._inner.reread().log
             if not self._is_valid(self._copy, log):
                 return log
@@ -264,7 +270,7 @@ class CompactedPartition(MaterializedPartition):
 
     @staticmethod
     def _dirty_ratio(served: PartitionLog, end: int) -> float:
-        """The fraction of a log's bytes that are after the end of the copy."""
+        """The share of a log's bytes that are after the end of the copy."""
         behind = sum(each.size_bytes for each in served.segments if each.base_offset >= end)
         return behind / max(served.size_bytes, 1)
 

@@ -35,7 +35,7 @@ class SupportedRequest(NamedTuple):
 APIS: Mapping[str, SupportedRequest] = {
     "produce": SupportedRequest(
         0, 3, 13, 9
-    ),  # refused; clients derive the record format from its versions
+    ),  # refused; clients derive the record format from the supported versions
     "fetch": SupportedRequest(1, 4, 18, 12),
     "list_offsets": SupportedRequest(2, 1, 11, 6),
     "metadata": SupportedRequest(3, 0, 13, 9),
@@ -57,7 +57,7 @@ APIS: Mapping[str, SupportedRequest] = {
     "delete_records": SupportedRequest(21, 0, 2, 2),
     "init_producer_id": SupportedRequest(
         22, 0, 5, 2
-    ),  # lets producers reach Produce, which is then refused
+    ),  # answered, so that producers continue with Produce, which is refused
     "offset_for_leader_epoch": SupportedRequest(23, 2, 4, 4),
     "describe_acls": SupportedRequest(29, 1, 3, 2),
     "create_acls": SupportedRequest(30, 1, 3, 2),
@@ -92,7 +92,7 @@ _BY_KEY = {api.key: name for name, api in APIS.items()}
 
 _HEAD = struct.Struct(">hhi")
 NO_TIME = timedelta(0)
-# most list elements of a request: enough for 100,000 partitions of 100,000 topics
+# Maximum number of list elements in a request: enough for 100,000 topics with one partition each.
 _MOST_ELEMENTS = 200_000
 
 
@@ -100,7 +100,7 @@ class ClientRequest(NamedTuple):
     """A decoded request header. ``body`` are the bytes after it."""
 
     name: str
-    version: int  # a supported version, except in an ApiVersions request
+    version: int  # the request's version; only ApiVersions may have an unsupported one
     correlation_id: int
     client_id: str
     body: memoryview
@@ -153,9 +153,9 @@ def decode_body(request: ClientRequest) -> Any:
 
 
 def encode_answer(request: ClientRequest, **values: object) -> bytes:
-    """Encode a response: header and body, without its size.
+    """Encode a response: header and body, without the size before them.
 
-    Ignores values that the version lacks.
+    Ignores values for fields that the version lacks.
     """
     module = answer_parts(request)
     name = _class_of(request.name) + "Response"
@@ -167,7 +167,10 @@ def encode_answer(request: ClientRequest, **values: object) -> bytes:
 
 
 def part(request: ClientRequest, of: str, /, **values: object) -> Any:
-    """A structure inside a response, of class ``of``. Ignores values that the version lacks."""
+    """A structure inside a response, of kio's class ``of``.
+
+    Values for missing fields are ignored.
+    """
     return build_message(answer_parts(request), of, **_kio_values(values))
 
 
@@ -217,10 +220,10 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
     fields = [
         (0, _levels(supported)),
         (1, struct.pack(">q", cluster.end.offset - 1)),
-        # the maximum level, then the minimum level, which are the same
+        # for each feature the maximum level, then the minimum level; both are the same
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
     ]
-    # Java omits fields with default values
+    # omit fields with default values, as Java does
     written = [(tag, data) for tag, data in fields if data not in (b"\x01", b"\xff" * 8)]
     tags = b"".join(bytes([tag]) + _varint(len(data)) + data for tag, data in written)
     return bytes([len(written)]) + tags
@@ -243,7 +246,7 @@ def _varint(value: int) -> bytes:
 
 
 def _kio_values(values: dict[str, object]) -> dict[str, object]:
-    """The values, with an error code replaced by kio's enum."""
+    """The values of a response. The error code is converted to kio's enum."""
     if "error_code" in values:
         from kio.schema.errors import ErrorCode
 

@@ -89,6 +89,7 @@ class _Groups(Collector):
                     continue
                 try:
                     end = part.log().end(False)
-                except LogError:  # a client that reads the partition gets this error
+                # no lag is reported; a client that reads the partition gets this error
+                except LogError:
                     continue
                 yield group, place.topic, place.partition, max(end - commit.offset, 0)

@@ -95,18 +95,21 @@ class Offsets:
         ) or any(each.unread_of(place) for each in self._sources)
 
     def start_from(self, commits: Sequence[tuple[GroupPartition, Commit]], now_ms: int) -> None:
-        """Add initial commits. Skips groups and partitions that ever had a commit in this log."""
+        """Add initial committed offsets.
+
+        A group and partition with any earlier commit is skipped.
+        """
         here = self._positions.offsets.keys() | self._positions.deleted
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
 
     def continue_from(self, source: GroupPositions, is_served: Callable[[str], bool]) -> None:
-        """Add the commits from a stopped broker, keeping their times.
+        """Add the committed offsets of a stopped broker, with their times.
 
-        An offset that was deleted here stays deleted. An offset that was committed here stays,
-        unless the broker's commit is later.
-        Topics for which ``is_served`` is false are skipped.
+        An offset that was deleted in this log stays deleted. An offset that was committed in this
+        log stays, unless the broker's commit is later. Topics for which ``is_served`` is false are
+        skipped.
         """
         self._sources.append(source)
         known, gone = self._positions.offsets, self._positions.deleted

@@ -21,9 +21,10 @@ from lastwrite.kafka.network.scram import attributes, decode_base64, hash_of, ke
 from lastwrite.server.users import BLOCK, COST, PARALLEL, TURNS, ScramKeys, SlowHash, User
 
 _NAME = re.compile(r"(?:[^=]|=2C|=3D)+")
-_HASHING = threading.Semaphore(2)  # at most two hashes at once, since each uses 16 MiB and a core
-# Secret from which the SCRAM keys of unknown users are derived. With them, a client cannot detect
-# that a user does not exist.
+# at most two passwords are hashed at once, because each hash uses 16 MiB and a core
+_HASHING = threading.Semaphore(2)
+# The secret from which the SCRAM keys of unknown users are derived. Because of these keys, the
+# responses do not show that a user does not exist.
 _NOBODY = secrets.token_bytes(32)
 _NOBODYS_HASH = SlowHash(_NOBODY[:16], COST, BLOCK, PARALLEL, _NOBODY)
 _LONGEST_NONCE = 512
@@ -153,6 +154,6 @@ class ScramExchange:
 
 
 def _nobodys_keys(hash_name: str, user: str) -> ScramKeys:
-    """Generated SCRAM keys for an unknown user name, with the same salt each time."""
+    """Generated SCRAM keys for the name of an unknown user. A name always gets the same salt."""
     key = keyed(hash_name, _NOBODY, user.encode())
     return ScramKeys(key[:16], TURNS, keyed(hash_name, _NOBODY, key), key)

@@ -149,7 +149,7 @@ def serve(
     """
     paths = [real_path(each) for each in ([path] if isinstance(path, str) else path)]
     names = [topic] if isinstance(topic, str) else list(topic or ())
-    schema("metadata", 0)  # fails here if kio is not installed
+    schema("metadata", 0)  # raise the error now if kio is not installed
     use(store_settings(config))
     sources = [
         ServedSource(each, system_named(name)) for each in paths for name in _systems_at(each)
@@ -218,7 +218,7 @@ def serve(
 
 
 def _make_first(catalog: Catalog) -> None:
-    """Create one copy in advance: the first copy takes long, because it compiles the kernels."""
+    """Create a copy before clients connect: the first copy takes long to compile kernels."""
     for name in catalog.names():
         topic = catalog.topic(name)
         for each in () if topic is None else topic.partitions.values():
@@ -229,12 +229,12 @@ def _make_first(catalog: Catalog) -> None:
 
 
 def _systems_at(path: str) -> list[str]:
-    """The systems of an archive, which may be several, or the system of the files there."""
+    """The systems of the archive at ``path``, one or several. Otherwise the system of its files."""
     return systems_at(path) or [system_of(path)]
 
 
 def _of_logs(config: Mapping[str, object]) -> dict[str, object]:
-    """The settings for reading the logs: those of object stores, and ``cleanup.policy``."""
+    """The settings in ``config`` for reading logs: object store settings and ``cleanup.policy``."""
     return {
         name: value
         for name, value in config.items()
@@ -289,7 +289,8 @@ def _security(
         raise InvalidConfig(
             "sasl.enabled.mechanisms is set, but no users file is given", remedy="give --users FILE"
         )
-    # without TLS, anyone who records the traffic can read the password that PLAIN sends
+    # PLAIN is not offered to other machines without TLS, because its password could be read on the
+    # network.
     offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
     return ListenerSecurity(
         tls=reloading_tls(
@@ -370,7 +371,7 @@ def _continue_groups(
     now_ms = time.time_ns() // 1_000_000
     retention = OffsetRetention(now_ms, settings.offsets_retention_minutes * 60_000)
     for path in paths:
-        # an archive stores the committed offsets beside each partition
+        # archives are skipped here: they store committed offsets with each partition
         if is_address(path) or systems_at(path) or system_of(path) != KAFKA:
             continue
         with suppress(NotALog):
@@ -392,7 +393,7 @@ def _fetched_commits(catalog: Catalog) -> list[tuple[Position, Commit]]:
                 log = archived.contents_of(
                     read_versioned_manifest(each.folder).manifest, each.folder
                 )
-            except LogError:  # a client that requests the partition gets this error
+            except LogError:  # skip the partition; a client that requests it gets this error
                 continue
             for group, offset, epoch, metadata in log.groups:
                 found.append((Position(group, name, number), Commit(offset, epoch, metadata)))

@@ -66,7 +66,7 @@ class Session:
         return found
 
     def authenticate(self, request: ClientRequest) -> bytes | None:
-        """The response to an authentication request. None for any other request that is allowed.
+        """The response to an authentication request. None for another request, if it is allowed.
 
         Raises:
             CorruptLog: the request is not allowed now.
@@ -88,7 +88,7 @@ class Session:
         return None
 
     def handle_raw_token(self, token: bytes) -> bytes:
-        """The response to a token without header. If authentication fails, it is empty."""
+        """The response to a token without header. Empty after a failed authentication."""
         try:
             return self._step(token)
         except AuthenticationFailed:
@@ -114,7 +114,7 @@ class Session:
         return encode_answer(request, error_code=error, mechanisms=self._security.mechanisms)
 
     def _may_begin(self) -> bool:
-        """Whether authentication may start: at the beginning, or again if sessions expire."""
+        """Whether authentication may start now: for the first time, or again if sessions expire."""
         if not self._security.requires_sasl or self._proof is not None:
             return False
         if not self._is_known:

@@ -30,9 +30,10 @@ from lastwrite.kafka.rules.serve_settings import MECHANISMS
 from lastwrite.server.acls import ANYWHERE, AclEntry, Operation, ResourceType
 from lastwrite.storage import files, ownership
 
-TURNS = 16_384  # iterations of SCRAM, the largest number that Kafka's tool accepts
+TURNS = 16_384  # number of SCRAM iterations: the maximum that Kafka's tool accepts
 _LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
-COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # parameters of scrypt: a hash needs 16 MiB and about 40 ms
+# parameters of scrypt, with which a hash takes 16 MiB and about 40 ms
+COST, BLOCK, PARALLEL = 1 << 14, 8, 1
 _MOST_MEMORY = 128 << 20
 _SALT_BYTES = 16
 _RULE = {"principal", "operation", "resource", "name", "pattern", "permission", "host"}

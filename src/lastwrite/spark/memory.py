@@ -19,7 +19,7 @@ from lastwrite.storage.objects import address
 
 MIB = 1 << 20
 HEAP_BYTES = 480 * MIB  # heap of a JVM that Lastwrite starts; Spark requires at least 450 MiB
-LEAST_SHARE_BYTES = 12 * MIB  # least memory for a worker's buffers
+LEAST_SHARE_BYTES = 12 * MIB  # minimum memory for a worker's buffers
 # A larger share hardly speeds up a worker, so most of the memory beyond it is for scratch files.
 _AMPLE_SHARE_BYTES = 512 * MIB
 # If Lastwrite starts Spark: a JVM that only schedules, workers forked from a fork server that has

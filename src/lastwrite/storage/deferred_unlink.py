@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_MOST_HELD = 256  # most handles kept open, far below the limit of open files
+_MOST_HELD = 256  # maximum number of handles kept open, far below the limit of open files
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
 _starting = threading.Lock()

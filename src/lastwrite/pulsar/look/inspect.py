@@ -45,7 +45,7 @@ from lastwrite.storage.quarantine import read_quarantine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # most problems listed per topic; further problems are only counted
+MOST_PROBLEMS = 20  # maximum number of listed problems per topic; further problems are only counted
 
 
 def inspect_topics(

@@ -36,8 +36,8 @@ from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address
 
-READ_ENTRIES = 100  # most entries per read, as dispatcherMaxReadBatchSize
-READ_BYTES = 5 << 20  # most bytes per read, as dispatcherMaxReadSizeBytes
+READ_ENTRIES = 100  # maximum entries of one read: dispatcherMaxReadBatchSize
+READ_BYTES = 5 << 20  # maximum bytes of one read: dispatcherMaxReadSizeBytes
 
 # Maps a block's number to bytes of the object, the block's start in these bytes, and the position
 # of these bytes in the object.

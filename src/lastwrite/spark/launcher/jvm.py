@@ -56,7 +56,7 @@ _GUARD = (
     '{ read -r told || { rm -f "$2" "$3"; kill -9 0; }; } <&1 >/dev/null 2>&1 & '
     'shift 3; exec "$@" >/dev/null'
 )
-_LEAST_OPTIONS = 8  # least number of launcher options; with fewer, the class has an unknown form
+_LEAST_OPTIONS = 8  # minimum number of options found; with fewer, the form of the class is unknown
 
 # If one of these environment variables is set, Spark's scripts start the JVM. Variables that only
 # name the machine are exceptions.
