@@ -152,10 +152,10 @@ def valid_count(units: Units) -> int:
 
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
-    """The number of the first 46-byte unit whose last offset is at least ``offset``, or ``count``.
+    """The number of the first 46-byte unit whose last offset is at least ``offset``.
 
-    A read at queue offset ``offset`` begins with this unit. ``count`` is the number of valid units;
-    None means that they are counted.
+    ``count``, the number of valid units, is returned if there is no such unit. None means that the
+    valid units are counted. A read at queue offset ``offset`` begins with the unit found.
     """
     if count is None:
         count = valid_count(units)

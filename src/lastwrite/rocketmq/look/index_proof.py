@@ -386,7 +386,7 @@ class KeyProof:
 class PairProof:
     """Compares the index file of one compaction log file with the file's records.
 
-    ``file`` describes the index file with its counts. ``pair`` is None if the file has no index.
+    ``file`` is the report on the index file. ``pair`` is the index file, or None if there is none.
     """
 
     def __init__(self, log: MappedFile, pair: MappedFile | None, note: Note, is_last: bool) -> None:

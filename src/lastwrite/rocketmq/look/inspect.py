@@ -737,7 +737,7 @@ class _CompactionCount:
         self._found = found
         self._note = note
         self._last_offset = -1
-        self.keys: set[bytes] | None = set()  # distinct keys; None: more than MOST_KEYS
+        self.keys: set[bytes] | None = set()  # distinct keys; None means too many
 
     def add_file(
         self,

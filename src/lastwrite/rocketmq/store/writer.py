@@ -51,7 +51,7 @@ class QueueWriter(PairWriter):
 
         Raises:
             InvalidConfig: a record is larger than a file.
-            LogError: the system refuses a write.
+            LogError: a file cannot be written.
         """
         offsets = table["queue_offset"]
         highest = np.maximum.accumulate(np.concatenate((np.array([self.end_offset - 1]), offsets)))
