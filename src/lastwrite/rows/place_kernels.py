@@ -183,7 +183,7 @@ def find(lanes, other_lanes, lane, other_lane):
 def mark_known(
     lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known
 ):
-    """Set ``is_known`` for the requested fingerprints that have a row in the same partition."""
+    """Set ``is_known`` for each requested fingerprint with a row in the request's partition."""
     for n in range(len(asked)):
         row = find(lanes, other_lanes, asked[n], other_asked[n])
         while row >= 0 and row < len(lanes) and lanes[row] == asked[n]:
