@@ -55,7 +55,7 @@ class Shape:
     scale: int = 0
 
     def named(self, name: str) -> Shape:
-        """The same shape with this field name."""
+        """A copy of the shape with this field name."""
         return replace(self, name=name)
 
 
