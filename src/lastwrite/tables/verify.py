@@ -385,7 +385,7 @@ def _last_writes(entries: np.ndarray) -> np.ndarray:
 
 
 def _is_new(entries: np.ndarray, *names: str) -> np.ndarray:
-    """Whether each entry differs from the previous one in the fields ``names``. The first does."""
+    """Whether each entry differs from the previous one in the fields ``names``, or is the first."""
     is_new = np.zeros(len(entries), np.bool_)
     is_new[:1] = True
     for name in names:
