@@ -64,7 +64,7 @@ def cache_path(log_path: str) -> str:
 
 
 def read_secret(folder: str, size: int) -> bytes | None:
-    """The folder's secret. None if there is none, if it is incomplete, or if others may read it."""
+    """The folder's secret. None if it is missing, incomplete, or readable by other users."""
     try:
         handle = os.open(os.path.join(folder, _SECRET), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -162,7 +162,10 @@ class CacheWriter:
         return CachedBlock(position, entries, int(crc32c(block, 0, len(block))))
 
     def finish(self, segment: CachedSegment) -> None:
-        """Write the tables, then the header; ``segment`` has the identity ``NOBODY``."""
+        """Write the tables, then the header.
+
+        ``segment`` has the identity ``NOBODY``, so that no segment matches the file yet.
+        """
         at = max(self._at, layout.HEADER.size)
         tables = layout.encode_tables(segment.pieces)
         self._write(memoryview(tables), at)

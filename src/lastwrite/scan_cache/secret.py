@@ -38,7 +38,9 @@ def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -
 
 
 def secret_of(archive: str) -> bytes | None:
-    """The archive's secret, which is created if it is missing or incomplete. None if that fails.
+    """The archive's secret, which is created if it is missing or incomplete.
+
+    None if another program has removed or truncated the new secret meanwhile.
 
     Raises:
         InvalidConfig: the file named in the settings does not contain a secret.

@@ -54,7 +54,7 @@ class CachedPiece:
     def as_scan(self, unit: ScanUnit, number: int) -> PieceScan:
         """The scan result of the piece, without states and blocks.
 
-        ``number`` is the number that the piece has in this round.
+        ``number`` identifies the piece in this round.
         """
         return PieceScan(
             unit.partition,

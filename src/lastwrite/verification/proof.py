@@ -59,7 +59,7 @@ class Proof(ABC):
     """The system-specific functions of ``verify``."""
 
     noun = "partition"  # the term for a log in messages
-    needs_workers = True  # False means that ``check`` reads in this process
+    needs_workers = True  # whether ``check`` runs on Spark workers, and not in this process
     keyless_option = "--drop-keyless"  # the option that permits removing records without a key
 
     @property
@@ -155,7 +155,7 @@ class LogProof(Proof):
 
     @abstractmethod
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> RemovalRules:
-        """The rules on which records of ``log``, in its earlier state, may be missing."""
+        """The rules by which records of the earlier log ``log`` may be missing now."""
 
     @abstractmethod
     def bounds(self, before: PartitionLog, after: PartitionLog) -> ProvenRange: ...

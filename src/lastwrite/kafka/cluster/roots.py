@@ -89,7 +89,7 @@ def read_identity(path: str) -> RootIdentity:
 class MetadataSource:
     """The metadata log used for a log root, and the candidates that were rejected, with reasons."""
 
-    folder: str | None = None  # folder of the metadata log; None: no metadata log is used
+    folder: str | None = None  # folder of the metadata log; None if no metadata log is used
     node: str | None = None  # id of the broker with this log root; None if unknown
     rejected: tuple[str, ...] = ()  # one sentence for each rejected candidate
 

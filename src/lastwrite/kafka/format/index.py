@@ -99,7 +99,7 @@ class OffsetIndex:
     def lookup(self, offset: int) -> tuple[int, int]:
         """The last entry with an offset of at most ``offset``, or else (base offset, 0).
 
-        No batch that contains ``offset`` or follows it begins before that position.
+        The batch that contains ``offset``, and all later batches, begin at or after the position.
         """
         row = int(np.searchsorted(self.offsets, offset, side="right")) - 1
         return (

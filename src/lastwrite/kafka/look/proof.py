@@ -238,7 +238,7 @@ class KafkaIndexProof:
     def check(self, table: BatchTable, shift: int) -> None:
         """Check the index entries for the next batches.
 
-        Their positions plus ``shift`` are file positions.
+        A batch's position in ``table`` plus ``shift`` is its position in the file.
         """
         begins = table["origin"] + shift
         end = int(begins[-1]) + int(table["origin_size"][-1])

@@ -1,4 +1,4 @@
-"""A single file of a log: its kind by its name, and its bytes."""
+"""Identify a single file of a log by its name, and check that it can be read."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ class RecoveryProblems:
     # ------------------------------------------------------------------ missing segments
 
     def report_missing_segments(self, orphans: Sequence[str], end_offset: int) -> None:
-        """Report indexes without a segment, ``orphans``, and the records lost with the segments."""
+        """Report the indexes ``orphans``, whose segments are missing, and the lost records."""
         lost = [
             base for base, named in sorted(self._missing.items()) if not self._is_over(base, named)
         ]

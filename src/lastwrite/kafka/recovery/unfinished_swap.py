@@ -58,7 +58,7 @@ class Intent:
     kept: tuple[int, ...]  # unchanged segments between old ones; their new files are hard links
     # the ``.swap`` names of all new files; once the last of these files exists, the commit is valid
     swaps: tuple[str, ...]
-    # names in ``swaps`` of empty files, for old files that have no new file
+    # the names in ``swaps`` of empty files, which replace old files without a successor
     stand_ins: tuple[str, ...]
 
     @property

@@ -111,12 +111,12 @@ class BrokerSettings:
         )
 
     def describe(self) -> list[DescribedSetting]:
-        """All settings of the broker, including the per-listener settings in a layer."""
+        """All settings of the broker, including settings for single listeners."""
         names = dict.fromkeys(name for _, layer in self._layers for name in layer)
         return [self._described(name) for name in {**BROKER_SETTINGS, **names}]
 
     def describe_defaults(self) -> list[DescribedSetting]:
-        """The dynamic settings that are the defaults of all brokers, without other layers."""
+        """The dynamic settings that are defaults for all brokers, without other settings."""
         found = []
         for name, value in self._brokers.items():
             described = self._described(name)

@@ -115,7 +115,7 @@ class KafkaArchiveWriter:
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
         self._last = self._log.last_batch
-        # The first offset to request. The archive's last batch is requested again.
+        # The first offset to request. The archive's last batch is requested again, for comparison.
         self.since = self.first
         if self._last is not None and source.log_start < self._last.next_offset:
             self.since = self._last.next_offset - 1 if self.first < self.end else self.end

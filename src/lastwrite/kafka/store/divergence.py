@@ -61,10 +61,11 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
     """Move an archived partition's records from offset ``cut`` on to another archive.
 
     Args:
-        cut: the offset at which archive and log diverge. None if it is unknown. Everything is set
-            aside, and the archive starts empty, if ``cut`` is None or if compaction removed records
-            below ``cut`` because of records above ``cut``.
-        log_start: first offset of the live log. An archive that ends before it also starts empty.
+        cut: the offset at which archive and log diverge. None means unknown: then all records are
+            moved. All records are also moved if compaction removed records below ``cut`` because of
+            records above ``cut``.
+        log_start: first offset of the live log. If the archive ends before this offset, all records
+            are moved, too.
 
     Returns:
         The address of the new archive with the part set aside.

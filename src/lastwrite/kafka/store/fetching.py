@@ -197,7 +197,7 @@ def _gaps_of_both(
 def _moved(
     before: ArchivedLog, groups: Mapping[str, tuple[int, int, str] | None]
 ) -> tuple[tuple[str, int, int, str], ...]:
-    """The committed offsets for the manifest: the archive's, updated by ``groups``."""
+    """The archive's committed offsets after they are updated by ``groups``."""
     told = {group: (at, epoch, word) for group, at, epoch, word in before.groups} | dict(groups)
     return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 

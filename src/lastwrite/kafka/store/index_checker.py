@@ -68,7 +68,7 @@ class KafkaIndexChecker:
         lie = index_check.false_time_entry(
             self._times, self._time_offsets, last, times, self._reached, before
         )
-        if lie is None:  # no entry is wrong: NO_TIME is the batches' largest timestamp
+        if lie is None:  # no entry is wrong: the batches have no timestamps
             return
         path = index_files.time_index_path(self._piece.path)
         raise CorruptLog(lie.problem, lie.row * TIME_ENTRY.size, path, REBUILD)

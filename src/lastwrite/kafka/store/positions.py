@@ -61,7 +61,7 @@ class GroupPositions(NamedTuple):
 
 
 class OffsetRetention(NamedTuple):
-    """When committed offsets expire: the time now, and the retention in ms."""
+    """The present time and the retention, both in ms, by which committed offsets expire."""
 
     now_ms: int
     retention_ms: int
