@@ -13,7 +13,7 @@ from lastwrite.reports.untouched import UntouchedFile
 
 
 class QueueKind(StrEnum):
-    """The kind of a dispatched queue. The value is the name of its tree in the store."""
+    """The kind of a dispatched queue. The value is the name of its folder in the store."""
 
     ORDINARY = "consumequeue"
     BATCH = "batchconsumequeue"

@@ -115,7 +115,7 @@ class _Unit(NamedTuple):
 
 
 class _Contradiction(Exception):
-    """Raised if the index does not match the log; the text says how. Caught in this module."""
+    """Raised with a reason if the index does not match the log. Caught in this module."""
 
 
 def dispatches_of(message: RocketmqMessage) -> list[tuple[str, int, int]]:

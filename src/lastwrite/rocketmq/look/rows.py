@@ -135,7 +135,7 @@ def _compression(message: RocketmqMessage) -> str:
 
 
 def _is_complete(message: RocketmqMessage) -> bool:
-    """Whether the parsed properties lack nothing: no name is repeated, and all bytes are UTF-8."""
+    """Whether the parsed properties are complete: no name is repeated, and all bytes are UTF-8."""
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)

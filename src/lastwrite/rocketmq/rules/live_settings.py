@@ -55,7 +55,7 @@ class RocketmqClientConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        """Whether ``name`` is not a setting of the client, but for example of compaction."""
+        """Whether the client ignores the setting ``name``, for example a setting of compaction."""
         return name not in CLIENT_NAMES
 
 

@@ -249,7 +249,7 @@ class _PairFiles:
         return self._first + pair * self._unit.log_bytes
 
     def turn_to(self, pair: int) -> None:
-        """Continue with log and index file number ``pair``, and close the files before."""
+        """Continue with log and index file number ``pair``, and close all earlier files."""
         state = self._unit.state
         if self._pair < 0 and state.start >= 0:
             self._open(0)

@@ -692,7 +692,7 @@ def _rename(old: str, new: str) -> None:
 
 
 def _exchange(one: str, other: str) -> None:
-    """Exchange the names of two trees in one folder, and sync the folder."""
+    """Exchange the names of two folder trees in one folder, and sync that folder."""
     files.exchange(one, other)
     files.fsync_dir(os.path.dirname(other))
 

@@ -107,7 +107,7 @@ def broker_of(root: str) -> LogHeld | None:
 
 
 def exclusive(root: str) -> AbstractContextManager[None]:
-    """Exclusive access to the tree ``compaction`` and its positions file, which all queues share.
+    """Exclusive access to the folder ``compaction`` and its positions file, which queues share.
 
     Raises:
         LogHeld: a broker has the store, or another command has this access.
@@ -138,7 +138,7 @@ def has_stopped_cut(root: str) -> bool:
 
 
 def reject_stopped_cut(root: str) -> None:
-    """Refuse a store on which ``cut`` was interrupted: some trees are old, others are new.
+    """Refuse a store on which ``cut`` was interrupted: some of its folders are old, others new.
 
     Raises:
         LogHeld: a cut was interrupted.

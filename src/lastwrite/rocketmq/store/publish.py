@@ -85,7 +85,7 @@ class Pair:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """The two paths, in the order of ``_KINDS``."""
+        """The paths of the log file and its index, in the order of ``_KINDS``."""
         return self.log_path, self.index_path
 
 

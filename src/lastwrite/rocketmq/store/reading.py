@@ -247,7 +247,7 @@ def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> Ma
 
 
 def queue_folder(tree: str, name: TopicPartition) -> str:
-    """The folder ``TOPIC/QUEUE`` of a queue below ``tree``."""
+    """The folder ``TOPIC/QUEUE`` of a queue below the folder ``tree``."""
     return os.path.join(tree, name.topic, str(name.partition))
 
 
