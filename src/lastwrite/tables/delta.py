@@ -177,7 +177,7 @@ class DeltaTable:
         return found
 
     def _last_of(self, token: str, path: str) -> LastAction:
-        """The last action of a file of this version.
+        """The last ``add`` action in the log for a data file of this version.
 
         Raises:
             CorruptLog: the log has no action for the file.
@@ -195,7 +195,7 @@ class DeltaTable:
         return last[path]
 
     def _last_actions(self, version: int) -> Mapping[str, LastAction]:
-        """The last action of each file in this version, by full path."""
+        """The last ``add`` action in the log for each data file of this version, by full path."""
         commits, checkpoints = self._log()
         whole = (
             each

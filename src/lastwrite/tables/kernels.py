@@ -91,7 +91,7 @@ def words_of(data, starts, words):
 
 @njit(cache=True, nogil=True)
 def settle_order(data, starts, words, order):
-    """Sort the keys with equal words in ``order``, which already sorts the words.
+    """Complete ``order``, which sorts the keys by word: sort the keys with equal words.
 
     Returns False if more than 64 keys have the same word.
     """

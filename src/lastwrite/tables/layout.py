@@ -56,7 +56,7 @@ def formats_at(address: str) -> list[str]:
 
 
 def format_there(address: str, format: str | None) -> str:
-    """The format of the table at the address. Without a table, ``format`` or ``iceberg``.
+    """The format of the table at the address. If there is no table: ``format``, or ``iceberg``.
 
     Raises:
         InvalidConfig: the address has a table of another format, or tables of two formats; or it is
