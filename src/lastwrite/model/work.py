@@ -253,7 +253,7 @@ class PieceScan:
 
     @property
     def states_location(self) -> tuple[str, int, int]:
-        """Where the record states of the piece are: scratch file, position, number of records."""
+        """The location of the piece's record states: scratch file, position, number of records."""
         return self.states, self.states_at, self.records
 
 
