@@ -80,7 +80,7 @@ class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
 
 
 class Waiting(Document, kw_only=True):
-    """The number of records that compaction will drop, by the condition that must come first."""
+    """The number of records that compaction will drop, by the condition that they wait for."""
 
     # superseded records that the next round drops: a later record of the key is in its range
     superseded_next: int = 0
