@@ -87,7 +87,7 @@ class Executors:
 
     def count(self) -> int:
         """The number of executors that the cluster has started."""
-        # one less, because Spark's map includes the driver
+        # Spark's map has an item for the driver, which is not an executor.
         return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def wait(self) -> None:
@@ -121,8 +121,8 @@ def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
 
     In local mode both are equal.
 
-    On a cluster the number is read when executors are present: before that Spark reports 2. With
-    dynamic allocation there may be none before the first job, so there is no wait.
+    On a cluster, Spark reports 2 until an executor has started, so this function waits for one. It
+    does not wait with dynamic allocation, where the first job may start the executors.
 
     Raises:
         EnvironmentUnfit: Spark does not start, or the cluster starts no executor.

@@ -43,15 +43,13 @@ from lastwrite.model.work import (
 from lastwrite.spark.work import InlineRunner, Runner, Task, each, is_repeated
 from lastwrite.storage.scratch import ScratchFolders, ScratchShare, ScratchWriter
 
-_ENTRY_SHARE = 16  # about 1/16 of the scratch bytes are record states, the others are entries
+_ENTRY_SHARE = 16  # record states take about 1/16 of the scratch bytes, and entries take the rest
 _SYNC_BYTES = 256 << 20
 _SYNC_UNITS = 256
 
 
 def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | FailedUnit[ScanUnit]]:
-    """Scan the pieces of a wave's units, with one scratch file for all entries and one for all
-    states.
-    """
+    """Scan the pieces of units to two scratch files: one for entries, one for record states."""
     if units:
         with (
             ScratchWriter(units[0].scratch, "entries") as entries,

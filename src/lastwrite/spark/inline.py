@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Inline:
-    """A value that is passed instead of a Spark session, to use no Spark."""
+    """The type of ``INLINE``, which callers pass instead of a Spark session to use no Spark."""
 
     def __repr__(self) -> str:
         return "INLINE"

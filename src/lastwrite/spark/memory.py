@@ -22,20 +22,20 @@ HEAP_BYTES = 480 * MIB  # heap of a JVM that Lastwrite starts; Spark requires at
 LEAST_SHARE_BYTES = 12 * MIB  # minimum memory for a worker's buffers
 # A larger share hardly speeds up a worker, so most of the memory beyond it is for scratch files.
 _AMPLE_SHARE_BYTES = 512 * MIB
-# If Lastwrite starts Spark: a JVM that only schedules, workers forked from a fork server that has
-# loaded everything.
+# The memory of processes if Lastwrite starts Spark: the JVM only schedules, and workers are forked
+# from a server that has loaded all modules.
 _JVM_BYTES = 256 * MIB
 # the driver, the fork server, Spark's daemon, and the libraries that all processes share
 _DRIVER_BYTES = 200 * MIB
 _WORKER_BYTES = 32 * MIB
-# If Spark starts itself, or the caller passes a session: a JVM with other options, workers that
-# load everything themselves.
+# The memory of processes if PySpark's launcher is used or the caller passes a session: the JVM has
+# other options, and each worker loads all modules.
 _SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
 _SPARKS_DRIVER_BYTES = 180 * MIB
 _SPARKS_WORKER_BYTES = 190 * MIB
-# default memory of an executor's Python per worker; Spark reserves at least as much
+# default memory of each Python worker on an executor; Spark reserves at least as much
 _EXECUTOR_WORKER_BYTES = 384 * MIB
-_SHARE = 4  # by default a quarter of the machine's memory is used
+_SHARE = 4  # by default, 1/4 of the machine's memory is used
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,11 +53,12 @@ class MemoryPlan:
         return Limits(
             # memory used: the buffer, and twelve times the size of a record that is rebuilt
             chunk_bytes=min(4 * MIB, max(MIB >> 2, share // 24)),
-            # memory used: as much again when records are removed, and again for compression
+            # memory used: three times these bytes, because records are removed and compressed in
+            # copies
             plain_bytes=max(2 * MIB, share // 4),
             # memory used: 32 bytes per entry; 100 if keys repeat
             block_entries=min(1 << 20, max(1 << 14, share // 128)),
-            # memory used: the entries, and the pages that the system maps around them
+            # memory used: the entries, and the pages that the system maps around their ranges
             slice_bytes=min(16 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
             # memory used: a byte per record, more if the number of records was estimated too low

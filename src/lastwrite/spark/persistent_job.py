@@ -25,7 +25,7 @@ from lastwrite.spark.work import is_repeated
 from lastwrite.storage.task_queue import TaskQueue, Tasks, is_any_running, is_shut
 
 _IDLE_SECONDS = 60.0
-_SECONDS_A_LOOK = 0.25  # pause between two checks if no notification arrives
+_SECONDS_A_LOOK = 0.25  # seconds between two checks if no notification arrives
 _SECONDS_TO_END = 0.002
 
 
@@ -47,7 +47,7 @@ class Job(Protocol):
 
 
 class Owner(Protocol):
-    """The runner whose stages the persistent job serves at the moment."""
+    """A runner whose stages the persistent job serves at the moment."""
 
     workers: int
 
@@ -56,7 +56,7 @@ class Owner(Protocol):
         ...
 
     def take_over(self, job: Job, stage: str) -> None:
-        """Report the job's errors as errors of this owner and this stage from now on."""
+        """Report the job's errors as errors of this runner and of ``stage`` from now on."""
         ...
 
 
@@ -126,7 +126,7 @@ class PersistentJob:
             self._job.cancel()
 
     def end(self, patience_seconds: float = 0.0) -> None:
-        """Let the tasks end, and wait for this at most ``patience_seconds``."""
+        """Let the tasks end, and wait at most ``patience_seconds`` for the end of the job."""
         self._queue.end(self._tasks)
         give_up = time.monotonic() + patience_seconds
         while self._job and not self._job.has_ended and time.monotonic() < give_up:

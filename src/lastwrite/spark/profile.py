@@ -18,10 +18,7 @@ from lastwrite.storage.objects.store import Requests
 
 @dataclass(frozen=True, slots=True)
 class TaskProfile:
-    """The times of one task: from its first unit to its last, processor time, and time by step.
-
-    All are in seconds.
-    """
+    """The times of one task in seconds: duration, processor time, and time by step."""
 
     seconds: float
     cpu_seconds: float
@@ -30,7 +27,7 @@ class TaskProfile:
 
 
 class TaskClock:
-    """Measures the times of the task that begins now in this process, or of a part of it."""
+    """Measures the times of a task, or of a part of it, from the creation of this object."""
 
     def __init__(self) -> None:
         self._first_profile = dict(profile.taken)
@@ -54,8 +51,8 @@ class TaskClock:
 class StageProfile:
     """The times of all tasks of one stage, over all waves."""
 
-    seconds: float = 0.0  # time that the driver waited
-    worker_seconds: float = 0.0  # time that the driver waited, multiplied by the number of workers
+    seconds: float = 0.0  # seconds that the driver waited for the stage
+    worker_seconds: float = 0.0  # seconds that the driver waited, times the number of workers
     tasks: int = 0
     task_seconds: float = 0.0
     task_cpu_seconds: float = 0.0

@@ -52,10 +52,10 @@ _Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def explain_worker_errors(answer: T) -> T:
-    """The results of a cluster's worker, with errors that are explained for this machine.
+    """A result from a worker of a cluster, with an error that is explained for this machine.
 
-    The error then states that the worker cannot see a path that exists here, or that the error
-    happened on a worker. An error replaces a result (``FailedUnit``), or is a field of the result.
+    The explained error states that it happened on a worker, or that the worker cannot see a path of
+    this machine. The error is in ``answer.error``; results without an error are unchanged.
     """
     error = getattr(answer, "error", None)
     if error is None or (seen := _explain_worker_error(error)) is error:
@@ -70,7 +70,7 @@ def explain_worker_errors(answer: T) -> T:
 def _explain_worker_error(error: Exception) -> Exception:
     path = None
     if isinstance(error, CommitConflict) and DELETED in error.problem:
-        # such an error means that the folder does not exist on the worker
+        # for a file to be created, this error means that its folder is missing on the worker
         makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path
     elif isinstance(error, FileNotFoundError):
@@ -106,7 +106,7 @@ class SparkRunner(Runner):
         self.profile: dict[str, StageProfile] = {}
         self.has_failed = False  # whether a job failed, so that its tasks may still run
         self._lock = threading.Lock()
-        self._groups: set[str] = set()  # job groups of running jobs
+        self._groups: set[str] = set()  # names of the job groups of running jobs
         self.is_cancelled = False
 
     @property
@@ -128,7 +128,7 @@ class SparkRunner(Runner):
     ) -> PendingResult[list[R | FailedUnit[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return PendingResult(list)  # there are no units, so the result is an empty list
+            return PendingResult(list)  # without units, the result is an empty list
         tasks = pack(weights, self.workers)
         batches = [[units[i] for i in places] for places in tasks]
         sizes = [sum(weights[i] for i in places) for places in tasks]
@@ -167,7 +167,10 @@ class SparkRunner(Runner):
         return PendingResult(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
 
     def _begin_persistent(self, stage: _Stage) -> PendingResult[tuple[float, list[_Answer]]]:
-        """Start the batches in the persistent job's tasks. Returns what ``_begin_batches`` does."""
+        """Start the batches in the persistent job's tasks.
+
+        The result is as from ``_begin_batches``.
+        """
         from pyspark import cloudpickle
 
         began = time.perf_counter()
@@ -213,15 +216,16 @@ class SparkRunner(Runner):
         progress: Progress,
         task_bytes: Sequence[int] = (),
     ) -> T:
-        """Call ``act``, which runs Spark jobs. They have the stage's name and a separate job group.
+        """Call ``act``, which runs Spark jobs, and return its result.
 
-        ``task_bytes`` is passed to ``_watch``.
+        The jobs have the stage's name and a separate job group. ``task_bytes`` are the bytes of
+        each task, for progress.
 
         Raises:
             LogError: Spark failed, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster starts no executor.
         """
-        self.spark.stop_job()  # otherwise the persistent job's tasks would occupy the workers
+        self.spark.stop_job()  # the persistent job's tasks occupy the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -286,7 +290,7 @@ class SparkRunner(Runner):
         self.cancel_groups(groups)
 
     def forget(self, group: str) -> None:
-        """Forget a job group whose job has ended."""
+        """Remove a job group whose job has ended, so that ``cancel`` does not cancel it."""
         with self._lock:
             self._groups.discard(group)
 
@@ -300,7 +304,8 @@ class SparkRunner(Runner):
         """
 
         def work() -> None:
-            with contextlib.suppress(Exception):  # a JVM that has ended runs no job
+            # an error means that the JVM has ended, and runs no job
+            with contextlib.suppress(Exception):
                 for group in groups:
                     self.context.cancelJobGroup(group)
 
@@ -324,7 +329,7 @@ class SparkRunner(Runner):
         told = 0
         total = sum(task_bytes)
         while not wait([outcome], 0.25).done:
-            with contextlib.suppress(Exception):  # ``result`` raises the error
+            with contextlib.suppress(Exception):  # ``_SparkJob.result`` raises the job's error
                 executors.check()
                 tracker = context.statusTracker()
                 finished = 0
@@ -366,11 +371,12 @@ class _SparkJob(Generic[T]):
         runner = self.runner
         try:
             try:
-                # poll, because the interrupt may have reached another thread
+                # Wait in short steps: a thread that waits does not react to a signal that another
+                # thread gets.
                 while not wait([self.outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
-                if not runner.spark.is_ours:  # Lastwrite kills a Spark that it has started
+                if not runner.spark.is_ours:  # a Spark that Lastwrite has started is killed anyway
                     self.cancel()
                 raise
             if self.watch is not None:
@@ -417,7 +423,8 @@ def _run_in_group(
     """Call ``act`` with the caller's Spark properties, except job group and description."""
     try:
         scala = context._jsc.sc()
-        # saved and restored, because the JVM's thread may serve other calls later
+        # The properties are restored afterwards, because the JVM's thread may serve other calls
+        # later.
         before = scala.getLocalProperties()
         scala.setLocalProperties(properties.clone())
         try:

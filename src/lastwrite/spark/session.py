@@ -39,12 +39,13 @@ _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.python.worker.reuse": "true",
-    # With TCP instead, each task would wait 40 ms for a delayed acknowledgement.
+    # Unix sockets: with TCP, each task would wait 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.scheduler.mode": "FIFO",
     "spark.rdd.compress": "false",
     "spark.shuffle.compress": "false",
-    # loading the codec's library takes longer than sending the few KB of a task
+    # no compression: a task has a few KB, and loading the codec's library takes longer than sending
+    # them
     "spark.broadcast.compress": "false",
 }
 _OURS = "spark.lastwrite."
@@ -111,7 +112,7 @@ class SparkProvider(Protocol):
 
     @property
     def is_lean(self) -> bool:
-        """Whether Lastwrite starts the JVM and the workers. They take less memory than Spark's."""
+        """Whether Lastwrite starts the JVM and the workers, so that they take less memory."""
         ...
 
     @property
@@ -130,7 +131,7 @@ class SparkProvider(Protocol):
         ...
 
     def find_death(self, error: Exception) -> JvmDeath | None:
-        """The way in which the JVM has ended, if ``error`` means that it does not respond.
+        """The reason why the JVM has ended, if ``error`` means that it does not respond.
 
         None means that the JVM is alive, or that its state is unknown.
         """
@@ -176,7 +177,7 @@ class OwnSpark:
         self._conf = dict(conf)
         self._boot = _take_ahead(system) if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
-        self._gateway: Any = None  # gateway to a JVM that has no other users
+        self._gateway: Any = None  # Py4J gateway to a JVM that only this object uses
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
         self._persistent_job: PersistentJob | None = None
@@ -206,7 +207,7 @@ class OwnSpark:
         return self._is_ours
 
     def setting(self, name: str) -> str | None:
-        if self._boot is not None:  # the JVM was started early, which excludes configuration files
+        if self._boot is not None:  # a JVM that was started early has no settings from files
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found
@@ -365,7 +366,7 @@ class OwnSpark:
 
         With ``at_once``, also without waiting for the class archive to be written.
         """
-        # the job is ended first, because Spark prints errors if it is stopped while tasks end
+        # End the persistent job before Spark, which prints errors if it is stopped while tasks end.
         self.stop_job(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
@@ -389,7 +390,7 @@ class OwnSpark:
         """
         context: Any = self._context
         try:
-            if context._jsc is not None:  # the caller may have stopped the context
+            if context._jsc is not None:  # None if the caller has stopped the context
                 context._jsc.stop()
         except Exception:
             return False
@@ -406,7 +407,7 @@ _SILENT = JvmDeath(
 
 
 def _is_silence(error: Exception) -> bool:
-    """Whether Py4J raises this error if the JVM has ended."""
+    """Whether ``error`` is one that Py4J raises if the JVM has ended."""
     if isinstance(error, (ConnectionError, EOFError)):
         return True
     py4j: Any = sys.modules.get("py4j.protocol")
@@ -434,7 +435,7 @@ def _end_launched(gateway: Any) -> None:
     process = getattr(gateway, "proc", None)
     if process is not None:
         with contextlib.suppress(OSError):
-            process.stdin.close()  # the JVM ends when its input is closed
+            process.stdin.close()  # closing its input ends the JVM
         try:
             process.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
@@ -451,7 +452,7 @@ def _forget(context: Any, gateway: Any) -> None:
             SparkContext._active_spark_context = None
         if SparkContext._gateway is gateway:
             SparkContext._gateway = SparkContext._jvm = None
-    with contextlib.suppress(Exception):  # there may be no gateway to close
+    with contextlib.suppress(Exception):  # an error means that there is no gateway to close
         gateway.close()
 
 
@@ -486,11 +487,12 @@ def _take_ahead(system: str | None) -> Boot | None:
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
-        set_local_defaults()  # the environment may have changed since the processes were started
+        # again, because the environment may have changed since the processes were started
+        set_local_defaults()
     try:
         return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
-        return None  # PySpark's launcher will report the cause
+        return None  # PySpark's launcher is used then, and reports the cause
 
 
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:

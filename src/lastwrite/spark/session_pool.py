@@ -30,8 +30,9 @@ _SECONDS_A_LOOK = 0.5
 _lock = threading.Lock()
 _parked: tuple[Any, OwnSpark, threading.Timer] | None = None
 _turn = threading.RLock()  # reentrant, because a nested call in the same thread uses the same Spark
-_has_daemon = False  # whether a daemon uses the shared Spark, which lasts until it is stopped
-# objects of the parent process, kept in a fork because their finalizers would call the parent's JVM
+_has_daemon = False  # whether a daemon uses the shared Spark, perhaps for ever
+# In a fork: objects of the parent process. They are never freed, because their finalizers would
+# call the parent's JVM.
 _of_parents: list[Any] = []
 
 
@@ -85,7 +86,8 @@ def park(spark: OwnSpark, master: str, conf: Mapping[str, str]) -> bool:
         _parked = _key(master, conf), spark, timer
     timer.start()
     atexit.unregister(end)
-    atexit.register(end)  # runs before the exit handlers of its parts
+    # registered last, so that it runs before the exit handlers of the parts of Spark
+    atexit.register(end)
     return True
 
 
@@ -114,7 +116,7 @@ def _key(master: str, conf: Mapping[str, str]) -> Any:
     """
     try:
         folder = os.getcwd()
-    except OSError:  # the working folder was deleted
+    except OSError:  # the current working folder was deleted
         folder = ""
     return master, dict(conf), folder, dict(os.environ)
 

@@ -155,7 +155,7 @@ class ShuffleExchange:
         asked = self._context.parallelize(
             [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
-        # there is only one RDD if no record has a key: then there was no election
+        # If no record has a key, there was no election, so there is only the RDD of the scan.
         made = (
             self._persisted[0]
             if len(self._persisted) == 1
@@ -274,7 +274,8 @@ class ShuffleExchange:
 
     def clear(self) -> None:
         for kept in self._persisted:
-            with contextlib.suppress(Exception):  # if the JVM has ended, there are no rows to free
+            # an error means that the JVM has ended, with all rows
+            with contextlib.suppress(Exception):
                 kept.unpersist()
         self._persisted = []
 
@@ -287,7 +288,7 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     n, unit = numbered
     blocks: list[Any] = []
     states: list[tuple[int, int, bytes]] = []
-    # pieces outside the range of the round are not rewritten
+    # States are only needed of pieces in the range of the round: the others are not rewritten.
     keyed = {piece.number for piece in unit.pieces if piece.keyed}
     results: list[PieceScan] = []
 
@@ -344,7 +345,7 @@ def _cut_block(
 def _elect_parts(
     n: int, partition: int, strategy: Strategy, parts: list[Any]
 ) -> Iterator[tuple[str, Any]]:
-    # sort by piece and block number, which is the order of the log
+    # Sort by piece and block number, because the election needs the log's order.
     parts.sort(key=lambda part: (part[0], part[1]))
     pieces, _, dirty_from, last_records, ends, blocks, lengths, keys = zip(*parts, strict=True)
     key_at, all_keys = NO_KEYS

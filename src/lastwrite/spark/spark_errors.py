@@ -61,8 +61,8 @@ def spark_error(
 ) -> LogError:
     """The error to report for a stage that Spark did not finish.
 
-    ``death`` is how Spark's JVM has ended, if it has. ``limit`` describes the memory limit if the
-    operating system meanwhile killed a process of this machine that had reached the limit.
+    ``death`` is the reason why Spark's JVM has ended, if it has. ``limit`` is the memory limit as
+    text, if the operating system has killed a process on this machine because of that limit.
     """
     could_not = f"Spark could not finish the stage {stage}"
     if death is not None:
@@ -114,7 +114,7 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
 
 
 def _times(text: str) -> str:
-    """The number of times that Spark ran the failed task, in words."""
+    """A clause with the number of attempts of the failed task. Empty for one attempt."""
     tried = re.search(r"failed (\d+) times", text)
     return f", {tried[1]} times in a row" if tried is not None and tried[1] != "1" else ""
 
@@ -123,7 +123,7 @@ def _cause(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     named = next((n for n, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
     end = named + 1
-    # Spark's message continues on the next line
+    # a line that ends with a colon continues on the next line
     while end < len(lines) and lines[end - 1].endswith(":"):
         end += 1
     return " ".join(lines[named:end]) or "no reason"

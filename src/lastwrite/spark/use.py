@@ -143,7 +143,7 @@ def runner_for(
         workers, each = worker_count(given, progress)
         yield SparkRunner(given, workers), _memory_of(given, memory, each)
         return
-    # Checked before Spark is started.
+    # Check the memory setting before Spark is started.
     workers = local_workers(master) or 0
     plan_memory(memory, workers) if workers else plan_executor_memory(memory, 1)
     with exclusive(progress, is_daemon=is_daemon):

@@ -30,7 +30,7 @@ class Runner(Protocol):
     """Runs a function over units of work."""
 
     workers: int
-    profile: dict[str, StageProfile]  # profile of each stage, since the runner was created
+    profile: dict[str, StageProfile]  # profiles by stage, since the creation of the runner
 
     @property
     def is_alive(self) -> bool:
@@ -112,7 +112,7 @@ class InlineRunner(Runner):
         return Requests()
 
     def cancel(self) -> None:
-        """Do nothing: the only thread checks ``Options.check`` itself."""
+        """Do nothing: the work runs in the calling thread, which checks ``Options.check``."""
 
     def begin_tasks(
         self,

@@ -50,7 +50,7 @@ def check_workers(runner: Runner, folders: Sequence[str], progress: Progress) ->
     if not isinstance(runner, SparkRunner) or runner.is_here:
         return
     ask = _question(tuple(folders), pickle.dumps(address.used()))
-    # all workers are free, so each executor gets at least one of these tasks
+    # as many tasks as workers: all workers are free, so each executor gets at least one task
     tasks = runner.workers
 
     def act(context: SparkContext) -> list[dict[str, Any]]:
@@ -93,7 +93,8 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
         if found["lastwrite"] and found["numpy"] and found["numba"] and not found["is_zipped"]:
             try:
                 from lastwrite.spark.worker_check import find_problems
-            except ImportError:  # the package has another version, which is reported, too
+            # another version of the package lacks this function; the version is reported
+            except ImportError:
                 return found
             found["seen"] = find_problems(paths, stores)
         return found
@@ -102,9 +103,9 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 
 
 def find_problems(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
-    """The problems of a worker with these paths, and with the private key files in the settings.
+    """The problems that a worker has with ``paths`` and with the private key files in the settings.
 
-    Returns (problem, remedy) by path or key file, without the paths and files that have no problem.
+    Returns (problem, remedy) by path or key file. Those without a problem are absent.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)

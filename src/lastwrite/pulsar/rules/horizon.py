@@ -3,10 +3,10 @@
 A log contains ``a@1 b@2 a@3 b@4 c@7``, where ``b@4`` is a tombstone, and was compacted up to its
 *horizon* 5: the compacted part is ``a@3``. A read at or below the horizon, 5 included, uses the
 compacted part and returns the entries there at or after the position. A read above the horizon uses
-the *backlog*, the log itself. So a reader from the start gets ``a@3`` and continues at 4. That is
-still below the horizon, and the compacted part has nothing more. So the reader moves beyond the
-horizon, to 6, where the backlog returns ``c@7``. No message near the horizon is returned twice or
-lost.
+the *backlog*, the log itself. So a reader from the start gets ``a@3`` and continues at 4. Position
+4 is still below the horizon, and the compacted part has nothing more. So the reader moves beyond
+the horizon, to 6, where the backlog returns ``c@7``. No message near the horizon is returned twice
+or lost.
 
 A reader keeps only its position. If a newer horizon appears between two reads, the next read uses
 the newer pair of horizon and compacted part. The versions of a key that a reader gets still only

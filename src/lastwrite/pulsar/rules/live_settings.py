@@ -175,7 +175,7 @@ def _is_on(names: Mapping[str, object], *wanted: str) -> bool:
 def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
     """The first name in ``wanted`` that is set, and its value.
 
-    If none is set, returns the first name and an empty value.
+    If no name is set, returns the first name and an empty value.
     """
     found = ((name, _text(names, name)) for name in wanted)
     return next(((name, text) for name, text in found if text), (wanted[0], ""))

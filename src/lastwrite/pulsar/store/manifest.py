@@ -72,7 +72,7 @@ class CompactionManifest:
     order: str = PUBLISHING
     retain_null_key: bool = False
     parts: bool = False  # whether the ledger may contain chunked messages
-    # messages that the last compaction read, including those of the former compacted ledger
+    # messages that the last compaction read, also in the former compacted ledger
     read: int = 0
     ledgers: tuple[int, ...] = ()  # the raw ledgers that the last compaction read
 

@@ -40,7 +40,8 @@ def main() -> None:
             ).encode()
             socket.send_fds(fork_server, [len(told).to_bytes(4, "big")], [0, 1, 2])
             fork_server.sendall(told)
-            fork_server.recv(1)  # nothing is ever sent: this returns when the daemon has ended
+            # wait for the daemon's end: it closes the connection and sends nothing
+            fork_server.recv(1)
     except (OSError, KeyError):
         from importlib import import_module
 

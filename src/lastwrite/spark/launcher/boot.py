@@ -24,7 +24,8 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 class Boot:
     """The early parts of one run of Spark: the JVM and the fork server."""
 
-    is_ended = False  # whether the processes were ended on purpose, so that they are not replaced
+    # whether ``close`` has ended the processes, so that they are not started again
+    is_ended = False
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Boot:
         """Start the processes.
 
         ``system`` returns the system whose logs are processed, or None if this is no round. With
-        ``forks`` this process may be forked. It then loads the modules that workers need.
-        ``note`` is called before a step that takes seconds.
+        ``forks`` this process may be forked. It then loads the modules that workers need. ``note``
+        gets a text before a step that takes seconds.
 
         Raises:
             EnvironmentUnfit: the processes cannot be started. PySpark's launcher may succeed.
@@ -53,7 +54,7 @@ class Boot:
         self._process = os.getpid()
         self._spill: list[Path] = []
         self.fork_server: ForkServer | None = None
-        atexit.register(self._end)  # an interrupt may come before the caller has this object
+        atexit.register(self._end)  # before the start, because Ctrl-C may interrupt it
         self._spill = [
             make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)
         ]
@@ -83,7 +84,7 @@ class Boot:
     def close(self, *, let_go: bool = False) -> None:
         """End the JVM and the fork server.
 
-        With ``let_go`` the JVM is not killed, but ends after it has finished its files.
+        With ``let_go`` the JVM is not killed: it finishes the files that it is writing, and ends.
         """
         self.is_ended = True
         if let_go:

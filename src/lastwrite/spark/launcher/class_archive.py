@@ -22,13 +22,13 @@ from pathlib import Path
 from lastwrite.spark.launcher.java import JavaRuntime
 
 _CACHED_AHEAD_OF_TIME = 25  # the first Java version that writes an ahead-of-time cache in one step
-_KEPT = 3  # number of archives that are kept, for different versions of Java and Spark
+_KEPT = 3  # maximum number of archives, for different versions of Java and Spark
 _LEAST_ROOM_BYTES = 512 << 20
 
-# $1: the new file, $2: its final name when Java has ended well, the rest: Java and its options. The
-# file is synced first, because a name without its content would be an archive of zeros. The exit
-# status is Java's. The shell's message about a killed process is suppressed, because the driver
-# reports it.
+# A shell script that runs Java, and renames the archive that Java has written. $1 is the new file
+# and $2 its final name; the other arguments are Java and its options. The file is synced before the
+# rename, so that a power failure leaves no archive of zeros. The exit status is Java's. The shell's
+# message about a killed process is suppressed, because the driver reports it.
 _WRITE = (
     'new=$1; final=$2; shift 2; exec 3>&2 2>/dev/null; ("$@") 2>&3; status=$?; '
     '[ $status = 0 ] && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"; '
@@ -37,7 +37,7 @@ _WRITE = (
 
 
 def cache_folder() -> Path:
-    """The folder for files that the user's programs can rebuild."""
+    """The user's folder for caches: files that programs can create again."""
     told = os.environ.get("XDG_CACHE_HOME")
     if told:
         return Path(told) / "lastwrite"
@@ -53,17 +53,16 @@ class ClassArchive:
 
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
-    # exists if a run has started to write the archive, or has written it
+    # file that exists once a run has begun to write the archive
     marker: Path | None = None
     used: Path | None = None  # the archive that the JVM uses
-    new: Path | None = None  # temporary name of an archive that is being written
-    # whether a second Java process writes the archive, which prints many lines after the command
-    # has ended
+    new: Path | None = None  # temporary path of the archive that the JVM writes
+    # whether a second Java process writes the archive; it prints many lines after the command's end
     is_talkative: bool = False
 
     @property
     def is_written(self) -> bool:
-        """Whether the run writes an archive: the JVM must then end by itself."""
+        """Whether this run writes an archive. The JVM is then not killed, but ends by itself."""
         return bool(self.shell)
 
     @property
@@ -92,7 +91,7 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
         runtime, spark = (home / "lib" / "modules").stat(), jars.stat()
         is_cache = java.version >= _CACHED_AHEAD_OF_TIME
         if not is_cache and not list((home / "lib").glob("**/classes.jsa")):
-            # the new archive would be based on the runtime's own archive, which is missing
+            # Java bases a new archive on the archive of its own classes, which this runtime lacks
             return ClassArchive()
         said = (
             java.home,
@@ -134,9 +133,9 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
 
 
 def _is_first_to_try(marker: Path) -> bool:
-    """Whether no earlier run has tried to write this archive.
+    """Create the marker, so that no other run writes this archive.
 
-    A failed attempt is not repeated.
+    False if an earlier run has created it: even a failed attempt is not repeated.
     """
     try:
         marker.touch(exist_ok=False)
@@ -146,7 +145,10 @@ def _is_first_to_try(marker: Path) -> bool:
 
 
 def _forget_others(folder: Path) -> None:
-    """Remove the oldest archives and their markers; a JVM that uses one keeps it open."""
+    """Remove the oldest archives and their markers.
+
+    A JVM that uses such an archive keeps it open.
+    """
     found = sorted(
         (file for file in folder.glob("classes-*") if file.suffix in (".jsa", ".aot")), key=_age
     )

@@ -36,8 +36,9 @@ from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import raise_oom_score
 
-# The system of most rounds. Its kernels are loaded if they are compiled, and compiled first if the
-# work is on its logs. Rounds of other systems compile and load what they need.
+# The system whose kernels the fork server loads, because most rounds are on its logs. If the
+# kernels are not compiled, they are compiled only for work on these logs. Workers load the kernels
+# of other systems when they need them.
 USUAL = "kafka"
 _WARM_UP = f"lastwrite.{USUAL}.warm_up"
 _BACKLOG = 16
@@ -50,9 +51,7 @@ class ForkServer:
     """
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` belongs to this run; its path must be short enough for a socket
-        (``can_listen``).
-        """
+        """``folder`` belongs to this run. ``can_listen`` checks that its path is short enough."""
         self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
@@ -82,7 +81,7 @@ class ForkServer:
     def fork(
         self, system: Callable[[], str | None], note: Callable[[str], None] | None = None
     ) -> None:
-        """Load all modules in this process, which needs them too, and fork the server from it.
+        """Load all modules in this process, which also needs them, and fork the server from it.
 
         ``system`` and ``note`` are passed to ``load``.
         """
@@ -90,7 +89,7 @@ class ForkServer:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            # the warning is about NumPy's threads, which are idle, so the fork is safe
+            # Python warns because NumPy has started threads. They are idle, so the fork is safe.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._forked = os.fork()
         if self._forked == 0:
@@ -137,8 +136,8 @@ def load(system: Callable[[], str | None], note: Callable[[str], None] | None = 
     is called to find out whose logs are processed. ``note`` is called before they are compiled.
     """
     was_enabled = gc.isenabled()
-    gc.disable()  # a garbage collection would scan objects that are never freed
-    with suppress(Exception):  # a task will raise and report the same error
+    gc.disable()  # a garbage collection would take time and free nothing
+    with suppress(Exception):  # ignored here, because the first task raises the same error
         is_compiled = import_module(_WARM_UP).is_compiled()
         is_needed = is_compiled or system() == USUAL
         if is_needed and not is_compiled and can_fork():
@@ -146,7 +145,7 @@ def load(system: Callable[[], str | None], note: Callable[[str], None] | None = 
                 report_compiling(note)
             _compile_first()
         _load_all(with_kernels=is_needed)
-    gc.freeze()  # a collection in a worker would copy every page that it visits
+    gc.freeze()  # otherwise a collection in a worker would write to shared pages, which copies them
     if was_enabled:
         gc.enable()
 
@@ -185,12 +184,13 @@ def main() -> None:
 def _serve_forked(listener: socket.socket, life: int) -> None:
     """Run the fork server in the forked copy, after closing the driver's open files."""
     try:
-        os.setsid()  # Ctrl-C is handled by the driver
+        os.setsid()  # a new session, so that Ctrl-C reaches only the driver
         raise_oom_score()
         os.dup2(life, 0)
         os.dup2(life, 1)  # standard output is not used
         kept = listener.fileno()
-        # One of these files is a JVM's input. Its other end must detect the driver's end.
+        # Close the driver's files. One of them is the pipe to a JVM, which must detect the driver's
+        # end.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) != kept:
                 with suppress(OSError):
@@ -202,7 +202,7 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
 
 def _serve(listener: socket.socket) -> None:
     """Fork a daemon for each process that attaches, until standard input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the exit status of a daemon is not needed
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # let the system remove ended daemons
     with selectors.DefaultSelector() as waiting:
         waiting.register(0, selectors.EVENT_READ)
         waiting.register(listener, selectors.EVENT_READ)
@@ -220,7 +220,7 @@ def _serve(listener: socket.socket) -> None:
 def _become_daemon(attached: socket.socket) -> None:
     """Continue as the daemon of the process that attached.
 
-    ``attached`` stays open until the daemon ends. The attached process detects the end by this.
+    ``attached`` is its connection. It closes when the daemon ends, which the process detects.
     """
     status = 1
     try:
@@ -240,7 +240,7 @@ def _become_daemon(attached: socket.socket) -> None:
         for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if place and place not in sys.path:
                 sys.path.insert(1, place)
-        # the driver may have replaced these streams
+        # Create new stream objects, because the driver may have replaced its own.
         for number, name in enumerate(("stdin", "stdout", "stderr")):
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         from pyspark.daemon import manager
@@ -254,7 +254,7 @@ def _become_daemon(attached: socket.socket) -> None:
 
 
 def _received(attached: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive the message of ``lastwrite.spark.launcher.attach``, and its three streams."""
+    """Receive the environment and the standard streams of ``spark.launcher.attach``."""
     data, streams, _, _ = socket.recv_fds(attached, 4, 3)
     size = 4 + int.from_bytes(data, "big")
     while len(data) < size:

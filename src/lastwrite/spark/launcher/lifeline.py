@@ -7,9 +7,10 @@ import weakref
 
 
 class Lifeline:
-    """A pipe whose near end closes when this process ends.
+    """A pipe to another process, which detects that the near end is closed.
 
-    A fork of this process closes the near end immediately.
+    The near end closes when this process ends. A fork of this process closes its copy of the near
+    end at once.
     """
 
     far_end = _near_end = -1  # file descriptors; -1 until the pipe is created
