@@ -194,7 +194,7 @@ class KafkaSyncContext:
     def _settings_of(
         self, topics: Sequence[str]
     ) -> dict[str, topic_settings.TopicMetadata | LogError]:
-        """The topics' settings. After a broken connection, each half is requested separately."""
+        """The topics' settings. If the connection breaks, requests each half of them separately."""
         try:
             return self._cluster.settings(topics)
         except ConnectionBroken:

@@ -447,7 +447,7 @@ def _judge_key(
 
 @njit(cache=True, nogil=True)
 def _judge_batch(rows, begin, middle, end, log_start, appended, findings):
-    """Judge the batches with one base offset. Without violations each log has at most one."""
+    """Judge the batches with the same base offset. Without violations, each log has at most one."""
     for i in range(begin, middle):
         owed = np.int64(rows[i, 1]) & OWED and np.int64(rows[i, 2]) >= log_start
         findings[i] = _BATCH_KEPT if middle < end else _BATCH_LOST if owed else _BATCH_GONE

@@ -247,7 +247,10 @@ def _newest(
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
 ) -> tuple[int, tuple[ProducerState, ...]]:
-    """The offset and producers of the first snapshot that decodes, else ``log_start`` and ()."""
+    """The offset and the producers of the first snapshot that decodes.
+
+    ``log_start`` and no producers if no snapshot decodes.
+    """
     for offset in offsets:
         try:
             entries = read_snapshot(offset)

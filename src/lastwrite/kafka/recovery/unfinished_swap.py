@@ -63,7 +63,7 @@ class Intent:
 
     @property
     def vanished(self) -> list[int]:
-        """The base offsets of old segments that no new segment has."""
+        """The base offsets of old segments at which no new segment begins."""
         return [base for base in self.sources if base not in self.outputs]
 
 

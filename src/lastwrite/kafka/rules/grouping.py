@@ -1,4 +1,4 @@
-"""Which adjacent segments compaction merges to one.
+"""Which adjacent segments compaction merges into one segment.
 
 Compaction shrinks segments. Merging small segments prevents a log of thousands of tiny files. Only
 adjacent segments are merged, and only if their total size *before* compaction fits one segment. So

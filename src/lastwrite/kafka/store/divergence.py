@@ -123,7 +123,7 @@ def _segments(
 
 
 def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
-    """Copy the records from ``cut`` on to the archived partition ``target``, unless it exists."""
+    """Copy the records from ``cut`` on to the partition ``target``, unless that exists already."""
     place = partition_store_at(target)
     if place.read() is not None:
         return

@@ -192,7 +192,8 @@ def _other_roots(
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
     """The other log roots along the symbolic links of partition folders.
 
-    Each root has pairs of the partition's name in ``root`` and its name in the other root.
+    For each of these roots, the result has pairs of names: the partition's name in ``root``, and
+    its name in the other root.
     """
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
@@ -234,7 +235,7 @@ def _reject_if_written(root: str, names: Iterable[TopicPartition]) -> None:
 
 
 def _is_written(path: str) -> bool:
-    """Whether a process has the file open for writing. False also if it is unknown.
+    """Whether a process has the file open for writing. False if this cannot be determined.
 
     Linux grants a read lease only on a file that no process has open for writing. The lease is
     released at once.

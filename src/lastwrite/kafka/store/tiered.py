@@ -434,7 +434,7 @@ def _lost_after_end(
     there: Mapping[str, Mapping[KafkaFileKind, ObjectInfo]],
     states: Mapping[str, SegmentState],
 ) -> Iterator[Problem]:
-    """Problems for evidence that the log continues after the tier's last segment.
+    """Yield a problem for each evidence that the log continues after the tier's last segment.
 
     Such evidence is a segment whose ``.log`` alone is missing, or a finished copy in the metadata
     that has no file. Retention removes segments at the log's start only.

@@ -1,4 +1,4 @@
-"""Quick checks of a log root for changes, and its quarantine notes; for the daemon.
+"""Quick checks for changes in a log root, and the root's quarantine notes. Used by the daemon.
 
 The daemon checks thousands of partitions every few seconds. So a check costs two system calls per
 partition. The folder's time shows whether files were added or removed, and the active segment's
