@@ -88,7 +88,7 @@ def _references(root: str) -> Iterator[tuple[str, int, str]]:
 def _lone_positions(root: str) -> str | None:
     """The path of the file with consumer group offsets.
 
-    Returns None if the file has no offsets, or if the store has queues that the offsets refer to.
+    Returns None if the file has no offsets, or if the store has a queue's folder.
     """
     parts = (StoreFolder.CONSUME_QUEUE, StoreFolder.BATCH_QUEUE, StoreFolder.COMPACTION_LOG)
     if any(reading.list_queues(root, part) for part in parts):

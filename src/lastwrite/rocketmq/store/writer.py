@@ -3,7 +3,8 @@
 Records are appended in order of their queue offsets, each with a unit in the index file of the same
 name. A new pair of log and index files begins if a record would leave no room for a blank record of
 8 bytes, or if its unit would fill the last slot of the index. The previous pair is closed with a
-blank record and an end unit. The bytes of a record are unchanged except for the address, which is its new position.
+blank record and an end unit. The bytes of a record are unchanged except for the address, which is
+its new position.
 
 The last pair stays open: zeros follow its records, and a broker can append to it.
 
