@@ -73,7 +73,7 @@ class BrokerQueue:
     queue: MessageQueue
     topic: TopicConfig | None
     is_compacted: bool  # whether the broker compacts the queue, so that offsets have gaps
-    file_bytes: int  # file size of the queue's compaction log, which may not exist
+    file_bytes: int  # size of a file of the queue's compaction log, if one exists
 
     @property
     def name(self) -> TopicPartition:

@@ -742,7 +742,7 @@ class StoreFinder:
     def _of_pairs(
         self, listed: Pairs, name: TopicPartition, first: int, only: str | None
     ) -> Iterator[MessageMatch]:
-        """The records that ``compacted`` returns, from one listing of the files.
+        """The records of ``compacted``, read from one listing of the queue's files.
 
         Raises:
             CommitConflict: a broker has replaced the files.
