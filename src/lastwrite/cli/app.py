@@ -93,7 +93,7 @@ class _Plain:
             least, most = (getattr(param.type_descriptor.parameter_info, end) for end in _ENDS)
             if (least is None or int(value) >= least) and (most is None or int(value) <= most):
                 return int(value)
-        param._runtime_param = None
+        del param.get_runtime_param  # Typer's own method again
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
 
@@ -102,7 +102,7 @@ class _Plainly:
 
     def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
         for each in self.get_params(ctx):
-            each._runtime_param = _Plain()
+            each.get_runtime_param = _Plain
         parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         return parsed
 
