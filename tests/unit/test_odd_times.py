@@ -117,7 +117,7 @@ def test_table_command_names_the_record(
     to = str(tmp_path / "table")
     assert run(["table", str(log.root), "--topic", "t", "--to", to]) == 0
     printed = capsys.readouterr().out
-    assert "5 rows have no _timestamp" in printed
+    assert "5 rows without _timestamp" in printed
     assert "t-0, offset 4, 1700000000000000 ms" in printed
 
 

@@ -196,7 +196,7 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
     whole = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE)
     [report] = whole.partitions
     assert list(_backlog_lines(whole))[1].endswith(
-        f"{format_size(sum(sizes))} in 2 segments are entirely below the horizon; "
+        f"{format_size(sum(sizes))} in 2 segments entirely below the horizon; "
         f"{format_size(sizes[0])} in 1 segment "
         "could be deleted; held by retention: ledger 12: the ledger was closed 30000 ms ago, and "
         "the retention time is 60000 ms"
@@ -222,7 +222,7 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
     [report] = unsaid.partitions
     assert report.backlog == structs.replace(gone, segments_free=None, bytes_free=None)
     assert list(_backlog_lines(unsaid))[1].endswith(
-        "are entirely below the horizon; how much could be deleted is unknown without "
+        "entirely below the horizon; how much could be deleted is unknown without "
         "retentionTimeInMinutes or retentionSizeInMB"
     )
 

@@ -93,7 +93,7 @@ def test_read_command_prints_json_and_text(store: Path, capfd: pytest.CaptureFix
     )
     assert run(["read", str(store), "--topic", "prices", "--queue", "0", "--limit", "1"]) == 0
     said = capfd.readouterr()
-    assert '"a" = "old"' in said.out and "FOUND: 1 messages, next offset 3" in said.err
+    assert '"a" = "old"' in said.out and "FOUND: 1 message, next offset 3" in said.err
 
 
 def test_rows_have_the_fields_of_dump(store: Path) -> None:

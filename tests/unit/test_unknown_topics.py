@@ -461,4 +461,4 @@ def test_plan_uses_the_conditional(
         output.close()
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if line.startswith("orders-0 ") and f" {said}  " in line]
-        assert f"1 partitions: 1 {said}" in lines
+        assert f"1 partition: 1 {said}" in lines

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, format_size, in_stages, in_time, local_moment, moment
+from lastwrite.cli.output import (
+    Output,
+    format_size,
+    in_stages,
+    in_time,
+    local_moment,
+    moment,
+    quantity,
+)
 from lastwrite.cli.plan import keyless_line
 from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
@@ -297,7 +305,7 @@ def _round(event: RoundEnded) -> str:
             f"in {_seconds(event)}"
         )
         records = (
-            f", {report.records_before:,} → {report.records_after:,} records"
+            f", {report.records_before:,} → {quantity(report.records_after, 'record')}"
             if report.records_after
             else ""
         )
@@ -307,7 +315,7 @@ def _round(event: RoundEnded) -> str:
         )
     if report.segments_deleted:
         said.append(
-            f"retention deleted {report.segments_deleted:,} segments of "
+            f"retention deleted {quantity(report.segments_deleted, 'segment')} of "
             f"{format_size(report.bytes_deleted)}, "
             f"the log starts at {report.log_start_after}"
         )
@@ -318,9 +326,9 @@ def _round(event: RoundEnded) -> str:
 
 def _fetched_line(event: FollowerFetched) -> str:
     held = f", {event.held:,} held back" if event.held else ""
-    behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
+    behind = f", {quantity(event.lag_records, 'record')} behind" if event.lag_records else ""
     return (
-        f"fetched {format_size(event.bytes)} of {event.partitions:,} partitions in "
+        f"fetched {format_size(event.bytes)} of {quantity(event.partitions, 'partition')} in "
         f"{in_time(event.seconds)}{behind}{held}{describe_attempts(event.attempts)}"
     )
 
@@ -334,9 +342,10 @@ def _held_back_line(event: FetchHeldBack) -> str:
 def _table(event: TableUpdated) -> str:
     report = event.report
     return (
-        f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, {report.rows:,} rows "
-        f"(+{report.added:,} -{report.removed:,}), {format_size(report.bytes_written)} written: "
-        f"{report.path}{describe_attempts(report.attempts)}"
+        f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, "
+        f"{quantity(report.rows, 'row')} (+{report.added:,} -{report.removed:,}), "
+        f"{format_size(report.bytes_written)} written: {report.path}"
+        f"{describe_attempts(report.attempts)}"
     )
 
 

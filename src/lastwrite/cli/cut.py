@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, moment
+from lastwrite.cli.output import Output, counted, format_size, moment, quantity
 from lastwrite.rocketmq.reports import CutReport, CutStatus
 
 EXAMPLES = """
@@ -102,9 +102,9 @@ def _result_lines(report: CutReport, store: str) -> Iterator[str]:
     if timer is not None:
         before, after = map(moment, (timer.read_time_before_ms, timer.read_time_after_ms))
         yield (
-            f"  timer: {counted(timer.units_removed)} units of its log removed; next queue offset "
-            f"from {timer.queue_offset_before} to {timer.queue_offset_after}; delivered up to "
-            f"{after}, from {before}"
+            f"  timer: {quantity(timer.units_removed, 'unit')} of its log removed; next "
+            f"queue offset from {timer.queue_offset_before} to {timer.queue_offset_after}; "
+            f"delivered up to {after}, from {before}"
         )
     for left in report.untouched:
         yield f"  unchanged: {left.path}: {left.why}"

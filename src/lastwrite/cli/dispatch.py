@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, in_time
+from lastwrite.cli.output import Output, counted, format_size, in_time, quantity
 from lastwrite.cli.problems import problem_lines, untouched_lines
 from lastwrite.rocketmq.reports import DispatchReport
 
@@ -105,9 +105,11 @@ def _summary(report: DispatchReport) -> Iterator[str]:
         if report.bytes_read
         else "nothing new in the commit log"
     )
-    yield f"{read}, from {report.read_from} to {report.log_end}: {counted(report.records)} records"
+    records = quantity(report.records, "record")
+    yield f"{read}, from {report.read_from} to {report.log_end}: {records}"
     if report.index_files:
-        yield f"index: {counted(report.index_entries)} entries, in {', '.join(report.index_files)}"
+        entries = quantity(report.index_entries, "entry")
+        yield f"index: {entries}, in {', '.join(report.index_files)}"
     for count, what in (
         (report.total("records_passed"), "records that were already dispatched"),
         (report.total("records_keyless"), "records without a key, which compaction logs omit"),

@@ -12,7 +12,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.line_format import line_format
-from lastwrite.cli.output import Output, format_size, moment
+from lastwrite.cli.output import Output, format_size, moment, quantity
 from lastwrite.errors import InvalidConfig
 
 _PLAIN = re.compile(r"[\w.@/+=-]+", re.ASCII)
@@ -217,8 +217,8 @@ def dump(
         if output.as_json:
             output.document(report)
         else:
-            size = f"{report.parts:,} files, {format_size(report.bytes)}"
-            done = f"{report.messages:,} messages in {size}, in {report.to}"
+            size = f"{quantity(report.parts, 'file')}, {format_size(report.bytes)}"
+            done = f"{quantity(report.messages, 'message')} in {size}, in {report.to}"
             output.text([done, *map(str, report.problems)])
         return report.exit_status
     formatted = None
@@ -418,7 +418,7 @@ def _fields(value: Any) -> str:
 
 def _batch(row: dict[str, Any]) -> str:
     text = (
-        f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, "
+        f"@{row['base_offset']}–{row['last_offset']}  {quantity(row['records'], 'record')}, "
         f"{row['bytes']:,} bytes, "
         f"{row['compression']}, magic {row['magic']}, up to {moment(row['max_timestamp'])}, "
         f"epoch {row['leader_epoch']}, segment {row['segment']} byte {row['position']}"

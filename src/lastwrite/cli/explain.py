@@ -8,7 +8,15 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, in_local_time, local_moment, moment
+from lastwrite.cli.output import (
+    Output,
+    counted,
+    format_size,
+    in_local_time,
+    local_moment,
+    moment,
+    quantity,
+)
 from lastwrite.cli.problems import problem_lines
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Rule, Waiting
 
@@ -91,7 +99,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
         yield f"  deletes are {each.words()}"
     if found.records is not None:
         yield (
-            f"  {len(found.records):,} records of the key"
+            f"  {quantity(len(found.records), 'record')} of the key"
             if found.records
             else "  no record of the key"
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, in_local_time, shares
+from lastwrite.cli.output import Output, counted, format_size, in_local_time, quantity, shares
 from lastwrite.cli.problems import problem_lines, quarantine_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
@@ -148,8 +148,9 @@ def _partitions(output: Output, report: InspectReport) -> None:
         output.text(
             [
                 "",
-                f"{totals.partitions:,} partitions, {totals.segments:,} segments, "
-                f"{totals.contents.records:,} records, "
+                f"{quantity(totals.partitions, 'partition')}, "
+                f"{quantity(totals.segments, 'segment')}, "
+                f"{quantity(totals.contents.records, 'record')}, "
                 f"{format_size(totals.bytes)}, {format_size(totals.dirty_bytes)} of it dirty",
             ]
         )

@@ -411,6 +411,14 @@ def counted(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
+def quantity(number: int | None, noun: str) -> str:
+    """Format a count with its noun, as in ``1 record``, ``2,000 entries`` or ``? records``."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = {"entry": "entries", "batch": "batches"}.get(noun, f"{noun}s")
+    return f"{counted(number)} {plural}"
+
+
 class Failure(Document):
     """The error that ended a command."""
 

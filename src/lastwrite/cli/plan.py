@@ -8,7 +8,15 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, in_local_time, in_stages, in_time
+from lastwrite.cli.output import (
+    Output,
+    counted,
+    format_size,
+    in_local_time,
+    in_stages,
+    in_time,
+    quantity,
+)
 from lastwrite.cli.problems import problem_lines, quarantine_lines, untouched_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
@@ -186,7 +194,7 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
     first: object = report.first_keyless_offset
     if report.topic.startswith(SCHEME):
         first = Position.of(report.first_keyless_offset)
-    records = "1 record" if count == 1 else f"{count:,} records"
+    records = quantity(count, "record")
     goes = "would be dropped" if is_plan else "dropped"
     place = "at" if count == 1 else "the first at"
     return (
@@ -250,20 +258,16 @@ def _backlog_lines(report: CompactionReport) -> Iterator[str]:
         yield ""
     for name, found in told:
         line = (
-            f"{name}: {format_size(found.bytes)} in {_segments(found.segments)} are entirely below "
-            "the horizon"
+            f"{name}: {format_size(found.bytes)} in "
+            f"{quantity(found.segments, 'segment')} entirely below the horizon"
         )
         if found.segments_free:
-            segments = _segments(found.segments_free)
+            segments = quantity(found.segments_free, "segment")
             line += f"; {format_size(found.bytes_free)} in {segments} could be deleted"
         if found.segments_free is None:
             line += "; how much could be deleted is unknown without "
             line += "retentionTimeInMinutes or retentionSizeInMB"
         yield line + (f"; held by retention: {found.reason}" if found.reason is not None else "")
-
-
-def _segments(count: int) -> str:
-    return "1 segment" if count == 1 else f"{count:,} segments"
 
 
 def _outcome(report: CompactionReport, status: Status) -> str:
@@ -291,10 +295,11 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         would = "would leave" if report.dry_run else "left"
         after, before = format_size(totals["bytes_after"]), format_size(totals["bytes_before"])
         text = f"{would} {after} of {before} to read"
-    yield f"{totals['partitions']:,} partitions: {', '.join(counts) or 'none'}"
+    yield f"{quantity(totals['partitions'], 'partition')}: {', '.join(counts) or 'none'}"
     yield (
         f"{text}, writing {format_size(totals['bytes_written'])}, "
-        f"{totals['segments_untouched']:,} segments unchanged, in {in_time(report.seconds)}"
+        f"{quantity(totals['segments_untouched'], 'segment')} unchanged, "
+        f"in {in_time(report.seconds)}"
     )
     if totals["segments_deleted"]:
         size = format_size(totals["bytes_deleted"])

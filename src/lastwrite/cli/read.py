@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.dump import as_text
-from lastwrite.cli.output import Output
+from lastwrite.cli.output import Output, quantity
 from lastwrite.errors import LogError
 
 EXAMPLES = """
@@ -161,6 +161,7 @@ def read(
         end = reading.summary()
         # there is no status after an error, or if standard output was closed
         status = end["status"] or "ended early"
+        messages = quantity(end["messages"], "message")
         if wanted is not None and end["messages"] == 0:
             output.say("lastwrite: no message has this key")
         if output.as_json:
@@ -172,18 +173,18 @@ def read(
             )
             horizon = "" if end["horizon"] is None else f"; horizon {end['horizon']}"
             output.say(
-                f"{status}: {end['messages']} messages, next {end['next']} (last message "
+                f"{status}: {messages}, next {end['next']} (last message "
                 f"{last['ledger']}:{last['entry']}{index}{horizon})"
             )
         elif "high_watermark" in end:
             output.say(
-                f"{status}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"{status}: {messages}, next offset {end['next_offset']} "
                 f"(log start {end['log_start_offset']}, last stable offset "
                 f"{end['last_stable_offset']}, high watermark {end['high_watermark']})"
             )
         else:
             output.say(
-                f"{status}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"{status}: {messages}, next offset {end['next_offset']} "
                 f"(minimum {end['min_offset']}, maximum {end['max_offset']})"
             )
     return 0

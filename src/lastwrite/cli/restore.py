@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.fetch import show_logs
-from lastwrite.cli.output import Output, counted, format_size
+from lastwrite.cli.output import Output, counted, format_size, quantity
 from lastwrite.cli.plan import show_compaction
 from lastwrite.cli.problems import untouched_lines
 from lastwrite.errors import InvalidConfig
@@ -265,7 +265,7 @@ def _describe_produced(log: LogGiven) -> str:
 
 def _show_queues(output: Output, done: Restoration) -> None:
     output.text(
-        f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset "
+        f"{queue.name}: {quantity(queue.pulled, 'message')} from {queue.broker} below offset "
         f"{queue.pulled_below}, then {counted(queue.kept)} from the store"
         for queue in done.queues
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output
+from lastwrite.cli.output import Output, quantity
 
 EXAMPLES = r"""
 lastwrite serve s3://backup/cluster1
@@ -153,6 +153,7 @@ def serve(
         output.document({"address": serving.address, "topics": serving.topics})
     else:
         some = ", ".join(serving.topics[:10]) + (", …" if len(serving.topics) > 10 else "")
-        output.text([f"serving {len(serving.topics):,} topics at {serving.address}: {some}"])
+        topics = quantity(len(serving.topics), "topic")
+        output.text([f"serving {topics} at {serving.address}: {some}"])
     serving.run()
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, format_size, moment, shares
+from lastwrite.cli.output import Output, counted, format_size, moment, quantity, shares
 from lastwrite.model.log import Problem
 from lastwrite.rocketmq.look.inspection import (
     FileOfLog,
@@ -39,7 +39,7 @@ def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem
         output.text([""])
         _files(output, "commit log file", files)
     elif files:
-        output.text([f"… {len(files):,} files of the commit log: see --segments"])
+        output.text([f"… {quantity(len(files), 'file')} of the commit log: see --segments"])
     if report.index_files:
         output.text([""])
         _index_files(output, report.index_files)
@@ -60,8 +60,8 @@ def _head(report: StoreReport) -> Iterator[str]:
         folders = "" if len(log.folders) == 1 else f" in {len(log.folders)} folders"
         end = "" if log.end is None else f" to {log.end}"
         yield (
-            f"  commit log   {len(log.files):,} files of {format_size(log.file_size)}{folders}, "
-            f"addresses {log.start}{end}"
+            f"  commit log   {quantity(len(log.files), 'file')} of "
+            f"{format_size(log.file_size)}{folders}, addresses {log.start}{end}"
         )
         yield from _contents(log.contents)
     yield ""
@@ -151,16 +151,16 @@ def _details(queue: QueueInspection) -> Iterator[str]:
     for index in (queue.consume_queue, queue.batch_consume_queue, queue.extension):
         if index is not None:
             yield (
-                f"  {index.kind}: {len(index.files):,} files of {format_size(index.file_size)}, "
-                f"{index.units:,} units, "
-                f"{index.fillers:,} fillers, {index.expired:,} refer to expired records"
+                f"  {index.kind}: {quantity(len(index.files), 'file')} of "
+                f"{format_size(index.file_size)}, {quantity(index.units, 'unit')}, "
+                f"{quantity(index.fillers, 'filler')}, {index.expired:,} of expired records"
             )
     found = queue.compaction
     if found is not None:
         yield (
             f"  compaction log: files of {counted(found.file_size)} bytes, indexes of "
             f"{counted(found.index_file_size)}; "
-            f"{found.unindexed:,} records after the last unit"
+            f"{quantity(found.unindexed, 'record')} after the last unit"
         )
         if found.is_due is not None:
             yield f"  due          {'yes' if found.is_due else f'no: {found.reason}'}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, format_size
+from lastwrite.cli.output import Output, format_size, quantity
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.attempts import describe_attempts
 from lastwrite.reports.sweeping import SweptPartition
@@ -78,7 +78,7 @@ def sweep(
     else:
         lines = [_line(each) for each in report.partitions]
         verb = "would free" if dry_run else "freed"
-        lines.append(f"{verb} {format_size(report.bytes)} in {report.objects} objects")
+        lines.append(f"{verb} {format_size(report.bytes)} in {quantity(report.objects, 'object')}")
         output.text(lines)
     if any(each.is_damaged for each in report.partitions):
         return 3
@@ -90,7 +90,8 @@ def _line(swept: SweptPartition) -> str:
         return f"{swept.address}: not swept: {swept.reason}"
     waits = "; the rest waits for a running round" if swept.is_waiting else ""
     words = (
-        f"{swept.objects} objects, {format_size(swept.bytes)}, of {swept.rounds} interrupted rounds"
+        f"{quantity(swept.objects, 'object')}, {format_size(swept.bytes)}, of "
+        f"{quantity(swept.rounds, 'interrupted round')}"
     )
     return f"{swept.address}: {words}{waits}{describe_attempts(swept.attempts)}"
 

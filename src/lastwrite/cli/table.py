@@ -10,7 +10,7 @@ from msgspec import structs
 
 from lastwrite.cli import options
 from lastwrite.cli.clean import stops_by_signals
-from lastwrite.cli.output import Output, format_size
+from lastwrite.cli.output import Output, format_size, quantity
 from lastwrite.cli.problems import problem_lines
 from lastwrite.errors import InvalidConfig, VerificationFailed
 from lastwrite.model.attempts import describe_attempts
@@ -211,15 +211,16 @@ def table(
 def _lines(report: TableRound) -> list[str]:
     offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(report.offsets.items()))
     lines = [
-        f"{report.path}: {report.how}, {report.rows} rows of {report.topic} up to {offsets}",
-        f"+{report.added} -{report.removed} rows, {report.files} files, "
+        f"{report.path}: {report.how}, {quantity(report.rows, 'row')} of {report.topic} "
+        f"up to {offsets}",
+        f"+{report.added} -{quantity(report.removed, 'row')}, {quantity(report.files, 'file')}, "
         f"{format_size(report.bytes_written)} written, head {report.head}"
         f"{describe_attempts(report.attempts)}",
     ]
     if report.first_odd_time is not None:
         first = report.first_odd_time
         lines.append(
-            f"{report.odd_times} rows have no _timestamp because the times of their records are "
+            f"{quantity(report.odd_times, 'row')} without _timestamp, because the record's time is "
             f"before the year 1 or after 9999; the first is {report.topic}-{first.partition}, "
             f"offset {first.offset}, {first.timestamp_ms} ms"
         )
@@ -233,18 +234,23 @@ def _proof_lines(proof: TableProof) -> list[str]:
     offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(proof.offsets.items()))
     what = "place and value" if proof.has_values else "place in the log, not the decoded value"
     lines = [
-        f"{proof.path}: {proof.proven} of {proof.rows} rows are the last writes of {proof.topic} "
-        f"up to {offsets}: by key, {what}; {proof.records} records read"
+        f"{proof.path}: {proof.proven} of {quantity(proof.rows, 'row')} proven to be last writes "
+        f"of {proof.topic} up to {offsets}: by key, {what}; "
+        f"{quantity(proof.records, 'record')} read"
     ]
     if proof.unproven:
         lines.append(
-            f"{proof.unproven} rows cannot be checked: their keys were written again later, and a "
-            "round removed the earlier records; update the table, then verify it again"
+            f"{quantity(proof.unproven, 'row')} cannot be checked: the key was written again "
+            "later, and a compaction removed the earlier record; update the table, then verify "
+            "it again"
         )
     if not proof.is_state_right:
         lines.append("the rows or their checksum differ from those of the table's last commit")
     lines += problem_lines(proof.notes)
-    lines += [f"{count} keys differ: {kind}" for kind, count in proof.counts.items()]
+    lines += [
+        f"{quantity(count, 'key')} with a difference: {kind}"
+        for kind, count in proof.counts.items()
+    ]
     lines += [
         f"  {each.key!r} ({each.kind}): the table has offset {each.row_offset}, the log "
         f"{each.log_offset}, partition {each.partition}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, format_size, moment, shares
+from lastwrite.cli.output import Output, counted, format_size, moment, quantity, shares
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import (
     EntryCounts,
@@ -84,7 +84,8 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
     elif topic.manifest is not None:
         yield (
             f"  compacted    up to {topic.horizon} into ledger {topic.manifest['ledger']}: "
-            f"{topic.manifest['entries']:,} entries, {topic.manifest['messages']:,} messages, in "
+            f"{quantity(topic.manifest['entries'], 'entry')}, "
+            f"{quantity(topic.manifest['messages'], 'message')}, in "
             f"{topic.manifest['order']} order; last message {_id(topic.last_compacted_message_id)}"
         )
         yield (
@@ -129,10 +130,10 @@ def _contents(found: EntryCounts) -> Iterator[str]:
     if not found.entries:
         return
     yield (
-        f"  entries      {found.entries:,}, {format_size(found.bytes)}: {found.batches:,} batches, "
-        f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} "
-        "transactional, "
-        f"{found.markers:,} markers; {shares(+found.codecs)}; {shares(+found.formats)}"
+        f"  entries      {found.entries:,}, {format_size(found.bytes)}: "
+        f"{quantity(found.batches, 'batch')}, {found.encrypted:,} encrypted, "
+        f"{quantity(found.chunks, 'chunk')}, {found.transactional:,} transactional, "
+        f"{quantity(found.markers, 'marker')}; {shares(+found.codecs)}; {shares(+found.formats)}"
     )
     yield (
         f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} "

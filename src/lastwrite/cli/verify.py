@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, format_size, in_time
+from lastwrite.cli.output import Output, counted, format_size, in_time, quantity
 from lastwrite.cli.problems import problem_lines
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -148,7 +148,7 @@ def _keyless_lines(report: VerifyReport) -> Iterator[str]:
             first: object = found.first_keyless_offset
             if partition.topic.startswith(SCHEME):
                 first = Position.of(found.first_keyless_offset or 0)
-            records = "1 record" if found.keyless == 1 else f"{found.keyless:,} records"
+            records = quantity(found.keyless, "record")
             yield ""
             yield f"keyless: {partition.name}: {records} without a key gone, the first at {first}"
 
