@@ -329,7 +329,7 @@ def _run(request: _CompactRequest) -> CompactionReport:
             reject_foreign(folders)
         _hold(system, partitions, options, stack)
         if not options.dry_run and options.to is None:
-            # Runs after Spark has ended, and before the locks are released.
+            # This clean-up runs after Spark has ended, while the partitions are still locked.
             stack.push(partial(_recover, system, folders, options.config))
         where = request.spark, request.master, request.memory, request.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
@@ -382,7 +382,7 @@ def _hold(
 
 
 def _reject_copy(system: System, root: str, options: Options) -> None:
-    """Reject a copy of a log that a broker has open, if the system does not allow it.
+    """Refuse to copy a log that a broker has open, unless the system allows such copies.
 
     Raises:
         LogHeld: a broker has the log open.
@@ -398,9 +398,10 @@ def _reject_copy(system: System, root: str, options: Options) -> None:
 
 
 def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
-    """Add to the report the time of each stage, and the number of object-store requests.
+    """Add the time of each stage and the number of object-store requests to the report.
 
-    Requests of workers are included. Requests that ``before`` counts are not.
+    ``before`` has this process's requests before the compaction, which are subtracted. Requests of
+    workers are included.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before + runner.sent_requests()
@@ -408,7 +409,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
 
 
 def _account(context: Context, folders: Sequence[str], report: CompactionReport) -> None:
-    """Add to the report the files beside the logs that were not changed or not copied."""
+    """Add the files beside the logs to the report, if they were not changed or not copied."""
     options = context.options
     if options.dry_run:
         return
@@ -465,14 +466,14 @@ def _run_rounds(context: Context, folders: Sequence[str]) -> CompactionReport:
 def _has_changed(
     context: Context, folder: str, partition: PartitionReport, before: tuple[int, int] | None
 ) -> bool:
-    """Whether a partition failed because another writer changed its log, so that a retry may work.
+    """Whether a partition failed because another writer changed its log. A retry may then work.
 
-    ``before`` is the folder's state at the start. It is not used for compaction in place.
+    ``before`` is the folder's state at the start, which is only used for copies.
     """
     if partition.lost_commit:
         return True
     system = context.system
-    # A copy contains damaged partitions unchanged, so they are not read again.
+    # A copy contains damaged partitions unchanged, so there is no retry for them.
     stopped = {Status.FAILED} if context.options.to is not None else {Status.FAILED, Status.DAMAGED}
     return (
         not context.is_in_place
@@ -510,7 +511,8 @@ def _recover(
     """Delete the unfinished files of tasks after an interrupted compaction."""
     if kind is not None:
         for folder in folders:
-            with contextlib.suppress(LogError, OSError):  # the next compaction retries
+            # the next compaction deletes the files that remain
+            with contextlib.suppress(LogError, OSError):
                 if system.why_unmanaged(folder, config) is None:
                     system.recover(folder)
 

@@ -100,7 +100,7 @@ def dump(
     if last is not None and last < 1:
         raise InvalidConfig(f"--last is {last}", remedy="give a number of 1 or more")
     found, path = system_of(str(path), system), str(path)
-    missed = None  # lookups in RocketMQ stores report this themselves
+    missed = None  # text for a lookup without result; RocketMQ's lookups report this themselves
     if limit is None or limit > 0:
         missed = _missed(key=key, message_id=message_id, offset=offset, time_ms=time_ms)
     if found == PULSAR:
@@ -210,7 +210,7 @@ def _missed(**given: object) -> str | None:
 def _with_empty_note(
     rows: Iterator[Row], text: str | None, note: Callable[[str], None]
 ) -> Iterator[Row]:
-    """Yield the rows. If there are none, ``say`` is called with ``text``."""
+    """Yield the rows. If there are no rows, ``note`` is called with ``text``."""
     is_found = False
     for row in rows:
         is_found = True
@@ -224,4 +224,4 @@ def _same(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def _ignore_note(text: str) -> None:
-    """Ignore a note. This is the default of ``say``."""
+    """The default of ``say``: ignores notes."""

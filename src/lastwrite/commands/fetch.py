@@ -225,7 +225,7 @@ def fetch(
 
 
 def _reject_nothing_at(folder: str) -> None:
-    """Refuse a path without ledgers: a missing folder, or a folder above Kafka log roots.
+    """Refuse a path that has no ledgers: a file, a missing folder, a folder above log roots.
 
     Raises:
         NotALog: with the path to give instead.
@@ -249,7 +249,7 @@ def _reject_nothing_at(folder: str) -> None:
 def _system_at(source: str) -> str | None:
     """The system of the logs at ``source``, Kafka or RocketMQ.
 
-    Returns None for any other folder, because Pulsar's ledgers can have any path and name.
+    Returns None for any other folder. It may have ledgers of Pulsar, whose files can have any name.
 
     Raises:
         NotALog: a RocketMQ store has no compaction log.
@@ -298,7 +298,7 @@ def _with_live(
     config: Mapping[str, object],
     progress: Progress,
 ) -> FetchReport:
-    """Fetch topics of live clusters, after reading the folders that may have their ledgers."""
+    """Fetch topics of live Pulsar clusters. Ledgers in ``folders`` are copied from there first."""
     from lastwrite.pulsar.live import fetch_into_archive, lists_of  # imports network modules
 
     topics: list[FetchedTopic] = []

@@ -32,7 +32,8 @@ def _kafka(request: FollowRequest) -> FollowResult:
 
 def _rocketmq(request: FollowRequest) -> FollowResult:
     if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in request.sources):
-        from lastwrite.rocketmq.following_copy import CopyFollowResult  # a path, not a name server
+        # the URL has a path, not a name server
+        from lastwrite.rocketmq.following_copy import CopyFollowResult
 
         return CopyFollowResult(request)
     from lastwrite.rocketmq.following import RocketmqFollowResult  # imports network modules
@@ -122,9 +123,9 @@ def _reject_set_aside(request: FollowRequest, scheme: _Scheme) -> None:
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """The limits for fetching one partition: a share of ``memory``, and the common ``rate``.
+    """The limits for fetching one partition: a share of ``memory``, and ``rate`` for all together.
 
-    ``rate`` is in bytes per second, or such as ``50m``. None means no limit.
+    ``rate`` is a number of bytes per second, or a text such as ``50m``. None means no limit.
 
     Raises:
         InvalidConfig: ``memory`` or ``rate`` is not a size.

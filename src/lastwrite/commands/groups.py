@@ -118,7 +118,8 @@ class _OffsetsAndEnds:
             self.unread += there.unread
         for name in {each.name for each in self.offsets}:
             if name in folders and name not in self._ends:
-                with suppress(LogError):  # verify reports such damage
+                # the end offset stays unknown; ``verify`` reports the damage
+                with suppress(LogError):
                     self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
 
     def fetch(self, url: str, config: Mapping[str, object]) -> None:

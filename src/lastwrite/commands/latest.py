@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_BYTES = 256 << 20
-_ENTRY_BYTES = 200  # memory that Python needs for an entry, beside its key and value
+_ENTRY_BYTES = 200  # memory of a dictionary entry in Python, in addition to its key and value
 
 End = int | str
 
@@ -166,7 +166,7 @@ def latest(
             return dict(ends)
         return {partition: str(Position.of(end)) for partition, end in ends.items()}
 
-    # The schema id of a Kafka record may be in its headers.
+    # Read the headers too, because they may contain the schema id of a Kafka record.
     has_headers = system == KAFKA and wanted.value_format == "confluent"
 
     def held(logs: Sequence[PartitionLog]) -> tuple[Table, str, Any]:
@@ -205,7 +205,7 @@ def latest(
         made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
             frame = frame_of(session, list(found.units(made.raw_columns)), made)
-            # a DataFrame does not declare this attribute
+            # an attribute that the type DataFrame does not have
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 

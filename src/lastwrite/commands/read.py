@@ -179,9 +179,9 @@ def read(
 
 
 class KeyReading(Iterator[Row]):
-    """A reading that returns only messages with one key.
+    """A ``Reading`` that returns only messages with one key.
 
-    All other attributes are those of the filtered reading.
+    Its other attributes are those of the ``Reading`` that it filters.
     """
 
     def __init__(self, reading: Reading, has_key: Callable[[Row], bool], limit: int | None) -> None:
@@ -207,11 +207,11 @@ class KeyReading(Iterator[Row]):
 
     @property
     def status(self) -> str | None:
-        """The state at the end of the filtered reading."""
+        """The reason why the reading ended. None before its end."""
         return LIMIT if self._is_limited else self._reading.status
 
     def summary(self) -> Row:
-        """The summary of the reading; ``messages`` counts only messages with the key."""
+        """The summary of the reading. Its number of messages counts only messages with the key."""
         return {**self._reading.summary(), "status": self.status, "messages": self._found}
 
 

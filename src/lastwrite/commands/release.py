@@ -48,7 +48,7 @@ def release(
     except NotALog:
         if not os.path.exists(os.path.join(path, quarantine.FILE)):
             raise
-        # The partitions were deleted. Only their entries are left.
+        # The partitions were deleted, but the quarantine list still has entries for them.
         roots[str(path)] = {
             name
             for name in quarantine.read_quarantine(str(path), found.notes)

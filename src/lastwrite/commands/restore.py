@@ -80,7 +80,7 @@ _SIZE_SETTINGS = {
 }
 
 
-def restore(  # each parameter is an option of the command line
+def restore(  # many parameters, because each is an option of the command line
     path: str,
     topic: Topics = None,
     *,
@@ -258,7 +258,7 @@ def restore(  # each parameter is an option of the command line
 
 @contextlib.contextmanager
 def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
-    """If the context fails, report the queues that were restored before."""
+    """A context that reports the queues restored so far if it fails."""
     try:
         yield
     except BaseException:
@@ -343,7 +343,8 @@ def _choose(
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """The size of a log file and of an index file, in bytes.
 
-    The sizes are those of this queue's files, else of another queue's, else of the settings.
+    The sizes are taken from this queue's files. Without files, they are taken from another queue's
+    files, and without those from the settings.
     """
     found = []
     for part in (StoreFolder.COMPACTION_LOG, StoreFolder.COMPACTION_INDEX):
@@ -380,7 +381,7 @@ class _Rebuild:
     queue: MessageQueue
     client: RocketmqClient
     sizes: tuple[int, int]
-    patience: Patience  # limits retries after disconnects
+    patience: Patience  # how often and how long to retry after a disconnect
 
     def run(self) -> RestoredQueue:
         local = CompactedQueue(self.root, self.name)
@@ -409,7 +410,8 @@ class _Rebuild:
                     raise damage
                 self._publish(writer, local)
         except BaseException:
-            with contextlib.suppress(LogError, OSError):  # the next run deletes remaining files
+            # if this fails, the next run deletes the files
+            with contextlib.suppress(LogError, OSError):
                 writer.abandon()
                 publish.delete_replaced(self.root, [self.name])
             raise
@@ -428,7 +430,7 @@ class _Rebuild:
             name=self.name,
             removed=[names.file_name(pair.log.start) for pair in local.pairs],
             pairs=writer.finish(),
-            position=UNKNOWN,  # the restored messages are not compacted yet
+            position=UNKNOWN,  # unknown: the restored messages are not compacted yet
         )
         (error,) = publish.publish(self.root, [change])
         if error is not None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
-_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # a quarter is left for libraries and task data
+# memory for reading in a task; a quarter is left for libraries and task data
+_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4
 
 
 def rows_frame(
@@ -46,7 +47,7 @@ def rows_frame(
     decoding: DecodingConfig,
     config: Mapping[str, object] | None,
 ) -> DataFrame:
-    """The records from an offset on, or the last writes, as a DataFrame.
+    """A DataFrame of the records from an offset on, or of the last writes.
 
     Args:
         where: path, topic, partition and first offset. All arguments are as for ``commands.read``.

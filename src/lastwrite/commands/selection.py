@@ -91,7 +91,8 @@ def find_partitions(
             )
             if len(paths) == 1 or not is_root:
                 raise
-            missing = error  # one of the paths, such as a broker's log root, may have no partitions
+            # no error yet: a log root without partitions may be one of several paths
+            missing = error
             continue
         found |= dict.fromkeys(here)
         given = real_path(path)

@@ -38,7 +38,7 @@ def settings(
     for folder in folders:
         name = found.name_of(folder)
         listed = found.settings_of(folder, stated)
-        # equal topic names in two clusters may have different settings
+        # Topics are grouped by name and settings: two clusters may have topics with the same name.
         place = (name.topic, listed)
         if place not in topics:
             alone = found.why_unmanaged(folder, stated)

@@ -14,7 +14,7 @@ from lastwrite.reports.sweeping import SweepReport, SweptPartition
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import store_at
 
-_AT_ONCE = 16  # partitions in parallel; requests spend most of their time waiting
+_AT_ONCE = 16  # number of partitions that are swept in parallel, because requests mostly wait
 
 
 def sweep(

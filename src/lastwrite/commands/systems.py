@@ -52,7 +52,7 @@ def system_of(path: str, name: str | None = None) -> str:
 def _reject_address(path: str) -> None:
     """Reject the address of a live topic.
 
-    ``compact``, ``plan`` and ``clean`` accept such an address, and do not call this for it.
+    Not called by ``compact``, ``plan`` and ``clean``, which accept such an address.
 
     Raises:
         InvalidConfig: ``path`` is such an address.

@@ -121,12 +121,12 @@ def steady(
     made: Callable[[Sequence[PartitionLog]], T],
     where: tuple[str, str | None] | None = None,
 ) -> T:
-    """The result of ``made`` for the listed logs, which did not change while it ran.
+    """The result of ``made`` for the logs that ``listed`` returns, if they do not change meanwhile.
 
     ``where`` is the path and topic of the logs, for remedies.
 
-    If a broker moves the logs or a compaction replaces them meanwhile, ``listed`` and ``made`` are
-    called again. Each is called at most ``TRIES`` times.
+    If a broker or a compaction changes the logs during the call, ``listed`` and ``made`` are called
+    again, at most ``TRIES`` times.
 
     Raises:
         CommitConflict: the logs changed every time.
@@ -193,7 +193,8 @@ class KeyedTable(Mapping[bytes, Any]):
         self._topic = logs[0].name.topic if logs else ""
         self._values = None if self._decoding.value_format == "raw" else self._rows(("value",))
         self._last = LastWrites(system, logs, memory_bytes, raw_keys)
-        self._returned = dict(self._last.ends)  # offsets below which all changes were returned
+        # by partition: the offset below which ``follow`` has returned all changes
+        self._returned = dict(self._last.ends)
 
     @property
     def end_offsets(self) -> dict[int, int]:
@@ -235,7 +236,7 @@ class KeyedTable(Mapping[bytes, Any]):
         for records in self._records():
             yield from bytes_of(records.data, *records.keys)
 
-    # The methods of Mapping would look up each key. These methods read the log once.
+    # ``items`` and ``values`` read the log once. The methods of Mapping would look up each key.
     def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
         """The keys and values, in the log's order."""
         if self._values is not None:
@@ -265,9 +266,7 @@ class KeyedTable(Mapping[bytes, Any]):
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """The parts of the log that contain last writes, in order.
 
-        Each part has the positions of its last writes.
-
-        Another process can read these parts.
+        A part has the positions of its last writes. Other processes can read the parts.
         """
         return self._last.units(columns)
 
@@ -295,9 +294,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     @cached_property
     def _usual_rows(self) -> DecodedRows:
-        """A converter of rows with the default columns, whose schema stays the same for this
-        table.
-        """
+        """The converter of rows to the default columns. It has one schema for the whole table."""
         return self._rows(None)
 
     def _batches(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
@@ -307,7 +304,7 @@ class KeyedTable(Mapping[bytes, Any]):
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The last writes as one Arrow stream; see ``batches``."""
         rows = self._rows(columns)
-        import pyarrow as pa  # after the check for pyarrow
+        import pyarrow as pa  # imported after ``_rows`` has checked that pyarrow is installed
 
         return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
@@ -365,11 +362,11 @@ class KeyedTable(Mapping[bytes, Any]):
             moved: CommitConflict | None = None
             try:
                 yield from self._pending(rows)
-            except CommitConflict as error:  # a compaction replaced a segment that was being read
+            except CommitConflict as error:  # a compaction has replaced a segment that was read
                 moved = error
             self._last.open_all()
             steady(self._system, self._listed, self._last.catch_up)
-            self._last.open_all()  # the caller decides when the next poll runs
+            self._last.open_all()  # open the files now: the next poll may be much later
             unseen = self._last.check_missed_deletes()
             for partition in self._last.ends:
                 self._returned.setdefault(partition, 0)
@@ -383,7 +380,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 time.sleep(poll_s or 0)
 
     def _pending(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
-        """The changes that the caller has not taken yet."""
+        """The changes that ``follow`` has not returned yet, as batches."""
         shared = 0 if self._system.is_offset_unique else 1
         for unit in self._last.changes(rows.raw_columns, self._returned):
             for records in read_records(unit, self._last.limits):

@@ -31,7 +31,7 @@ from lastwrite.tables.layout import format_there, is_table_name
 if TYPE_CHECKING:
     from lastwrite.tables.format import TableFormat
 
-# For each format: its module, its class, and the package that it needs.
+# By name of the format: its module, its class, and the package that it needs.
 FORMATS = {
     "iceberg": ("lastwrite.tables.iceberg", "IcebergFormat", "pyiceberg"),
     "delta": ("lastwrite.tables.delta", "DeltaTable", "deltalake"),
@@ -42,7 +42,7 @@ _LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the format's library,
 
 
 def _memory_left(memory_bytes: int) -> int:
-    """The bytes of memory that remain for rows."""
+    """The part of ``memory_bytes`` that remains for rows."""
     return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
 
@@ -140,7 +140,7 @@ def table_to(
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         try:
             tidied = tidy(table, now)
-        except LogError as error:  # the table is up to date; the next run retries the clean-up
+        except LogError as error:  # only the clean-up failed; the next run repeats it
             return structs.replace(report, untidy=str(error))
         return structs.replace(report, tidied=tidied)
 
@@ -152,9 +152,9 @@ def table_to(
 def settings_after(
     was: Mapping[str, str], given: Mapping[str, Any], headers: bool | None
 ) -> tuple[DecodingConfig, dict[str, str]]:
-    """The decoding options of a run, and the settings that its commit stores.
+    """The decoding options of a run, and the settings that the run's commit stores.
 
-    Options that are not ``given`` are taken from the table's last commit.
+    An option that is not in ``given`` is taken from ``was``, the settings of the last commit.
 
     Raises:
         InvalidConfig: as ``DecodingConfig.of``.

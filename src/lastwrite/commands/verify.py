@@ -83,6 +83,7 @@ def verify(
     )
     found = system_of(question.path, system)
     if question.before is not None:
-        system_of(question.before, system)  # raises an error for the address of a live topic
+        # check that ``before`` is not the address of a live topic
+        system_of(question.before, system)
     proof = proof_of(found)
     return engine.verify(proof, question, spark, master, memory, conf or {}, progress)
