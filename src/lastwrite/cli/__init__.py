@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # Typer's exit status after Ctrl-C
 _AGAIN_S = 0.05
-_LOADED_OBJECTS = 150_000  # more objects than exist after a command's modules were loaded
-# An exception raised in a file with one of these in its name is dropped, or leaves a lock acquired.
+# a number of objects that is not reached while a command's modules are loaded
+_LOADED_OBJECTS = 150_000
+# Parts of file names. In such a file, an exception from a signal is lost, or leaves a lock
+# acquired.
 _WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 
@@ -34,11 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     arguments = sys.argv[1:] if arguments is None else arguments
     _collect_no_modules()
     status, was_interrupted = _run(arguments)
-    # Without this call, the final garbage collection takes a quarter of a second.
+    # Exclude all objects from the last garbage collection, which would take a quarter of a second.
     gc.freeze()
     if was_interrupted:
-        # If the interrupt arrived during an ``exec``, such as the definition of a dataclass, Python
-        # would exit by the signal instead of this status.
+        # Exit with ``os._exit``. If Ctrl-C arrived during an ``exec``, such as the definition of a
+        # dataclass, ``sys.exit`` would end the process by the signal instead of this status.
         atexit._run_exitfuncs()
         os._exit(status)
     sys.exit(status)
@@ -74,7 +76,8 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     """Run one command. Returns its exit status, and whether Ctrl-C ended it."""
     from lastwrite.cli.output import Output, report_failure
 
-    logging.disable(logging.CRITICAL)  # only libraries log; Lastwrite reports problems as errors
+    # suppress logging: only libraries log, and Lastwrite reports problems as errors
+    logging.disable(logging.CRITICAL)
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with deferred_interrupts():
@@ -135,7 +138,7 @@ def deferred_interrupts() -> Iterator[None]:
 
 
 def _is_unsafe_frame(frame: FrameType | None) -> bool:
-    """Whether ``frame`` is inside an import, a logger lookup, or LLVM."""
+    """Whether ``frame`` is called by an import, by LLVM or by the module ``logging``."""
     while frame is not None:
         if any(place in frame.f_code.co_filename for place in _WHERE_NONE_MAY_COME):
             return True

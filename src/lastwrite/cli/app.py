@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from lastwrite.cli.options import GROUPS, OUTPUT
 from lastwrite.cli.output import Output
 
-# Modules of this package, and the command's function in each, in the order of --help.
+# The commands in the order of --help. A command's module and its function have the same name.
 _COMMANDS = (
     "demo",
     "inspect",

@@ -215,7 +215,7 @@ def _follow(
     rate: str | None,
     flags: Mapping[str, bool],
 ) -> tuple[Follow | None, Sequence[str]]:
-    """(Sources to follow, roots to clean). The sources are None without ``--source``.
+    """The sources to follow, and the roots to clean. The sources are None without ``--source``.
 
     ``flags`` are the options ``--set-aside`` and ``--accept-gap``.
 
@@ -354,7 +354,7 @@ def _table_failed(event: TableFailed) -> str:
     return f"table of {event.topic}: unchanged after try {event.tries:,}{again}: {event.reason}"
 
 
-# The text of each event, by the event's name in JSON.
+# Functions that convert an event to a line of text, by the event's name in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
     "untouched": lambda event: " ".join(untouched_lines(event.untouched)),

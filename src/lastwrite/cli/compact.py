@@ -64,7 +64,7 @@ def compact(
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        # Spark starts while the other modules are imported.
+        # Start Spark early, so that it starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(paths[0], system))
     import lastwrite
 

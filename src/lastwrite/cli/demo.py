@@ -175,7 +175,7 @@ def _next_commands(report: DemoReport, repo: str | None) -> Iterator[str]:
 
 
 def _program() -> str:
-    """The text by which a shell starts this program: its name if in PATH, else as it was called."""
+    """The shell command that starts this program: its name if it is in PATH, else its path."""
     called = sys.argv[0]
     if os.path.basename(called) != "lastwrite" or shutil.which("lastwrite"):
         return "lastwrite"

@@ -58,7 +58,7 @@ def dispatch(
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(store):
-        # Spark starts while the other modules are imported.
+        # Start Spark early, so that it starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say)
     import lastwrite
 

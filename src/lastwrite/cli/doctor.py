@@ -45,7 +45,7 @@ class Outcome(StrEnum):
 
 
 class Check(FrozenDocument, frozen=True):
-    """One check: what was found, and what to do if it is not sufficient."""
+    """The result of one check: what was found, and a remedy if it is not sufficient."""
 
     name: str
     verdict: Outcome
@@ -101,7 +101,10 @@ class TempFolder(FrozenDocument, frozen=True):
 
 
 class DoctorReport(Document, kw_only=True):
-    """What this machine offers. None means unknown; the finding of the same name has the reason."""
+    """The results of all checks and the measured values. A value is None if it is unknown.
+
+    The finding with the same name has the reason.
+    """
 
     healthy: bool
     findings: list[Check]
@@ -221,7 +224,10 @@ def _check_store(address: str, config: Mapping[str, object]) -> Iterator[Check]:
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
-    """Run one check, ``look``. An unexpected error becomes a finding, and other checks continue."""
+    """Run the check ``look``.
+
+    An unexpected error becomes its result, so that other checks continue.
+    """
     try:
         return look()
     except Exception as error:
@@ -335,9 +341,9 @@ def _libraries() -> Check:
 
 
 def _kernel_cache() -> Check:
-    """Check that Numba has a folder for compiled kernels: next to the source, or the user's cache.
+    """Check that Numba can write compiled kernels beside the sources or in the user's cache.
 
-    If neither is writable, Numba fails.
+    Without such a folder, Numba fails.
     """
     import lastwrite
 
@@ -478,7 +484,7 @@ def _report(findings: list[Check], healthy: bool) -> DoctorReport:
     def known(look: Callable[[], Any]) -> Any:
         try:
             return look()
-        except Exception:  # the finding of the same name has the reason
+        except Exception:  # the finding of the check with this name has the reason
             return None
 
     return DoctorReport(

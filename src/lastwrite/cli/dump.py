@@ -260,7 +260,7 @@ def dump(
 
 
 def as_text(row: dict[str, Any]) -> str:
-    """A row of the dump as a line of text: a record in a special form, or names and values."""
+    """A row of the dump as text: a record or message in its own form, others by fields."""
     if "message_id" in row and "producer" in row:
         return pulsar_message(row)
     if "stored_body" in row:
@@ -356,7 +356,7 @@ def _record(row: dict[str, Any]) -> str:
         meaning = row.get("decoded")
         if meaning is not None and "type" in meaning:
             text += _meaning(meaning, row)
-        else:  # keys and values that are text are already shown as text
+        else:  # ``_shown`` prints keys and values that are text as text
             text += f"{_meant(row, 'key', _shown(row['key']))} = "
             text += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
@@ -379,7 +379,7 @@ def _meant(row: dict[str, Any], which: str, shown: str) -> str:
 
 
 def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
-    """Decoded data such as ``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``, as text."""
+    """A decoded record as text, such as ``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``."""
     name = decoded["name"] or f"type {decoded['type']}"
     key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
     value = (
@@ -392,10 +392,10 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a decoded value, with a transaction's state by name instead of number."""
+    """The fields of a decoded value. The state of a transaction is replaced by its name."""
     from lastwrite.kafka.cluster.internal_topics import (
         TRANSACTION_STATES,
-    )  # imported here, because this module imports numpy
+    )  # imported only here, because this module loads numpy
 
     number = fields.get("transactionStatus", -1)
     return (

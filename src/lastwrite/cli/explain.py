@@ -65,7 +65,7 @@ def explain(
         key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,
         memory=memory,
-        # a log file gets no progress, because the command ends soon
+        # no progress lines if standard error is a file, because the command ends soon
         progress=output.progress() if sys.stderr.isatty() else None,
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,

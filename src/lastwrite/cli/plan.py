@@ -68,7 +68,7 @@ def plan(
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        # Spark starts while the other modules are imported.
+        # Start Spark early, so that it starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(paths[0], system))
     import lastwrite
 
@@ -146,7 +146,7 @@ def _reason(partition: PartitionReport) -> str:
 
 
 def _request_lines(report: CompactionReport) -> Iterator[str]:
-    """Lines with the number of requests to an object store, by price class."""
+    """Lines with the number of requests to an object store, by kind of request."""
     asked = report.requests
     if asked is not None:
         asks = "compact would send" if report.dry_run else "sent"
@@ -158,7 +158,7 @@ def _request_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _remedy_lines(report: CompactionReport) -> Iterator[str]:
-    """Lines with the skipped topics, and the setting by which the first could be compacted."""
+    """Lines with the skipped topics, and the setting with which the first can be compacted."""
     remedies = {
         partition.topic: partition.remedy for partition in report.partitions if partition.remedy
     }
@@ -248,7 +248,7 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def _backlog_lines(report: CompactionReport) -> Iterator[str]:
-    """Lines with the segments below the compaction horizon, and how many could be deleted."""
+    """Lines with the number of segments below the compaction horizon that may be deleted."""
     told = [
         (each.name, each.backlog)
         for each in report.partitions
@@ -291,7 +291,7 @@ def _summary(report: CompactionReport) -> Iterator[str]:
     text = f"{would} {format_size(freed)} of {format_size(totals['bytes_before'])}"
     if any(
         partition.backlog is not None for partition in report.partitions
-    ):  # the log is not deleted, because other consumers may read it
+    ):  # No bytes are freed if compaction leaves the raw log in place, for other consumers.
         would = "would leave" if report.dry_run else "left"
         after, before = format_size(totals["bytes_after"]), format_size(totals["bytes_before"])
         text = f"{would} {after} of {before} to read"

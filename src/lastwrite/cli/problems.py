@@ -15,7 +15,7 @@ _MOST_NAMES = 12
 
 
 class HasQuarantine(Protocol):
-    """A partition's report with a quarantine entry, of any system."""
+    """A report on a partition, of any system, that may have an entry of the quarantine list."""
 
     @property
     def topic(self) -> str: ...
@@ -47,7 +47,7 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
 def quarantine_lines(
     partitions: Sequence[HasQuarantine],
 ) -> Iterator[str]:
-    """One line for each partition that the cleaner has set aside."""
+    """One line for each partition that the cleaner has quarantined."""
     for found in partitions:
         entry = found.uncleanable
         if entry is not None:

@@ -156,10 +156,11 @@ def read(
         raise
     finally:
         for note in reading.notes:
-            if not failed.startswith(str(note)):  # the caller prints the error
+            # not printed here if it is the text of the error, which the caller prints
+            if not failed.startswith(str(note)):
                 output.say(f"lastwrite: {note}")
         end = reading.summary()
-        # there is no status after an error, or if standard output was closed
+        # The status is None after an error, or if the reader has closed standard output.
         status = end["status"] or "ended early"
         messages = quantity(end["messages"], "message")
         if wanted is not None and end["messages"] == 0:

@@ -14,7 +14,7 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, Document, figure
 
 
 class Released(Document):
-    """A released partition, and why it had been set aside."""
+    """A released partition, and the reason why the cleaner had quarantined it."""
 
     name: Annotated[TopicPartition, UNPRINTED]
     topic: ClassVar[str] = figure(lambda self: self.name.topic)

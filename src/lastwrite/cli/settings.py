@@ -76,7 +76,7 @@ def _source(setting: Setting) -> str:
 
 
 def outvoted_lines(notes: Sequence[OverriddenSetting]) -> Iterator[str]:
-    """One line for each ``--config`` setting that topics override, with the topics and a remedy."""
+    """A line for each ``--config`` setting that topics override: the topics and a remedy."""
     if notes:
         yield ""
     groups: dict[tuple[str, str, str, str], list[OverriddenSetting]] = {}

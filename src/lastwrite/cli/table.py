@@ -159,9 +159,11 @@ def table(
         return 0 if proof.is_proven else VerificationFailed.exit_status
     assert to is not None
     settings = options.settings(output, config, config_file)
-    given = options.decoding(context, is_given=True)  # other options stay as in the last run
-    anews = itertools.chain([anew], itertools.repeat(False))  # ``anew`` is for the first update
-    # With --follow, only the first update takes long, so only the first shows its progress.
+    # options that the user did not give stay as in the last run
+    given = options.decoding(context, is_given=True)
+    # only the first update may recreate the table
+    anews = itertools.chain([anew], itertools.repeat(False))
+    # Only the first update shows its progress. With --follow, the later updates are short.
     progresses = itertools.chain([output.progress()], itertools.repeat(None))
 
     def turn() -> TableRound:

@@ -57,7 +57,7 @@ def verify(
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(path):
-        # Spark starts while the other modules are imported.
+        # Start Spark early, so that it starts while the other modules are imported.
         start_ahead(master, spark_settings, output.say, options.system_at(path, system))
     import lastwrite
 
@@ -141,7 +141,7 @@ def _show(output: Output, report: VerifyReport) -> None:
 
 
 def _keyless_lines(report: VerifyReport) -> Iterator[str]:
-    """Lines with the number of removed records without a key, even if the removal was allowed."""
+    """Lines with the number of removed records without a key, for each such partition."""
     for partition in report.partitions:
         found = partition.comparison
         if found is not None and found.keyless:
