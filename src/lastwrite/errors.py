@@ -259,6 +259,25 @@ class EnvironmentUnfit(LogError):
     code = "LW-106"
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra of this package."""
+    return f"pip install 'lastwrite[{extra}]'"
+
+
+def missing_extra(
+    purpose: str, package: str, extra: str, otherwise: str = "", path: str | None = None
+) -> EnvironmentUnfit:
+    """The error for a missing package that the extra ``extra`` installs.
+
+    ``otherwise`` is a way to do without the package, such as "leave out spark=".
+    """
+    return EnvironmentUnfit(
+        f"{purpose} needs the package {package}, which is not installed",
+        path=path,
+        remedy=f"run {install_command(extra)}" + (f", or {otherwise}" if otherwise else ""),
+    )
+
+
 # The codes of failures of a command that are not a ``LogError``.
 WRONG_USE, INTERRUPTED, SYSTEM_ERROR, UNEXPECTED = "LW-200", "LW-107", "LW-108", "LW-199"
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import inspect
+import platform
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy
 import pytest
 
 import lastwrite
 from bench.generate import write_log
+from lastwrite.cli.versions import OPTIONAL, version_lines
+from lastwrite.spark.launcher import java
 
 _ROOT = Path(__file__).parents[2]
 
@@ -53,7 +57,29 @@ def test_module_and_command_print_the_same_version() -> None:
             [str(Path(sys.executable).with_name("lastwrite"))],
         )
     ]
-    assert said[0] == said[1] == f"lastwrite {lastwrite.__version__}\n"
+    assert said[0] == said[1]
+    lines = said[0].splitlines()
+    assert lines[0] == f"lastwrite {lastwrite.__version__}"
+    for name, version in (("python", platform.python_version()), ("numpy", numpy.__version__)):
+        assert f"{name} {version}" in lines
+    assert any(line.startswith("java ") for line in lines)
+
+
+def test_version_names_a_missing_java_and_missing_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "candidates", lambda: iter(()))
+    monkeypatch.setattr(sys, "path", [])
+    lines = list(version_lines())
+    assert "java missing: found no Java 17 or newer; found none at all" in lines
+    assert "numpy missing" in lines
+    assert "kio not installed; pip install 'lastwrite[kafka]'" in lines
+
+
+def test_each_optional_library_is_installed_by_the_extra_that_is_named_for_it() -> None:
+    extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for name, extra in OPTIONAL.items():
+        assert any(re.match(rf"{name}\b", each) for each in extras[extra]), name
 
 
 def test_mypy_overrides_list_every_optional_library() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -35,8 +36,10 @@ _COMMANDS = (
     "users",
     "send",
     "doctor",
+    "completions",
     "schema",
 )
+COMPLETION = "_LASTWRITE_COMPLETE"  # the variable by which a shell's script requests words
 _ENDS = ("min", "max")
 _HELP = """Keep the last write of every key: compact logs of Kafka, RocketMQ and Pulsar, on Spark.
 
@@ -54,11 +57,12 @@ def build_app(output: Output, name: str = "") -> Any:
 
     If ``name`` is a command, only this command is loaded. Otherwise, all commands are loaded.
     """
+    completes = COMPLETION in os.environ
     app = typer.Typer(
         cls=_Program,
         help=_HELP,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={
@@ -71,7 +75,10 @@ def build_app(output: Output, name: str = "") -> Any:
     for each in (name,) if name in _COMMANDS else _COMMANDS:
         module = import_module(f"lastwrite.cli.{each}")
         app.command(cls=_Command, epilog=module.EXAMPLES)(getattr(module, each))
-    return typer.main.get_command(app)
+    program: Any = typer.main.get_command(app)
+    if completes:  # Typer adds two options, --install-completion and --show-completion
+        program.params = [each for each in program.params if not each.name.endswith("_completion")]
+    return program
 
 
 class _Plain:
@@ -134,9 +141,9 @@ class _Command(_Plainly, TyperCommand):
 
 def _print_version(asked: bool) -> None:
     if asked:
-        import lastwrite
+        from lastwrite.cli.versions import version_lines
 
-        print(f"lastwrite {lastwrite.__version__}")
+        print(*version_lines(), sep="\n")
         raise typer.Exit
 
 
@@ -144,7 +151,10 @@ def _program(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+            "--version",
+            help="Print the versions of Lastwrite, Python, Java and libraries, and stop.",
+            is_eager=True,
+            callback=_print_version,
         ),
     ] = False,
 ) -> None:

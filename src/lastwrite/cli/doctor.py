@@ -18,6 +18,8 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, format_size
+from lastwrite.cli.versions import OPTIONAL, library_versions
+from lastwrite.errors import install_command
 from lastwrite.reports.document import Document, FrozenDocument
 
 _GIB = 1 << 30
@@ -117,6 +119,7 @@ class DoctorReport(Document, kw_only=True):
     cores: int | None
     temp: list[TempFolder]
     git: str | None  # the path of git
+    libraries: dict[str, str | None]  # the version of each library; None means not installed
 
 
 EXAMPLES = r"""
@@ -182,6 +185,7 @@ def examine(memory: str | None = None) -> Iterator[Check]:
     yield _safely("java", _java)
     yield _safely("spark", _spark)
     yield _safely("libraries", _libraries)
+    yield _safely("extras", _extras)
     yield _safely("kernel cache", _kernel_cache)
     yield _safely("memory", lambda: _memory(memory))
     yield _safely("cores", _cores)
@@ -340,6 +344,16 @@ def _libraries() -> Check:
     return Check("libraries", Outcome.OK, ", ".join(found))
 
 
+def _extras() -> Check:
+    installed = library_versions()
+    found = [f"{name} {installed[name]}" for name in OPTIONAL if installed[name]]
+    absent = dict.fromkeys(extra for name, extra in OPTIONAL.items() if not installed[name])
+    text = ", ".join(found) or "none installed"
+    if not absent:
+        return Check("extras", Outcome.OK, text)
+    return Check("extras", Outcome.OK, text, f"for more: {install_command(','.join(absent))}")
+
+
 def _kernel_cache() -> Check:
     """Check that Numba can write compiled kernels beside the sources or in the user's cache.
 
@@ -449,7 +463,7 @@ def _git() -> Check:
             "git",
             Outcome.WARNING,
             "not found",
-            "install git for `lastwrite demo`; nothing else needs it",
+            "install git for `lastwrite demo --repo`; nothing else needs it",
         )
     return Check("git", Outcome.OK, git)
 
@@ -499,6 +513,7 @@ def _report(findings: list[Check], healthy: bool) -> DoctorReport:
         cores=known(core_count),
         temp=[TempFolder(folder, free_bytes(folder)) for folder in spill_folders()],
         git=shutil.which("git"),
+        libraries=library_versions(),
     )
 
 

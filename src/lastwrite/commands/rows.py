@@ -15,7 +15,7 @@ from lastwrite.archive.gaps import warn_of
 from lastwrite.commands.systems import KAFKA
 from lastwrite.commands.table import MEMORY
 from lastwrite.decoding.options import DecodingConfig
-from lastwrite.errors import CommitConflict, EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import CommitConflict, InvalidConfig, missing_extra
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.last_writes import LastWrites
@@ -175,7 +175,4 @@ def reject_without_arrow() -> None:
     """
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:
-            raise EnvironmentUnfit(
-                f"a DataFrame needs the package {package}",
-                remedy="pip install 'lastwrite[frames]', or leave out spark=",
-            )
+            raise missing_extra("a DataFrame", package, "frames", "leave out spark=")

@@ -16,7 +16,7 @@ from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, partitions_of_topic, steady
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog, TableConflict
+from lastwrite.errors import InvalidConfig, LogError, NotALog, TableConflict, missing_extra
 from lastwrite.model.attempts import Attempts
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
@@ -31,11 +31,21 @@ from lastwrite.tables.layout import format_there, is_table_name
 if TYPE_CHECKING:
     from lastwrite.tables.format import TableFormat
 
-# By name of the format: its module, its class, and the package that it needs.
+# By name of the format: its module, its class, the packages that it needs, and their extra.
 FORMATS = {
-    "iceberg": ("lastwrite.tables.iceberg", "IcebergFormat", "pyiceberg"),
-    "delta": ("lastwrite.tables.delta", "DeltaTable", "deltalake"),
-    "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
+    "iceberg": (
+        "lastwrite.tables.iceberg",
+        "IcebergFormat",
+        ("pyarrow", "pyroaring", "pyiceberg", "sqlalchemy"),
+        "iceberg",
+    ),
+    "delta": (
+        "lastwrite.tables.delta",
+        "DeltaTable",
+        ("pyarrow", "pyroaring", "deltalake"),
+        "delta",
+    ),
+    "parquet": ("lastwrite.tables.parquet", "ParquetTable", ("pyarrow",), "frames"),
 }
 
 _LIBRARIES_BYTES = 320 << 20  # memory of Arrow, Numba and the format's library, in bytes
@@ -195,12 +205,10 @@ def check_format(to: str, format: str | None, catalog: str | None, vectors: bool
         raise InvalidConfig(
             f"unknown table format {format!r}", remedy=f"give one of: {', '.join(FORMATS)}"
         )
-    for each in ("pyarrow", FORMATS[format][2]):
+    _, _, packages, extra = FORMATS[format]
+    for each in packages:
         if find_spec(each) is None:
-            raise EnvironmentUnfit(
-                f"a table of format {format} needs the package {each}",
-                remedy="pip install 'lastwrite[tables]'",
-            )
+            raise missing_extra(f"a table of format {format}", each, extra)
     if catalog is not None and format != "iceberg":
         raise InvalidConfig(
             f"--catalog is only for Iceberg tables, but the table's format is {format}",
@@ -235,7 +243,7 @@ def format_at(
         format = format_there(to, format)
     format = format or "iceberg"
     check_format(to, format, catalog, vectors)
-    module, name, _ = FORMATS[format]
+    module, name, *_ = FORMATS[format]
     of: Callable[..., TableFormat] = getattr(import_module(module), name)
     if format == "iceberg":
         return of(to, topic, catalog, vectors)

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from lastwrite.decoding.shape import MOST_DEPTH, Shape, ShapeKind, list_of, map_of, record_of
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import InvalidConfig, missing_extra
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 # The numbers of FieldDescriptorProto.Type.
@@ -48,7 +48,6 @@ _PLAIN = {
 }
 _MOST_FIELDS = 10_000
 _BUNDLED = "any duration empty field_mask struct timestamp wrappers".split()
-REMEDY: Final = "pip install 'lastwrite[protobuf]'"
 
 
 class ProtobufFile:
@@ -64,9 +63,7 @@ class ProtobufFile:
             from google.protobuf import descriptor_pb2, descriptor_pool
             from google.protobuf.message import DecodeError
         except ImportError as error:
-            raise EnvironmentUnfit(
-                f"the Python package protobuf cannot be imported: {error}", remedy=REMEDY
-            ) from error
+            raise missing_extra("decoding Protobuf", "protobuf", "protobuf") from error
         try:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from lastwrite.errors import EnvironmentUnfit
+from lastwrite.errors import missing_extra
 
 
 def require_arrow() -> None:
@@ -14,7 +14,4 @@ def require_arrow() -> None:
         EnvironmentUnfit: pyarrow is missing.
     """
     if find_spec("pyarrow") is None:
-        raise EnvironmentUnfit(
-            "Arrow columns and decoded values need the package pyarrow",
-            remedy="pip install 'lastwrite[frames]'",
-        )
+        raise missing_extra("reading Arrow columns or decoded values", "pyarrow", "frames")

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from lastwrite.decoding.protobuf_schema import REMEDY
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed, missing_extra
 from lastwrite.rows.known_protos import KNOWN_PROTOS
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
@@ -93,9 +92,7 @@ def _compiled(folder: str, name: str) -> bytes:
     """
     tools = find_spec("grpc_tools")
     if tools is None or not tools.submodule_search_locations:
-        raise EnvironmentUnfit(
-            "a .proto file needs Protobuf's compiler", remedy=f"{REMEDY}, or give a .desc file"
-        )
+        raise missing_extra("a .proto file", "grpcio-tools", "protobuf", "give a .desc file")
     bundled = str(Path(tools.submodule_search_locations[0], "_proto"))
     with tempfile.TemporaryDirectory() as scratch:
         made, known = Path(scratch, "made.desc"), Path(scratch, "known")

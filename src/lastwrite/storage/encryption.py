@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import CorruptLog, InvalidConfig, missing_extra
 from lastwrite.model.stores import StoreSettings
 
 _IV_BYTES, _TAG_BYTES, _KEY_BYTES = 12, 16, 32
@@ -135,10 +135,7 @@ def _private_key(file: str, modified_ns: int) -> Any:
     try:
         from Crypto.PublicKey import RSA
     except ImportError as error:
-        raise EnvironmentUnfit(
-            "reading encrypted segments requires the package pycryptodome, which is not installed",
-            remedy="run pip install 'lastwrite[tiers]'",
-        ) from error
+        raise missing_extra("reading encrypted segments", "pycryptodome", "tiers") from error
     try:
         with open(file, "rb") as opened:
             content = opened.read(_MOST_PEM_BYTES)

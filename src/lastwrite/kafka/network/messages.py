@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import Buffer
-from lastwrite.errors import CorruptLog, EnvironmentUnfit
+from lastwrite.errors import CorruptLog, missing_extra
 from lastwrite.kafka.cluster.message import MessageReader
 from lastwrite.kafka.network.size_limits import checked
 
@@ -75,10 +75,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
             return import_module("lastwrite.kafka.network.newer_messages")
         return import_module(f"kio.schema.{name}.v{version}.{side}")
     except ImportError as error:
-        raise EnvironmentUnfit(
-            "the Python package kio, for Kafka's protocol, is not installed",
-            remedy="pip install 'lastwrite[kafka]'",
-        ) from error
+        raise missing_extra("Kafka's protocol", "kio", "kafka") from error
 
 
 def build_message(module: Any, of: str, /, **values: object) -> Any:

@@ -16,7 +16,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig, RemoteFailed
+from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed, missing_extra
 from lastwrite.pulsar.network.nodes import Node
 from lastwrite.storage.scratch import make_folder, remove_folder
 
@@ -48,11 +48,7 @@ class RocksDb:
         try:
             from rocksdict import AccessType, Options, Rdict
         except ImportError as error:
-            raise EnvironmentUnfit(
-                "reading metadata in RocksDB requires the package rocksdict, which is not "
-                "installed",
-                remedy="run pip install 'lastwrite[pulsar]'",
-            ) from error
+            raise missing_extra("reading metadata in RocksDB", "rocksdict", "pulsar") from error
         if not (Path(self.address) / "CURRENT").exists():
             raise InvalidConfig(
                 "the path is not a RocksDB store",

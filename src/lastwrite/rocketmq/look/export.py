@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.errors import InvalidConfig, LogError, missing_extra
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, any_damaged
 from lastwrite.model.progress import NoProgress, Progress
@@ -128,10 +128,7 @@ def export(  # one parameter for each option of the command line
             f"unknown format {format!r}", remedy=f"give one of: {', '.join(FORMATS)}"
         )
     if format == "parquet" and find_spec("pyarrow") is None:
-        raise EnvironmentUnfit(
-            "the format parquet needs pyarrow",
-            remedy="pip install 'lastwrite[frames]', or give --format json",
-        )
+        raise missing_extra("the format parquet", "pyarrow", "frames", "give --format json")
     log = _find_log(path, config)
     is_file = os.path.isfile(path)
     folders = [] if is_file else [os.path.dirname(file.path) for file in log.files]

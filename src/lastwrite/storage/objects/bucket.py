@@ -28,7 +28,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from lastwrite.errors import CommitConflict, EnvironmentUnfit, InvalidConfig, LogError, RemoteFailed
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, RemoteFailed, missing_extra
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage import files
@@ -37,7 +37,6 @@ from lastwrite.storage.objects.store import ObjectInfo, Requests, Version, check
 
 T = TypeVar("T")
 
-INSTALL = "pip install 'lastwrite[objects]'"
 # bytes per read request, few enough to arrive on a slow connection before the timeout
 RANGE_BYTES = 8 << 20
 _ENDPOINTS = (
@@ -407,11 +406,7 @@ def _client(address: str) -> ModuleType:
     try:
         return importlib.import_module("obstore")
     except ImportError:
-        raise EnvironmentUnfit(
-            "archives in buckets require the package obstore, which is not installed",
-            path=address,
-            remedy=f"run {INSTALL}",
-        ) from None
+        raise missing_extra("an archive in a bucket", "obstore", "objects", path=address) from None
 
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
