@@ -51,7 +51,8 @@ class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
     horizon: str | None = None  # ledger:entry, if a compacted ledger was fetched
     ledgers: tuple[FetchedLedger, ...]
     problems: tuple[Problem, ...] = ()
-    attempts: int = 1  # more than 1 if another writer changed the topic meanwhile
+    # number of attempts; above 1 if another writer changed the topic during an attempt
+    attempts: int = 1
 
 
 class FetchReport(FrozenDocument, frozen=True, kw_only=True):

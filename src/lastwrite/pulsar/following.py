@@ -148,7 +148,7 @@ class PulsarFollowResult:
 
 
 def patterns_of(url: str, request: FollowRequest) -> Iterator[TopicName]:
-    """The topics that a source's URL selects, together with ``wanted.topic``.
+    """The topics that a source's URL and the request's topic names select together.
 
     Local names may be patterns.
 

@@ -136,7 +136,7 @@ class PulsarSystem(System):
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        """Decide about a compaction. It is due as soon as the horizon can move, at any time."""
+        """Decide whether a compaction is due: whenever the horizon can move."""
         settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
@@ -365,7 +365,7 @@ class ArchivedPulsar(PulsarSystem):
         return self._rounds.contents(log.folder).compacted_manifest(name_of(log.folder))
 
     def check_writable(self, log: PartitionLog, end: int) -> None:
-        """Does nothing: each object is new."""
+        """Does nothing: in an archive, compaction only creates new objects."""
 
     def starts_writing(self, log: PartitionLog, to: str | None) -> bool:
         return True

@@ -78,7 +78,7 @@ _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(PulsarCodec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # initial size of the buffer for decompressed payloads
-# Bytes to decompress before walking them: few enough to stay in the second-level cache.
+# Maximum bytes of decompressed payloads in a run, few enough to stay in the second-level cache.
 _RUN_BYTES = 1 << 19
 
 
@@ -223,7 +223,7 @@ class PulsarFormat:
                 if b > first:
                     break
                 raise
-            if size < 0:  # the buffer is full: end the run here
+            if size < 0:  # the payload does not fit the rest of the buffer: end the run before it
                 break
             used += size
             b += 1
@@ -478,7 +478,8 @@ class PulsarFormat:
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
         begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
         heads = np.diff(notes[:, kernels.HEAD], prepend=0)
-        # If all messages are kept at their positions, the compressed payload is copied.
+        # If a batch keeps all messages at their positions, its compressed payload is copied
+        # unchanged.
         thinned = notes[:, kernels.END] - notes[:, kernels.START]
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]

@@ -202,8 +202,8 @@ def _opened(codec: PulsarCodec, data: memoryview, size: int) -> bytes | memoryvi
         if codec is PulsarCodec.LZ4:
             return bytes(lz4.block.decompress(data, uncompressed_size=size))
         if codec is PulsarCodec.ZLIB:
-            # Java's inflater stops once it has the requested bytes. A limit of 0 means no limit in
-            # zlib.
+            # Stop at ``size`` bytes, as Java's inflater does. At least 1, because 0 means no limit
+            # in zlib.
             return zlib.decompressobj().decompress(data, size) if size else b""
         if codec is PulsarCodec.SNAPPY:
             claim = int(cramjam.snappy.decompress_raw_len(data))

@@ -33,7 +33,7 @@ from lastwrite.pulsar.format.protobuf import (
 
 SMALLEST_RECORD_BYTES = 4 + 4 + 4  # two lengths, and an id of two fields
 
-# Custom metadata of a compacted ledger. They identify orphaned ledgers.
+# Names of the custom metadata by which orphaned compacted ledgers are recognized.
 APPLICATION = "application"
 APPLICATION_PULSAR = b"pulsar"
 COMPONENT = "component"

@@ -225,8 +225,7 @@ class Entry:
     def broker(self) -> BrokerMetadata | None:
         """The metadata that a broker put before the entry. None if absent or unreadable.
 
-        Neither a compactor nor the checksum uses them. Broken broker metadata therefore do not make
-        the entry damaged.
+        Neither the checksum nor a compactor uses broker metadata, so unreadable ones are no damage.
         """
         try:
             return BrokerMetadata.decode(self.prefix, 6) if self.prefix else None
@@ -338,7 +337,7 @@ def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
 
 
 def _length(raw: bytes, at: int, what: str) -> int:
-    """The u32 length at byte ``at``. Raises if fewer bytes follow it."""
+    """The u32 length at byte ``at``. Raises ``TruncatedLog`` if fewer bytes follow the length."""
     left = len(raw) - at - 4
     if left < 0:
         raise TruncatedLog(f"the data end inside the length of the {what}", at)
@@ -535,7 +534,7 @@ def encode_batch(
 
 
 def encode_part(message: PulsarMessage) -> bytes:
-    """A message in the form in which a batch's uncompressed payload contains it.
+    """Encode a message for the uncompressed payload of a batch.
 
     A ``compacted_out`` message becomes a placeholder.
     """
@@ -578,7 +577,7 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with these kept indexes and this payload size, otherwise unchanged."""
+    """A copy of a batch's metadata with other kept indexes and another payload size."""
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(
@@ -589,7 +588,7 @@ def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> 
 
 
 def checked(entry: Entry) -> Entry:
-    """The same entry, if its checksum matches or is absent.
+    """Return ``entry`` if its checksum matches or is absent.
 
     Raises:
         CorruptLog: the checksum does not match.

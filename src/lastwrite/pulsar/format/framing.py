@@ -32,7 +32,10 @@ _LEDGER_TAG, _ENTRY_TAG, _PARTITION = 0x08, 0x10, 3
 
 
 def id_tail(partition: int) -> ByteArray:
-    """The end of each message id of a topic: the partition number, or -1 without partitions."""
+    """The encoded partition number at the end of a topic's message ids.
+
+    Partition -1 means that the topic has no partitions.
+    """
     return np.frombuffer(put(_PARTITION, partition), dtype=np.uint8)
 
 

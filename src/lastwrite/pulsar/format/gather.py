@@ -179,9 +179,9 @@ def with_properties(records: RecordColumns) -> RecordColumns:
 
 
 def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) -> ByteArray:
-    """The messages' data, followed by their decoded Base64 keys.
+    """The data of ``records``, followed by their decoded Base64 keys.
 
-    A key that is not valid Base64 stays unchanged.
+    A key that is not valid Base64 is not decoded.
     """
     room = np.empty(int(rows[_KEY][which].sum()), dtype=np.uint8)
     used = _decode_keys(data, rows[_KEY_AT], rows[_KEY], which, room)
@@ -190,9 +190,9 @@ def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) 
 
 @njit(cache=True, nogil=True)
 def _facts(data, at, end, tags):
-    """Whether a message's key is Base64, whether its value is null, and how many properties it has.
+    """Read facts from a message's metadata, which the caller has validated.
 
-    The message's metadata must be validated already.
+    Returns whether the key is Base64, whether the value is null, and the number of properties.
     """
     is_b64 = False
     is_null = False
@@ -321,9 +321,9 @@ def _locate(
 
 @njit(cache=True, nogil=True)
 def _locate_properties(joined, starts, counts, found):
-    """Locate the name and the value of each property. Fills their positions and lengths.
+    """Fill the positions and lengths of the name and the value of each property.
 
-    Returns whether every property has both.
+    Returns whether every property has a name and a value.
     """
     filled = 0
     data = address(joined)

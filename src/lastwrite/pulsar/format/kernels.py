@@ -89,7 +89,8 @@ ENTRY = np.dtype(
             "payload_at",  # position after the metadata
             "key_at",  # position of the key of a single message or an encrypted batch
             "key_length",  # -1 without a key
-            "value_length",  # value length of a single message; 0 makes it a tombstone
+            # value length of a single message; a message with length 0 is a tombstone
+            "value_length",
             "event_time",
             "messages",  # num_messages_in_batch, or 1 if absent
             "kept",  # number of compacted_batch_indexes
@@ -120,7 +121,7 @@ class KeyedRecords(NamedTuple):
     """The tables that ``walk`` fills, with one row for each record that has a key to compact by."""
 
     entries: UInt64Array
-    places: Int64Array  # position and length of each key; no rows if not needed
+    places: Int64Array  # position and length of each key; no rows if keys are not needed
 
 
 class EntryActions(NamedTuple):
@@ -138,7 +139,7 @@ class Scratch(NamedTuple):
     thinned: ByteArray  # payloads without the dropped messages
     indexes: Int64Array
     heads: ByteArray
-    notes: Int64Array  # one row per batch, THINNED columns
+    notes: Int64Array  # one row per batch, with THINNED columns: see the positions below
 
 
 class RebuildProgress(NamedTuple):
@@ -170,7 +171,7 @@ IS_DROPPED = 256  # all records of the entry are dropped, so it is not decompres
 # Bits of ``Policy.reading``, which select how entries are read. LIKE_BROKER reads as Pulsar 4.2.4
 # does: each chunk competes, and only the length decides whether a value is empty.
 LIKE_BROKER = 1
-KEEPS_PREFIX = 2  # broker metadata are kept before an entry
+KEEPS_PREFIX = 2  # rebuilt entries keep the broker metadata before them
 TELLS_GROUPS = 4  # a record's version identifies the chunked message that it belongs to
 SKIPS_CHECKSUMS = 8  # checksums are not verified
 
@@ -214,9 +215,9 @@ _RATIOS = np.array([1, 255, 1032, 1 << 62, 22], dtype=np.int64)
 
 @njit(cache=True, nogil=True)
 def _long_varint(data, at, end):
-    """Decode a varint of two bytes or more: its value, and the position after it.
+    """Decode a varint of two bytes or more.
 
-    The position is -1 if the varint is broken.
+    Returns its value, and the position after it or -1 if it is broken.
     """
     value = np.uint64(0)
     shift = np.uint64(0)
@@ -870,9 +871,9 @@ def _placeholders(out, at, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _flushed(out, to, plain, run, end):
-    """Copy ``plain[run:end]``, adjacent kept messages. Does nothing if ``run`` is -1.
+    """Copy the adjacent kept messages ``plain[run:end]`` to ``out``.
 
-    Returns the end position in ``out``.
+    Nothing is copied if ``run`` is -1. Returns the end position in ``out``.
     """
     if run >= 0:
         copy_bytes(out, to, plain, run, end - run)
@@ -942,13 +943,13 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
 
 @njit(cache=True, nogil=True)
 def thin_room(entry, size):
-    """The output bytes that ``thin`` may need for a decompressed payload of ``size`` bytes."""
+    """The maximum number of bytes that ``thin`` writes for a payload of ``size`` bytes."""
     return size + (PLACEHOLDER_BYTES if entry.kept > 0 else 2) * entry.messages
 
 
 @njit(cache=True, nogil=True)
 def head_room(row, entry):
-    """The output bytes that ``put_head`` may need for an entry."""
+    """The maximum number of bytes that ``put_head`` writes for an entry."""
     return entry.payload_at - row.position + 16 + 7 * row.records
 
 
@@ -1047,8 +1048,8 @@ def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
     entry = chunk.entries[b]
     data = address(chunk.buffer)
     stop = row.position + row.size
-    # If all messages stay, it is enough to check that they can be read: the compressed payload is
-    # copied.
+    # If all messages stay, the compressed payload is copied after a check that the messages can be
+    # read.
     packed = row.codec != 0
     if packed and (row.codec != _LZ4 or orders.actions[b] != COPY):
         return at, 0, PACKED

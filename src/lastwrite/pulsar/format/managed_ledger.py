@@ -43,7 +43,7 @@ from lastwrite.pulsar.format.protobuf import (
 COMPRESSED = b"\x47\x78"
 _LIMIT_BYTES = 256 << 20  # largest decompressed node; real nodes are far smaller
 _U64 = (1 << 64) - 1
-# A ledger's own metadata, as ``stats-internal --metadata`` prints them.
+# BookKeeper's metadata of a ledger in the text form that ``stats-internal --metadata`` prints.
 _ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last>-?\d+),")
 
 
@@ -320,7 +320,8 @@ class ExportedTopic:
     compacted_ledger: int | None = None
     compacted_entries: int | None = None  # entries of the compacted ledger
     last_confirmed: Position | None = None  # the last entry; entry -1 in an empty ledger
-    ended: frozenset[int] = frozenset()  # ledgers whose entry count is from their own metadata
+    # ledgers whose entry count is from BookKeeper's ledger metadata
+    ended: frozenset[int] = frozenset()
 
 
 def from_json(text: str) -> ExportedTopic:
@@ -437,7 +438,7 @@ def _of_admin(document: dict[str, Any]) -> ExportedTopic:
 
 
 def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> ExportedTopic:
-    """Add the topic's and the cursor's fields that both JSON forms have."""
+    """The exported topic, from ``ledgers`` and the fields that both JSON forms have."""
     terminated = document.get("terminatedPosition")
     info = ManagedLedgerInfo(
         ledgers=tuple(ledgers),

@@ -236,7 +236,7 @@ class IndexObject:
 
     @property
     def missing(self) -> tuple[EntryRange, ...]:
-        """The ranges of entries that the data object lacks, up to the last entry.
+        """The ranges of entries below the last entry that the data object lacks.
 
         Errors as ``metadata``.
         """

@@ -20,8 +20,7 @@ from lastwrite.errors import InvalidConfig, UnsupportedFormat
 ENTRY_BITS = 32
 MAX_LEDGER = (1 << 31) - 2  # the offset after this ledger's last entry still fits an int64
 MAX_ENTRY = (1 << 32) - 1
-# The base offset of the compacted ledger. It is below the offset of 0:0, the lowest entry that a
-# raw ledger may have.
+# The base offset of the compacted ledger, which is below the offset of every raw entry.
 COMPACTED = -1
 
 _TEXT = re.compile(r"(-1|[0-9]{1,19}):(-1|[0-9]{1,19})", re.ASCII)

@@ -36,7 +36,7 @@ BYTES_WRITABLE = "org.apache.hadoop.io.BytesWritable"
 DEFAULT_CODEC = "org.apache.hadoop.io.compress.DefaultCodec"
 GZIP_CODEC = "org.apache.hadoop.io.compress.GzipCodec"
 DEFLATE_CODEC = "org.apache.hadoop.io.compress.DeflateCodec"
-DEFAULT_LIMIT_BYTES = 256 << 20  # largest size of a value, or of all values in one block
+DEFAULT_LIMIT_BYTES = 256 << 20  # maximum bytes of a value, or of all values in one block
 
 WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
 _SYNC_BYTES = 16

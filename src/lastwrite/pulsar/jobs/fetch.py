@@ -77,8 +77,8 @@ class IntoArchive:
     throttle: Callable[[int], None]
     waits: bool = False
     goes_on: bool = False  # continues even if the compacted ledger is lost
-    accepts_gap: bool = False  # continues even if ledgers after the archive's end are gone
-    # the last seen state of each topic that had nothing new
+    accepts_gap: bool = False  # continues even if ledgers after the archive's end were deleted
+    # the state of each topic at the last fetch that found nothing new
     states: dict[TopicName, State] = field(default_factory=dict)
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)  # see ``TopicFetcher``
 

@@ -81,7 +81,7 @@ class TopicFetcher:
     goes_on: bool = False
     is_whole: bool = False
     ended: dict[LedgerInfo, LedgerInfo] = field(default_factory=dict)
-    keeps_part: bool = False  # keeps the entries of a raw ledger that were read before an error
+    keeps_part: bool = False  # if reading a raw ledger fails, its entries read so far are stored
     broken: RemoteFailed | None = field(default=None, init=False)  # why only a part was read
     _entries_read: int = field(default=0, init=False)  # number of entries that were read
 
@@ -144,7 +144,8 @@ class TopicFetcher:
     ) -> None:
         """Copy a raw ledger, unless all of its entries are up to the horizon.
 
-        ``here`` is the path of the data object that has its first entries, or None.
+        ``here`` is the path of a data object that has the ledger's first entries. None without such
+        an object.
         """
         entries = info.entries or 0
         if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
@@ -248,14 +249,13 @@ class _Ends:
     def __init__(self, cluster: PulsarCluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.fetch_topic_state(topic)
         self._cluster = cluster
-        # Send only one request: a broker never answers the request for the last message if it
-        # cannot read the last entry.
+        # Send this request only once: a broker that cannot read the last entry never answers it.
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: LiveLedger) -> int:
-        """The id of the ledger's last confirmed entry. -1 without one.
+        """The id of the ledger's last confirmed entry. -1 if no entry is confirmed.
 
-        An entry that the broker has confirmed counts even if the bookies have lost it.
+        Entries that the broker has confirmed count even if the bookies have lost them.
         """
         known = [self._known.entry] if self._known.ledger == ledger.id else []
         try:

@@ -59,7 +59,7 @@ class PartPlace(NamedTuple):
     size: int
 
 
-# chunks of each message, by the offset of its last chunk
+# the positions of each message's chunks, by the offset of the message's last chunk
 Parts = Mapping[int, tuple[PartPlace, ...]]
 
 
@@ -261,7 +261,7 @@ def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
 
 
 def _raw_ledgers(log: PartitionLog) -> dict[int, Segment]:
-    """One segment of each raw ledger that still exists, by ledger id."""
+    """By ledger id: a segment of each raw ledger that still exists."""
     raw = [each for each in log.segments if not is_of_compacted(log, each)]
     return {Position.of(each.base_offset).ledger: each for each in (*log.superseded, *raw)}
 

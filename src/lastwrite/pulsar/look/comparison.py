@@ -68,10 +68,12 @@ class _Messages:
     indexes: array[int] = field(default_factory=lambda: array("q"))
     kinds: array[int] = field(default_factory=lambda: array("B"))
     times: array[int] = field(default_factory=lambda: array("Q"))
-    # number of each message's transaction; -1 outside of transactions
+    # by message: the number of its transaction, or -1 outside of transactions
     transactions: array[int] = field(default_factory=lambda: array("q"))
-    keys: bytearray = field(default_factory=bytearray)  # key digests, 16 bytes each
-    contents: bytearray = field(default_factory=bytearray)  # content digests, 8 bytes each
+    # digests of the messages' keys, 16 bytes each
+    keys: bytearray = field(default_factory=bytearray)
+    # digests of the messages' contents, 8 bytes each
+    contents: bytearray = field(default_factory=bytearray)
     # a number for each transaction, by the transaction's id
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
@@ -357,9 +359,10 @@ def _judge_contents(
     is_known: npt.NDArray[np.bool_],
     broken: _Broken,
 ) -> None:
-    """Check that each message has its former content, and that messages are in the log's order.
+    """Check that the messages of ``now`` have their former content and order.
 
-    ``place_of`` has the row in ``was`` of each message of ``now``, where ``is_known`` is true.
+    ``place_of`` has the row in ``was`` of each message of ``now``. It is only valid where
+    ``is_known`` is true.
     """
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
@@ -455,7 +458,7 @@ def _compare_ledgers(before: TopicFolder, after: TopicFolder, broken: _Broken) -
 
 
 def _is_same(one: Ledger, other: Ledger) -> bool:
-    """Whether ``other`` has the ledger's bytes, or its entries and more entries after them."""
+    """Whether ``other`` is the same ledger: with equal bytes, or with additional entries."""
     if other.entries > one.entries:
         some = (each for each in read_entries(other.path) if each[0] < one.entries)
         return all(was == now for was, now in zip_longest(read_entries(one.path), some))

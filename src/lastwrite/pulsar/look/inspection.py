@@ -21,7 +21,7 @@ class EntryCounts(Document, kw_only=True):
     """Counts of entries and messages in one or more ledgers."""
 
     entries: int = 0
-    # messages that are present: no placeholders, no markers; an encrypted batch counts as one
+    # messages without placeholders and markers; an encrypted batch counts as one message
     records: int = 0
     batches: int = 0  # entries that are batches
     tombstones: int = 0  # messages with a key and without a value
@@ -42,7 +42,7 @@ class EntryCounts(Document, kw_only=True):
     formats: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: EntryCounts) -> None:
-        """Add the counts of other entries of the same topic."""
+        """Add ``other``, the counts of further entries of the same topic."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.codecs.update(other.codecs)
@@ -110,7 +110,7 @@ class TopicInspection(Document, kw_only=True):
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
     status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
-    ledgers: list[LedgerInspection] = []  # raw ledgers, including those below the horizon
+    ledgers: list[LedgerInspection] = []  # all raw ledgers, below and beyond the horizon
     compacted: LedgerInspection | None = None
     problems: list[Problem] = []
 

@@ -53,7 +53,7 @@ _AGAIN = (
     "compact the topic again"
 )
 _MOST_KEYS = 1 << 24  # keys compared at once to find duplicates
-_MESSAGE_BYTES = 160  # memory that a comparison needs for each message
+_MESSAGE_BYTES = 160  # bytes of memory per message in a comparison
 _LARGEST_BLOCK = 1 << 40
 
 
@@ -438,7 +438,7 @@ def _new_secret() -> UInt64Array:
 
 
 def _promises(found: _LedgerFacts, retain_null_key: bool) -> Sequence[str]:
-    """The rules of compaction that the compacted ledger violates, in words."""
+    """A text for each rule of compaction that the compacted ledger violates."""
     broken = []
     if found.keyless and not retain_null_key:
         broken.append(f"the compacted ledger contains {found.keyless} messages without a key")

@@ -33,12 +33,13 @@ EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
 END, OPEN_TRANSACTION = "END_OF_TOPIC", "OPEN_TRANSACTION"
 
-_LOOKS = 20  # attempts to list a folder whose files disappear, before this counts as damage
+# maximum number of attempts to list a folder while its files disappear; then it is damage
+_LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The position where a reader starts: an offset in the log, and an index in the batch there."""
+    """The position where a reader starts: an entry's offset, and an index in the entry's batch."""
 
     offset: int
     index: int = 0

@@ -35,7 +35,7 @@ from lastwrite.storage.problems import DAMAGE_REMEDY
 
 VALUE_LIMIT_BYTES = 256 << 20  # largest decompressed size of an entry
 
-# names of the values of marker_type
+# names for the numbers in the field marker_type
 MARKERS = {
     0: "unknown",
     10: "replicated subscription snapshot request",
@@ -82,7 +82,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class EntryPointer:
-    """The file that contains an entry, and the entry's first byte there."""
+    """The file that contains an entry, and the entry's first byte in the file."""
 
     name: TopicName | None
     file: str
@@ -241,7 +241,7 @@ def batch_row(entry: Entry, size: int, place: EntryPointer) -> Row:
 
 
 def row_problem(entry: Entry, row: Row) -> Problem:
-    """Convert the problem that a row describes to a ``Problem``.
+    """The problem in a row's field ``problem``, as a ``Problem``.
 
     An unreadable payload with a matching checksum is not damage: the producer sent it like this,
     and compaction keeps it.

@@ -90,9 +90,10 @@ def retention(
     identity: PulsarCredentials = ANONYMOUS,
     timeout: float = TIMEOUT_SECONDS,
 ) -> RetentionPolicy | None:
-    """The retention of a topic's raw ledgers: the topic's, the namespace's or the broker's setting.
+    """The retention of a topic's raw ledgers.
 
-    Returns None if none of them sets it. ``admin`` as in ``topic_in_memory``.
+    It is from the topic's policy, the namespace's policy or the brokers' setting. Returns None if
+    it is not set. ``admin`` as in ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or an unusable answer.
@@ -149,7 +150,7 @@ def _get(admin: str, path: str, identity: PulsarCredentials, timeout: float, doi
             raise RemoteFailed(
                 f"{doing}: {admin!r} is not an HTTP address", path=admin, remedy=remedy
             )
-        # Send no token without TLS. A redirect may lead to such an address.
+        # A redirect may lead to an address without TLS. No token is sent there.
         if url.scheme == "http" and identity.requires_tls:
             remedy = (
                 "set webServicePortTls on the brokers, and give webServiceUrl=https://HOST:PORT"

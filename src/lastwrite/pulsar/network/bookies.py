@@ -69,8 +69,8 @@ _CODES = {
     107: "the bookie has no state for the ledger",
 }
 _NOT_THERE = (1, 2)
-# The bookie failed to read an entry for a reason other than its disk (a damaged size, for example),
-# or it refuses the request.
+# The bookie's code for a refused request. It also means that an entry cannot be read for a reason
+# other than the disk, such as a damaged size.
 _FAILED = 100
 _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
@@ -95,7 +95,7 @@ class LiveLedger:
     metadata: LedgerMetadata
 
     def ensemble_of(self, entry: int) -> tuple[str, ...]:
-        """The bookies that the entry is distributed over, in their order.
+        """The ensemble of the entry: the bookies that store this part of the ledger, in order.
 
         Raises:
             CorruptLog: the metadata name no bookies.
@@ -323,9 +323,10 @@ class Bookies:
         return None if code in _NOT_THERE else packet
 
     def _is_answered(self, link: Link) -> bool:
-        """Whether the bookie answers read requests at all.
+        """Whether the bookie still answers read requests.
 
-        A working bookie answers a read of an impossible ledger with "no such ledger".
+        The test is a read of an impossible ledger, which a working bookie answers with "no such
+        ledger".
         """
         doing = "checking whether the bookie answers reads"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
@@ -398,7 +399,8 @@ class _LedgerReadAhead:
         self._next = first  # next entry to request
         self._ahead = _FIRST_AHEAD
         self._requested: dict[int, tuple[str, Link]] = {}
-        self._batches: dict[int, int] = {}  # end of each batch, by its first entry
+        # end (exclusive) of each requested batch of entries, by the batch's first entry
+        self._batches: dict[int, int] = {}
         # payloads that arrived out of order; None if the bookie does not have the entry
         self._found: dict[int, bytes | None] = {}
         self._largest = 0

@@ -127,7 +127,7 @@ class Broker:
     # ------------------------------------------------------------------ requests
 
     def lookup(self, topic: str, authoritative: bool = False) -> LookupResponse:
-        """Ask this broker which broker serves the topic. The asked broker may load the topic.
+        """Ask this broker which broker serves the topic. This may make the broker load the topic.
 
         Raises:
             RemoteFailed: no answer.
@@ -373,7 +373,9 @@ class Subscription:
         )
         if self.broker._protocol < ACK_RECEIPT_VERSION:
             self.broker._link.send([encode_command(BaseCommand(kind=10, ack=ack))], doing)
-            return  # the broker reads this acknowledgement before it answers the next request
+            # A broker reads in order, so the answer to the next request shows that it has read this
+            # acknowledgement.
+            return
         answer = self.broker._request(number, BaseCommand(kind=10, ack=ack), doing)
         response = answer.ack_response
         if response is not None and response.error is not None:
@@ -392,7 +394,7 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # the broker also ends the subscription when the connection is closed
+        # after an error, closing the connection ends the subscription
         with contextlib.suppress(RemoteFailed):
             self.close()
 

@@ -44,7 +44,8 @@ from lastwrite.pulsar.network.patience import go_on
 from lastwrite.pulsar.network.tls import tls_context
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
-_MOST_TRIES = 5  # attempts to read a cursor's ledger, which may be replaced meanwhile
+# number of attempts to read a cursor's ledger, which a broker may replace at any time
+_MOST_TRIES = 5
 _RETRY_SECONDS = 0.1
 
 T = TypeVar("T")
@@ -86,9 +87,9 @@ class Compaction:
 
 
 class PulsarCluster:
-    """Connections to the cluster at ``access``.
+    """Connections to the cluster at ``access``. A connection starts with its first request.
 
-    Each starts with its first request, and all are closed together.
+    ``close`` ends all of them.
     """
 
     def __init__(self, access: ClusterAccess) -> None:
@@ -166,7 +167,7 @@ class PulsarCluster:
                     remedy="run pulsar-admin topics unload TOPIC, so that its broker stores the "
                     "subscription again, then run the command again",
                 )
-            # another ledger may have become the cursor's ledger meanwhile
+            # try again: the broker may have replaced the cursor's ledger during the read
             except CorruptLog as error:
                 problem = error
             time.sleep(_RETRY_SECONDS)
@@ -260,7 +261,7 @@ class CursorHold:
         self.renew()
 
     def renew(self) -> Subscription:
-        """The subscription, renewed if it was lost. Errors as for the class."""
+        """The subscription, renewed if it was lost. Errors as for ``CursorHold``."""
         if self._subscription is None or self._subscription.is_lost:
             self.release()
             self._broker = self.cluster.owner_of(self.topic)

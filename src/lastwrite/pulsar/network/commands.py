@@ -193,7 +193,7 @@ class BaseCommand(ProtoMessage):
     last_message_id_response: Annotated[
         LastMessageIdResponse | None, ProtoField(30, LastMessageIdResponse)
     ] = None
-    # The content of a challenge is not needed, since there is only one possible answer.
+    # A challenge is decoded as an empty message: its content does not affect the answer.
     auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = None
     auth_response: Annotated[AuthResponse | None, ProtoField(37, AuthResponse)] = None
     ack_response: Annotated[AckResponse | None, ProtoField(38, AckResponse)] = None

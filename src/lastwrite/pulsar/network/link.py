@@ -25,7 +25,7 @@ from lastwrite.pulsar.network.tls import TlsSocket
 TIMEOUT_SECONDS = 30.0
 
 _PREFIX = struct.Struct(">i")
-# The largest frame. It is more than the largest message size that a cluster can have.
+# The maximum size of a frame, above the largest message size of any cluster.
 _MOST_BYTES = 256 << 20
 _READ_BYTES = 1 << 18
 

@@ -14,7 +14,7 @@ class Node(NamedTuple):
     """The content of a node: its bytes and its version."""
 
     data: bytes
-    version: int  # changes with each change of the node
+    version: int  # version of the node: another number after each change
 
 
 class NodeExists(Exception):
@@ -42,7 +42,7 @@ class Nodes(Protocol):
     """
 
     address: str
-    read_only: str  # the remedy in errors if the store is read-only; empty if it can be changed
+    read_only: str  # remedy in errors about changes if the store is read-only; otherwise empty
 
     def find(self, path: str, doing: str) -> Node | None:
         """The node at the path. None if there is none."""

@@ -30,7 +30,7 @@ from lastwrite.pulsar.network.commands import BaseCommand, Connect, decode_comma
 
 _SECONDS = 2.0  # timeout of one request
 _MORE_SECONDS = 0.5  # extra time for name resolution, which cannot be interrupted
-_STALLED_SECONDS = 4.5  # wait for a server that does not answer: it may be busy
+_STALLED_SECONDS = 4.5  # seconds to wait for a server that does not answer, because it may be busy
 _MOST_BYTES = 4096
 _SHOWN_BYTES = 24
 

@@ -128,7 +128,9 @@ def publish(
 
 
 def sweep(hold: CursorHold) -> tuple[int, ...]:
-    """Delete the noted ledgers, unless one may be in use. Returns the deleted ledgers.
+    """Delete the ledgers for which notes are stored. A ledger that may be in use stays.
+
+    Returns the deleted ledgers.
 
     Raises:
         RemoteFailed: no answer.
@@ -183,7 +185,7 @@ def _clear_away(
 def _reject_other(
     cluster: PulsarCluster, topic: TopicName, base: Compaction | None, written: list[int]
 ) -> None:
-    """Check that no other compaction of the topic has finished since the work began."""
+    """Check that no other compaction of the topic has finished since this one began."""
     found = cluster.compaction_of(topic)
     ledger, expected = found and found.ledger, base and base.ledger
     if ledger != expected and ledger not in written:

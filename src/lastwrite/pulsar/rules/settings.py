@@ -68,7 +68,7 @@ class PulsarConfig(SettingsTable):
         InvalidConfig: a value is out of its range.
     """
 
-    # whether messages without a key stay
+    # whether compaction keeps messages without a key
     retain_null_key: bool = setting(False, "topicCompactionRetainNullKey")
     # class that decides which message of a key is the last: by publishing order or by event time
     service_factory: str = setting(
@@ -88,11 +88,11 @@ class PulsarConfig(SettingsTable):
     monitor_interval_ms: int = setting(
         60_000, "brokerServiceCompactionMonitorIntervalInSeconds*1000", 1, parse=_as_integer
     )
-    # minutes for which raw ledgers stay that no subscription needs; -1 means for ever
+    # minutes for which raw ledgers stay although no subscription needs them; -1 means for ever
     retention_time_minutes: int = setting(
         0, "retentionTimeInMinutes defaultRetentionTimeInMinutes", -1, INT_MAX, parse=_as_integer
     )
-    # how many megabytes of raw ledgers stay that no subscription needs; -1 means any size
+    # megabytes of raw ledgers that stay although no subscription needs them; -1 means any size
     retention_size_mb: int = setting(
         0, "retentionSizeInMB defaultRetentionSizeInMB", -1, LONG_MAX >> 20, parse=_as_integer
     )

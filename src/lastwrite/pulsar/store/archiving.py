@@ -151,7 +151,7 @@ def refusal(error: LogError | OSError, folder: str) -> Problem:
 
 
 class Incoming:
-    """An archived topic, and the ledgers that a source can add to it."""
+    """An archived topic, before ledgers of a source are added."""
 
     def __init__(self, name: TopicName, to: str) -> None:
         self.name = name
@@ -170,7 +170,7 @@ class Incoming:
         return there is None or there.stored < entries
 
     def is_behind(self, horizon: Position | None) -> bool:
-        """Whether the archive has no horizon, or a horizon below this one."""
+        """Whether the archive's horizon is below ``horizon``, or missing."""
         before = self.before.compacted
         return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
 
@@ -514,7 +514,7 @@ def _with_sides(
 def _with_gaps_of(
     before: ArchivedTopic, source: ArchivedTopic, copied: Sequence[Ledger], is_further: bool
 ) -> ArchivedTopic:
-    """Add the source's gaps among the copied ledgers, or between these and the present ones.
+    """Add the source's gaps next to copied ledgers.
 
     Gaps whose entries the archive has are not added.
     """
@@ -558,7 +558,7 @@ def _new_manifest(name: TopicName) -> ArchiveManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCompacted:
-    """The new compacted ledger of a topic, before it gets its number."""
+    """The new compacted ledger of a topic. The commit assigns its number."""
 
     parts: tuple[StoredLedger, ...]
     horizon: Position

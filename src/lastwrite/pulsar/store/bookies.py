@@ -67,7 +67,7 @@ class BookieLedger:
     ledger: int
     rows: Rows
     confirmed: int  # the highest entry that a writer has confirmed; -1: none
-    damaged: tuple[Problem, ...]  # copies whose digest does not match
+    damaged: tuple[Problem, ...]  # problems for copies of entries whose digest does not match
     broken: tuple[int, ...] = ()  # entries that have only damaged copies, by ascending ids
 
     @property

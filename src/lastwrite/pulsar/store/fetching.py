@@ -556,9 +556,9 @@ class _FolderFetch:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Copy a damaged ledger: its intact entries, and the entries of earlier fetches.
+        """Copy the intact entries of a damaged ledger, and its entries from earlier fetches.
 
-        Returns None if there are none.
+        Returns None if there are no such entries.
         """
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
@@ -821,7 +821,7 @@ def _ledgers(numbers: Sequence[int]) -> str:
 
 
 def _entries_of(index: IndexObject) -> set[int]:
-    """The ids of the entries that an object has according to its index."""
+    """The ids of an object's entries, according to its index."""
     last = index.metadata.last_entry
     found = set() if last is None else set(range(last + 1))
     for each in index.missing:

@@ -60,7 +60,7 @@ class Offloaded:
     topic: TopicName | None  # None if the ledger does not name its topic
     metadata: LedgerMetadata
     is_compacted: bool
-    # damage found without reading the entries; None if there is none
+    # damage that is visible without reading the entries; None if there is none
     damage: CorruptLog | None = None
 
     @property

@@ -68,7 +68,7 @@ def holds(folder: str, name: TopicPartition) -> bool:
 
 
 def reject_if_locked(folder: str, names: Collection[TopicPartition] | None = None) -> None:
-    """Check, for work that only reads the topic, that no run may change it.
+    """Check that no run has locked the topic. For work that only reads the topic.
 
     Raises:
         LogHeld: a run may change the topic meanwhile.

@@ -40,7 +40,7 @@ from lastwrite.storage import files
 from lastwrite.storage.ownership import Ownership
 
 PUBLISHING, EVENT_TIME = "publishing", "event-time"
-# suffix of files that are being written; the holder of the topic's lock may remove them
+# suffix of unfinished files; a process that has locked the topic may remove them
 ASIDE_SUFFIX = ".aside"
 
 _VERSION = 1
@@ -62,7 +62,7 @@ class CompactionManifest:
 
     topic: str  # the full name, with the partition
     ledger: int
-    object: str  # name of the data object; the index is beside it
+    object: str  # name of the data object; the index object has the same name with a suffix
     from_: Position
     to: Position
     horizon: Position  # the last raw entry that the last compaction read

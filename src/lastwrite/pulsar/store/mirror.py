@@ -227,11 +227,12 @@ class Mirror:
         for suffix in (INDEX_SUFFIX, ""):
             if os.path.exists(path + suffix) and os.path.samefile(path + suffix, source + suffix):
                 continue
-            staged = path + suffix + ASIDE_SUFFIX  # the object is renamed after it is complete
+            # temporary path of the new object, which is renamed when it is complete
+            staged = path + suffix + ASIDE_SUFFIX
             _remove(staged)
             with files.removed_on_failure(staged):
                 bring(source + suffix, staged)
-                if not copies:  # the object's writer may not have synced it
+                if not copies:  # sync the linked object, because its writer may not have done so
                     files.fsync_file(staged)
                 files.rename(staged, path + suffix)
         return self._new_object(ledger, path)
@@ -297,7 +298,8 @@ class Mirror:
         path, other = (exported, node) if is_json else (node, exported)
         like = files.owner_of(path, (other, manifest)).as_far_as_may()
         replace_file(path, content, like)
-        # Remove the list that an earlier fetch stored in the other form: the two may differ.
+        # Remove a ledger list in the other form, from an earlier fetch: its content may be
+        # outdated.
         if os.path.lexists(other):
             files.unlink(other)
             files.fsync_dir(self.folder)

@@ -77,7 +77,8 @@ class OffloadWriter:
         self.path = os.path.join(folder, object_name(uid or uuid.uuid4(), ledger))
         self.size_bytes = 0  # bytes of the data object so far
         self.entries = 0
-        self.entry_bytes = 0  # bytes of the entries without framing, as in a ledger's length
+        # bytes of the entries without framing; the length in the ledger's metadata
+        self.entry_bytes = 0
         self.last_entry = -1
         self._missing: list[EntryRange] = []  # ids skipped before the last entry
         self._block_bytes = block_bytes

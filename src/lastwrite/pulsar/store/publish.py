@@ -70,7 +70,7 @@ _TIDY = "the new compacted ledger is installed; the next run deletes the old one
 class NewLedger:
     """A new compacted ledger with a temporary name, and its values for the manifest."""
 
-    path: str  # path of the data object; the index is beside it
+    path: str  # path of the data object; the index object has the same name with a suffix
     horizon: Position
     messages: int
     order: str
@@ -223,8 +223,8 @@ def recover(folder: str) -> None:
     for name in waste:
         files.unlink(os.path.join(folder, name))
     if strays:
-        # A manifest that was written before a kill may not be on disk yet. Sync it first: until
-        # then one of these ledgers may be valid.
+        # Sync the folder before these ledgers are removed. A killed run may have replaced the
+        # manifest without a sync. After a power failure, the old manifest would need one of them.
         files.fsync_dir(folder)
     _clear(strays)
     if waste or strays:

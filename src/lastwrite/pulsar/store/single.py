@@ -1,4 +1,4 @@
-"""Read the entries of a single file of Pulsar, wherever it is stored."""
+"""Read the entries of one file of Pulsar, in or outside of a topic folder."""
 
 from __future__ import annotations
 

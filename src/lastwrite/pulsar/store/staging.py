@@ -58,7 +58,7 @@ from lastwrite.storage.staging import changing, remove_staged, sync_staged
 BLOCK_BYTES = 1 << 20  # the size of a block with its header, unless one entry is larger
 
 _VERSION = b"1"
-_PART = "compacted"  # name of a part's object; each part has a separate folder
+_PART = "compacted"  # file name of each part's data object; each part has a separate folder
 _QUORUM = 2  # a broker's default; unused, since no bookie stores the ledger
 _MISTAKE = "nothing was changed; report this as a bug"
 
@@ -94,7 +94,8 @@ class StagedLedger:
     def _open(self, unit: RewriteUnit, folder: str) -> None:
         self._path = new_path(folder)
         with changing("create", self._path):
-            # ``join`` sets the owner of a part, since it moves the part's file into the ledger.
+            # A part gets no owner here: ``join`` sets the owner of the ledger that it joins from
+            # the parts.
             self._like = ownership.private() if self._is_part else owner_of_new(folder, unit.source)
             self._file = NewFile(self._path, self._like, is_read_soon=self._is_part)
 

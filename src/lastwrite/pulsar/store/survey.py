@@ -98,7 +98,11 @@ class LedgerSurvey:
 
     @classmethod
     def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
-        """Decode the file's bytes. None if they are damaged, or of another object or release."""
+        """Decode the bytes of a survey file.
+
+        None if they are damaged, or if the file was written for another object or by another
+        release.
+        """
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
         magic, version, size, mtime, entries, messages, largest, parts, runs, marks = (
@@ -196,7 +200,10 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
-    """The survey of a ledger, as by ``survey_of``; also stores it beside the ledger if possible."""
+    """The survey of a ledger; see ``survey_of``.
+
+    A new survey is stored beside the ledger if possible.
+    """
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:

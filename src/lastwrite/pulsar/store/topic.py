@@ -145,7 +145,7 @@ class Ledger:
     etag: str = ""  # see ``Segment.etag``
     # id of the first record, only for a part of a compacted ledger in an archive
     first_id: Position | None = None
-    survey: bytes = b""  # the survey's bytes, if a manifest has them
+    survey: bytes = b""  # content of the ledger's survey, if the manifest contains it
 
     @property
     def entries(self) -> int:
@@ -154,7 +154,7 @@ class Ledger:
 
     @property
     def stored_entries(self) -> int:
-        """The number of entries that are present."""
+        """The number of entries in the data object."""
         return self.entries - entries_in(self.missing)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
@@ -289,7 +289,8 @@ class _Listing:
         self._folder = folder
         self._problems: list[Problem] = []
         self._last_confirmed: Position | None = None
-        self._has_list = False  # whether there is a list of the topic's ledgers, damaged or not
+        # whether the folder has a list of the topic's ledgers, even a damaged one
+        self._has_list = False
         self._doubtful: set[int] = set()  # ledgers with two objects in the folder
         self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
@@ -526,10 +527,7 @@ class _Listing:
         manifest: CompactionManifest | None,
         facts: TopicFacts | None,
     ) -> None:
-        """Compare the stored entries with the expected entries.
-
-        Entries up to the horizon may be missing.
-        """
+        """Report expected entries that are missing. Entries up to the horizon are not needed."""
         here = {ledger.id: ledger for ledger in ledgers}
         expected = expected_entries(info, self._last_confirmed, facts)
         damaged = {} if facts is None else facts.damaged

@@ -321,7 +321,7 @@ def _summary_of(
     """The counts of a segment: a raw ledger's survey, or a compacted ledger's manifest."""
     if not is_of_compacted(log, segment):
         return stored_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-    # The manifest counts the records of all parts, so it is used only for the first part.
+    # The manifest counts the records of all parts, so it is returned only for the first part.
     return compacted if segment.base_offset == COMPACTED else None
 
 

@@ -58,7 +58,7 @@ class TopicView:
     backlog: tuple[LedgerReader, ...]
     surveys: Mapping[int, LedgerSurvey]  # surveys by ledger id
     undecided: int | None
-    aborted: frozenset[int]  # numbers of aborted transactions, as in the surveys
+    aborted: frozenset[int]  # numbers of the aborted transactions
     open_transactions: int
     problems: tuple[Problem, ...]
 
@@ -73,7 +73,7 @@ class TopicView:
         return max([*ends, 0 if self.horizon is None else self.horizon + 1])
 
     def check_pair(self) -> None:
-        """Check that the compacted ledger, if there should be one, can be read.
+        """Check that the compacted ledger can be read, if the folder should have one.
 
         Raises:
             CorruptLog: the manifest or its ledger is damaged or missing.
