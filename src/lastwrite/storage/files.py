@@ -397,7 +397,8 @@ def _exchange_call() -> Callable[[bytes, bytes], int]:
                 ctypes.c_uint,
             )
             return lambda one, other: call(here, one, here, other, swap)
-        # The C library lacks the function. The number of the system call depends on the machine.
+        # The C library lacks the function, so the system call is made by its number, which depends
+        # on the machine.
         number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
         library.syscall.argtypes = (
             ctypes.c_long,

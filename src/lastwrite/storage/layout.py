@@ -37,7 +37,7 @@ class PartitionLocator(ABC):
     def name_of(self, folder: str, /) -> TopicPartition: ...
 
     def topic_names(self, name: TopicPartition, /) -> Sequence[str]:
-        """The names that users may give the partition's topic."""
+        """The names by which users may select the partition's topic."""
         return topic_of(name)
 
     def choose(

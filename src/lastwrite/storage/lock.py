@@ -78,7 +78,7 @@ class LockPlace:
 
 @dataclass(slots=True)
 class _Root:
-    """This process's only handle of a root's lock file, and the locks that it holds."""
+    """The process's only handle of a root's lock file, and the locks held through it."""
 
     place: LockPlace
     key: str  # the file's real path
@@ -171,7 +171,10 @@ def try_each(
     names: Iterable[TopicPartition],
     hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
 ) -> Iterator[set[TopicPartition]]:
-    """Lock each partition with ``hold_one``, skipping locked ones. Yields the names locked here."""
+    """Lock the partitions with ``hold_one``, except locked ones.
+
+    Yields the names that it has locked.
+    """
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:
@@ -483,7 +486,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
     made = f"{path}.{os.getpid()}"
     handle = ownership.make(made, like, is_new=False)
     try:
-        # unlike a rename, a link does not replace a lock file that a broker has created meanwhile
+        # link instead of renaming: a link never replaces a lock file that a broker has just created
         os.link(made, path)
         return handle
     except OSError as error:

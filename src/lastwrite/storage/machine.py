@@ -124,9 +124,10 @@ def free_bytes(folder: str) -> int | None:
 
 
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
-    """The limit files of this process's control groups: ``name`` in version 2, ``old_name`` in 1.
+    """The limit files of this process's control groups.
 
-    Inside a container, the container's group may appear as the root, regardless of its path.
+    A file has the name ``name`` in version 2 and ``old_name`` in version 1. In a container, the
+    group may appear as the root, regardless of its path.
     """
     files = []
     controller, _, old_file = (old_name or "").partition("/")

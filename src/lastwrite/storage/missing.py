@@ -24,7 +24,7 @@ def missing_error(path: str, what: str, remedy: str) -> LogError:
         if f'"{key}"'.encode() in manifest:
             held = _contents_in(manifest, key)
             wrong = f"the object is missing, but the manifest of its archive lists it{held}"
-            # for an archive's object, the error uses the remedy for archives instead
+            # an error for an archive's object replaces this remedy by the remedy for archives
             return CorruptLog(wrong, path=path, remedy=remedy)
     return CommitConflict(f"{DELETED} {what} during the command", path=path, remedy=remedy)
 

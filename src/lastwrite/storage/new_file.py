@@ -31,7 +31,8 @@ from lastwrite.storage.ownership import Ownership
 # smaller files use the page cache only; their sync waits for the disk anyway
 DIRECT_FROM_BYTES = 4 << 20
 BUFFER_BYTES = 1 << 20
-# The buffers contain about the output of one chunk, which is written while the next is processed.
+# Four buffers contain about the output of one chunk, which is written while the next chunk is
+# processed.
 _BUFFERS = 4
 _WRITEBACK_BYTES = 8 << 20
 _WRITEBACK_AT_END_BYTES = 256 << 10  # the sync writes a smaller remainder
@@ -201,7 +202,7 @@ def _write_at(handle: int, buffer: mmap.mmap, size: int, place: int) -> None:
                 _set_direct(handle, False)
 
 
-# A process has one thread and buffers for one file: a task writes one large file at a time.
+# One thread and buffers for one file are enough, because a task writes one large file at a time.
 _spare: list[list[mmap.mmap]] | None = None
 _pool: ThreadPoolExecutor | None = None
 

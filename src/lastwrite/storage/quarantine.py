@@ -42,7 +42,8 @@ class QuarantineFile:
 
     place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
-    name_of: Callable[[str], TopicPartition | None]  # parses a name; None if it is no partition's
+    # parses the name of a partition; returns None for other texts
+    name_of: Callable[[str], TopicPartition | None]
     folder_of: Callable[[str, TopicPartition], str]  # returns the folder of a partition of a root
     system: str = ""  # the system's name in archives; empty if it has no archives
     # returns whether the partitions of a root belong to an archive

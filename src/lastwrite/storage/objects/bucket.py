@@ -300,7 +300,7 @@ class BucketWriter:
     def __init__(self, store: BucketStore, key: str, part_bytes: int) -> None:
         self._store, self._key, self._part_bytes = store, key, part_bytes
         self._written = 0
-        self._small: list[bytes] = []  # all data, while it fits into one part
+        self._small: list[bytes] = []  # all data so far; used while the data fits into one part
         self._file: Any = None
         _reject_forked()
 
@@ -339,7 +339,7 @@ class BucketWriter:
             if made is None or made.size_bytes != self._written:
                 self._fail(answer)
         parts = math.ceil(self._written / self._part_bytes)
-        # an upload of several parts has one more request at its start and one at its end
+        # An upload of several parts needs one more request at its start and at its end.
         puts = parts + 2 if parts > 1 else 1
         self._store._count(puts=puts, bytes_written=self._written)
         found = self._store.head(self._key)
