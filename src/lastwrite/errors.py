@@ -32,7 +32,8 @@ _OF_ARCHIVE = (
 )
 
 _OF_ARCHIVE_AGAIN = (
-    "nothing was changed; run again: a round may have replaced it. If the error names the same "
+    "nothing was changed; run the command again: a round may have replaced it. If the "
+    "error names the same "
     "object again, restore it from the bucket's versions or from a copy of the archive"
 )
 

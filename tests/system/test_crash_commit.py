@@ -198,7 +198,7 @@ def test_failed_operation_leaves_the_old_log_or_reports_the_new_one_as_safe(
         assert raised.path is not None and raised.remedy is not None, point
         seen = offsets_seen(folder)
         if seen == layout.new_offsets:
-            assert "run again to finish" in raised.remedy, point
+            assert "run the command again to finish" in raised.remedy, point
         else:
             assert seen == layout.old_offsets, point
             log_dir.recover(str(folder))

@@ -303,7 +303,7 @@ def test_interrupted_fetch_names_the_command_that_completes_it(
     fetch = ("fetch", CORPUS / "pulsar" / "offloaded", "--to")
     said = interrupted(at, *fetch, archive)
     told = (
-        f"{archive} contains only a part of the fetched topics; run the same command again to "
+        f"{archive} contains only a part of the fetched topics; run the command again to "
         "complete it"
     )
     is_begun = archive.exists() and bool(os.listdir(archive))

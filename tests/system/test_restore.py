@@ -128,7 +128,7 @@ def restore(address: str, broker: Broker, s3: S3) -> LogsRestored:
 
 def make_topics(broker: Broker, commands: str) -> None:
     """Do what the commands say, as the tools that they name would."""
-    lines = commands.partition("run again: ")[2].split("; ")
+    lines = commands.partition("run the command again: ")[2].split("; ")
     assert len(lines) == len(TOPICS)
     for line in lines:
         tool, *words = shlex.split(line)

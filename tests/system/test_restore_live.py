@@ -398,7 +398,10 @@ def test_remedies_of_a_refused_restore_work(broker: Broker, tmp_path: Path, caus
 
     assert report.exit_status == 1
     assert "restore under another name with --as" in str(report)
-    assert "if the topic's records are not needed, delete the topic, and run again" in str(report)
+    assert (
+        "if the topic's records are not needed, delete the topic, and run the command again"
+        in str(report)
+    )
     assert one(broker, archive.to, f"{name}-as").reason is None
     check_same(broker, archive, f"{name}-as")
     assert consume(broker, name, start=log_start) == there
@@ -415,7 +418,7 @@ def test_remedies_for_too_few_partitions_work(broker: Broker, tmp_path: Path) ->
     fetched(broker, tmp_path / "archive", "three")
     create_topic(broker, "single", {})
     report = given(broker, tmp_path / "archive", "single")
-    assert "add partitions with kafka-topics.sh --alter and run again" in str(report)
+    assert "add partitions with kafka-topics.sh --alter and run the command again" in str(report)
     assert given(broker, tmp_path / "archive", "single-as").exit_status == 0
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_partitions([NewPartitions("single", 3)])["single"].result(30)

@@ -304,7 +304,7 @@ def test_interrupt_names_restored_queues_and_the_same_command_continues(
     trial: Trial,
 ) -> None:
     trial.dispatch()
-    told = "{} restored, but not compacted yet; run the same command again to continue"
+    told = "{} restored, but not compacted yet; run the command again to continue"
     both = [f"table-{queue}" for queue in sorted(trial.topic.messages)]
     with trial.live.disposable():
         command = ["restore", str(trial.lost), "--from", trial.live.name_server, "--topic", "table"]

@@ -176,7 +176,7 @@ def test_first_of_two_commits_wins_and_the_other_leaves_no_objects() -> None:
     lost = archive.write(slow)
     archive.commit(quick, archive.write(quick))
     won = archive.seen()
-    with pytest.raises(CommitConflict, match="run the same command again"):
+    with pytest.raises(CommitConflict, match="run the command again"):
         archive.commit(slow, lost)
     assert archive.seen() == won
     assert not [name for name in archive.names() if slow.id in name]

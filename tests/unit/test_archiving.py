@@ -124,4 +124,4 @@ def test_round_that_keeps_losing_fails_after_its_last_attempt(tmp_path: Path) ->
         str(archive), spark=INLINE, now_ms=NOW_MS, progress=rival, **rewrites
     ).partitions
     assert (report.status, report.attempts, rival.left) == (Status.FAILED, 5, 4)
-    assert "run the same command again" in str(report.reason)
+    assert "run the command again" in str(report.reason)

@@ -153,7 +153,9 @@ def test_verify_and_rounds_name_a_missing_object(archive: Broken) -> None:
 
 def test_object_replaced_by_a_round_is_not_damage(archive: Broken) -> None:
     former = archive.gone.with_name("00000000000000000099")
-    assert isinstance(missing_error(str(former), "the object", "run again"), CommitConflict)
+    assert isinstance(
+        missing_error(str(former), "the object", "run the command again"), CommitConflict
+    )
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from tests.support.pulsar.folders import single
 from tests.support.pulsar.topics import put_ledger, topic_folder
 
 CORPUS = Path(__file__).parents[1] / "corpus"
-REST = "run the same command again to complete it, or delete the folder"
+REST = "run the command again to complete it, or delete the folder"
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ class PartitionStore:
             raise RemoteFailed(
                 "could not write the journal of the round",
                 path=f"{self.store.address}/{key}",
-                remedy="nothing was changed; run the same command again when the store answers",
+                remedy="nothing was changed; run the command again when the store answers",
             )
         transaction.renewed_s = time.monotonic()
         if clears:
@@ -220,7 +220,7 @@ class PartitionStore:
                 raise CommitConflict(
                     "a sweep removed this round's files, because it considered the round abandoned",
                     path=self.address,
-                    remedy="nothing is lost; run the same command again, which starts from the "
+                    remedy="nothing is lost; run the command again, which starts from the "
                     "archive's current state",
                 )
             transaction.version = version or (found and found.version)
@@ -361,7 +361,7 @@ class PartitionStore:
                         "another round has committed since generation "
                         f"{transaction.generation} was read",
                         path=self.address,
-                        remedy="nothing is lost; run the same command again, which starts from "
+                        remedy="nothing is lost; run the command again, which starts from "
                         "that round",
                     )
             if refused is not None:

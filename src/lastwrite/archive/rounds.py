@@ -329,7 +329,7 @@ def conflict(folder: str, what: str = "log") -> CommitConflict:
     return CommitConflict(
         f"another round has committed since the {what} was read",
         path=folder,
-        remedy="nothing is lost; run the same command again, which starts from that round",
+        remedy="nothing is lost; run the command again, which starts from that round",
     )
 
 

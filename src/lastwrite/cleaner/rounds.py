@@ -153,7 +153,7 @@ class RoundRunner:
         if self._is_stopped:
             raise LogError(
                 "the compaction was stopped",
-                remedy="the log was left unchanged; run the same command again to continue",
+                remedy="the log was left unchanged; run the command again to continue",
             )
 
     def stop(self) -> None:

@@ -265,7 +265,7 @@ def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> I
         if restored:
             done = ", ".join(str(queue.name) for queue in restored)
             progress.note(
-                f"{done} restored, but not compacted yet; run the same command again to continue"
+                f"{done} restored, but not compacted yet; run the command again to continue"
             )
         raise
 

@@ -133,8 +133,8 @@ def _lost(log: PartitionLog) -> CommitConflict:
         f"another program replaced generation {log.generation} of the log and removed its objects "
         "during the command",
         path=log.folder,
-        remedy="run again; to avoid this, raise storage.keepReplacedMs for compact and sweep, "
-        "which is the time that replaced objects are kept",
+        remedy="run the command again; to avoid this, raise storage.keepReplacedMs for compact "
+        "and sweep, which is the time that replaced objects are kept",
     )
 
 

@@ -71,7 +71,7 @@ class KafkaFollowResult:
                 self.stop()
                 raise
         if self._is_stopped:
-            raise LogError("the fetch was stopped", remedy="run again to continue")
+            raise LogError("the fetch was stopped", remedy="run the command again to continue")
         return found
 
     def _names(self) -> list[TopicPartition]:

@@ -70,7 +70,7 @@ class RocketmqFollowResult:
                 self.stop()
                 raise
         if self._is_stopped:
-            raise LogError("the fetch was stopped", remedy="run the same command again to continue")
+            raise LogError("the fetch was stopped", remedy="run the command again to continue")
         return found
 
     def _refresh(self) -> None:

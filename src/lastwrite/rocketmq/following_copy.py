@@ -64,7 +64,7 @@ class CopyFollowResult:
             self._note(f"waiting for a compaction log: {error}")
             return []
         if self._stopped.is_set():
-            raise LogError("the fetch was stopped", remedy="run the same command again to continue")
+            raise LogError("the fetch was stopped", remedy="run the command again to continue")
         found = fetch_queues(folders, wanted.to, rules, True, None, wanted.progress)
         return [self._followed(each, asked_ms) for each in found.partitions]
 

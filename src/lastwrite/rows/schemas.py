@@ -241,13 +241,13 @@ class SchemaSource:
                 path=self.address,
                 remedy=f"check the environment variable {_USER}"
                 if error.code in (401, 403)
-                else "run again later",
+                else "run the command again later",
             ) from error
         except (OSError, ValueError) as error:
             raise RemoteFailed(
                 f"no answer from the registry: {error}",
                 path=self.address,
-                remedy="run again later",
+                remedy="run the command again later",
             ) from error
         if not isinstance(found, dict):
             raise RemoteFailed(

@@ -371,7 +371,9 @@ def _elect_parts(
 def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
     """The record states of a piece, with its losers marked."""
     if states is None:
-        raise LogError("the record states of a segment's piece did not arrive", remedy="run again")
+        raise LogError(
+            "the record states of a segment's piece did not arrive", remedy="run the command again"
+        )
     marked = np.frombuffer(bytearray(zlib.decompress(states)), dtype=np.uint8)
     for ordinals in losers:
         marked[ordinals] |= SHADOWED

@@ -71,8 +71,7 @@ def reporting_leftovers(to: str, progress: Progress, what: str) -> Iterator[Call
             return
         or_delete = ", or delete the folder" if was_empty else ""
         progress.note(
-            f"{to} contains only a part of {what}; run the same command again to complete "
-            f"it{or_delete}"
+            f"{to} contains only a part of {what}; run the command again to complete it{or_delete}"
         )
 
     try:

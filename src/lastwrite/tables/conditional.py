@@ -48,7 +48,7 @@ def was_put(store: ObjectStore, key: str, content: bytes, version: Version | Non
     raise RemoteFailed(
         "Lastwrite cannot determine whether the new version of the table was written",
         path=f"{store.address}/{key}",
-        remedy="run the same command again when the store answers; it continues from the table's "
+        remedy="run the command again when the store answers; it continues from the table's "
         "current version",
     )
 

@@ -562,7 +562,7 @@ def _read(address: str) -> Iterator[None]:
         raise RemoteFailed(
             f"the table's log cannot be read: {error}",
             path=address,
-            remedy="check the store and the permission to read it, and run the same command again",
+            remedy="check the store and the permission to read it, and run the command again",
         ) from error
 
 

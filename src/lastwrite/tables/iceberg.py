@@ -186,7 +186,7 @@ class IcebergFormat:
             raise RemoteFailed(
                 f"the catalog cannot load the table: {error}",
                 path=self.address,
-                remedy="check the catalog, and run the same command again",
+                remedy="check the catalog, and run the command again",
             ) from error
 
     def _lying_here(self) -> Identifier:
@@ -343,7 +343,7 @@ class IcebergFormat:
             raise TableConflict(
                 "another program changed the table during the command",
                 path=self.address,
-                remedy="run the same command again",
+                remedy="run the command again",
             )
         return positions_of(self._deletes.in_bucket.get(bucket, ()), self.address)
 
@@ -452,7 +452,7 @@ class IcebergFormat:
         return TableConflict(
             "another program changed the table during the command",
             path=self.address,
-            remedy="let only one program write the table, and run the same command again",
+            remedy="let only one program write the table, and run the command again",
         )
 
     def _prepared(
@@ -540,7 +540,7 @@ class IcebergFormat:
             raise RemoteFailed(
                 f"Lastwrite cannot determine whether the table was committed: {error}",
                 path=self.address,
-                remedy="run the same command again; it continues from the table's current version",
+                remedy="run the command again; it continues from the table's current version",
             ) from error
         files.faults.reach("committed the table", self.address)
         if self._uri is None:  # readers without a catalog find the metadata by this hint

@@ -71,7 +71,7 @@ class _Object(InputFile, OutputFile):
             raise CommitConflict(
                 "another program created the object during the command",
                 path=self.location,
-                remedy="run the same command again",
+                remedy="run the command again",
             )
 
 

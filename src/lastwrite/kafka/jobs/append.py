@@ -289,7 +289,7 @@ def _append_once(
         raise CommitConflict(
             "another program removed the partition during the append",
             path=folder,
-            remedy="run again",
+            remedy="run the command again",
         )
     log = archived.contents_of(current.manifest, folder)
     _reject_fetched(name, log, append.archive)
@@ -302,7 +302,7 @@ def _append_once(
             raise CommitConflict(
                 "another program appended to the partition during the append",
                 path=folder,
-                remedy="run again",
+                remedy="run the command again",
             )
         base = intake.first
         for part in parts:

@@ -51,7 +51,7 @@ _WINDOW_BYTES = 16 << 20  # the most bytes that one note covers
 _WINDOW_BATCHES = 100
 _ANOTHER_NAME = (
     "no record in the topic was changed; restore under another name with --as; or, if the topic's "
-    "records are not needed, delete the topic, and run again"
+    "records are not needed, delete the topic, and run the command again"
 )
 _AROUND_BYTES = 1024  # most bytes of a request besides its batch
 
@@ -165,7 +165,8 @@ class PartitionRestore:
             f"brokers refuse requests above socket.request.max.bytes={most}",
             path=self._found.address,
             remedy="this batch and all later ones were not sent. Set socket.request.max.bytes to "
-            f"{size + _AROUND_BYTES} or more on each broker, restart the brokers, and run again. "
+            f"{size + _AROUND_BYTES} or more on each broker, restart the brokers, and run "
+            "the command again. "
             f"Or restore only the records before the batch with --until {offset}; or restore all "
             "records into the log root of a stopped broker with --to LOGROOT",
         )

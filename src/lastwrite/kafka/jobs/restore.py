@@ -206,7 +206,7 @@ class _Cluster:
                 f"the cluster has no topic {', '.join(missing)}",
                 path=self.root,
                 remedy="start the broker, create the topics with these commands, stop the broker, "
-                "and run again: " + "; ".join(map(self._making, missing.values())),
+                "and run the command again: " + "; ".join(map(self._making, missing.values())),
             )
         return left, notes
 
@@ -258,7 +258,7 @@ class _Cluster:
                 remedy="the partition was not restored. Create a topic of another name with "
                 f"{found.partitions} partitions, and restore into it with --as. Or, if the "
                 "topic's records are not needed, delete the topic, create it with that number "
-                "of partitions, stop the broker, and run again",
+                "of partitions, stop the broker, and run the command again",
             )
         self._reject_elsewhere(name, there)
         return Target(

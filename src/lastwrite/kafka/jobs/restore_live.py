@@ -251,8 +251,8 @@ class _LiveRestore:
                     f"{found.to.topic} has {len(there)} partitions in the cluster, and "
                     f"{found.partitions} in the archive",
                     path=found.address,
-                    remedy="add partitions with kafka-topics.sh --alter and run again; or restore "
-                    "under another name with --as",
+                    remedy="add partitions with kafka-topics.sh --alter and run the command again; "
+                    "or restore under another name with --as",
                 )
             until = until_of(found, self._request.until, self._shared.limits)
             partition = PartitionRestore(found, self._shared, until)
@@ -340,7 +340,7 @@ class _LiveRestore:
         if any(each.reason is not None for each in done):
             yield (
                 f"retention and compaction of {topic.name} stay switched off until the restore is "
-                "complete; run again to complete it"
+                "complete; run the command again to complete it"
             )
             return
         own = dict(topic.before.own)
@@ -360,7 +360,7 @@ class _LiveRestore:
         except LogError as error:
             why = (
                 f"retention and compaction of {topic.name} stay switched off until its settings "
-                "are set again: run again"
+                "are set again: run the command again"
             )
             yield f"{error}; {why}"
 

@@ -141,7 +141,9 @@ class KafkaCluster:
             self._busy.add(connection)
         try:
             if self._is_stopped:
-                raise LogError("the command was stopped", remedy="run again to continue")
+                raise LogError(
+                    "the command was stopped", remedy="run the command again to continue"
+                )
             yield connection
         except BaseException:
             self._busy.discard(connection)
@@ -340,7 +342,9 @@ class KafkaCluster:
         """
         if error in _PASSING:
             raise RetriableError(
-                f"could not {doing}: {_PASSING[error]}", path=address, remedy="run again"
+                f"could not {doing}: {_PASSING[error]}",
+                path=address,
+                remedy="run the command again",
             )
         if error in _REFUSED:
             raise RemoteFailed(

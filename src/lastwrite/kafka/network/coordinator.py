@@ -56,13 +56,13 @@ class _Coordinator:
                     raise CommitConflict(
                         f"could not {doing}: another restore of the same topic has started",
                         path=address,
-                        remedy="wait until that restore has ended, then run again",
+                        remedy="wait until that restore has ended, then run the command again",
                     )
                 if error in _HAS_MEMBERS:
                     raise RemoteFailed(
                         f"could not {doing}: the group has members",
                         path=address,
-                        remedy="stop the group's consumers, and run again",
+                        remedy="stop the group's consumers, and run the command again",
                     )
                 self._cluster.check(error, doing, address, rights=_RIGHTS)
             self._address = address

@@ -258,7 +258,7 @@ class LiveLog:
         return RetriableError(
             f"no record from offset {at} on arrived for {time.monotonic() - heard:.0f} s: {why}",
             path=self.path,
-            remedy="check the network and the broker, and run the same command again: it "
+            remedy="check the network and the broker, and run the command again: it "
             "continues at this offset; to wait longer, raise default.api.timeout.ms",
         )
 
@@ -283,7 +283,7 @@ class LiveLog:
                         f"the log no longer contains offset {at}: it was deleted or truncated "
                         "during the command",
                         path=self.path,
-                        remedy="run again: the command starts with the log's present offsets",
+                        remedy="run the command again: it starts with the log's present offsets",
                     )
                 address = self._connection.address
                 self._cluster.check(answer.error, doing, address)
@@ -306,7 +306,7 @@ class LiveLog:
                 raise CommitConflict(
                     "the topic was deleted and created again during the command",
                     path=self.path,
-                    remedy="run again: the command starts with the log's present offsets",
+                    remedy="run the command again: it starts with the log's present offsets",
                 )
             address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
             if epoch != self._epoch:
@@ -335,7 +335,7 @@ class LiveLog:
                 f"a leader election truncated the log at offset {end}, after offsets up to {at} "
                 "had been fetched",
                 path=self.path,
-                remedy="run again: the command starts with the log's present offsets",
+                remedy="run the command again: it starts with the log's present offsets",
             )
 
     def _prefetch(self, at: int) -> None:

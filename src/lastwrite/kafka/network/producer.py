@@ -173,7 +173,7 @@ class TransactionalProducer:
             raise CommitConflict(
                 f"could not {self._doing}: another restore of the same topic has started",
                 path=address,
-                remedy="wait until that restore has ended, then run again",
+                remedy="wait until that restore has ended, then run the command again",
             )
         if answer.error == _OUT_OF_ORDER:
             raise RetriableError(
@@ -188,7 +188,8 @@ class TransactionalProducer:
                 f"written at offset {answer.base_offset}",
                 path=address,
                 remedy="stop the topic's other producers; if their records are not needed, delete "
-                "the topic and run again; otherwise restore under another name with --as",
+                "the topic and run the command again; otherwise restore under another name "
+                "with --as",
             )
 
     def abandon(self) -> None:

@@ -51,7 +51,7 @@ from lastwrite.model.log import AbortedTransaction, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 
-_AGAIN = "nothing was changed; stop the process that writes to this log, and run again"
+_AGAIN = "nothing was changed; stop the process that writes to this log, and run the command again"
 _WINDOW_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 _ROWS = 4096

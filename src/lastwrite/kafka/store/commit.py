@@ -66,11 +66,13 @@ from lastwrite.storage.parallel_sync import DiskWork, Steps
 from lastwrite.storage.reading import AGAIN
 
 UNFINISHED = (
-    "run again to finish the swap: the new segments are complete beside the old ones; a broker's "
+    "run the command again to finish the swap: the new segments are complete beside the "
+    "old ones; a broker's "
     "start finishes the swap, too"
 )
 IN_PLACE = (
-    "run again to finish the round: the new segments have replaced the old ones; the next run "
+    "run the command again to finish the round: the new segments have replaced the old "
+    "ones; the next run "
     "sets the checkpoint and removes the old segments"
 )
 

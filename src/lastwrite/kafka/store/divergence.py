@@ -80,7 +80,7 @@ def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
         raise CommitConflict(
             "another program removed the partition during the command",
             path=folder,
-            remedy="run again",
+            remedy="run the command again",
         )
     before = archived.contents_of(current.manifest, folder)
     log = archived.log_of(current.manifest, folder)

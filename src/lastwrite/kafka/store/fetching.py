@@ -256,7 +256,7 @@ def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
         raise CommitConflict(
             "another program changed the archive during the command",
             path=log.folder,
-            remedy="run again",
+            remedy="run the command again",
         )
     before = archived.contents_of(manifest, log.folder)
     return {

@@ -240,8 +240,8 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
         raise InvalidConfig(
             "the partition's folder is a symbolic link",
             path=folder,
-            remedy="move the link out of the log root, and run again; the folder that it leads to "
-            "stays as it is",
+            remedy="move the link out of the log root, and run the command again; the folder "
+            "that it leads to stays as it is",
         )
     if not os.path.isdir(folder):
         return False
@@ -255,7 +255,7 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
                 f"{target.topic_id} in the cluster",
                 path=folder,
                 remedy="start the broker, which renames such a folder to a -stray folder; stop "
-                "the broker, and run again",
+                "the broker, and run the command again",
             )
     bases = {
         int(name[:20]): os.path.getsize(os.path.join(folder, name))
@@ -272,7 +272,7 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
         f"{there.log_start} and ends at offset {there.end_offset}",
         path=folder,
         remedy="nothing was changed; restore under another name with --as; or, if the partition's "
-        "records are not needed, delete the topic, create it again, and run again",
+        "records are not needed, delete the topic, create it again, and run the command again",
     )
 
 
@@ -456,7 +456,9 @@ def _put_in_place(target: Target) -> None:
         try:
             files.exchange(staging, target.folder)
         except LogError as error:
-            remedy = "it holds no record: move the folder out of the log root, and run again"
+            remedy = (
+                "it holds no record: move the folder out of the log root, and run the command again"
+            )
             raise type(error)(error.problem, path=target.folder, remedy=remedy) from error
     else:
         files.rename(staging, target.folder)

@@ -14,7 +14,7 @@ from lastwrite.rocketmq.network.connection import RequestRefused
 T = TypeVar("T")
 
 REMEDY = (
-    "check the network and the broker, and run the same command again; to wait longer, raise "
+    "check the network and the broker, and run the command again; to wait longer, raise "
     "default.api.timeout.ms"
 )
 _SHORT_S = 2.0

@@ -246,7 +246,7 @@ class Puller:
     def _strange(self, offset: int, what: str) -> LogError:
         return RemoteFailed(
             f"pulling {self.name} at offset {offset}: broker {self.queue.broker} {what}",
-            remedy="run the same command again; if the error remains, check the settings in "
+            remedy="run the command again; if the error remains, check the settings in "
             "docs/guide/rocketmq-operators.md",
         )
 
