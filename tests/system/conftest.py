@@ -1,5 +1,6 @@
-"""What several modules of system tests share: one standalone of Pulsar a session, started when
-first asked for; a small disk.
+"""Fixtures that several modules of system tests share: a Pulsar standalone and a small disk.
+
+The standalone starts when a test first asks for it and runs until the end of the session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.pulsar.driver import Driver
 
 @pytest.fixture(scope="session")
 def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real standalone with transactions; a test may kill it if it starts it again."""
+    """A real standalone with transactions. A test that kills it must start it again."""
     try:
         made = Broker(
             pulsar_home(),
@@ -31,7 +32,7 @@ def pulsar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def driver(pulsar: Broker) -> Iterator[Driver]:
-    """Pulsar's own clients of it."""
+    """A driver of Pulsar's own Java clients, connected to ``pulsar``."""
     try:
         made = Driver(pulsar, transactions=True)
     except Unavailable as reason:
@@ -42,7 +43,7 @@ def driver(pulsar: Broker) -> Iterator[Driver]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """60 MB that a test may fill."""
+    """A file system of 60 MB that a test may fill. Mounting it needs root."""
     place = tmp_path / "disk"
     place.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)]

@@ -1,5 +1,6 @@
-"""Tests of the commands in ``docs/guide/archives.md``, on a real S3 server and a cluster whose
-workers see no local folder.
+"""Tests of the commands in ``docs/guide/archives.md``.
+
+The archive is in a real S3 server, and the cluster's workers share no folder.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def wait_for(what: str, is_so: object, seconds: float = 120) -> None:
 
 
 class Writing(threading.Thread):
-    """Writes on and on, so that segments close and the cleaner finds work."""
+    """Produces until it is stopped, so that segments roll and the broker's cleaner runs."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__()
@@ -90,7 +90,8 @@ def test_reads_are_correct_beside_a_working_broker(home: Path, tmp_path: Path) -
         exchanged: set[int] = set()
         deadline = time.monotonic() + 300
         with Writing(broker) as writing:
-            while len(exchanged) < 2:  # as first written, and as the cleaner made it
+            # both the segment as the broker first wrote it and the cleaned one
+            while len(exchanged) < 2:
                 assert time.monotonic() < deadline, f"segments so far: {len(exchanged)}"
                 exchanged.add((data / f"{TOPIC}-0" / f"{0:020d}.log").stat().st_ino)
                 before = writing.written
@@ -101,7 +102,8 @@ def test_reads_are_correct_beside_a_working_broker(home: Path, tmp_path: Path) -
                 assert verified.ok, verified.to_dict()
                 table = lastwrite.latest(str(data), TOPIC)
                 end = int(table.end_offsets[0])
-                # Nothing is missing that the cleaner took for a write behind that end.
+                # The table has all keys: no record is missing because the cleaner found a later
+                # write of its key beyond ``end``.
                 assert set(table) == {b"k%d" % n for n in range(50)}
                 offsets = [row["offset"] for row in lastwrite.dump(str(data), topic=TOPIC)]
                 assert offsets == sorted(set(offsets)) and offsets[-1] >= end - 1
@@ -116,7 +118,7 @@ def test_reads_are_correct_beside_a_working_broker(home: Path, tmp_path: Path) -
 
 
 def test_copy_made_beside_a_broker_is_served_by_another(home: Path, tmp_path: Path) -> None:
-    """The broker's transaction is open while the copy is made: the copy ends before it."""
+    """The broker has an open transaction during the copy. The copy ends before it."""
     data, to = tmp_path / "data", tmp_path / "to"
     with Broker(home, data) as broker:
         create_topic(broker, TOPIC, SETTINGS)
@@ -139,7 +141,7 @@ def test_copy_made_beside_a_broker_is_served_by_another(home: Path, tmp_path: Pa
         assert lastwrite.verify(str(to), spark=INLINE).ok
         producer.commit_transaction(60)
         wait_for("the commit, since it lives", lambda: bounds(broker, TOPIC)[1] > 2011)
-    # Into a broker that knows the topic, in the place of what it has.
+    # Replace the partition of a broker that has the topic by the copy.
     with Broker(home, data) as broker:
         pass
     shutil.rmtree(data / f"{TOPIC}-0")

@@ -45,8 +45,9 @@ with lock.hold(sys.argv[1], [TopicPartition(sys.argv[2], 0)]):
 def write(
     root: Path, topic: str, records: int = 400, clean_to: int = 0, value_bytes: int = 60
 ) -> Path:
-    """A partition of closed segments, five keys again and again; below ``clean_to`` it counts as
-    clean.
+    """Write a partition of closed segments in which five keys repeat.
+
+    The checkpoint counts the records below offset ``clean_to`` as clean.
     """
     first_ms = time.time_ns() // 1_000_000 - 60_000
     name = TopicPartition(topic, 0)
@@ -104,7 +105,9 @@ class Daemon:
             self._lines.put(line)
 
     def expect(self, event: str, seconds: float = 120.0, **fields: object) -> dict[str, Any]:
-        """The next event of that kind with these fields; the others are kept in ``events``."""
+        """Return the next event of ``kind`` with these fields. Other events are kept in
+        ``events``.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -120,7 +123,7 @@ class Daemon:
                 return found  # type: ignore[no-any-return]
 
     def stop(self, signal_number: int = signal.SIGTERM) -> float:
-        """Ask it to stop; the seconds until its end. Its exit status has to be 0."""
+        """Send the signal and return the seconds until the daemon ends with exit status 0."""
         began = time.monotonic()
         self.process.send_signal(signal_number)
         _, errors = self.process.communicate(timeout=60)
@@ -147,7 +150,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def scrape(port: int) -> dict[str, dict[tuple[str, ...], float]]:
-    """Samples by name, and by the values of their labels."""
+    """The metrics by name, and each metric's samples by the values of their labels."""
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
     with urllib.request.urlopen(request, timeout=10) as answer:
         assert (
@@ -173,9 +176,7 @@ def replace(file: Path, text: str) -> None:
 
 
 def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
-    """Two roots; the order; a damaged, a held and a not so dirty partition; new settings; metrics;
-    the end.
-    """
+    """Covers the order of partitions, quarantine, locks, new settings, metrics and the end."""
     x, y = tmp_path / "x", tmp_path / "y"
     x.mkdir()
     y.mkdir()
@@ -203,7 +204,7 @@ def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
             port = int(running.expect("note")["text"].rpartition(":")[2].split("/")[0])
             assert str(scrape(port)["lastwrite_cleaner_time_since_last_run_seconds"][()]) == "nan"
 
-            # The dirtiest first; what is damaged is set aside, with its reason.
+            # The dirtiest partition comes first. The damaged one is quarantined with its reason.
             first = running.expect("round", topic="most")
             assert (
                 first["root"] == str(x)
@@ -221,12 +222,13 @@ def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
             shown = lastwrite.inspect(str(x), topic="torn").to_dict()["partitions"][0]
             assert shown["uncleanable"]["reason"] == staged["reason"]
 
-            # What another process holds is left to it, and taken once that has crashed.
+            # A partition that another process has locked is skipped. It is compacted after that
+            # process has died.
             assert len(list(held.glob("*.log"))) > 2
             other.kill()
             running.expect("round", topic="held")
 
-            # New settings count from the next look on.
+            # New settings apply from the next scan of the roots.
             replace(
                 settings,
                 "cleanup.policy=compact\nlog.cleaner.backoff.ms=200\nmin.cleanable.dirty.ratio=0.05\n",
@@ -237,7 +239,8 @@ def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
             replace(settings, "cleanup.policy=compact\nlog.cleaner.backoff.ms=soon\n")
             assert "were not changed" in running.expect("note")["text"]
 
-            # The note comes before the look that counts what the last round left.
+            # The daemon prints the note before the scan that counts the partitions of the last
+            # round.
             wait_for(lambda: scrape(port)["lastwrite_cleaner_partitions"][(str(x), "clean")] == 2)
             found = scrape(port)
             assert found["lastwrite_cleaner_uncleanable_partitions"] == {(str(x),): 1, (str(y),): 0}
@@ -256,7 +259,7 @@ def test_daemon_cleans_two_roots_from_start_to_stop(tmp_path: Path) -> None:
             assert 0 <= found["lastwrite_cleaner_time_since_last_run_seconds"][()] < 300
             assert found["lastwrite_cleaner_stage_seconds_total"][("compact",)] > 0
 
-            # Mended and released it is picked like any other.
+            # After repair and release the partition is selected again.
             segment.write_bytes(whole)
             assert [str(name) for name in lastwrite.release(str(damaged))] == ["torn-0"]
             running.expect("round", topic="torn")
@@ -279,7 +282,7 @@ def test_signal_during_a_round_leaves_the_log_unchanged(tmp_path: Path, whom: st
     ]
     with daemon(tmp_path, *limit, "--config", "log.cleaner.min.cleanable.ratio=0") as running:
         wait_for(lambda: any(name.endswith(".cleaned") for name in names(folder)))
-        if "Spark" in whom:  # as systemd does where its unit does not say KillMode=mixed
+        if "Spark" in whom:  # systemd does this if the unit does not set KillMode=mixed
             os.killpg(running.process.pid, signal.SIGTERM)
             running.process.communicate(timeout=60)
             assert running.process.returncode == 0

@@ -87,13 +87,13 @@ def damage(folder: Path) -> tuple[Path, int]:
 
 
 def one_document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    document = json.loads(done.stdout)  # fails where anything stands before or behind it
+    document = json.loads(done.stdout)  # fails if anything precedes or follows the document
     assert isinstance(document, dict)
     return document
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line on standard error, which says what went wrong."""
+    """The last line on standard error, which contains the error."""
     line = done.stderr.splitlines()[-1]
     assert line.startswith("lastwrite: ") and "Traceback" not in done.stderr
     return line
@@ -305,9 +305,7 @@ def test_doctor_reports_a_healthy_environment() -> None:
 
 
 def test_doctor_names_the_remedy_for_missing_java(tmp_path: Path) -> None:
-    """With nothing but bash on the search path and no wheel with Java, it asks for Java, and git is
-    optional.
-    """
+    """``PATH`` has only bash, and no wheel contains Java. git is optional."""
     for shell in ("bash", "sh"):
         os.symlink(shutil.which(shell) or f"/bin/{shell}", tmp_path / shell)
     hide = tmp_path / "sitecustomize.py"
@@ -349,9 +347,7 @@ def test_drop_expired_deletes_works_on_an_idle_log(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_plan_compact_and_verify_agree(tmp_path: Path) -> None:
-    """One damaged partition among three: the others are done, the statuses and documents are as
-    promised.
-    """
+    """Three partitions, one of them damaged: the other two are compacted."""
     root = tmp_path / "log"
     write(root, "first")
     write(root, "second")

@@ -1,7 +1,6 @@
-"""Tests on a real Spark cluster on this machine: missing parts are reported with a remedy, and the
-log is unchanged.
+"""Tests on a real Spark cluster on this machine, with master and workers in their own processes.
 
-Master and worker are separate processes.
+Missing parts are reported with a remedy, and the log is unchanged.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def test_cluster_without_workers_is_reported(cluster: Cluster, tmp_path: Path) -
 
 
 def python_without_us(tmp_path: Path) -> str:
-    """A Python that has all packages but ours."""
+    """A Python environment that has every package except lastwrite."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     packages = tmp_path / "packages"
@@ -142,8 +141,9 @@ def test_worker_without_lastwrite_is_reported(cluster: Cluster, tmp_path: Path) 
 def test_all_missing_parts_of_workers_are_reported_at_once(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Three workers: one that has all, one with an old release, one with ours in a zip file; the
-    log is seen by none.
+    """Three workers: a complete one, one with an old release and one with lastwrite in a zip file.
+
+    None of them can read the log.
     """
     old = tmp_path / "old" / "lastwrite"
     old.mkdir(parents=True)
@@ -193,7 +193,9 @@ def test_other_commands_check_the_workers_first(cluster: Cluster, tmp_path: Path
 
 @pytest.mark.long
 def test_package_can_be_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
-    """It is unpacked in the executor's folder; ``--py-files`` is refused above."""
+    """The archive is unpacked in the executor's folder. The test above covers ``--py-files``, which
+    is refused.
+    """
     cluster.add_worker()
     root = copy_of_corpus(tmp_path)
     twin = shutil.copytree(root, tmp_path / "twin")

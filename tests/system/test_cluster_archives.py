@@ -1,5 +1,6 @@
-"""Tests of compacting an archive in a real S3 server by a cluster that shares no folder: same
-result as local mode.
+"""Tests of compaction of an archive in a real S3 server, on a cluster without shared folders.
+
+The result equals that of local mode.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from tests.system.test_killed_starts import NAME
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.broker]
 BUCKET = "archive"
 STAGES = {"scan": "_scan_rows", "elect": "_elect_parts", "rewrite": "_rewrite_scanned"}
-# What a worker's Python runs first: when a task of a stage has done its work and told nobody yet,
-# it kills its executor, once a stage, or waits until its driver has been killed.
+# Python code that each worker runs at its start. It stops a task that has done its work but not yet
+# returned the result. It then either kills the executor, once a stage, or waits until the driver
+# has been killed.
 HOOK = """
 import inspect, os, signal, time
 import psutil
@@ -70,15 +72,15 @@ PARTITIONS = 2
 
 @dataclass(frozen=True)
 class Site:
-    """A cluster, a store, and the folders of a driver that no worker sees."""
+    """A cluster, an S3 store, and the driver's folder, which no worker can read."""
 
     cluster: Cluster
     s3: S3
     driver: Path
-    told: Path  # which all see
+    told: Path  # folder that the driver and all workers share
 
     def run(self, *words: str, endpoint: str = "", env: Any = None) -> Any:
-        """A command, to its end."""
+        """Run a command and wait for its end."""
         with self.start(*words, endpoint=endpoint, env=env) as process:
             out, err = process.communicate(timeout=SECONDS)
         return subprocess.CompletedProcess(words, process.returncode, out, err)
@@ -122,7 +124,9 @@ class Site:
         )
 
     def hook(self, waits: str | None = None) -> list[str]:
-        """Options by which workers kill their executors, or wait in the stage ``waits``."""
+        """Spark options for ``HOOK``: workers kill their executors, or wait in the
+        stage ``waits``.
+        """
         folder = self.told / uuid.uuid4().hex
         folder.mkdir()
         text = HOOK.format(told=str(self.told), stages=STAGES, seconds=SECONDS)
@@ -138,7 +142,7 @@ class Site:
         return decode(path.read_bytes(), str(path))
 
     def content(self, archive: str) -> list[Any]:
-        """All that an archive is, but for names, times and who wrote it."""
+        """The content of the archive's partitions without names, times and writer."""
         return [self._content(archive, n) for n in range(PARTITIONS)]
 
     def _content(self, archive: str, partition: int) -> Any:
@@ -184,7 +188,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def figures(done: Any) -> Any:
-    """What a report says of partitions, but for addresses and seconds."""
+    """The partition figures of a report, without addresses and seconds."""
     report = json.loads(done.stdout)
     for each in report["partitions"]:
         each.pop("seconds", None)
@@ -211,7 +215,7 @@ def test_cluster_equals_local_mode(site: Site) -> None:
     assert said == expected
     asked, asked_here = (json.loads(each.stdout)["requests"] for each in (done, here))
     assert asked["puts"] == asked_here["puts"]
-    assert asked["bytes_read"] == asked_here["bytes_read"]  # no byte a third time
+    assert asked["bytes_read"] == asked_here["bytes_read"]  # every byte is read at most twice
     words = ["verify", f"s3://{BUCKET}/one", "--topic", "t", "--master", site.cluster.url]
     for setting in ("executor.memory=512m", "driver.host=127.0.0.1"):
         words += ["--conf", f"spark.{setting}"]
@@ -261,7 +265,9 @@ def test_executors_may_die_while_the_driver_commits(site: Site) -> None:
 
 @pytest.mark.long
 def test_flipped_byte_on_the_network_is_detected(site: Site) -> None:
-    """And a connection that is refused, or ends within what is sent, is begun anew."""
+    """The proxy also refuses two connections and breaks off an upload. These requests
+    are retried.
+    """
     site.fetch("garbled")
     before, after = site.content("garbled"), site.content("local")
     with fault_proxy(site.s3.endpoint) as proxy:
@@ -317,7 +323,7 @@ def test_death_of_the_driver_while_planning_leaves_the_archive_unchanged(site: S
 
 @pytest.mark.long
 def test_death_of_the_driver_while_committing_leaves_each_log_old_or_new(site: Site) -> None:
-    """Of each partition the old log or the new one is there, and the next run makes the rest."""
+    """Each partition has the old log or the new one. The next run compacts the rest."""
     site.fetch("commit")
     before, after = site.content("commit"), site.content("local")
     with fault_proxy(site.s3.endpoint) as proxy:

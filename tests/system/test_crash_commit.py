@@ -1,9 +1,8 @@
-"""Tests of a process killed before every file operation of a commit: the log is the old one or the
-new one.
+"""Tests of a process killed before every file operation of a commit: the log is old or new.
 
-Two independent judges decide which: a model of Kafka's loader, and in ``tests/conformance`` the
-loader itself. The next run must leave the bytes of an undisturbed run. Recovery is killed at each
-of its own operations, too.
+A model of Kafka's loader judges the log here, and Kafka's own loader in ``tests/conformance``. The
+next run must leave the bytes of an undisturbed run. Recovery is also killed at each of its
+operations.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ LONG = pytest.mark.long
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: the tests sync thousands of times."""
+    """A folder in memory if there is one, because the tests sync thousands of times."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 
 def operations(place: Path, layout: Layout) -> int:
-    """How many operations an undisturbed round takes."""
+    """The number of file operations of an undisturbed round."""
     folder = write_layout(place / "counted", layout)
     files.faults = FaultPoints(1 << 30)
     try:
@@ -126,7 +125,7 @@ def test_kill_at_any_operation_leaves_the_old_log_or_the_new(place: Path, layout
         assert load_like_kafka(place / "loaded") == seen, point
         assert transaction_indexes_at(place / "loaded") == indexed, point
         shutil.rmtree(place / "loaded")
-        # Looking changes nothing.
+        # Reading the folder changes nothing.
         recovered = place / "recovered"
         shutil.copytree(folder.parent, recovered)
         log_dir.recover(str(recovered / "t-0"))

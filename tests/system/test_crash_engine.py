@@ -30,7 +30,7 @@ from tests.support.kafka.model import records_of
 from tests.support.sample import some
 
 NOW = 1_700_000_100_000
-# name: settings, rounds before the one that is killed, whether the active segment is cleaned
+# name: settings and whether the active segment is compacted
 LAYOUTS = {
     "each segment alone": ({"segment.bytes": 100}, False),
     "all merged": ({}, False),
@@ -40,8 +40,9 @@ LAYOUTS = {
 
 
 def make_log(root: Path) -> None:
-    """Six segments: two of them have nothing to lose, one loses everything; an active one at the
-    end.
+    """Write six closed segments and an active one.
+
+    Two of the closed segments lose no record, and one loses all of them.
     """
     rng = random.Random(3)
     offset = 0
@@ -88,8 +89,9 @@ def compact(root: Path, config: dict[str, object], include_active: bool) -> None
 
 
 def killed_at(point: int, root: Path, config: dict[str, object], include_active: bool) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before
-    that.
+    """Compact in a child process that kills itself before operation ``point``.
+
+    Returns False if the round ended before that operation.
     """
     child = os.fork()
     if child == 0:
@@ -103,7 +105,7 @@ def killed_at(point: int, root: Path, config: dict[str, object], include_active:
 
 
 def records(root: Path, partition: int = 0) -> list[object]:
-    """What a reader gets of the folder as our own tools see it, after recovery."""
+    """The records that our own reader finds in a recovered copy of the partition."""
     view = root.with_name("view")
     shutil.rmtree(view, ignore_errors=True)
     shutil.copytree(root, view)
@@ -115,9 +117,7 @@ def records(root: Path, partition: int = 0) -> list[object]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path
@@ -157,7 +157,7 @@ def test_kill_at_any_operation_leaves_the_old_log_or_the_new(place: Path, name: 
 def test_kill_during_a_wave_leaves_each_partition_old_or_new(
     place: Path,
 ) -> None:
-    """Three partitions share the one write of their root's checkpoint."""
+    """The partitions share one write of their root's cleaner checkpoint."""
     origin, done, root = place / "origin", place / "done", place / "run"
     for partition in range(3):
         for base in (0, 10):

@@ -32,9 +32,7 @@ SEEDS = (2, 5)
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         yield Path(folder)
 

@@ -1,8 +1,7 @@
-"""Tests of a process killed before every operation of retention: the log loads, and the next run
-completes it.
+"""Tests of a process killed before every operation of retention.
 
-Two judges check the result: a model of Kafka's loader, and in
-``tests/conformance/test_retention.py`` the loader itself.
+The log loads, and the next run completes retention. A model of Kafka's loader judges the log here,
+and Kafka's own loader in ``tests/conformance/test_retention.py``.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def bytes_of(root: Path) -> dict[str, bytes]:
 
 
 def readable(folder: Path) -> list[int]:
-    """What our own listing leads a reader to, from the log's start on."""
+    """The offsets that our listing of the partition makes readable, from the log start."""
     start = log_dir.read_partition(str(folder)).log_start
     return [offset for offset in offsets_seen(folder) if offset >= start]
 
@@ -106,7 +105,8 @@ def test_undisturbed_run_leaves_exactly_the_unexpired_segments(
     kept = [base for base in layout.snapshots if base >= layout.new_bases[0]]
     assert sorted(int(name[:20]) for name in numbered if name.endswith(".snapshot")) == kept
     assert (folder / "leader-epoch-checkpoint").read_text() == layout.new_epochs
-    # Only a log whose start is not the name of its first segment has an entry; a neighbour's stays.
+    # The checkpoint has an entry only if the log start is not the base offset of the first segment.
+    # The entry of another partition is kept.
     own = {} if layout.new_start == layout.new_bases[0] else {NAME: layout.new_start}
     assert read_checkpoint(folder.parent, "log-start-offset-checkpoint") == {"u-3": 1, **own}
     before = contents(folder.parent)
@@ -178,8 +178,9 @@ ROUND = {
 
 
 def write_mixed(root: Path) -> Path:
-    """Four closed segments with the same five keys and one that only one of them has, and an active
-    one.
+    """Write four closed segments and an active one.
+
+    The closed segments share five keys, and each has one key of its own.
     """
     for base in range(0, 30, 6):
         keys = [b"a", b"b", b"c", b"d", b"e", b"only-%d" % base]

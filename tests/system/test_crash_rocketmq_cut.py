@@ -1,7 +1,7 @@
-"""Tests of a cut, and its undo, killed before every file operation.
+"""Tests of a cut and of its undo, killed before every file operation.
 
-A broker finds the old store, the new one, or a guard that prevents its start; and an undo restores
-the old store, byte for byte.
+A broker finds the old store, the new one, or a guard file that prevents its start. An undo restores
+the old store byte for byte.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from tests.unit.test_rocketmq_cut import everything, served, some, stored, timer
 
 
 def killed_at(point: int, work: Callable[[], object]) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before
-    that.
+    """Run ``work`` in a child process that kills itself before operation ``point``.
+
+    Returns False if ``work`` ended before that operation.
     """
     child = os.fork()
     if child == 0:
@@ -40,9 +41,7 @@ def killed_at(point: int, work: Callable[[], object]) -> bool:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path
@@ -52,7 +51,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 def opened(root: Path) -> Files:
-    """What a broker opens: not what lies beside it under a name of ours."""
+    """The files that a broker opens. Our own files beside them are left out."""
     return {name: data for name, data in served(root).items() if ".cut" not in name}
 
 

@@ -1,7 +1,7 @@
 """Tests of a dispatch killed at every file operation.
 
-Each tree is the old one or the new one, in an order that a broker completes by itself. The next run
-leaves the bytes of an undisturbed run.
+Each tree is the old one or the new one, in an order that a broker can complete. The next run leaves
+the bytes of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def dispatch(root: Path, broker: Broker) -> None:
 
 
 def killed_at(point: int, root: Path, broker: Broker) -> bool:
-    """Run it in a child that kills itself before operation ``point``; False: it ended before
-    that.
+    """Dispatch in a child process that kills itself before operation ``point``.
+
+    Returns False if the dispatch ended before that operation.
     """
     child = os.fork()
     if child == 0:
@@ -56,7 +57,7 @@ def killed_at(point: int, root: Path, broker: Broker) -> bool:
 
 
 def trees(root: Path) -> dict[str, Files]:
-    """What lies in each tree."""
+    """The files of each tree."""
     found: dict[str, Files] = {tree: {} for tree in ORDER}
     for name, data in read_dispatched(root).items():
         found[name.split("/")[0]][name] = data
@@ -65,9 +66,7 @@ def trees(root: Path) -> dict[str, Files]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path
@@ -121,8 +120,8 @@ def test_kill_at_any_operation_leaves_each_tree_old_or_new(
             f"point {point}: {dict(zip(changed, is_new, strict=True))}"
         )
         states.add(sum(is_new))
-        # Where only one kind of consume queues has changed, a broker would lose what the other
-        # lacks.
+        # If only one kind of consume queue is new, a broker would lose the messages that the other
+        # kind lacks. The guard file must prevent its start.
         if "batchconsumequeue" in changed and is_new[-2] != is_new[-1]:
             assert (root / "commitlog" / GUARD).exists(), f"point {point}"
         dispatch(root, broker)

@@ -1,7 +1,6 @@
-"""Tests of a process killed before every operation of a publication: a broker finds the old store
-or the new one.
+"""Tests of a process killed before every operation of a publication: the store is old or new.
 
-A model of the broker's loader judges; the real broker does in
+A model of the broker's loader judges here, and a real broker in
 ``test_rocketmq_broker_after_kill.py``. Logs, indexes and positions change in one step. Recovery
 must then leave exactly the old or the new state.
 """
@@ -38,13 +37,13 @@ LEAST_KILLS = 200
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: the tests sync thousands of times."""
+    """A folder in memory if there is one, because the tests sync thousands of times."""
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         yield Path(folder)
 
 
 def operations(place: Path, layout: Layout) -> int:
-    """How many operations an undisturbed round takes."""
+    """The number of file operations of an undisturbed round."""
     root = fresh(place / "old", place / "counted")
     files.faults = FaultPoints(1 << 30)
     try:
@@ -61,12 +60,12 @@ def recover(root: Path, layout: Layout) -> None:
 
 
 def tree_at(root: Path) -> dict[str, bytes | None]:
-    """What a broker sees of the store below ``compaction``."""
+    """The files below ``compaction`` that a broker reads."""
     return contents((root / "compaction").resolve())
 
 
 def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[str, bytes | None]]:
-    """The store before the round, and as an undisturbed round leaves it."""
+    """The store before the round, and after an undisturbed round."""
     write_layout(place / "old", layout)
     assert load_like_broker(place / "old") == (layout.old, layout.positions)
     root = fresh(place / "old", place / "new")
@@ -85,7 +84,7 @@ def test_kill_at_any_operation_leaves_the_old_state_or_the_new(place: Path, layo
         seen = load_like_broker(root)
         assert seen in ((layout.old, layout.positions), (layout.new, layout.new_positions)), point
         decided.append(seen == (layout.new, layout.new_positions))
-        if layout.after:  # more than that: byte for byte
+        if layout.after:  # the trees must also be equal byte for byte
             assert tree_at(root) == tree_at(place / ("new" if decided[-1] else "old")), point
         recovered = fresh(root, place / "recovered")
         recover(recovered, layout)

@@ -1,6 +1,6 @@
 """Tests of rounds on random RocketMQ stores, killed at every other operation.
 
-All queues and positions are old or all are new; the next run leaves exactly the bytes of an
+Either all queues and positions are old or all are new. The next run leaves exactly the bytes of an
 undisturbed run.
 """
 
@@ -27,14 +27,12 @@ from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
 
-SEEDS = (3, 8, 9, 12)  # in each of these something goes
+SEEDS = (3, 8, 9, 12)  # a round over each of these stores removes messages
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         yield Path(folder)
 

@@ -23,15 +23,13 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child t
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's
-    speed.
-    """
+    """A folder in memory if there is one. Disk speed does not matter to these tests."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         yield Path(folder)
 
 
 def what_is_in(round_: Round) -> set[str]:
-    """What the log and its round have in them."""
+    """The features of the log and of its round, by name."""
     batches = [batch for name in round_.folders for batch in round_.before[name]]
     left = [batch for name in round_.folders for batch in round_.after[name]]
     indexes = list(round_.origin.glob("*/*.txnindex"))

@@ -1,6 +1,6 @@
-"""Tests of damage of every kind: ``inspect`` and ``verify`` name file and byte.
+"""Tests of damage of every kind: ``inspect`` and ``verify`` report file and byte.
 
-``compact`` leaves the damaged partition unchanged, completes the others, and exits with 3.
+``compact`` leaves the damaged partition unchanged, compacts the others, and exits with 3.
 """
 
 from __future__ import annotations
@@ -214,9 +214,7 @@ def test_copy_contains_a_damaged_partition_unchanged(tmp_path: Path) -> None:
 def test_offsets_out_of_order_between_two_pieces_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base offset lies outside the checksum; a piece alone does not see that it comes too
-    early.
-    """
+    """The CRC does not cover the base offset, and within its piece the batch is in order."""
     make_partition(tmp_path / "t-0")
     file = closed(tmp_path / "t-0")
     base = int(file.stem)
@@ -230,7 +228,9 @@ def test_offsets_out_of_order_between_two_pieces_are_found(
 
 
 def test_claim_of_a_billion_records_needs_no_memory(tmp_path: Path) -> None:
-    """A compressed batch's record count is a claim until it is decompressed (found by fuzzing)."""
+    """The record count of a compressed batch is unchecked until the batch is decompressed. Found by
+    fuzzing.
+    """
     import resource
 
     batch = bytearray(
@@ -259,7 +259,7 @@ def test_claim_of_a_billion_records_needs_no_memory(tmp_path: Path) -> None:
 
 
 def write_raw(folder: Path, data: bytes) -> None:
-    """A closed segment of these bytes and an empty active one."""
+    """Write a closed segment with these bytes and an empty active one."""
     folder.mkdir()
     (folder / f"{0:020d}.log").write_bytes(data)
     (folder / f"{0:020d}.index").write_bytes(b"")

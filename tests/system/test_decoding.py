@@ -1,4 +1,6 @@
-"""Tests of decoded keys and values in every command that reads records, and of bad values."""
+"""Tests of decoded keys and values, including undecodable ones, in every command that reads
+records.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,7 @@ def write(root: Path, values: list[tuple[bytes, bytes | None]]) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """200 writes of 40 keys; the last of k7 is bad, and its older ones are not; k9 is deleted."""
+    """200 writes of 40 keys. Only the last value of k7 is undecodable, and k9 is deleted."""
     values: list[tuple[bytes, bytes | None]] = [
         (b"k%d" % (n % 40), avro(ORDER, order(n))) for n in range(200)
     ]
@@ -106,7 +108,7 @@ def test_bad_last_write_is_never_replaced_by_an_older_one(place: Path) -> None:
     with lastwrite.table(
         logs, "orders", **options(place, on_bad="aside", bad_to=str(aside))
     ) as table:
-        for _ in range(2):  # the same again is the same file
+        for _ in range(2):  # a second run writes the same file
             assert b"k7" not in table.to_arrow()["key"].to_pylist()
     (file,) = aside.iterdir()
     (bad,) = pq.read_table(file).to_pylist()

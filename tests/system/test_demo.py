@@ -1,4 +1,6 @@
-"""The demo on its sample, and on tiny git repositories whose trees are the expected result."""
+"""Tests of the demo on its sample and on small git repositories, whose trees are the expected
+result.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ DATA = Path(os.environ.get("LASTWRITE_DATA", REPOSITORY.parent / "shared" / "dat
 
 @pytest.mark.spark
 def test_sample_needs_neither_git_nor_a_repository(tmp_path: Path) -> None:
-    """In an empty folder, without git: text for people, then JSON for programs."""
+    """In an empty folder without git: first text for people, then JSON for programs."""
     (tmp_path / "empty").mkdir()
     command = [sys.executable, "-m", "lastwrite.cli", "demo", "--master", "local[1]"]
     java = Path(shutil.which("java") or sys.executable).parent
@@ -197,7 +199,7 @@ def test_missing_git_exits_with_1_and_one_line(
 @needs_git
 @pytest.mark.spark
 def test_demo_command_runs_on_spark(tmp_path: Path) -> None:
-    """In a shallow clone with awkward paths: text for people, then JSON for programs."""
+    """In a shallow clone with unusual paths: first text for people, then JSON for programs."""
     repository = Repository(tmp_path / "r")
     merged(repository)
     paths_of_any_bytes(repository)
@@ -243,7 +245,7 @@ def test_demo_command_runs_on_spark(tmp_path: Path) -> None:
     not DATA.exists(), reason=f"no long history at {DATA}; LASTWRITE_DATA names another folder"
 )
 def test_history_of_thirteen_years_is_compacted(tmp_path: Path) -> None:
-    """98,257 changes, 10,061 paths, of which 6,519 live: git's own figures."""
+    """git itself counts 98,257 changes of 10,061 paths, of which 6,519 still exist."""
     import cramjam
 
     def lines(name: str) -> list[list[bytes]]:

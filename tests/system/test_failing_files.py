@@ -1,7 +1,7 @@
 """Tests of ``lastwrite.compact`` on a disk that fails from one operation on.
 
-The partition is reported as failed with the file, the log is intact, and the next run leaves the
-bytes of an undisturbed one. For kills see ``test_crash_engine``.
+The partition is reported as failed with the file's name, and the log is intact. The next run leaves
+the bytes of an undisturbed run. ``test_crash_engine`` tests kills.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ CONFIG = {
 
 
 def write_log(root: Path) -> Path:
-    """Five closed segments and an active one: keys written again and again, some deleted, two
-    segments of keys that nobody writes again."""
+    """Write five closed segments and an active one.
+
+    Most keys are written repeatedly, and some are deleted. Two segments have keys that are written
+    only once.
+    """
     folder = root / "t-0"
     for n in range(6):
         batches = []

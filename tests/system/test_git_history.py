@@ -20,7 +20,8 @@ def fold(history: GitHistory) -> dict[bytes, bytes]:
     table: dict[bytes, bytes] = {}
     for _, change in history.changes():
         if change.value is None:
-            del table[change.path]  # a delete of what is not there would be a wrong walk
+            # the KeyError of deleting an absent path would reveal a wrong walk
+            del table[change.path]
         else:
             table[change.path] = change.value
     return table
@@ -125,7 +126,7 @@ def merged(r: Repository) -> None:
 
 
 def an_evil_merge(r: Repository) -> None:
-    """A merge that takes nothing from either side."""
+    """A merge whose tree has nothing from either parent."""
     merged(r)
     blob = r.git("hash-object", "-w", "--stdin", feed=b"evil").strip().decode()
     tree = r.git("mktree", feed=f"100644 blob {blob}\tnowhere else\n".encode()).strip().decode()
@@ -256,7 +257,7 @@ def settings_that_change_what_git_prints(r: Repository) -> None:
 
 
 def an_old_mode(r: Repository) -> None:
-    """Trees of git's first months hold 100664, which every command shows as 100644."""
+    """Trees of git's first months contain mode 100664, which every git command prints as 100644."""
     blob = r.git("hash-object", "-w", "--stdin", feed=b"x").strip()
     blob_id = bytes.fromhex(blob.decode())
     tree = b"".join(entry + b"\0" + blob_id for entry in (b"100664 a", b"100644 b"))

@@ -1,9 +1,8 @@
-"""Tests that a broker recognises the last batch of a producer after compaction has removed its
-records.
+"""Tests that a broker recognises a producer's last batch after compaction removed its records.
 
-Two idempotent producers write the same keys. Of the first, only its empty last batch remains. That
-batch is sent again, as after a lost response: the broker must answer with the first offset and
-store nothing.
+Two idempotent producers write the same keys. Of the first one's batches only the last remains, and
+it is empty. The original of that batch is sent again, as after a lost response. The broker must
+answer with the first offset and store nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def folder_of(broker: Broker) -> Path:
 
 
 def batches(broker: Broker) -> list[tuple[BatchHeader, bytes]]:
-    """All batches of the topic as they lie on disk, by offset."""
+    """All batches in the topic's segments, by offset."""
     return [
         (header, file.read_bytes()[position : position + header.size_bytes])
         for file in sorted(folder_of(broker).glob("*.log"))
@@ -73,7 +72,7 @@ def write(broker: Broker, word: str, count: int) -> None:
 
 
 def following(header: BatchHeader, skip: int = 0) -> bytes:
-    """A batch of one record that the producer of ``header`` sends, ``skip`` records after it."""
+    """A batch of one record by the producer of ``header``, after ``skip`` missing records."""
     record = Record(0, int(time.time() * 1000), b"key-0", f"{header.last_sequence}+{skip}".encode())
     return encode_batch(
         [record],
@@ -84,8 +83,9 @@ def following(header: BatchHeader, skip: int = 0) -> bytes:
 
 
 def forget(broker: Broker) -> None:
-    """What a crash may cost: no snapshot of producers, no sign of an orderly shutdown. The log has
-    to tell.
+    """Remove the producer snapshots and the clean-shutdown file, as a crash may.
+
+    The broker must then rebuild the producers from the log.
     """
     (broker.data / ".kafka_cleanshutdown").unlink()
     for file in folder_of(broker).glob("*.snapshot"):
@@ -109,7 +109,7 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
     second, sent_second = whole[-1]
     assert 0 <= first.producer_id != second.producer_id >= 0
     assert len(of_producer(broker, first.producer_id)) >= 4
-    with Wire(broker.address) as wire:  # uncompacted, that is what a broker does
+    with Wire(broker.address) as wire:  # a broker does so on the uncompacted log
         assert wire.produce(TOPIC, sent) == Answer(0, first.base_offset)
     assert bounds(broker, TOPIC) == (0, 80)
     broker.stop()
@@ -123,7 +123,9 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
     assert (shell.base_offset, shell.last_offset) == (first.base_offset, 19)
 
     def judge() -> None:
-        """The broker knows the last batch of both, and what has to come next."""
+        """The broker recognises the last batch of both producers, and rejects a gap in the
+        sequence.
+        """
         with Wire(broker.address) as wire:
             assert wire.produce(TOPIC, sent) == Answer(0, first.base_offset)
             assert wire.produce(TOPIC, sent_second) == Answer(0, second.base_offset)
@@ -140,7 +142,7 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
     forget(broker)
     broker.start()
     judge()
-    with Wire(broker.address) as wire:  # the producer goes on
+    with Wire(broker.address) as wire:  # the producer continues
         newest = following(first)
         for offset in range(80, 109):
             assert wire.produce(TOPIC, newest) == Answer(0, offset)
@@ -148,7 +150,8 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
         assert wire.produce(TOPIC, newest) == Answer(0, 109)
     broker.stop()
 
-    # Now that it has written again, the old shell goes, and the new last batch counts.
+    # The producer has written again, so compaction removes its empty batch, and its newest batch
+    # counts.
     compacted(broker, now_ms)
     assert of_producer(broker, first.producer_id)[0].base_offset >= 80
     forget(broker)
@@ -157,8 +160,8 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
         assert wire.produce(TOPIC, newest) == Answer(0, 109)
     broker.stop()
 
-    # A day later the first producer has expired. Without the shell the broker takes the duplicate
-    # for news.
+    # A day later the first producer has expired. Without the empty batch the broker stores the
+    # duplicate as new.
     compacted(spare, now_ms + DAY_MS)
     assert of_producer(spare, first.producer_id) == []
     forget(spare)

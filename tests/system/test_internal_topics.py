@@ -1,8 +1,8 @@
 """Tests of Kafka's internal topics, compacted by us and loaded by their broker.
 
 Groups of both protocols commit, and producers commit and abort transactions with group offsets.
-Between the rounds the broker starts on the compacted files: groups keep their offsets, deleted ones
-stay deleted, and producer ids continue.
+Between the rounds the broker starts on the compacted files. Groups keep their offsets, deleted
+groups stay deleted, and producer ids continue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OWN = (GROUPS_TOPIC, TRANSACTIONS_TOPIC)
 TOPICS = ("orders", "payments")
 GROUPS = {
     f"{protocol}-{n}": protocol for protocol in PROTOCOLS for n in range(3)
-}  # of both partitions
+}  # each commits an offset in both topics' partitions
 IDS = tuple(f"till-{n}" for n in range(3))
 ROUNDS = 3
 
@@ -48,8 +48,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def decoded(broker: Broker, topic: str) -> list[dict[str, Any]]:
-    """All records of the topic's partitions, each as ``dump --decode`` reads it; there is nothing
-    it does not know.
+    """All records of the topic's partitions, decoded by ``dump``. Each of them must be
+    decodable.
     """
     rows = list(lastwrite.dump(str(broker.data), topic=topic, decode=True))
     assert [
@@ -61,11 +61,11 @@ def decoded(broker: Broker, topic: str) -> list[dict[str, Any]]:
 
 
 def offsets_by_dump(broker: Broker) -> dict[str, dict[str, int]]:
-    """Where each group stands, as its records say; those of aborted transactions are passed over."""
-    aborted: set[tuple[int, int]] = set()  # partition, offset
+    """The committed offsets by group and topic, from the records. Aborted transactions are skipped."""
+    aborted: set[tuple[int, int]] = set()  # pairs of partition and offset
     begun: dict[
         tuple[int, int], list[int]
-    ] = {}  # offsets of an open transaction, by partition and producer
+    ] = {}  # offsets of the open transaction, by partition and producer
     rows = decoded(broker, GROUPS_TOPIC)
     for row in rows:
         producer = (row["partition"], row["producer_id"])
@@ -89,7 +89,7 @@ def offsets_by_dump(broker: Broker) -> dict[str, dict[str, int]]:
 
 
 def producers_by_dump(broker: Broker) -> dict[str, tuple[int, int, int]]:
-    """The last state of each transactional id: producer id, epoch, state."""
+    """The last producer id, epoch and state of each transactional id."""
     values = {
         row["decoded"]["key"]["transactionalId"]: row["decoded"]["value"]
         for row in decoded(broker, TRANSACTIONS_TOPIC)
@@ -102,7 +102,7 @@ def producers_by_dump(broker: Broker) -> dict[str, tuple[int, int, int]]:
 
 
 def resumes_at(broker: Broker, group: str, protocol: str, topic: str) -> int:
-    """The first offset of ``topic`` that a new member of the group is given."""
+    """The first offset of ``topic`` from which a new member of the group reads."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -146,11 +146,11 @@ def test_groups_and_transactional_producers_continue(broker: Broker) -> None:
             join_and_commit(broker, group, commits, protocol=protocol)
             standing[group] = dict(commits[-1])
             if number == 0:
-                for topic in OWN[:1]:  # made by the first group
+                for topic in OWN[:1]:  # the first group's commit creates the topic
                     set_topic(broker, topic, {"internal.segment.bytes": "1500"})
         join_and_commit(broker, f"gone-{number}", [{"orders": 3}])
         for n, name in enumerate(IDS):
-            # Two commits, then an abort: the group's offset of the second stays.
+            # Two transactions commit, then one aborts: the group keeps the offset of the second.
             taken = [(True, [b"a", b"b"]), (True, [b"c"]), (False, [b"d", b"e"])]
             transact(broker, name, "payments", taken, group=f"exactly-{n}", offset=base + n)
             standing[f"exactly-{n}"] = {"payments": base + n + 1}
@@ -193,4 +193,4 @@ def test_groups_and_transactional_producers_continue(broker: Broker) -> None:
         assert resumes_at(broker, group, protocol, "orders") == standing[group]["orders"], group
     assert (
         len(consume(broker, "payments", start=200)) == ROUNDS * len(IDS) * 3
-    )  # aborted ones are not seen
+    )  # without records of aborted transactions
