@@ -15,7 +15,7 @@ from lastwrite.reports.compaction import PartitionReport, Status
 def account_round(partition: RewrittenPartition) -> PartitionReport:
     """A partition's report with the bytes and records that the round read, wrote and dropped.
 
-    A dry run reports what it would have written.
+    A dry run reports the figures that the same round would have.
     """
     before, plan = partition.report, partition.plan
     written = [*partition.written]
@@ -53,7 +53,8 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
 def _segments_of(parts: Sequence[SegmentOutput]) -> int:
     """The number of new segments in ``parts``, which replace one run of old segments."""
     further = sum(len(part.more_outputs) for part in parts)
-    if any(part.stored is not None for part in parts):  # in an archive, each part is a segment
+    # in an archive, each part stays a separate segment
+    if any(part.stored is not None for part in parts):
         return further + sum(not part.is_deleted for part in parts)
     return further + (not all(part.is_deleted for part in parts))
 

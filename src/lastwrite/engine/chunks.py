@@ -37,7 +37,7 @@ class BatchWindow(NamedTuple):
 
     @classmethod
     def of(cls, buffer: ByteArray, table: BatchTable, shift: int) -> BatchWindow:
-        """The window of the batches in ``table``, which has at least one row."""
+        """The ``BatchWindow`` of the batches in ``table``, which has at least one row."""
         return cls(buffer, table, shift, *map(int, sums_of(table)))
 
 

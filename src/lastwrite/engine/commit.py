@@ -176,7 +176,8 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
         cache.write(context, [each.open for each in wave if each.open])
     swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
     _for_all(system, system.delete_replaced, swapped)
-    # One call for all partitions, because the partitions of a root share its log start checkpoint.
+    # Retention is applied in one call, because the partitions of a root share a log start
+    # checkpoint.
     judged = [
         (each, (each.after, each.retention))
         for each in wave
@@ -233,7 +234,7 @@ def _account_backlog(
     context: Context, report: PartitionReport, log: PartitionLog, horizon: int
 ) -> None:
     options = context.options
-    # An error here means that another program changed the log after the commit. The report then has
-    # no backlog.
+    # After an error the report has no backlog: another program has changed the log since the
+    # commit.
     with contextlib.suppress(LogError, OSError):
         report.backlog = context.system.backlog(log, horizon, options.config, options.now_ms)

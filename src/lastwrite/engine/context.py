@@ -101,8 +101,8 @@ class WholeWork(Protocol):
 class CachedLog(Protocol):
     """The stored scan results of a partition's segments."""
 
-    secret: bytes  # secret of the cached scans, which the round must use
-    bits: int  # bucket bits of the cached scans, which the round must use
+    secret: bytes  # fingerprint secret of the cached scans; the round must use the same secret
+    bits: int  # number of bucket bits of the cached scans; the round must use the same number
 
     def cuts(self, segment: int) -> list[int] | None:
         """The file positions at which the segment must be split into pieces.
@@ -163,7 +163,7 @@ class Options:
     exact: bool = False
     include_active: bool = False
     like_broker: bool = False
-    drop_expired_deletes: bool = False  # also clean a log without dirty records
+    drop_expired_deletes: bool = False  # whether a log without dirty records is cleaned too
     dry_run: bool = False
     # whether a dry run runs every step, with stores that count writes instead of performing them
     is_counted: bool = False
@@ -179,7 +179,8 @@ class Options:
             )
 
 
-LOOKING = Options(config={}, now_ms=0, dry_run=True)  # for commands that run no round
+# default values for commands that run no round
+LOOKING = Options(config={}, now_ms=0, dry_run=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,10 @@ class Context:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the round changes the log itself, or would in a dry run."""
+        """Whether the round changes the log itself, not a copy.
+
+        Also true for the dry run of such a round.
+        """
         return self.writes and self.options.to is None
 
     @property

@@ -74,7 +74,8 @@ class LoserMarker:
         touched = 0
         for (path, at), (records, losers) in self._lost.items():
             states = self._states[path]
-            # losers are so dense that on average each page has one
+            # On average each page has a loser, so populating all pages at once is cheaper than a
+            # fault per page.
             if PAGE_BYTES * sum(map(len, losers)) > records:
                 states.populate(at, records)
             for lost in losers:

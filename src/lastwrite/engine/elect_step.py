@@ -45,7 +45,7 @@ def _size_of(partition: ScannedPartition) -> int:
     size = sum(
         ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
     )
-    # each block has two tables of bucket ends, as uint32
+    # bytes of the two tables of bucket ends that each block has, as uint32
     return size + (8 << partition.plan.bits) * len(blocks)
 
 

@@ -48,7 +48,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedPartition:
-    """A partition whose pieces are all valid. The exchange has their entries."""
+    """A partition after the scan, with valid pieces only. The exchange has the pieces' entries."""
 
     plan: PartitionPlan
     report: PartitionReport
@@ -99,7 +99,7 @@ class FinishedPartition:
 
     started: float
     report: PartitionReport
-    log: PartitionLog | None  # None if it could not be read
+    log: PartitionLog | None  # None if reading the log failed
     # the decision, if no round is due; None if the partition is damaged or failed
     resting: Decision | None = None
     written: Sequence[SegmentOutput] = ()  # staged files, which the commit removes

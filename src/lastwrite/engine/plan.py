@@ -69,7 +69,8 @@ def _read(context: Context, folder: str) -> PartitionLog:
         system.recover(folder)
     log = system.judged(system.read(folder, spender(context.limits.reading)), config)
     if log.open_as is not None and context.options.to is not None:
-        # The copy ends before open transactions, because it would never get their ends.
+        # A copy of a log that is in use ends before open transactions: it never gets their end
+        # markers.
         return system.read_below(folder, log.last_stable_offset)
     return log
 
@@ -102,8 +103,8 @@ def _decide(context: Context, log: PartitionLog) -> Decision:
         log, options.config, options.now_ms, include_active, options.like_broker
     )
     if options.drop_expired_deletes:
-        # The keys of all records are compared, regardless of the checkpoint. Otherwise an expired
-        # delete could be dropped before the older records of its key.
+        # Compare the keys of all records, not only of records after the checkpoint. Otherwise an
+        # expired delete could be dropped before the older records of its key.
         reason = None if decision.is_at_rest else decision.reason
         decision = replace(decision, reason=reason, elect_from=0)
     return decision

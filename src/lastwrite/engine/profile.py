@@ -46,7 +46,7 @@ def step(name: str) -> _Step:
 
 
 def steps(name: str, items: Iterable[T]) -> Iterator[T]:
-    """Yield ``items``, and add the time to produce each to the step ``name``."""
+    """Yield the items of ``items``. The time to produce an item is added to the step ``name``."""
     source = iter(items)
     while True:
         with step(name):

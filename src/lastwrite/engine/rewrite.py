@@ -213,9 +213,9 @@ class _Rewriter:
             rows[:, ROW_POSITION] -= cut
 
     def finish(self, result: SegmentOutput) -> None:
-        """Finish the new segment and the segments that follow it.
+        """Finish all new segments of this unit.
 
-        They are described in ``result`` and ``result.further``.
+        The first is described in ``result``, the others in ``result.more_outputs``.
         """
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]

@@ -97,7 +97,7 @@ def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[in
 def _changes(context: Context, partition: ElectedPartition) -> list[int]:
     """The number of records and batches in each segment that change.
 
-    A segment without changes can stay as it is.
+    A segment without changes can stay unchanged in the log.
     """
     plan, transactions = partition.plan, partition.transactions
     segments = plan.log.segments

@@ -157,7 +157,7 @@ def _planned(
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
-            # ignored here, because the partition's report has the error
+            # the error is ignored here, because the partition's report contains it
             with contextlib.suppress(LogError, OSError):
                 for note in context.system.outvoted(folder, context.options.config):
                     notes[note.topic, note.name] = note

@@ -53,7 +53,7 @@ class EntryBlock(NamedTuple):
 
     piece: int
     rows: UInt64Array
-    ends: np.ndarray  # uint32: end of each bucket, in rows
+    ends: np.ndarray  # uint32 per bucket: the row at which it ends
     lengths: np.ndarray | None  # uint32 per entry: length of its key; None without exact comparison
     keys: ByteArray | None
 
@@ -328,8 +328,8 @@ class _Scanner:
     ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
         """Mark and drop the records that lose within the block, if many keys repeat.
 
-        This is always done for a small block, or if a bucket is overfull. Otherwise a sample of the
-        buckets decides.
+        A sample of the buckets shows whether they repeat. Small blocks, and blocks with an overfull
+        bucket, are processed without a sample.
         """
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)

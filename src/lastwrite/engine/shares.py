@@ -62,7 +62,7 @@ class Shares:
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:
-    """The load of the busiest worker if each free worker gets the costliest remaining segment."""
+    """The load of the busiest worker, if free workers always get the costliest segment left."""
     loads = [0] * workers
     for cost in sorted(costs, reverse=True):
         heapq.heapreplace(loads, loads[0] + cost)

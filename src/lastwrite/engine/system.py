@@ -101,11 +101,11 @@ class Decision:
     reason: str | None  # why the partition is skipped; None if it is cleaned
     policy: Policy
     remedy: str | None = None  # what to configure so that the partition is cleaned
-    # whether the only reason is that too little is dirty, so a round for expired deletes can run
+    # whether too little is dirty is the only reason; a round for expired deletes can then run
     is_at_rest: bool = False
     # why the daemon skips the partition, although a round on request would run
     waits: str | None = None
-    elect_from: int = 0  # earlier rounds compared the records below this offset with each other
+    elect_from: int = 0  # records below this offset were compared with each other in earlier rounds
     compacts: bool = True  # False if only expired segments are deleted
     cleanable_bytes: int = 0
     overdue_ms: int = 0  # time by which the partition has exceeded its maximum lag
@@ -182,7 +182,7 @@ class Rules(ABC):
     """The rules of a system: what its settings mean for a partition."""
 
     no_retention: str = ""  # why nothing expires in this system
-    no_deletes: str = ""  # why deletes are not kept until a horizon in this system
+    no_deletes: str = ""  # why this system does not keep deletes until a horizon
 
     @abstractmethod
     def decide(
@@ -229,9 +229,9 @@ class LogStore(ABC):
     offset_span: int  # largest distance of an offset from its segment's base
     joins_parts: bool = True  # whether several tasks may write parts of a segment
     keeps_scans: bool = False  # whether scans may be stored beside the log
-    # whether recovery finishes an interrupted commit; otherwise it is undone
+    # whether ``recover`` finishes an interrupted commit; if not, it undoes the commit
     recover_finishes: bool = False
-    # whether a round writes all cleaned records as one segment
+    # whether a round writes all cleaned records to one new segment
     makes_one_segment: bool = False
     damage_remedy: str  # the remedy for a damaged file of records
     # whether ``compact --to`` accepts a log that a broker has open
@@ -326,7 +326,7 @@ class LogStore(ABC):
     def starts_writing(self, log: PartitionLog, to: str | None, /) -> bool:
         """Whether ``begin_writing`` must be called before segments of the log are staged.
 
-        By default not.
+        Default: false.
         """
         return False
 
@@ -394,7 +394,7 @@ class System(PartitionLocator, SystemSettings, Rules, LogStore):
     """
 
     name: str
-    # name of the largest kernel that only a scan uses; see ``kernel_cache.is_compiled``
+    # a large kernel of scans; a round reports that kernels are being compiled if this one is not
     scan_kernel: str
     notes: QuarantineFile  # the file in which the daemon stores set-aside partitions
     look_ms: int = 15_000  # default time that the daemon waits if no round is due

@@ -64,11 +64,11 @@ class Range:
     first_dirty: int
     first_uncleanable: int  # end of the range, exclusive: a segment's base, or the log's end
     clean_bytes: int  # bytes of segments whose base is below first_dirty
-    # bytes of the segments from the one that contains first_dirty to first_uncleanable
+    # bytes of the segments in the range; the first of them contains first_dirty
     cleanable_bytes: int
-    overdue_ms: int  # time by which max.compaction.lag.ms is exceeded; 0 if it is not
+    overdue_ms: int  # milliseconds by which the log exceeds max.compaction.lag.ms; 0 if it does not
     held_by: Hold
-    # whether the checkpoint is outside the log, so that the log start is used instead
+    # whether the checkpoint was outside the log and was replaced by the log start
     checkpoint_corrected: bool
     eligible: bool
     reason: str | None  # why the round is not due, with figures; None if ``eligible``
@@ -114,7 +114,7 @@ def cleanable_range(
         young = next((s for s in dirty if s.largest_timestamp_ms > youngest_allowed), None)
         if young is not None:
             holds.append((young.base_offset, Hold.MIN_LAG))
-    # If limits have equal offsets, the last one in the list is reported: it explains most.
+    # If several limits have the same offset, the last one is reported, because it explains most.
     held_at = min(offset for offset, _ in holds)
     held_by = next(hold for offset, hold in reversed(holds) if offset == held_at)
     first_uncleanable = _rounded_down(closed, max(first_dirty, held_at), closed_end)
@@ -142,7 +142,7 @@ def cleanable_range(
 
 
 def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
-    """Whether the only reason against a round is that too little of the log is dirty.
+    """Whether a round is not due only because too little of the log is dirty.
 
     The records below the range's end are then clean, and a round on request can clean them again.
     """

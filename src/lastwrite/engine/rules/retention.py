@@ -12,10 +12,11 @@ class Retention:
     """The segments that retention deletes, oldest first. They are the start of the log."""
 
     segments: tuple[Expired, ...]
-    rolls: bool  # whether all segments are deleted, after an empty one is created at the log's end
+    # whether all segments are deleted; an empty segment is created at the log's end before that
+    rolls: bool
     first_base: int  # base offset of the first remaining segment
     log_start: int  # log start offset after the deletion
-    # why the first remaining segment stays, with the figures; None if no segment remains
+    # the reason with figures why the first remaining segment stays; None if no segment remains
     stays: str | None
 
     @property

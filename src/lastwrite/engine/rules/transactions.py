@@ -45,8 +45,8 @@ _UNFLAGGED = 2  # some of these data are not flagged as aborted
 _FLAGGED = 4  # some of these data are flagged as aborted
 _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces no longer matter
 
-# Stored instead of an ordinal if the marker is not spent, because the piece has data of its
-# transaction.
+# Values stored in place of the record's ordinal, if a marker is not spent because the piece has
+# data of its transaction.
 _BEGUN = -1  # earlier pieces may have more data of the transaction, with the same flag
 _WHOLE = -2  # the transaction is entirely in this piece
 

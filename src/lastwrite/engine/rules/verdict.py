@@ -190,13 +190,13 @@ def _is_pair_among(pairs, one, two):
     return False
 
 
-# One loop, so that each record is read once.
+# All rules are in one loop, so that each record is read once.
 @njit(cache=True, nogil=True)
 def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
     new_horizon = policy.new_horizon
-    # Local copies: Numba would read the fields in each iteration, since a write to an array might
-    # change them.
+    # The fields are copied to local variables. Numba would read a field in each iteration, because
+    # a write to an array might change it.
     last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
     keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
