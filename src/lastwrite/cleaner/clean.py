@@ -242,7 +242,7 @@ def _check_roots(
         try:
             partitions = system.find(root, None, None)
         except NotALog:
-            may_know = True  # the root is empty, and topics may be created in it later
+            may_know = True  # no error: an empty root may get topics later
             continue
         if partitions[0] == root != system.root_of(root) and root not in archives:
             raise NotALog(

@@ -102,7 +102,7 @@ class TableFailed(FrozenDocument, frozen=True, kw_only=True):
     path: str  # path of the table, as the user gave it
     reason: str
     tries: int
-    next_try_ms: int | None  # time of the next attempt; null if there is none in this run
+    next_try_ms: int | None  # time of the next attempt; null if this run makes no further attempt
 
 
 class FilesUntouched(FrozenDocument, frozen=True, kw_only=True):

@@ -202,7 +202,10 @@ def now_ms() -> int:
 
 
 class Notes(NoProgress):
-    """Passes the notes of a follower's fetches to the events, each text only once."""
+    """A progress display that passes the notes of fetches to the events.
+
+    A text is passed only once.
+    """
 
     def __init__(self, events: Events) -> None:
         self._events = events

@@ -227,7 +227,7 @@ class LiveCleaner(Daemon[_RoundOutcome]):
 
 
 def _threshold(names: Mapping[str, object], told: int | None) -> int | None:
-    """The threshold in the given settings, otherwise in the cluster's policies."""
+    """The compaction threshold from the user's settings, otherwise from the cluster's policies."""
     if THRESHOLDS & names.keys():
         return PulsarConfig.from_names(rules_of(names)).compaction_threshold_bytes
     return told

@@ -308,7 +308,7 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._events.note(
                 f"the daemon stopped during the compaction of {', '.join(given_up[:3])}{more}"
             )
-        # wait for a running table update; if it does not commit in time, it has no effect
+        # Wait for a running table update. An update that does not commit in time has no effect.
         self._gather(CANCEL_S)
         super()._end()
 
@@ -484,7 +484,10 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
 
 
 def _unmanaged_note(root: str, found: Sequence[Candidate]) -> str | None:
-    """A note on the skipped topics, with the reason of the first one. None if there are none."""
+    """A note on the skipped topics, with the reason of the first one.
+
+    None without skipped topics.
+    """
     reasons = {
         candidate.name.topic: candidate.unmanaged_reason
         for candidate in found

@@ -54,7 +54,7 @@ class Pauses:
 
 
 def checked(every_s: float) -> float:
-    """The pause ``every_s`` if it is valid.
+    """Return ``every_s``, the seconds between two turns, if it is valid.
 
     Raises:
         InvalidConfig: ``every_s`` is not positive and finite.

@@ -168,7 +168,7 @@ class RoundRunner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the Spark session can run rounds, that is, has not died."""
+        """Whether the Spark session has not died, so that it can run rounds."""
         return self._runner is None or self._runner.is_alive
 
     def close(self) -> None:

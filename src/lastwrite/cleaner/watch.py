@@ -15,7 +15,7 @@ from lastwrite.storage.layout import PartitionSnapshot
 
 @dataclass(frozen=True, slots=True)
 class _WatchedFolder:
-    """A partition as it was last read, and the state of its folder at that time."""
+    """The result of the last read of a partition, and the state of its folder at that time."""
 
     state: Hashable | None
     log: PartitionLog | None
