@@ -194,7 +194,7 @@ class Codecs:
 
     @cached_property
     def contexts(self) -> Contexts:
-        """Library contexts for kernels that process many batches in one call."""
+        """New library contexts, for kernels that process many batches in one call."""
         return Contexts()
 
     def decompress_into(self, codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> int:
@@ -208,8 +208,8 @@ class Codecs:
                     size = int(stream.readinto(out))
             except zstandard.ZstdError:
                 size = len(out)
-            # If the buffer is full, there may be more output. The function detects that, and has
-            # the error messages for damaged data.
+            # If ``out`` is full, more output may follow. ``decompress_into`` detects this, and
+            # reports damage with a message.
             if size < len(out):
                 return size
         return decompress_into(codec, view, out)

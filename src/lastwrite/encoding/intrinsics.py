@@ -90,7 +90,10 @@ swap16 = _swapper(16)
 
 @intrinsic
 def address(typing_context, array):
-    """The address of an array's first byte, as int64. The other functions accept it, too."""
+    """The address of an array's first byte, as int64.
+
+    The other intrinsics accept it in place of the array.
+    """
 
     def codegen(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data

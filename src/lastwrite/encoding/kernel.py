@@ -22,7 +22,7 @@ making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
-    """Declare a kernel as ``numba.njit`` does. It is compiled at its first call."""
+    """Declare a kernel like ``numba.njit``. The kernel is compiled or loaded at its first call."""
     return lambda function: Kernel(function, options)
 
 

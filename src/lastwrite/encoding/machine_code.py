@@ -63,14 +63,14 @@ _C_TYPES: dict[Any, Any] = {
 # Numba's names of result types, and their formats for ``struct``
 _RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}
 _SINGLE_RESULTS = {**_RESULTS, "bool": "?", "int32": "i", "uint32": "I", "uint8": "B"}
-# The external symbols that a kernel's code may use. The first frees an array without references; it
-# is never called, because references to these arrays are not counted.
+# The external symbols that a kernel's code may use. The first one frees an array. It is never
+# called, because references to a kernel's arrays are not counted.
 _NEVER_CALLED = "NRT_MemInfo_call_dtor"
 _CALLED = {_NEVER_CALLED, "memcpy", "memmove", "memset"}
 
 
 class _NotCached(Exception):
-    """Raised if a call must be run by Numba."""
+    """Raised if a call is not possible without Numba, which then runs the call."""
 
 
 def is_stored(kernel: Kernel) -> bool:
@@ -103,7 +103,8 @@ class CodeOf:
             kinds = tuple(map(_kind, arguments))
             code = self._found.get(kinds)
             if code is None:
-                with making:  # the loader accepts each symbol only once
+                # one thread at a time, because the loader accepts each symbol only once
+                with making:
                     code = self._found.get(kinds) or self._code_or_numba(arguments, kinds)
                     self._found[kinds] = code
                     if self._usual is _not_these and isinstance(code, _Code):
@@ -130,7 +131,7 @@ class CodeOf:
     ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
-        except _NotCached:  # the failure is stored, because another attempt would take milliseconds
+        except _NotCached:  # remember the failure, because another attempt would take milliseconds
             return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
