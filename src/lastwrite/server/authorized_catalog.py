@@ -103,7 +103,7 @@ class AuthorizedCatalog:
         self._need = need
 
     def for_(self, client: ClientIdentity, request: str) -> AuthorizedCatalog:
-        """The catalog restricted to what ``client`` may access in a request of type ``request``."""
+        """The catalog with only the topics and groups that the request of ``client`` may access."""
         return AuthorizedCatalog(self._catalog, client, NEEDS[request])
 
     # ------------------------------------------------------------------ topics

@@ -255,7 +255,7 @@ class ServedPartition:
         return True
 
     def is_unchanged(self) -> bool:
-        """Whether the partition has not changed since it was last read."""
+        """Whether the partition's state is the same as when it was last read."""
         return self.state() == self._state
 
     def state(self) -> Hashable:
@@ -379,7 +379,7 @@ class Catalog:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def list_again(self) -> None:
-        """Find the current partitions. The state of known partitions is kept.
+        """Find the partitions that exist now. Objects of known partitions stay, with their state.
 
         Raises:
             NotALog, InvalidConfig: a source is empty, or two sources have the same partition or
@@ -533,7 +533,8 @@ class Catalog:
 def cluster_id_of(paths: Sequence[str]) -> str:
     """A cluster id of 22 characters, derived from the served paths.
 
-    It differs from the id of the cluster that wrote the logs: clients must not confuse the two.
+    It differs from the id of the cluster that wrote the logs, so that clients do not confuse this
+    server with that cluster.
     """
     text = "\n".join(path if is_address(path) else os.path.abspath(path) for path in paths)
     made = uuid.uuid5(_IDS, text).bytes

@@ -30,9 +30,9 @@ class ChangeNotifier:
         self._thread.start()
 
     def wait(self, partitions: Iterable[ServedPartition], since: float, seconds: float) -> bool:
-        """Wait at most ``seconds`` for a change of one of the partitions after ``since``.
+        """Wait at most ``seconds`` until one of the partitions changes.
 
-        ``since`` is a time of time.monotonic. Returns whether a partition has changed.
+        Returns whether one has changed after ``since``, a time of time.monotonic.
         """
         mine = set(partitions)
         until = time.monotonic() + seconds

@@ -46,7 +46,7 @@ class PartitionResponse(NamedTuple):
     last_stable: int = -1
     log_start: int = -1
     stretch: ByteRange | None = None
-    # producer and first offset of each aborted transaction; None for read_uncommitted
+    # (producer id, first offset) of each aborted transaction; None for read_uncommitted
     aborted: tuple[tuple[int, int], ...] | None = None
     # If the client's log diverges: the last leader epoch that both logs have, and its end offset.
     diverging: tuple[int, int] | None = None
@@ -122,7 +122,10 @@ class FetchPlan(NamedTuple):
 
 
 def error_response(body: Any) -> FetchPlan | None:
-    """The error response to a Fetch request that continues a session. None for other requests."""
+    """The error response to a Fetch request that continues a session.
+
+    None for any other request.
+    """
     if getattr(body, "session_epoch", _NO_SESSION) in (_NO_SESSION, _NEW_SESSION):
         return None
     return FetchPlan([], 0, True, Code.FETCH_SESSION_ID_NOT_FOUND)

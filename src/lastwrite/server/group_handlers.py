@@ -42,7 +42,7 @@ _MOST_METADATA_BYTES = 4096  # value of offset.metadata.max.bytes
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """The state that responses to group requests need, and the client's host."""
+    """The objects that handlers of group requests use, and the client's host."""
 
     catalog: AuthorizedCatalog
     identity: ServerIdentity
@@ -73,7 +73,7 @@ def find_coordinator(place: Coordinator, request: ClientRequest, body: Any) -> b
 def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     who = place.identity
     error: int = Code.NONE
-    message = "NONE"  # the text that a broker sends if there is no error
+    message = "NONE"  # a broker sends this text as the message if there is no error
     if kind == _GROUP_KEY:
         error = place.catalog.group_error(key)
         message = _NO_GROUP if error else message

@@ -75,7 +75,7 @@ class JoinResponse(NamedTuple):
     protocol: str | None = None
     leader: str = ""
     member: str = ""
-    # for the leader: id, instance id and metadata of each member
+    # (id, instance id, metadata) of each member; empty except in the leader's response
     members: tuple[tuple[str, str | None, bytes], ...] = ()
     skips: bool = False
 
@@ -221,8 +221,8 @@ class ClassicGroup:
         """
         was_leader = self.leader == before.id
         del self.members[before.id]
-        # Without KIP-814 the response names the old member id as the leader. The rejoining member
-        # therefore does not assign partitions.
+        # For clients without KIP-814, the response names the old member id as the leader. The
+        # member then does not assign partitions again.
         told = self.leader or ""
         before.id, before.last_heartbeat_s, before.client = id, now_s, request.client
         self.members[id] = before
@@ -518,7 +518,10 @@ class Groups:
 
     @contextmanager
     def locked(self, name: str) -> Iterator[tuple[ClassicGroup, ConsumerGroup]]:
-        """A context with the group under both protocols, locked: no member can join or leave."""
+        """A context with the locked group objects of both protocols.
+
+        No member can join or leave.
+        """
         group, newer = self.of(name), self.newer(name)
         with group.changed, newer.lock:
             group.tick(self.now_s())

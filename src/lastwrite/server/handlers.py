@@ -41,7 +41,7 @@ UNASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints in DescribeCluster
 _BY_ID = 12  # first version of the Metadata request in which topics have ids
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-# The version of ListOffsets that added each of the special timestamps.
+# By special timestamp: the version of ListOffsets that added it.
 _SINCE = {EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 _NEVER = 1 << 15
 NOT_HOSTED = "This server does not host this topic-partition."
@@ -240,9 +240,9 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
 
 
 def describe_topic_partitions(place: ServerContext, request: ClientRequest, body: Any) -> bytes:
-    """The response with one page of topics from the cursor on.
+    """The response with the next topics from the request's cursor on.
 
-    It has a limited number of partitions.
+    It is limited to a number of partitions.
     """
     names = sorted({each.name for each in body.topics}) or place.catalog.names()
     wrong = body.cursor is not None and (
@@ -463,7 +463,7 @@ def init_producer_id(place: ServerContext, request: ClientRequest, body: Any) ->
 def produce(place: ServerContext, request: ClientRequest, body: Any) -> bytes | None:
     """The response that refuses all records of a Produce request.
 
-    None if the client expects none.
+    None if the client expects no response.
     """
     if body.acks == 0:
         return None

@@ -45,7 +45,7 @@ _ANSWERS = HANDLERS | ADMIN_HANDLERS | CLUSTER_HANDLERS | CONFIG_HANDLERS | REFU
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
 _AHEAD_BYTES = 4 << 10  # bytes that are read with a frame's size; most requests have fewer bytes
-_JOINED_BYTES = 64 << 10  # records up to this size are sent in one call with their frame
+_JOINED_BYTES = 64 << 10  # a response with at most this many bytes of records is sent in one call
 _SEND_ROOM_BYTES = 512 << 10
 # Idle seconds after which a connection may be closed to accept another client. The first limit
 # applies after a connection's first request, and exceeds a group member's heartbeat interval. The
@@ -74,7 +74,8 @@ class ServeLimits:
     idle_s: float = 600.0
     known_s: float = 10.0  # seconds in which TLS handshake and authentication must succeed
     frame_s: float = 30.0  # seconds from a frame's first byte to its last
-    send_s: float = 60.0  # seconds in which the client must read a response, or each MiB of it
+    # seconds in which the client must read a response; for large ones, each MiB
+    send_s: float = 60.0
 
 
 @dataclass(eq=False)
@@ -241,8 +242,8 @@ class Server:
             why = (error.reason or "the connection broke").lower().replace("_", " ")
             self._log_once(f"{host} tls", f"{host} disconnected: TLS failed: {why}")
         except (OSError, CommitConflict):
-            # the client has disconnected, is too slow or lost its permission; or the data was
-            # replaced
+            # Not reported: the client disconnected, was too slow or lost its permission, or the
+            # data was replaced.
             pass
         except Exception as error:
             self._metrics.disconnected("failed")

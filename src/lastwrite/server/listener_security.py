@@ -20,7 +20,7 @@ from lastwrite.server.users import Users, read_users
 from lastwrite.storage.file_state import state_of
 
 _LOOK_S = 1.0  # seconds between checks for changed files
-_SHORT = {  # short names of certificate attributes, as Java writes them
+_SHORT = {  # the short names that Java writes for attributes in a certificate's subject
     "commonName": "CN",
     "organizationName": "O",
     "organizationalUnitName": "OU",

@@ -260,7 +260,8 @@ class CompactedPartition(MaterializedPartition):
         is_there = os.path.isdir(copy.path)
         if not is_there or copy.checkpoint != log.checkpoint or log.end_offset < copy.end:
             return False
-        if is_archived(log.folder):  # a compaction of an archive also changes the checkpoint
+        # compactions of an archive always change the checkpoint, which was compared above
+        if is_archived(log.folder):
             return True
         closed = (each for each in log.segments if copy.end <= each.base_offset < log.closed_end)
         states = {each.base_offset: _state_of(each) for each in closed}

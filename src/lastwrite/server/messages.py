@@ -203,7 +203,8 @@ def encode_versions(
         body += struct.pack(">i", len(ranges))
         body += b"".join(struct.pack(">hhh", *each) for each in ranges)
         return head + body + (b"" if unknown or request.version < 1 else struct.pack(">i", 0))
-    body += bytes([len(ranges) + 1])  # a varint of one byte: fewer than 127 keys
+    # the number of keys as a varint of one byte, because it is below 127
+    body += bytes([len(ranges) + 1])
     body += b"".join(struct.pack(">hhh", *each) + b"\0" for each in ranges)
     return head + body + struct.pack(">i", 0) + _features(request.version, error, cluster)
 

@@ -97,7 +97,8 @@ class ScramExchange:
         self._user = ""
         self._keys: ScramKeys | None = None
         self._is_known = False
-        self._head = b""  # GS2 header of the client's first message; its last message repeats it
+        # GS2 header of the client's first message, which the client's last message repeats
+        self._head = b""
         self._nonce = ""
         self._auth_message = (
             b""  # the client's first message without the GS2 header, and the response

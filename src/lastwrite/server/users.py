@@ -72,7 +72,10 @@ class SlowHash(NamedTuple):
         return made._replace(hash=made.hashed(password.encode()))
 
     def hashed(self, password: bytes) -> bytes:
-        """Hash ``password`` with these parameters. Takes 128 * cost * block bytes of memory."""
+        """Hash ``password`` with this object's parameters.
+
+        Needs 128 * cost * block bytes of memory.
+        """
         return hashlib.scrypt(
             password,
             salt=self.salt,
