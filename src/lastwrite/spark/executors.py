@@ -141,9 +141,9 @@ def worker_count(spark: SparkProvider, progress: Progress) -> tuple[int, int]:
 
 
 def requested_executors(setting: Callable[[str], str | None]) -> int:
-    """The number of executors that the settings request.
+    """The number of executors that the settings request. 0 means that they request no number.
 
-    0 means that the settings have no number. A standalone cluster then starts as many as it can.
+    A standalone cluster then starts as many as possible.
     """
 
     def number(name: str) -> int:

@@ -104,9 +104,9 @@ class PersistentJob:
         return PendingResult(result, self._cancel)
 
     def _ensure_job(self, owner: Owner, stage: str) -> None:
-        """Start a Spark job if none is running.
+        """Start a Spark job if no job is running.
 
-        An earlier job may have failed, or ended without work.
+        An earlier job may have failed, or ended for lack of work.
         """
         if self._job is not None:
             owner.take_over(self._job, stage)

@@ -251,7 +251,7 @@ class SparkRunner(Runner):
         job: _SparkJob[T] = _SparkJob(self, name, group, executors)
         try:
             properties = context._jsc.sc().getLocalProperties()
-        except Exception as error:  # the JVM is gone; ``result`` raises this error
+        except Exception as error:  # the JVM has ended; ``result`` raises this error
             job.outcome.set_exception(error)
             return job
         arguments = (context, properties, group, name, act, job.outcome)
@@ -354,7 +354,7 @@ class _SparkJob(Generic[T]):
         self._executors = executors
         self._kills = memory_kills()
         self._begin = time.perf_counter()
-        self.seconds = 0.0  # the duration of the job, set when it has ended
+        self.seconds = 0.0  # duration of the job in seconds, set at its end
         self.watch: threading.Thread | None = None
         self.outcome: Future[T] = Future()
         self.outcome.add_done_callback(self._note_end)

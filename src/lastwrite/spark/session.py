@@ -172,7 +172,10 @@ class OwnSpark:
     """A Spark that Lastwrite starts at once. The first use waits for it, and ``close`` ends it."""
 
     def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
-        """``system`` is the system whose logs will be compacted. None means other work."""
+        """``system`` is the system whose logs will be compacted.
+
+        None means that no logs are compacted.
+        """
         self._master = master
         self._conf = dict(conf)
         self._boot = _take_ahead(system) if _is_plain(master, conf) else None
@@ -231,8 +234,8 @@ class OwnSpark:
                 SparkContext
             )
             if self._is_ours:
-                # PySpark's accumulator server prints a traceback when the JVM exits. It is not
-                # needed, because no accumulators are used.
+                # End PySpark's accumulator server, which prints a traceback when the JVM exits.
+                # Rounds use no accumulators.
                 server: Any = self._context._accumulatorServer
                 server.handle_error = lambda *_: None
             if not self._is_waited_for.is_set():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def reject_workers_without_us(spark: SparkSession) -> None:
-    """Check that the Python of the workers of the caller's local session has this package.
+    """Check that the Python which runs the workers of the caller's local session has this package.
 
     Without it a later computation would fail with Spark's error message.
 
@@ -195,7 +195,7 @@ def sql_session(
 
 
 def _memory_of(spark: SparkProvider, memory: str | int | None, workers: int) -> MemoryPlan:
-    """The memory setting, divided among the workers of this machine or of one executor."""
+    """The memory setting, divided among the workers: those of this machine, or of one executor."""
     from lastwrite.spark.session import local_workers
 
     if local_workers(spark.master) is None:

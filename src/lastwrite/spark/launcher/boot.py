@@ -22,7 +22,7 @@ from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
 class Boot:
-    """The early parts of one run of Spark: the JVM and the fork server."""
+    """The processes of a run of Spark that are started early: the JVM and the fork server."""
 
     # whether ``close`` has ended the processes, so that they are not started again
     is_ended = False

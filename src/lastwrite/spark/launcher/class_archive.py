@@ -49,7 +49,7 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The use of a class archive by a JVM: read one, write one, or (the default) neither."""
+    """How a JVM uses class archives: it reads one, it writes one, or (the default) neither."""
 
     options: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()  # shell command that runs Java, if an archive is written
@@ -113,7 +113,7 @@ def class_archive(java: JavaRuntime, jars: Path, options: Sequence[str]) -> Clas
             else ("SharedArchiveFile", "ArchiveClassesAtExit")
         )
         if archive.is_file():
-            # Classes are code, so they are never loaded from a file that others could have written.
+            # A file that other users could have written is not used, because it contains code.
             if archive.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o022:
                 return ClassArchive()
             return ClassArchive(options=(f"-XX:{use}={archive}",), marker=marker, used=archive)

@@ -100,7 +100,7 @@ class ForkServer:
     def close(self) -> None:
         """End the server process. The daemons that it forked end with their JVM.
 
-        May be called again if an interrupt ends it early.
+        May be called again after Ctrl-C has interrupted a call.
         """
         self._listener.close()
         # Cleared first: after the wait, another process may get the process id. If an interrupt

@@ -123,7 +123,7 @@ def launcher_options(jars: Path, java: JavaRuntime) -> list[str] | None:
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    # This option is only for MLlib. It causes a warning, and its module may be missing.
+    # Remove this option: only MLlib needs it, it causes a warning, and its module may be missing.
     unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
         # with Java 24 and newer, this option causes a warning too
