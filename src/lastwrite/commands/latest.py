@@ -82,7 +82,7 @@ class Table(dict[Any, Any]):
         return True
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The last write of the key, or the default if the table lacks the key."""
+        """The last write of ``key``, or ``default`` if the table does not contain the key."""
         try:
             return self[key]
         except KeyError:
