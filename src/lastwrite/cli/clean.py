@@ -277,7 +277,7 @@ def event_printer(output: Output) -> Callable[[Event], None]:
 
 
 def stops_by_signals(what: Stoppable) -> None:
-    """Install signal handlers, so that SIGTERM and Ctrl-C stop ``what``."""
+    """Install signal handlers, so that SIGTERM and Ctrl-C request ``what`` to stop."""
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: what.request_stop())
 

@@ -369,7 +369,10 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meant(row: dict[str, Any], which: str, shown: str) -> str:
-    """A record's decoded key or value as text. If it is not decoded, ``shown`` and the reason."""
+    """The text of a record's decoded key or value.
+
+    Without decoded data, ``shown`` and the reason.
+    """
     meaning = row.get("decoded") or {}
     if "problem" not in meaning or which not in meaning:
         return shown
@@ -441,7 +444,10 @@ def _batch(row: dict[str, Any]) -> str:
 
 
 def _shown(coded: str | None) -> str:
-    """Base64 bytes as quoted text if they are text, otherwise as hexadecimal digits, or null."""
+    """The text of bytes in Base64: quoted if they are text, otherwise hexadecimal digits.
+
+    None is shown as ``null``.
+    """
     if coded is None:
         return "null"
     raw = base64.b64decode(coded)

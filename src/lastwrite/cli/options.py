@@ -330,7 +330,8 @@ def decoding(context: typer.Context, *, is_given: bool = False) -> DecodingOptio
 
     With ``is_given``, only the options that the user gave.
     """
-    from lastwrite.decoding.options import DecodingOptions  # imported here to keep --help fast
+    # imported only when needed, so that --help is fast
+    from lastwrite.decoding.options import DecodingOptions
 
     found = {
         name: context.params[name]

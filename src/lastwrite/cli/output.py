@@ -268,7 +268,8 @@ class LineProgress:
 
     def _write(self, text: str) -> None:
         try:
-            self._stream.write(text + "\n")  # one call, so that no other output splits the line
+            # write the line with one call, so that no other output splits it
+            self._stream.write(text + "\n")
             self._stream.flush()
         except OSError:
             pass  # the stream was closed
@@ -423,7 +424,7 @@ class Failure(Document):
     """The error that ended a command."""
 
     kind: str  # the error's class
-    code: str  # stable, as in docs/reference/errors.md
+    code: str  # the error's code in docs/reference/errors.md, which never changes
     message: str
     path: str | None
     position: int | None  # byte position in the file

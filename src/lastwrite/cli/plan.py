@@ -184,7 +184,7 @@ def _keyless_lines(report: CompactionReport) -> Iterator[str]:
 
 
 def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
-    """A warning that a partition's records without a key are dropped, and by which setting.
+    """A warning about dropped records without a key, with the setting that causes it.
 
     Returns "" if no such record is dropped.
     """

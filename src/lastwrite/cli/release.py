@@ -1,4 +1,4 @@
-"""``lastwrite release``: releases partitions that the cleaner has set aside."""
+"""``lastwrite release``: releases partitions that the cleaner has quarantined."""
 
 from __future__ import annotations
 

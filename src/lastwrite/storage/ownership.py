@@ -70,7 +70,7 @@ class Ownership:
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """The same ownership, but values that the calling user may not set are skipped."""
+        """A copy of the ownership that skips the values which the calling user may not set."""
         return replace(self, is_required=False)
 
 
@@ -326,7 +326,7 @@ def reject_foreign(paths: Iterable[str]) -> None:
 
 
 def reject_owner(path: str, uid: int, gid: int, folder: os.stat_result | None = None) -> None:
-    """Check that the caller can give a file to this user and group. ``folder`` will contain it.
+    """Check that the calling user can give a file in ``folder`` to this user and group.
 
     Raises:
         LogError: the caller cannot give files to that user and group.
@@ -393,7 +393,7 @@ def _nameless() -> Iterator[int]:
 
 
 def user_name(uid: int) -> str:
-    """The user's name, or the number as ``#1000`` if there is no name."""
+    """The name of the user with this number, or ``#1000`` for a number without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Read files that may be damaged: a bounded view of a file, and errors as values."""
+"""Helpers to read files that may be damaged: a bounded buffer, and errors as ``Problem`` values."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class SegmentReader:
             raise
 
     def _check(self, status: os.stat_result, inode: int | None = None) -> None:
-        """Raise CommitConflict unless the open file is the planned one.
+        """Raise CommitConflict if the open file is not the file that was planned.
 
         ``inode`` is the inode of the file that is now at the path.
         """
@@ -90,7 +90,7 @@ class SegmentReader:
             )
 
     def check_unchanged(self) -> None:
-        """Raise CommitConflict unless the open file is the planned one and still has its path."""
+        """Raise CommitConflict if the open file is not the planned file, or not at its path."""
         seen = os.fstat(self._handle)
         try:
             named = os.stat(self._path)

@@ -164,15 +164,15 @@ class Throttles:
             pacer_of(throttle).set_rate(rate)
 
     def stop(self) -> None:
-        """Make the next read or write of every worker fail, also of sleeping workers."""
+        """Make the next read or write of every worker fail. Workers that sleep fail too."""
         for throttle in (self._both, self._reading, self._writing):
             pacer_of(throttle).stop()
 
 
 def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
-    """A throttle for all ``workers``.
+    """A throttle for all ``workers``. The workers share a file in ``scratch``.
 
-    They share a file in ``scratch``; without it, each gets an equal part of the rate.
+    Without ``scratch``, each worker gets an equal part of the rate.
     """
     if not scratch:
         return Throttle("", bytes_per_second / workers, what)

@@ -156,7 +156,10 @@ class _Questions:
         return seen, PromiseResult("create", True, "an existing object is not created again")
 
     def _put(self, key: str, content: bytes, version: Version | None) -> Version | None:
-        """Write an object and read it, even if the write failed. None if the object is missing."""
+        """Write an object, then read it even after a failed write.
+
+        None if the object is missing.
+        """
         for _ in range(3):
             if version is None:
                 self._store.create(key, content)

@@ -116,7 +116,7 @@ class Refusal:
     def is_broken(self) -> bool:
         """Whether the connection broke during the response.
 
-        The client retries only some such failures.
+        The client retries only some of these failures.
         """
         return self.status is None and self.cause == _BROKEN
 
