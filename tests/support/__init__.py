@@ -1,4 +1,5 @@
-"""What tests share: models, makers of logs and stores, judges, brokers; a folder for each system.
+"""Code that several tests share: models, writers of logs and stores, comparisons, real brokers.
 
-Run by hand: ``python -m tests.support.kafka.broker``, ``.rocketmq.broker``, ``.pulsar.broker``.
+The code of one system is in that system's folder. Each real broker can be started by hand: ``python
+-m tests.support.kafka.broker``, ``.rocketmq.broker``, ``.pulsar.broker``.
 """

@@ -1,4 +1,4 @@
-"""A TCP proxy whose connections break: after so many bytes it ends both sides."""
+"""A TCP proxy that closes each connection after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from types import TracebackType
 
 
 class BreakingProxy:
-    """Passes bytes on between its ``address`` and a server. ``sizes``: after how many bytes of the
-    server each connection breaks, one connection after another, and from the begin again.
-    ``renamed``: an address in the server's answers, and one of the same length in its place.
-    ``is_both``: as many bytes of the client break it, too.
+    """Passes bytes between clients of ``address`` and a server.
+
+    Args:
+        sizes: The bytes that the server may send on each connection before the proxy closes it. The
+            numbers are used in turn, and from the first again after the last.
+        port: The port to listen on. 0 means a free one.
+        renamed: An address in the server's answers, and the one that replaces it. Both have the
+            same length.
+        is_both: Whether the proxy also closes a connection after that many bytes of the client.
     """
 
     def __init__(
@@ -36,7 +41,7 @@ class BreakingProxy:
 
     @contextlib.contextmanager
     def before(self, target: str) -> Iterator[None]:
-        """Pass bytes on to ``target``, ``HOST:PORT``."""
+        """Pass bytes to ``target``, given as ``HOST:PORT``, while the context is open."""
         host, _, port = target.rpartition(":")
         self._target = host, int(port)
         with self:

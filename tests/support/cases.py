@@ -1,7 +1,7 @@
-"""Cases in text, as ``tests/cases/README.md`` describes them: read, played, and written anew.
+"""Reads, runs and rewrites the text cases that ``tests/cases/README.md`` describes.
 
-A system is a class with three things: it writes lines, runs a round, and shows what lies there as
-the lines that would write it. Each is played twice, by the engine and by the plain model.
+A class for each system writes a log from lines, runs a round, and prints the log as the lines that
+would write it. Each case runs twice: with the engine and with the plain model.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from tests.support.rocketmq import model as queues
 
 CASES = Path(__file__).parents[1] / "cases"
 WRITTEN_MS = 1
-Words = Mapping[str, int]  # what follows the time of a round: its names and numbers
+Words = Mapping[str, int]  # the names and numbers after a round's time
 
 
 class Log(Protocol):
-    """One log in an empty folder; ``by_model``: rounds are the plain model's."""
+    """One log in an empty folder. With ``by_model`` the plain model runs the rounds."""
 
     def __init__(self, root: Path, by_model: bool) -> None: ...
     def write(self, lines: list[str]) -> None: ...
@@ -54,7 +54,7 @@ class Log(Protocol):
 
 
 def play(path: Path, root: Path, by_model: bool) -> list[tuple[list[str], list[str]]]:
-    """What each ``leaves`` of the case says, and what was left, in lines."""
+    """Run a case. Returns the expected and the actual lines of each ``leaves`` step."""
     config, log, found = {}, SYSTEMS[path.parent.name](root, by_model), []
     before = after = log.shown()
     for step, lines in steps(path.read_text()):
@@ -81,7 +81,10 @@ NOTHING = "leaves nothing new"
 
 
 def steps(text: str) -> list[tuple[str, list[str]]]:
-    """The lines that begin at the margin, each with those below it; no comments, single blanks."""
+    """The steps of a case: each unindented line with the indented lines below it.
+
+    Comments are removed and each run of blanks becomes one blank.
+    """
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         bare = plain(line)
@@ -97,8 +100,9 @@ def plain(line: str) -> str:
 
 
 def rewritten(text: str, results: Iterable[tuple[list[str], list[str]]]) -> str:
-    """The case with what was left in place of what was expected; lines that are true stay as they
-    are, with their comments.
+    """The text of a case with the actual results in place of the expected ones.
+
+    Lines that were right stay as they are, with their comments.
     """
     lines, made, left = text.splitlines(), [], iter(results)
     while lines:
@@ -129,14 +133,14 @@ BATCH = re.compile(r"(?P<first>\d+)(\.\.(?P<last>\d+))?( until (?P<horizon>\d+))
 
 
 class Kafka:
-    """Segments of batches: ``segment 0``, ``0..2 until 6000: a=1 b=~ _``."""
+    """A log of segments, written as ``segment 0`` and ``0..2 until 6000: a=1 b=~ _``."""
 
     def __init__(self, root: Path, by_model: bool) -> None:
         self._root, self._folder, self._by_model = root, root / NAME, by_model
         self._folder.mkdir(parents=True)
 
     def write(self, lines: list[str]) -> None:
-        """Lines before the first ``segment`` go into the active one."""
+        """Append lines to the log. Those before the first ``segment`` go to the active segment."""
         if not lines[0].startswith("segment "):
             lines = [f"segment {bases(self._folder)[-1]}", *lines]
         for segment in segments(lines):
@@ -197,7 +201,7 @@ def batch(line: str) -> ModelBatch:
 
 
 def pair(word: str) -> tuple[bytes | None, bytes | None]:
-    """Key and value of ``key=value``."""
+    """The key and the value in ``key=value``. ``*`` means no key and ``~`` no value."""
     key, _, value = word.partition("=")
     return (
         None if key == "*" else key.strip("'").encode(),
@@ -223,7 +227,7 @@ def _segment_lines(segment: ModelSegment) -> Iterable[str]:
 
 
 def bare(segments: tuple[ModelSegment, ...]) -> list[tuple[int, list[ModelBatch]]]:
-    """What cases speak of: no base timestamps, which nobody reads, and no leader epochs."""
+    """The segments without timestamps, which cases do not state."""
     return [
         (
             segment.base_offset,
@@ -237,7 +241,7 @@ def bare(segments: tuple[ModelSegment, ...]) -> list[tuple[int, list[ModelBatch]
 
 
 class Rocketmq:
-    """Files of one queue's compaction log: ``file 0``, ``0 at 4000: a=1``."""
+    """The files of one queue's compaction log, written as ``file 0`` and ``0 at 4000: a=1``."""
 
     log_bytes, index_bytes = 46 * 20 * 30, 46 * 20
 
@@ -320,9 +324,9 @@ class Rocketmq:
 
 
 class Pulsar:
-    """Ledgers of entries, single messages or batches: ``ledger 10``, ``0: a=1``, ``1: [b=1 c=~]``.
+    """Ledgers of single messages and batches: ``ledger 10``, ``0: a=1``, ``1: [b=1 c=~]``.
 
-    What a round leaves is the compacted ledger: ``horizon 10:1``, ``10:1: [_ c=2]``.
+    The result of a round is the compacted ledger: ``horizon 10:1``, ``10:1: [_ c=2]``.
     """
 
     def __init__(self, root: Path, by_model: bool) -> None:

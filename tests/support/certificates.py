@@ -1,4 +1,4 @@
-"""Certificates of a broker, a client and a stranger, made by openssl."""
+"""TLS certificates for tests, made by openssl: of a broker, a client and a stranger."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 
 
 def certificates(folder: Path) -> Path:
-    """``broker.pem``, ``client.pem``, ``stranger.pem`` in the folder, which is returned: a
-    certificate each; beside it its ``.key``, and both as ``.both``. Skips where openssl is missing.
+    """Write ``broker.pem``, ``client.pem`` and ``stranger.pem`` to the folder, and return the
+    folder.
+
+    Each has its private key in a ``.key`` file, and both together in a ``.both`` file. Skips the
+    test if openssl is missing.
     """
     if shutil.which("openssl") is None:
         pytest.skip("openssl is missing")

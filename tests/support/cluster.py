@@ -1,6 +1,4 @@
-"""A standalone cluster of Spark's own on this machine: a master, and workers that may see less of
-the file system than the driver does.
-"""
+"""Spark's standalone cluster on this machine, whose workers can see fewer files than the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from lastwrite.spark.launcher.java import JavaRuntime, find_java
 from tests.system.test_killed_starts import started
 
 DEPLOY = "org.apache.spark.deploy"
-SECONDS = 240  # a machine with other work
+SECONDS = 240  # long enough for a busy machine
 _MOUNT = (
     'while [ "$1" != -- ]; do mount -t tmpfs none "$1" || exit 1; shift; done; shift; exec "$@"'
 )
@@ -29,7 +27,10 @@ _MOUNT = (
 
 @functools.cache
 def apart() -> tuple[str, ...]:
-    """What starts a program in a mount namespace of its own; skips where the system allows none."""
+    """The command that starts a program in a mount namespace of its own.
+
+    Skips the test if the system does not allow mount namespaces.
+    """
     begin = ("unshare", "-m") if os.geteuid() == 0 else ("unshare", "-rm")
     command = [*begin, "mount", "-t", "tmpfs", "none", "/tmp"]
     try:
@@ -42,7 +43,7 @@ def apart() -> tuple[str, ...]:
 
 
 class Cluster:
-    """A master, and workers of one core each."""
+    """A Spark master and its workers, each with one core."""
 
     def __init__(self, folder: Path, java: JavaRuntime) -> None:
         import pyspark
@@ -59,8 +60,11 @@ class Cluster:
     def add_worker(
         self, hidden: Sequence[Path] = (), environment: Mapping[str, str | None] | None = None
     ) -> None:
-        """``hidden``: folders that are empty for it, and for its executors. ``environment``: what
-        of ours is another for it; None: is not there.
+        """Start a worker.
+
+        Args:
+            hidden: Folders that look empty to the worker and its executors.
+            environment: Variables that differ from this process's. None removes a variable.
         """
         work = self._folder / "work"
         options = ["--cores", "1", "--memory", "600m", "--work-dir", str(work), self.url]
@@ -111,7 +115,7 @@ class Cluster:
         return found[1]
 
     def executors(self) -> list[psutil.Process]:
-        """The JVMs of executors that run now."""
+        """The running JVMs of executors."""
         found = []
         for worker in self._processes[1:]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -122,7 +126,7 @@ class Cluster:
         return found
 
     def close(self) -> None:
-        for process in reversed(self._processes):  # a worker ends its executors
+        for process in reversed(self._processes):  # a worker stops its own executors
             process.terminate()
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -133,7 +137,10 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster_in(folder: Path, mark: str) -> Iterator[Cluster]:
-    """A master alone; what bears the ``mark`` in its environment goes at the end."""
+    """A cluster of one master, stopped at the end.
+
+    At the end, every process with ``mark`` in its environment is killed, too.
+    """
     folder.mkdir()
     java = find_java()
     if not java.has_vector_module:

@@ -1,5 +1,6 @@
-"""What a day brings to daemons that follow a cluster, one trouble after another: they are killed,
-brokers crash, a disk is full, a bucket is away.
+"""The faults of a day, for daemons that follow a cluster.
+
+The daemons are killed, brokers crash, a disk is full, an object store is unreachable.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, Protocol
 from tests.support.objects import PEER, S3, s3_home
 
 SECONDS = float(os.environ.get("LASTWRITE_DAY_S", "150"))
-# So that stores that are silent are given up, and what rounds replace goes, within seconds.
+# A silent store times out, and replaced objects are deleted, within seconds.
 WAITS = ("--config", "storage.timeoutMs=5000", "--config", "storage.keepReplacedMs=5000")
 
 
 class Broker(Protocol):
-    """Of any system: it may crash, or shut down."""
+    """A broker of any system that can crash or shut down."""
 
     def kill(self) -> None: ...
 
@@ -30,7 +31,7 @@ class Broker(Protocol):
 
 
 class Running:
-    """A command in a process of its own, started again with the same words."""
+    """A Lastwrite command in its own process, which can be restarted with the same arguments."""
 
     def __init__(self, said: Path, *words: object) -> None:
         self._command = [sys.executable, "-m", "lastwrite.cli", *map(str, words), "--json"]
@@ -64,12 +65,12 @@ class Running:
 
 
 def config_words(config: dict[str, str]) -> list[str]:
-    """Settings as a command line has them."""
+    """The settings as command-line arguments."""
     return [part for each in config.items() for part in ("--config", "=".join(each))]
 
 
 def fill(disk: Path) -> Path:
-    """Take all room there is."""
+    """Fill the disk with one file, and return its path."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file:
         try:
@@ -87,12 +88,15 @@ def live_through(
     cleaning: Running,
     following: Running,
 ) -> None:
-    """What goes wrong in a day, one after another, spread over ``SECONDS``.
+    """Cause one fault after another, spread evenly over ``SECONDS``.
 
     Args:
-        start: the broker again, until it serves.
-        server: with the archive that ``cleaning`` keeps.
-        disk: a small one, with the archive that ``following`` writes.
+        broker: The broker to crash and to restart.
+        start: Starts the broker, and returns when it serves requests.
+        server: The object store with the archive that ``cleaning`` compacts.
+        disk: A small disk with the archive that ``following`` writes.
+        cleaning: The daemon that compacts the archive in ``server``.
+        following: The daemon that fetches into the archive on ``disk``.
     """
     port = server.endpoint.rpartition(":")[2]
 
@@ -127,7 +131,7 @@ def live_through(
 
 
 def until_level(is_level: Callable[[], bool], daemons: Sequence[Running]) -> None:
-    """Wait until the archives have all that there is."""
+    """Wait until ``is_level`` is true. Fails if a daemon ends, or after 5 minutes."""
     deadline = time.monotonic() + 300
     while not is_level():
         assert time.monotonic() < deadline, [each.events()[-5:] for each in daemons]

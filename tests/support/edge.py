@@ -1,4 +1,4 @@
-"""Memory that ends at a page which nobody may read: what goes beyond it ends the process."""
+"""A buffer in front of an unreadable page: an access beyond its end kills the process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 
 class Edge:
-    """Memory whose last byte is the last that may be read or written; ``size`` is a multiple of a
-    page.
+    """A buffer that ends at a page without access rights.
+
+    ``size`` is a multiple of the page size.
     """
 
     def __init__(self, size: int = 1 << 14) -> None:
         self.size = size
-        # Private: a forked child must not write into its sibling's input.
+        # Private, so that a forked child does not write into another child's input.
         self._pages = mmap.mmap(
             -1, size + mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
@@ -28,8 +29,10 @@ class Edge:
         self._whole = np.frombuffer(kind.from_address(self._place), np.uint8)
 
     def put(self, data: bytes) -> npt.NDArray[np.uint8]:
-        """The bytes, at the very end; valid until the next call. More than ``size`` get memory of
-        their own.
+        """Copy the bytes to the very end of the buffer.
+
+        The array is valid until the next call. More than ``size`` bytes get a buffer of their own,
+        without the unreadable page.
         """
         if len(data) > self.size:
             return np.frombuffer(bytearray(data), np.uint8)
@@ -38,5 +41,5 @@ class Edge:
         return self._whole[at:]
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
-        """So many bytes of zeros, at the very end; as ``put``."""
+        """``size`` zero bytes at the very end of the buffer. See ``put``."""
         return self.put(bytes(size))

@@ -1,4 +1,4 @@
-"""The engine as tests call it: without Spark, in this process."""
+"""Runs the engine in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lastwrite.spark.inline import INLINE
 def compact(
     root: Path, config: Mapping[str, object], now_ms: int, **arguments: Any
 ) -> CompactionReport:
-    """One round over the logs under ``root``, whatever share of them is dirty; compacted, if
-    ``config`` is silent.
+    """Compact the logs under ``root`` once, whatever their dirty ratio.
 
-    Keyless records of Kafka may go.
+    Kafka's cleanup policy is ``compact`` unless ``config`` sets another. Keyless Kafka records are
+    dropped.
     """
     is_kafka = system_at(str(root), arguments.get("system")).name == "kafka"
     policy = {"cleanup.policy": "compact"} if is_kafka else {}

@@ -1,4 +1,4 @@
-"""The files of a folder, and the archives that tests unpack."""
+"""Reads the files of a folder and unpacks archives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def contents(folder: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """The bytes of every file below ``folder``, by its path from there; ``but`` those paths."""
+    """The bytes of every file below ``folder`` by relative path, except the paths in ``but``."""
     found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -19,7 +19,7 @@ def contents(folder: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a tar archive into ``folder``, and return the folder.
 
-    Python 3.11 has the filter from 3.11.4 on; Debian 12 has 3.11.2.
+    Uses tarfile's ``data`` filter if Python has it: 3.11 has it from 3.11.4, Debian 12 has 3.11.2.
     """
     with tarfile.open(archive) as packed:
         if hasattr(tarfile, "data_filter"):

@@ -1,6 +1,4 @@
-"""Files of another user, for tests that run as root: who has what, and work done as somebody
-else.
-"""
+"""Files of other users, and work done as another user, for tests that run as root."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from lastwrite.reports.compaction import CompactionReport
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_segment
 
-OWNER, GROUP = 61_234, 61_235  # the broker's user: nobody's on any machine
+OWNER, GROUP = 61_234, 61_235  # the broker's user: an id that no machine uses
 STRANGER = 61_236
 NOW_MS = 1_700_000_000_000
 EACH = 40
@@ -43,7 +41,7 @@ class Owned(NamedTuple):
 
 
 def access_list(group: int, other: int, user: int = 777) -> bytes:
-    """A POSIX access list: its owner reads and writes, ``user`` reads."""
+    """A POSIX access list: the file's owner may read and write, ``user`` may read."""
     entries = [
         (0x01, 6, -1),
         (0x02, 4, user),
@@ -68,12 +66,12 @@ def owned(path: Path) -> Owned:
 
 
 def owners(root: Path) -> dict[str, Owned]:
-    """Of the folder and all that is in it, by path below it."""
+    """The owner, mode and attributes of the folder and of everything in it, by relative path."""
     return {str(path.relative_to(root)): owned(path) for path in [root, *sorted(root.rglob("*"))]}
 
 
 def give_all(root: Path, mode: int = 0o640, folder_mode: int = 0o750) -> None:
-    """Let a tree be the broker's."""
+    """Make the broker's user the owner of all files below ``root``, and of ``root`` itself."""
     for path in [root, *root.rglob("*")]:
         os.chown(path, OWNER, GROUP)
         path.chmod(folder_mode if path.is_dir() else mode)
@@ -85,8 +83,9 @@ def compact(root: Path, **arguments: object) -> CompactionReport:
 
 
 def write_root(root: Path, *names: str) -> Path:
-    """A broker's root of partitions: two closed segments that lose most of what they have, and an
-    active one.
+    """Write a log root with two closed segments and an active one for each partition.
+
+    A round removes most of the records in the closed segments.
     """
     for name in names or ("t-0",):
         for base in (0, EACH, 2 * EACH):
@@ -98,7 +97,7 @@ def write_root(root: Path, *names: str) -> Path:
                 root / name, base, batches if base < 2 * EACH else batches[:1], 200, NOW_MS
             )
     (root / "meta.properties").write_text("version=1\n")
-    if os.geteuid() == 0:  # an ordinary user cannot give files away
+    if os.geteuid() == 0:  # only root may give files away
         give_all(root)
     return root
 
@@ -115,13 +114,19 @@ def place() -> Iterator[Path]:
 
 @functools.cache
 def _load_kernels() -> None:
-    """Run a round: another user may not read the files that its kernels are loaded from."""
+    """Run a round, so that the kernels are loaded before the process changes its user.
+
+    Another user may not read the kernels' files.
+    """
     with tempfile.TemporaryDirectory() as folder:
         compact(write_root(Path(folder)))
 
 
 def as_user(uid: int, gid: int, work: Callable[[], object]) -> str:
-    """Do ``work`` in a child of that user; what it raised, as its trace. Empty: it went well."""
+    """Run ``work`` in a child process of that user.
+
+    Returns the traceback of its exception, or an empty text if it succeeded.
+    """
     _load_kernels()
     reader, writer = os.pipe()
     child = os.fork()

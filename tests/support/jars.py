@@ -1,4 +1,4 @@
-"""What every real broker of the tests needs: a Java, jars that Maven fetches once, free ports."""
+"""What all real brokers of the tests need: a Java, jars from Maven, and free ports."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """No broker can run here; the text says what is missing."""
+    """A real broker cannot run here. The message names what is missing."""
 
 
 def need_java() -> None:
-    """
+    """Check that there is a Java for a real broker.
+
     Raises:
-        Unavailable: no Java 17 or newer on PATH.
+        Unavailable: There is no Java 17 or newer on PATH.
     """
     java = shutil.which("java")
     if java is None:
@@ -43,8 +44,9 @@ def need_java() -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else fills ``folder`` meanwhile: of several workers of a test run one fetches, the
-    others find it done.
+    """Lock ``folder`` against other processes while it is filled.
+
+    Of several workers of one test run, one fetches the files and the others find them.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
@@ -53,13 +55,13 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) -> None:
-    """Have Maven copy the jars that ``pom`` names to ``home/lib``, unless the jar ``marker`` is
-    there.
+    """Have Maven copy the jars of ``pom`` to ``home/lib``, unless the jar ``marker`` is there.
 
-    They are copied aside, then renamed: a fetch cut short leaves nothing that looks whole.
+    The jars are copied to another folder, which is then renamed. An interrupted fetch therefore
+    leaves no ``home/lib``.
 
     Raises:
-        Unavailable: no Maven, or Maven failed; ``what`` is what could not be had.
+        Unavailable: There is no Maven, or Maven failed. ``what`` names the jars in the message.
     """
     with alone(home):
         if (home / "lib" / marker).exists():
@@ -93,15 +95,15 @@ def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) 
             try:
                 lib.rename(home / "lib")
             except OSError:
-                if not (home / "lib" / marker).exists():  # else another run was faster
+                if not (home / "lib" / marker).exists():  # otherwise another process was faster
                     raise
 
 
 def free_ports(count: int) -> list[int]:
     """Unused ports of 127.0.0.1.
 
-    They are below the range from which systems choose the ports of outgoing connections. A test may
-    thus take them into use minutes later.
+    They are below the range from which systems choose the ports of outgoing connections. A test can
+    therefore start to listen on them minutes later.
     """
     held: list[socket.socket] = []
     while len(held) < count:
@@ -119,8 +121,9 @@ def run_until_stopped(
     start: Callable[[Path, Mapping[str, str]], AbstractContextManager[T]],
     ready: Callable[[T], str],
 ) -> int:
-    """A broker as a program: FOLDER and NAME=VALUE… from the command line; says when it is ready,
-    ends at Ctrl-C.
+    """Run a broker as a program, with FOLDER and NAME=VALUE… from the command line, until Ctrl-C.
+
+    Prints a line when the broker is ready.
     """
     if len(sys.argv) < 2:
         print(usage, file=sys.stderr)

@@ -1,11 +1,11 @@
-"""One real Kafka broker, fetched by Maven, started and stopped by a test.
+"""A real Kafka broker, fetched by Maven, which a test starts and stops.
 
-    home = kafka_home()                       # 43 MB of jars, fetched once; Unavailable says what
-    is missing with Broker(home, tmp_path / "data") as broker:
+    home = kafka_home()  # 43 MB of jars, fetched once; raises Unavailable if it cannot be
+    with Broker(home, tmp_path / "data") as broker:
         Producer({"bootstrap.servers": broker.address})
 
-The same broker again on the same folder reads what lies there: that is how a test lets Kafka judge
-a compacted log. ``python -m tests.support.kafka.broker DATA [name=value ...]`` runs one in the
+A second ``Broker`` on the same folder loads the logs in it. In this way a test lets Kafka load a
+compacted log. ``python -m tests.support.kafka.broker DATA [name=value ...]`` runs a broker in the
 foreground until Ctrl-C.
 """
 
@@ -31,8 +31,8 @@ from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stop
 VERSION = "4.4.0"
 POM = Path(__file__).with_name("pom.xml")
 
-# A single node, its controller inside; quick to stop and start; quiet: what a test wants cleaned,
-# it cleans itself.
+# A single node with its own controller, quick to stop and start. Its cleaner and its retention are
+# off: tests run them when they need them.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -57,12 +57,12 @@ SETTINGS = {
 
 
 def kafka_home() -> Path:
-    """The folder whose ``lib`` holds Kafka's jars, fetched on first use.
+    """The folder whose ``lib`` has Kafka's jars, fetched on first use.
 
-    LASTWRITE_KAFKA_HOME names it; the default is ``~/.cache/lastwrite/kafka-<version>``.
+    ``LASTWRITE_KAFKA_HOME`` names it. The default is ``~/.cache/lastwrite/kafka-<version>``.
 
     Raises:
-        Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
+        Unavailable: There is no Java 17 or newer, or there are no jars and no Maven to fetch them.
     """
     need_java()
     home = Path(
@@ -78,12 +78,16 @@ def new_cluster_id() -> str:
 
 
 class Broker:
-    """A broker on free ports of 127.0.0.1; its log lines from WARN up go to ``<data>.log``.
+    """A broker on free ports of 127.0.0.1, which logs to ``<data>.log`` from level WARN.
 
-    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it.
-    Started again it has the same address, so that its clients go on. ``user``: whose process it is,
-    by uid and gid; the data are his then. ``listeners``: more of them, by name: their protocol,
-    port, and the port that clients are told.
+    The first start formats the folder ``data``. A restart keeps the address, so that clients can go
+    on.
+
+    Args:
+        settings: Override ``SETTINGS`` and Kafka's defaults.
+        user: The uid and gid of the process. The data folder is given to that user. None means the
+            user of the test.
+        listeners: Additional listeners by name: protocol, port, and the port advertised to clients.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class Broker:
         self.cluster_id = new_cluster_id()
 
     def start(self, seconds: float = 120) -> Broker:
-        """Start, and return when clients can be served."""
+        """Start the broker, and return when it serves clients."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or free_ports(2)
         port, controller = self._ports
@@ -142,17 +146,17 @@ class Broker:
         return self
 
     def stop(self, seconds: float = 120) -> None:
-        """An orderly shutdown: all is flushed, the clean-shutdown file written, the lock given
-        back.
+        """Shut the broker down: it flushes its logs, writes the clean-shutdown file and unlocks the
+        folder.
         """
         self._end(signal.SIGTERM, seconds)
 
     def kill(self) -> None:
-        """A crash."""
+        """Kill the broker, as in a crash."""
         self._end(signal.SIGKILL, 60)
 
     def said(self) -> list[str]:
-        """Its log lines, from WARN up, since the last start."""
+        """The log lines since the last start, from level WARN."""
         with self.output.open("rb") as output:
             output.seek(self._output_seen)
             return output.read().decode(errors="replace").splitlines()
@@ -169,7 +173,7 @@ class Broker:
         self.stop() if kind is None else self.kill()
 
     def _own_settings(self, port: int, controller: int) -> dict[str, str]:
-        """What this kind of broker needs to run."""
+        """The settings that this kind of broker needs."""
         return SETTINGS | {
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
@@ -177,7 +181,7 @@ class Broker:
         }
 
     def _make_ready(self, seconds: float) -> None:
-        """Format a folder that is new."""
+        """Format the data folder if it is new."""
         if (self.data / "meta.properties").exists():
             return
         said = ("-t", self.cluster_id, "-c", str(self._properties))
@@ -190,7 +194,7 @@ class Broker:
         )
 
     def _java(self, *arguments: str) -> Sequence[str]:
-        # The first compiler tier only: half the start-up time, and tests are short.
+        # Only the first compiler tier: it halves the start-up time, and tests are short.
         return [
             "java",
             "-Xmx512m",

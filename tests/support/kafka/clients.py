@@ -1,4 +1,4 @@
-"""What tests say to a broker: make a topic, produce, consume; in values that compare."""
+"""Requests of real clients to a broker: create a topic, produce, consume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sent(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record as a consumer got it."""
+    """A record that a consumer received."""
 
     offset: int
     key: bytes | None
@@ -63,7 +63,7 @@ def set_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> None:
         for name, value in settings.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin = _admin(broker)  # has to outlive the answer
+    admin = _admin(broker)  # must stay referenced until the answer has been read
     for done in admin.incremental_alter_configs([resource]).values():
         done.result(30)
 
@@ -78,10 +78,10 @@ def produce(
     partition: int = 0,
     settings: Mapping[str, str | bool] | None = None,
 ) -> list[Seen]:
-    """Append the records in order, in batches of at most ``batch_records``, as a plain producer.
+    """Append the records in order, in batches of at most ``batch_records`` records.
 
-    Returns what was stored, by the offsets that the broker answered with. ``settings`` go to the
-    client; with a ``transactional.id`` among them everything happens in one committed transaction.
+    Returns the stored records by the offsets that the broker assigned. ``settings`` go to the
+    client. If they contain a ``transactional.id``, all records are in one committed transaction.
     """
     stored: list[Seen] = []
     failures: list[KafkaError] = []
@@ -150,10 +150,9 @@ def consume(
     partition: int = 0,
     isolation: str = "read_committed",
 ) -> list[Seen]:
-    """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are
-    verified.
+    """Read the records from offset ``start`` to the end, or the first ``limit`` of them.
 
-    The end is that of the ``isolation``: ``read_committed`` stops at the first open transaction.
+    Checks CRCs. With the isolation level ``read_committed``, the end is the first open transaction.
     """
     consumer = _consumer(broker, isolation)
     seen: list[Seen] = []
@@ -175,7 +174,7 @@ def consume(
 
 
 def bounds(broker: Broker, topic: str) -> tuple[int, int]:
-    """The log's start and end offset, as the broker says."""
+    """The log start and the log end offset that the broker reports."""
     consumer = _consumer(broker)
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
@@ -185,8 +184,9 @@ def bounds(broker: Broker, topic: str) -> tuple[int, int]:
 
 
 def first_offset_since(broker: Broker, topic: str, timestamp_ms: int) -> int:
-    """The first offset whose timestamp is at least ``timestamp_ms``, by the broker's time index;
-    -1: none.
+    """The first offset with a timestamp of at least ``timestamp_ms``, by the broker's time index.
+
+    Returns -1 if there is none.
     """
     consumer = _consumer(broker)
     try:

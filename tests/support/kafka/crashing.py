@@ -1,10 +1,9 @@
-"""Small logs, ways to compact them, and what a crash may leave of both: for the tests of the
-commit.
+"""Small logs, rounds over them, and the states that a crash may leave, for tests of the commit.
 
-A log is a mapping from base offsets to the offsets in each segment; a batch holds one record, whose
-key and value follow from its offset, or a transaction marker. What compaction decides does not
-matter here, so a ``Layout`` says it outright: which segments become one, where a further one
-begins, and which records stay.
+A log maps base offsets to the offsets in each segment. Each batch has one record, whose key and
+value follow from its offset, or a transaction marker. The election does not matter here. A
+``Layout`` states its result: which segments become one, which records remain, and where an
+additional output segment begins.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from tests.support.kafka.single import commit, encode_control_record, publish_co
 
 CLOCK_MS = 1_700_000_000_000
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
-FAR = 1 << 31  # the first offset above a base of 0 that no index entry can name
-INTERVAL_BYTES = 1000  # so that small segments have index entries too
+FAR = 1 << 31  # the first offset that an index entry of a segment with base 0 cannot express
+INTERVAL_BYTES = 1000  # small enough for index entries in small segments
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A log, and a round over it. The last segment is the active one."""
+    """A log and a round over it. The last segment is the active one."""
 
     name: str
     segments: dict[int, range | list[int]]
-    groups: list[list[int]]  # the base offsets of segments that become one
-    stay: range | set[int]  # offsets that stay, in the segments that are rewritten
+    groups: list[list[int]]  # base offsets of the segments that are merged
+    stay: range | set[int]  # remaining offsets in the rewritten segments
     first_dirty: int
     snapshots: list[int] = field(default_factory=list)
-    further: set[int] = field(default_factory=set)  # offsets at which a further output begins
+    further: set[int] = field(default_factory=set)  # offsets at which another output segment begins
     data: dict[int, int] = field(
         default_factory=dict
-    )  # offset: the producer whose transaction it belongs to
+    )  # data offset -> producer id of its transaction
     ends: dict[int, tuple[int, ControlType]] = field(
         default_factory=dict
-    )  # offset of a marker: whose, and which
+    )  # marker offset -> producer id and type
 
     @property
     def rewritten(self) -> set[int]:
@@ -80,13 +79,13 @@ class Layout:
 
     @property
     def outgrows_its_indexes(self) -> bool:
-        """Whether an old segment holds offsets that no index entry of it can name."""
+        """Whether a segment has offsets that its index cannot express."""
         return any(
             offset - base >= FAR for base, offsets in self.segments.items() for offset in offsets
         )
 
     def outputs(self, group: list[int]) -> list[tuple[int, list[int]]]:
-        """The new segments of a group: base offset, and what stays in it."""
+        """The new segments of a group: base offset and remaining offsets."""
         found: list[tuple[int, list[int]]] = [(group[0], [])]
         for offset in (
             offset for base in group for offset in self.segments[base] if offset in self.stay
@@ -97,7 +96,7 @@ class Layout:
         return found
 
     def aborted(self, offsets: Iterable[int]) -> list[AbortedEntry]:
-        """The entries of the transaction index of a segment that holds ``offsets``."""
+        """The entries of the transaction index of a segment with these offsets."""
         wanted, found = set(offsets), []
         begun: dict[int, int] = {}
         for offset in self.old_offsets:
@@ -112,9 +111,7 @@ class Layout:
         return found
 
     def transaction_indexes(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """The transaction indexes of the old log and of the new one, by base offset; none that is
-        empty.
-        """
+        """The non-empty transaction indexes by base offset: of the old log and of the new one."""
         old = {base: self.aborted(offsets) for base, offsets in self.segments.items()}
         new = {base: entries for base, entries in old.items() if base not in self.rewritten}
         for group in self.groups:
@@ -310,8 +307,9 @@ def batch(offset: int, layout: Layout | None = None) -> bytes:
 def write_batches(
     folder: Path, base: int, layout: Layout, offsets: Iterable[int], mtime_ms: int | None = None
 ) -> None:
-    """A segment of that layout, its transaction index too; no index entry for what no index can
-    name.
+    """Write a segment of the layout with its indexes.
+
+    Offsets too far above the base offset get no index entry.
     """
     near = [offset for offset in offsets if offset - base < FAR]
     write_segment(
@@ -329,7 +327,7 @@ def write_batches(
 
 
 def write_layout(root: Path, layout: Layout) -> Path:
-    """The log on disk with the checkpoints of its root; returns the partition's folder."""
+    """Write the log and the checkpoints of its root. Returns the partition's folder."""
     folder = root / NAME
     for n, (base, offsets) in enumerate(layout.segments.items()):
         write_batches(folder, base, layout, offsets, CLOCK_MS + 1000 * n)
@@ -339,7 +337,7 @@ def write_layout(root: Path, layout: Layout) -> Path:
     (folder / "partition.metadata").write_bytes(
         encode_partition_metadata(topic_id_text(b"0123456789abcdef"))
     )
-    # A neighbour that is there and one that is gone.
+    # Of two other partitions in the checkpoint, one exists and one does not.
     write_segment(root / "u-3", 0, [batch(0)])
     write_checkpoint(
         root, "cleaner-offset-checkpoint", {"u-3": 1, "gone-0": 7, NAME: min(layout.segments)}
@@ -351,7 +349,7 @@ def write_layout(root: Path, layout: Layout) -> Path:
 def write_staged(
     folder: Path, layout: Layout, log: PartitionLog, attempt: str = "a1"
 ) -> list[NewSegment]:
-    """The new segments as workers write them."""
+    """Write the round's new segments as workers write them."""
     outputs = []
     for group in layout.groups:
         sources = tuple(segment for segment in log.segments if segment.base_offset in group)
@@ -378,7 +376,7 @@ def write_staged(
 
 
 def compact(folder: Path, layout: Layout) -> None:
-    """A round: what a crash left is put in order, and unless the round was done it is done now."""
+    """Recover the log from a crash, then run the round unless it was committed already."""
     log_dir.recover(str(folder))
     log = log_dir.read_partition(str(folder))
     check_readable(log)
@@ -389,18 +387,20 @@ def compact(folder: Path, layout: Layout) -> None:
 
 
 def compact_to(folder: Path, target: Path, layout: Layout) -> None:
-    """A round that leaves the log alone and writes a cleaned copy."""
+    """Run the round to a copy. The log itself is unchanged."""
     log = log_dir.read_partition(str(folder))
     staging = Path(staging_folder(str(target)))
     made = write_staged(staging, layout, log)
     publish_copy(log, made, str(target), layout.first_dirty)
 
 
-# ---------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------- reading
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below ``root`` by its name: bytes, and of segments the time of modification."""
+    """Every file below ``root`` by relative path: its bytes, and a segment's modification time in
+    ns.
+    """
     return {
         str(path.relative_to(root)): (
             path.read_bytes(),
@@ -412,7 +412,7 @@ def contents(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def offsets_seen(folder: Path) -> list[int]:
-    """The offsets that our own listing leads a reader to."""
+    """The offsets in the segments that Lastwrite lists."""
     log = log_dir.read_partition(str(folder))
     check_readable(log)
     return [
@@ -423,7 +423,7 @@ def offsets_seen(folder: Path) -> list[int]:
 
 
 def check_readable(log: PartitionLog) -> None:
-    """Nothing is wrong with it beyond what a crash leaves."""
+    """Assert that the log has no problems except those that a crash leaves."""
     wrong = [
         problem for problem in log.problems if problem.kind not in ("recovered", "unsupported")
     ]
@@ -431,9 +431,7 @@ def check_readable(log: PartitionLog) -> None:
 
 
 def transaction_indexes_seen(folder: Path) -> dict[int, bytes]:
-    """The transaction indexes that belong to the log by our own listing, by base offset; none that
-    is empty.
-    """
+    """The non-empty transaction indexes that Lastwrite lists as part of the log, by base offset."""
     names = os.listdir(folder)
     live = crash_state(str(folder), names).live(names)
     found = {
@@ -445,7 +443,7 @@ def transaction_indexes_seen(folder: Path) -> dict[int, bytes]:
 
 
 def transaction_indexes_at(folder: Path) -> dict[int, bytes]:
-    """Those that lie there under their final names; none that is empty."""
+    """The non-empty transaction indexes under their final names, by base offset."""
     found = {int(path.stem): path.read_bytes() for path in folder.glob("*.txnindex")}
     return {base: content for base, content in found.items() if content}
 
@@ -454,10 +452,9 @@ def transaction_indexes_at(folder: Path) -> dict[int, bytes]:
 
 
 def run_until(point: int, action: Callable[[], None]) -> bool:
-    """Run ``action`` in a process of its own that kills itself before its ``point``-th changing
-    operation.
+    """Run ``action`` in a process that kills itself before its ``point``-th file system change.
 
-    Returns whether it was killed; an error in it is an error here.
+    Returns whether it was killed. An exception of the action is raised here.
     """
     child = os.fork()
     if child == 0:
@@ -479,10 +476,10 @@ def run_until(point: int, action: Callable[[], None]) -> bool:
 
 
 def fail_at(point: int, error: int, action: Callable[[], None], *, once: bool) -> LogError | None:
-    """Run ``action``, whose ``point``-th changing operation fails with ``error``, and all later
-    ones unless ``once``.
+    """Run ``action`` with an ``error`` at its ``point``-th file system change.
 
-    Returns the error that it raised; None: it came to its end before that.
+    Unless ``once``, all later changes fail, too. Returns the exception that the action raised, or
+    None if it ended before that change.
     """
     files.faults = FaultPoints(point, error, once=once)
     try:
@@ -494,13 +491,13 @@ def fail_at(point: int, error: int, action: Callable[[], None], *, once: bool) -
     return None
 
 
-# ---------------------------------------------------------------------- Kafka's loader, once more
+# ---------------------------------------------------------------------- Kafka's loader
 
 
 def load_like_kafka(folder: Path) -> list[int]:
-    """Do to ``folder`` what a broker's start does, and read all offsets.
+    """Load ``folder`` as a starting broker does, and return all offsets.
 
-    No code of the package is used. Source: docs/formats/kafka-cleaning.md, "Loading a log".
+    Uses no code of the package. Source: docs/formats/kafka-cleaning.md, "Loading a log".
     """
 
     def offset(path: Path) -> int:

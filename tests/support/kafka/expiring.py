@@ -1,6 +1,4 @@
-"""Small logs of which a part has expired: for the tests that kill a process while it takes that
-part out.
-"""
+"""Small logs with expired parts, for tests that kill a process while it deletes those parts."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ NOW_MS = CLOCK_MS + 100_000
 
 @dataclass(frozen=True)
 class Expiring:
-    """A log, the settings by which a part of it goes, and what is left then."""
+    """A log, retention settings, and the result of applying them."""
 
     name: str
     segments: dict[int, range]
     config: dict[str, str]
     new_bases: list[int]
     new_start: int
-    log_start: int | None = None  # by the checkpoint; None: no entry
+    log_start: int | None = None  # from the checkpoint file; None means no entry
     epochs: str = "0\n1\n0 0\n"
     new_epochs: str = "0\n1\n0 0\n"
     snapshots: list[int] = field(default_factory=list)
@@ -119,7 +117,7 @@ EXPIRING = [
 
 
 def write_expiring(root: Path, layout: Expiring) -> Path:
-    """The log on disk with the checkpoints of its root; returns the partition's folder."""
+    """Write the log and the checkpoints of its root. Returns the partition's folder."""
     folder = root / NAME
     for base, offsets in layout.segments.items():
         write_segment(
@@ -138,7 +136,7 @@ def write_expiring(root: Path, layout: Expiring) -> Path:
 
 
 def retain(folder: Path, layout: Expiring) -> None:
-    """What a crash left is put in order, and what has expired is taken out."""
+    """Recover the log from a crash, then delete what has expired."""
     log_dir.recover(str(folder))
     log = log_dir.read_partition(str(folder))
     assert not log.problems, log.problems

@@ -1,4 +1,4 @@
-"""Groups of ``__consumer_offsets`` in every state that decides whether their positions expire."""
+"""Groups of ``__consumer_offsets`` in every state that matters to the expiry of their offsets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ DAY_MS = 86_400_000
 
 
 class ExpiringGroup(NamedTuple):
-    """A group's records, and its positions with whether each is expired after seven days."""
+    """A group's records, and for each committed offset whether it has expired after seven days."""
 
     records: list[Record]
     positions: list[tuple[GroupPartition, Commit, bool]]
 
 
 def expiring_groups(now_ms: int, topic: str, other: str) -> list[ExpiringGroup]:
-    """All of them, as they are at ``now_ms``; two topics have their positions."""
+    """All such groups at the time ``now_ms``, with committed offsets in two topics."""
     old, new = now_ms - 8 * DAY_MS, now_ms - DAY_MS
     classic = {
         "empty-long": _classic("empty-long", 3, old),
@@ -48,7 +48,7 @@ def _group(
     for topic, at_ms, expires_ms, is_expired in positions:
         place, commit = GroupPartition(name, topic, 0), Commit(5, -1, "", at_ms, expires_ms)
         value = value_of(commit)
-        if expires_ms >= 0:  # version 1: no leader epoch
+        if expires_ms >= 0:  # version 1: without a leader epoch
             value = struct.pack(">hqhqq", 1, commit.offset, 0, at_ms, expires_ms)
         found.append(Record(0, 0, key_of(place), value))
         placed.append((place, commit, is_expired))

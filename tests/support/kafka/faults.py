@@ -1,8 +1,8 @@
-"""What a faulty compaction would have done: one thing wrong in a log that was compacted rightly.
+"""Faulty compactions: each changes one thing in a correctly compacted log.
 
-Each fault takes the log before and after, and gives the places where it could strike, each with the
-promise that it breaks. ``strike`` writes the log with that one fault. By models and bytes alone,
-without the code under test.
+A fault function takes the log before and after, and yields each place where the fault can occur,
+with the promise that it breaks. ``strike`` writes the log with one fault. The module uses only the
+models and the bytes, not the code under test.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ Batches = dict[int, bytes]  # by base offset
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong: batches that are others (None: gone), entries of transaction indexes that
-    are.
+    """One fault: changed batches by base offset (None means removed), and changed index entries.
+
+    ``aborted`` maps each entry of the transaction indexes to its replacement. None removes the
+    entry.
     """
 
-    promise: str  # that it breaks
-    offset: int | None  # where
+    promise: str  # the promise that the fault breaks
+    offset: int | None  # where the fault is
     batches: Mapping[int, bytes | None]
     aborted: Callable[[ModelAborted], ModelAborted | None] = lambda entry: entry
 
@@ -43,7 +45,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Pair:
-    """A log before and after a true compaction, and what is known of it beside."""
+    """A log before and after a correct compaction, with the bounds of the round."""
 
     before: tuple[ModelSegment, ...]
     after: tuple[ModelSegment, ...]
@@ -52,7 +54,7 @@ class Pair:
     last_stable: int
     log_start: int
     now_ms: int
-    last_batches: frozenset[int]  # last offsets of the last batches of active producers
+    last_batches: frozenset[int]  # last offsets of the active producers' last batches
 
 
 def read_pair(
@@ -93,7 +95,7 @@ def _all(segments: tuple[ModelSegment, ...]) -> list[ModelBatch]:
 
 
 def without_record(batch: bytes, offset: int) -> bytes:
-    """The batch with one record fewer; a shell, where that was the only one."""
+    """The batch without one record. If it had no other, the result is an empty batch."""
     whole = decode_batch(batch, 0)
     left = [record for record in whole.records if record.offset != offset]
     return rebuild_batch(
@@ -102,7 +104,7 @@ def without_record(batch: bytes, offset: int) -> bytes:
 
 
 def committed_record_lost(pair: Pair) -> Iterator[Fault]:
-    """The last write of a key is gone."""
+    """Remove the last write of a key."""
     hidden = aborted_offsets(pair.before)
     latest = {
         record.key: record.offset
@@ -122,7 +124,7 @@ def committed_record_lost(pair: Pair) -> Iterator[Fault]:
 
 
 def tail_lost(pair: Pair) -> Iterator[Fault]:
-    """A record of an open transaction, or behind its begin."""
+    """Remove a record of an open transaction, or a record after the begin of one."""
     for batch in _all(pair.after):
         for record in batch.records:
             if record.offset >= max(pair.last_stable, pair.log_start) and batch.magic == 2:
@@ -131,7 +133,7 @@ def tail_lost(pair: Pair) -> Iterator[Fault]:
 
 
 def aborted_record_revived(pair: Pair) -> Iterator[Fault]:
-    """Aborted data that was gone is back."""
+    """Restore removed data of an aborted transaction as non-transactional data."""
     hidden = aborted_offsets(pair.before)
     for batch in _all(pair.before):
         if (
@@ -140,7 +142,7 @@ def aborted_record_revived(pair: Pair) -> Iterator[Fault]:
             and not batch.control
         ):
             for record in batch.records:
-                # Aborted records may stay; what comes back as something else may not.
+                # Aborted records may remain. Restored data must not become committed data.
                 if record.offset in hidden and batch.transactional:
                     header = decode_batch(pair.was[batch.base_offset], 0).header
                     plain = header._replace(attributes=header.attributes & ~16)
@@ -152,7 +154,10 @@ def aborted_record_revived(pair: Pair) -> Iterator[Fault]:
 
 
 def marker_dropped(pair: Pair) -> Iterator[Fault]:
-    """A marker whose data was left when the round began, or whose horizon has not come."""
+    """Remove a marker that the round must keep.
+
+    Its transaction had data before the round, or its delete horizon has not passed.
+    """
     begun: set[int] = set()
     for batch in _all(pair.before):
         if batch.marker is None:
@@ -173,7 +178,7 @@ def marker_dropped(pair: Pair) -> Iterator[Fault]:
 
 
 def marker_dropped_while_data_remains(pair: Pair) -> Iterator[Fault]:
-    """An ABORT marker is gone, its data and its index entry are not."""
+    """Remove an ABORT marker, but not its data and its index entry."""
     begun: dict[int, int] = {}
     for batch in _all(pair.after):
         if batch.marker is None and batch.transactional and not batch.control:
@@ -188,7 +193,7 @@ def marker_dropped_while_data_remains(pair: Pair) -> Iterator[Fault]:
             ):
                 if (
                     _next_marker(pair, batch) == "abort"
-                ):  # the data falls to that one, and stays aborted
+                ):  # the next transaction takes over the data, which stays aborted
                     promise = (
                         "lost_control" if batch.base_offset < pair.last_stable else "lost_tail"
                     )
@@ -211,12 +216,12 @@ def _is_same(batch: ModelBatch, other: ModelBatch) -> bool:
 
 
 def _ends(pair: Pair, batch: ModelBatch) -> bool:
-    """Without it the log ends earlier, and so does what is replicated."""
+    """Whether the log, and with it the replicated part, ends earlier without this batch."""
     return batch.base_offset == max(pair.now)
 
 
 def shell_dropped(pair: Pair) -> Iterator[Fault]:
-    """The last batch of an active producer, which had lost its records."""
+    """Remove the last batch of an active producer if it has no records."""
     for batch in _all(pair.after):
         if (
             batch.last_offset in pair.last_batches
@@ -236,7 +241,7 @@ def sequence_changed(pair: Pair) -> Iterator[Fault]:
 
 
 def _aborted_with_data(pair: Pair) -> Iterator[tuple[ModelAborted, int]]:
-    """The entries whose data is still there, with its last offset."""
+    """The index entries of transactions that still have data, with the last offset of the data."""
     data = {
         (batch.producer_id, batch.last_offset)
         for batch in _all(pair.after)
@@ -282,7 +287,7 @@ FAULTS: tuple[Callable[[Pair], Iterator[Fault]], ...] = (
 
 
 def strike(pair: Pair, fault: Fault, after: Path, target: Path) -> None:
-    """Write to ``target`` the log in ``after``, with one fault."""
+    """Write the log of ``after`` with one fault to ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(after, target)
     batches: dict[int, bytes | None] = {**pair.now, **fault.batches}

@@ -1,6 +1,4 @@
-"""Consumer groups and transactions of real clients, for what they leave in the broker's own
-topics.
-"""
+"""Consumer groups and transactions of real clients, which write to the broker's internal topics."""
 
 from __future__ import annotations
 
@@ -30,10 +28,9 @@ def join_and_commit(
     instance: str | None = None,
     metadata: str | None = None,
 ) -> None:
-    """Be a member of ``group`` until all of ``commits`` (offsets of partition 0, by topic) were
-    made, then leave.
+    """Join ``group``, commit the offsets of ``commits`` (by topic, for partition 0), and leave.
 
-    ``protocol`` "consumer" is that of KIP-848; ``subscribe`` is a pattern in place of the topics'
+    ``protocol`` "consumer" means KIP-848. ``subscribe`` is a pattern that replaces the topics'
     names.
     """
     settings: dict[str, str | bool] = {
@@ -60,8 +57,9 @@ def join_and_commit(
 
 
 def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, int]:
-    """Where the group stands in partition 0 of each topic, as its coordinator says; topics without
-    one are left out.
+    """The group's committed offsets in partition 0 of each topic, from its coordinator.
+
+    Topics without a committed offset are left out.
     """
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
     deadline = time.monotonic() + 120
@@ -72,7 +70,7 @@ def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, in
                     [TopicPartition(topic, 0) for topic in topics], timeout=60
                 )
                 return {place.topic: place.offset for place in found if place.offset >= 0}
-            except KafkaException as error:  # a coordinator that has just started
+            except KafkaException as error:  # the coordinator has just started
                 if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
                     raise
             time.sleep(0.2)
@@ -81,7 +79,7 @@ def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, in
 
 
 def forget(broker: Broker, *groups: str) -> None:
-    """Delete the groups with all that they committed."""
+    """Delete the groups and their committed offsets."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     for done in admin.delete_consumer_groups(list(groups)).values():
         done.result(60)
@@ -96,11 +94,11 @@ def transact(
     group: str | None = None,
     offset: int = 0,
 ) -> None:
-    """One producer's transactions: whether each is committed, and its records, which are key and
-    value alike.
+    """Run a producer's transactions. Each has records, whose keys equal their values, and an
+    outcome.
 
-    With ``group`` each also commits an offset of that group in the topic: ``offset``, ``offset`` +
-    1, and so on.
+    With ``group``, each transaction also commits an offset of that group in the topic: ``offset``,
+    ``offset + 1``, and so on.
     """
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": transactional_id})
     producer.init_transactions(60)

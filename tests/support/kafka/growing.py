@@ -1,4 +1,4 @@
-"""A Kafka log that grows between two looks, as a broker appends to it."""
+"""A Kafka log that grows as a broker appends to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lastwrite.kafka.format.names import HIGH_WATERMARKS, RECOVERY_POINTS
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
 
-Written = tuple[bytes | None, bytes | None, int]  # key, value, time
+Written = tuple[bytes | None, bytes | None, int]  # key, value, timestamp
 
 
 class GrowingLog:
@@ -30,7 +30,7 @@ class GrowingLog:
             pass
 
     def append(self, records: Sequence[Written]) -> None:
-        """One batch, at the end of the active segment."""
+        """Append one batch to the active segment."""
         batch = [
             Record(self.end + n, time, key, value) for n, (key, value, time) in enumerate(records)
         ]
@@ -53,9 +53,10 @@ class GrowingLog:
         self._tell()
 
     def _begin(self) -> None:
-        self._unindexed = 0  # bytes since the last entry of the active segment's index
-        self._latest = -1, 0  # its largest timestamp, and the relative offset of its batch
-        self._told_ms = -1  # the timestamp in its time index's last entry
+        self._unindexed = 0  # bytes since the last entry of the active segment's offset index
+        # the active segment's largest timestamp, and the relative offset of that batch
+        self._latest = -1, 0
+        self._told_ms = -1  # timestamp of the last time index entry
 
     def _write_indexes(self, active: Path, entry: bytes, is_time_due: bool) -> None:
         time_entry = b""
@@ -67,7 +68,7 @@ class GrowingLog:
                 file.write(content)
 
     def roll(self) -> None:
-        """A new active segment."""
+        """Begin a new active segment."""
         active = sorted(self.folder.glob("*.log"))[-1]
         if active.stat().st_size:
             self._write_indexes(active, b"", True)

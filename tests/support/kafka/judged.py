@@ -1,18 +1,15 @@
-"""One random log, cleaned round by round by Kafka's own cleaner and by Lastwrite, and all that has
-to agree.
+"""One random log, cleaned round by round by Kafka's own cleaner and by Lastwrite, and compared.
 
-For each round the log before it is cleaned three times: by Kafka, by Lastwrite doing all that a
-broker does (``like_broker``), and by Lastwrite leaving segments alone in which nothing changes. All
-three have to leave the same records in the same batches and, after retention, the same log; the
-first two the same segments with the same indexes, byte for byte where no codec is in the way. What
-Lastwrite wrote is then recovered by Kafka's loader, which has to keep all of it, and read by Kafka
-as a read_committed consumer reads.
+Each round cleans three copies of the log: by Kafka, by Lastwrite with ``like_broker``, and by
+Lastwrite in its default mode, which leaves unchanged segments alone. All three must leave the same
+records in the same batches and, after retention, the same log. The first two must also leave the
+same segments and indexes, byte for byte if no batch is compressed. Kafka's loader then recovers
+Lastwrite's result, and must keep all of it. Kafka also reads it as a read_committed consumer does.
 
-The plain model of ``tests/support/kafka/model.py`` and the rules of ranges and groups stand beside it, so that a
-difference shows where it begins.
+The plain model of ``tests/support/kafka/model.py`` and the rules for ranges and groups are compared
+as well, so that a failure shows the step with the difference.
 
-Where Kafka gives up on a round, because a batch of magic 0 or 1 would have to stay empty, the model
-alone is judge.
+Kafka fails in a round that would leave a batch of magic 0 or 1 empty. Only the model judges there.
 """
 
 from __future__ import annotations
@@ -62,18 +59,18 @@ NO_EMPTY_OLD_BATCH = "Empty batches are only supported for magic v2 and above"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of the real cleaner: the log root before it and after it, and what Kafka said."""
+    """One round of the real cleaner: the log root before and after it, and Kafka's answers."""
 
     before: Path
     after: Path
     config: dict[str, str]
     now_ms: int
     bounds: dict[str, int]  # log_start, log_end, high_watermark
-    answer: dict[str, Any]  # of the cleaner
-    producers: dict[int, LastBatch]  # that Kafka held for active
+    answer: dict[str, Any]  # the cleaner's answer
+    producers: dict[int, LastBatch]  # active producers by Kafka's loader
     last_stable: int
-    left: tuple[ModelSegment, ...]  # by the cleaner
-    retained: dict[str, Any]  # the answer of retention, which came next
+    left: tuple[ModelSegment, ...]  # segments after the cleaner
+    retained: dict[str, Any]  # the answer of the retention that follows
     hidden: set[int]  # the offsets of all aborted data so far
 
     @property
@@ -90,7 +87,7 @@ class Round:
 
     @property
     def agrees(self) -> bool:
-        """Whether what Kafka left is what the model leaves that forgets no transaction."""
+        """Whether Kafka left what the model leaves if it forgets no transaction."""
         return not self.cleaned or self.gave_up or modelled(self) == self.left
 
     @property
@@ -98,7 +95,7 @@ class Round:
         return int(self.answer["first_uncleanable_segment_base"])
 
     def opened(self, folder: Path, log_start: int | None = None) -> dict[str, Any]:
-        """What the oracle needs to be told to open the log in ``folder`` as this round did."""
+        """The arguments with which the oracle opens the log in ``folder`` as in this round."""
         return {
             "dir": str(folder),
             "config": self.config,
@@ -109,8 +106,10 @@ class Round:
 
 
 def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round]:
-    """The rounds of a scenario. Each starts from what Kafka left, with the checkpoint files that a
-    broker keeps.
+    """Run the rounds of a scenario.
+
+    Each round starts from Kafka's result of the previous one, with the checkpoint files of a
+    broker.
     """
     work = folder / "kafka"
     (work / NAME).mkdir(parents=True)
@@ -125,8 +124,8 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
             now_ms=phase["actions"][0]["clock"],
             log_start=log_start,
             lenient=True,
-            # A leader refuses records without a key in a compacted topic; a topic may become one
-            # later.
+            # A leader refuses records without a key in a compacted topic, but a topic can become
+            # compacted later.
             config={**config, "cleanup.policy": "delete"},
             actions=phase["actions"],
         )
@@ -163,7 +162,8 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
         shut_down(work / NAME)
         left = read_segments(work / NAME)
         retained = {"deleted_segments": 0, "log_start": log_start}
-        if answer["ok"]:  # else the partition is uncleanable, and no retention runs on it either
+        # otherwise the partition is uncleanable, and Kafka runs no retention on it either
+        if answer["ok"]:
             retained = oracle.ask("retention", dir=str(work / NAME), **opened)
             shut_down(work / NAME)
         yield Round(
@@ -196,7 +196,7 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
 def _asked_of_a_copy(
     oracle: Oracle, op: str, root: Path, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """The answer of an operation that opens a log, and so changes it, about a copy."""
+    """Ask the oracle for an operation on a copy of the log, because opening a log changes it."""
     copy = root.with_name("copy")
     shutil.copytree(root, copy)
     answer = oracle.ask(op, **{**arguments, "dir": str(copy / NAME)})
@@ -205,7 +205,7 @@ def _asked_of_a_copy(
 
 
 def check_seed(oracle: Oracle, seed: int) -> Counter[str]:
-    """Everything, for all rounds of a seed; what occurred in it, counted."""
+    """Check all rounds of a seed. Returns how often each case occurred."""
     met: Counter[str] = Counter(logs=1)
     for round_ in checked(oracle, scenario(seed)):
         met += _occurred(round_)
@@ -213,19 +213,19 @@ def check_seed(oracle: Oracle, seed: int) -> Counter[str]:
 
 
 def checked(oracle: Oracle, plan: dict[str, Any]) -> Iterator[Round]:
-    """The rounds of a plan, each checked when the next is asked for."""
+    """Run the rounds of a plan. Each round is checked after it was yielded."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-oracle-", dir=SCRATCH) as folder:
         for round_ in played(oracle, plan, Path(folder)):
             yield round_
             check_reading(oracle, round_)
             if round_.compacts and not round_.gave_up and not check_rules(round_):
-                break  # no running broker would go on from what Kafka left here
+                break  # no running broker would continue from Kafka's result
             check_model(round_)
             check_like_broker(oracle, round_, plan["plain"])
             check_sparing(oracle, round_)
             if not round_.agrees:
-                # Kafka forgot a transaction below the log's start: its index no longer says what
-                # its log does
+                # Kafka forgot a transaction below the log start: the transaction index no longer
+                # matches the log
                 break
 
 
@@ -261,9 +261,7 @@ def batches_of(segments: Sequence[ModelSegment]) -> list[ModelBatch]:
 
 
 def check_reading(oracle: Oracle, round_: Round) -> None:
-    """Bytes decode to what Kafka reads in them, and a log is listed with the bounds that Kafka
-    gives it.
-    """
+    """Lastwrite and Kafka decode the same batches, and agree on the bounds of the log."""
     folder = round_.after / NAME
     theirs = oracle.ask("state", dir=str(folder))["segments"]
     ours = read_segments(folder)
@@ -279,7 +277,7 @@ def check_reading(oracle: Oracle, round_: Round) -> None:
     assert log.segments[-1].base_offset == plain.segments[-1].base_offset
     assert (log.log_start, log.end_offset) == (plain.log_start, plain.end_offset)
     assert (log.high_watermark, log.checkpoint) == (plain.high_watermark, plain.checkpoint)
-    # Of a transaction that began below the log's start a reader of that log may know, or not.
+    # If a transaction began below the log start, a reader of the log may or may not know of it.
     assert (
         log.last_stable_offset == plain.last_stable_offset
         or plain.last_stable_offset == log.log_start
@@ -287,7 +285,7 @@ def check_reading(oracle: Oracle, round_: Round) -> None:
     theirs_stable = max(round_.last_stable, log.log_start)
     if (
         log.high_watermark == log.end_offset
-    ):  # else Kafka does not know of markers that are not replicated
+    ):  # otherwise Kafka does not know the markers above the high watermark
         assert log.last_stable_offset == theirs_stable
     assert log.last_stable_offset <= theirs_stable
     assert round_.producers == {
@@ -298,7 +296,7 @@ def check_reading(oracle: Oracle, round_: Round) -> None:
 
 
 def said_of(batch: dict[str, Any]) -> ModelBatch:
-    """A batch as the oracle describes it, which leaves out the base timestamp."""
+    """A batch as the oracle describes it, without the base timestamp."""
     records = []
     for offset, timestamp_ms, key, value, *headers in batch["records"]:
         pairs = tuple(
@@ -329,11 +327,11 @@ def unhex(text: str | None) -> bytes | None:
 
 
 def check_rules(round_: Round) -> bool:
-    """Range and verdict of the plan are those of Kafka's own manager.
+    """Check the plan's range and verdict against Kafka's own cleaner manager.
 
-    False: ours is held back by a transaction whose marker is not replicated. Kafka knows that while
-    it runs, and
-    not after it loaded a snapshot from behind the marker, as the oracle does.
+    Returns False if a transaction whose marker is not replicated ends Lastwrite's range earlier. A
+    running broker knows that transaction. The oracle does not, because it loads a snapshot taken
+    after the marker.
     """
     log = listed(round_.before)
     found = cleanable_range(log, KafkaTopicConfig.from_names(round_.config), round_.now_ms)
@@ -356,7 +354,7 @@ def check_rules(round_: Round) -> bool:
 
 
 def modelled(round_: Round, forgotten_below: int = 0) -> tuple[ModelSegment, ...]:
-    """What the plain model leaves, segment by segment."""
+    """The plain model's segments after the round."""
     config = KafkaTopicConfig.from_names({**round_.config, "min.cleanable.dirty.ratio": "0"})
     log = listed(round_.before)
     found = cleanable_range(log, config, round_.now_ms)
@@ -378,7 +376,7 @@ def modelled(round_: Round, forgotten_below: int = 0) -> tuple[ModelSegment, ...
 
 
 def check_model(round_: Round) -> None:
-    """The plain model leaves what Kafka left, base timestamps and transaction indexes too."""
+    """The plain model leaves what Kafka left, with base timestamps and transaction indexes."""
     if round_.gave_up:
         return
     log_start = round_.bounds["log_start"]
@@ -408,15 +406,15 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
         and "delete" in round_.config["cleanup.policy"]
         and round_.config["retention.bytes"] != "-1"
     ):
-        # Sizes decide, and other builds of a codec make other sizes: one or the other keeps a
-        # segment more.
+        # Retention compares sizes, and another build of a codec compresses to another size. One of
+        # the two may keep one more segment.
         first = max(left[0].base_offset, wanted[0].base_offset)
         left = tuple(segment for segment in left if segment.base_offset >= first)
         wanted = tuple(segment for segment in wanted if segment.base_offset >= first)
     else:
         assert listed(ours).log_start == round_.retained["log_start"]
         assert _base_snapshots(ours, round_) == _base_snapshots(theirs, round_)
-    if not round_.agrees:  # what Kafka forgot, we know: the model does, too
+    if not round_.agrees:  # Lastwrite and the model know the transactions that Kafka forgot
         known = {segment.base_offset: segment for segment in modelled(round_)}
         wanted = tuple(known.get(segment.base_offset, segment) for segment in wanted)
     assert left == wanted
@@ -441,8 +439,9 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
 
 
 def _base_snapshots(root: Path, round_: Round) -> list[int]:
-    """The producer snapshots of segments there were before, above the log's start. A loader removes
-    others.
+    """The producer snapshots at the base offsets of former segments, above the log start.
+
+    A loader removes all others.
     """
     present = bases(round_.before / NAME)
     return [
@@ -460,25 +459,26 @@ def check_status(report: CompactionReport, round_: Round) -> None:
         assert told.first_uncleanable_offset == round_.end
     else:
         retired = round_.retained["deleted_segments"] > 0
-        # A policy without compact leaves retention to look, which may find nothing.
+        # Without compact in the policy, retention runs, and may find nothing to delete.
         idle = Status.SKIPPED if round_.compacts else Status.UNCHANGED
         assert told.status is (Status.CLEANED if retired else idle), told.reason
 
 
 def check_solved(round_: Round, ours: Path, report: CompactionReport) -> None:
-    """A round that Kafka gives up: an old batch that ends at the high watermark stays, as an empty
-    one of magic 2.
+    """In a round in which Kafka fails, Lastwrite leaves the old batch as an empty one of magic 2.
+
+    The batch is the one that ends at the high watermark.
     """
     [told] = report.partitions
     assert told.status is Status.CLEANED, told.reason
     left = read_segments(ours / NAME)
-    # Retention, which comes next, takes segments from the front.
+    # The retention that follows deletes segments from the front.
     assert left == modelled(round_)[-len(left) :]
 
 
 def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]) -> None:
-    """Kafka's loader, after a crash, checks every crc and builds every index anew: nothing may
-    change.
+    """Kafka's loader checks all CRCs and rebuilds all indexes after a crash, and must change
+    nothing.
     """
     segments = read_segments(ours / NAME)
     files = {base: read_files(ours / NAME, base) for base in cleaned}
@@ -491,8 +491,8 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
     recovered = read_segments(copy / NAME)
     assert [replace(s, aborted=()) for s in recovered] == [replace(s, aborted=()) for s in segments]
     for ours_, theirs in zip(segments, recovered, strict=True):
-        # Built from what is left, an entry may begin later, or not be there: nothing is hidden that
-        # it would show.
+        # An entry built from the remaining records may begin later or be absent. It still hides the
+        # same aborted records.
         entries = {entry.last_offset: entry for entry in ours_.aborted}
         for entry in theirs.aborted:
             kept = entries[entry.last_offset]
@@ -509,8 +509,8 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
 
 
 def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
-    """A read_committed fetch from any offset answers with committed records, before the round and
-    after it.
+    """A read_committed fetch from any offset returns the committed records, before and after the
+    round.
     """
     for root, log_start in ((round_.before, None), (ours, round_.retained["log_start"])):
         span = round_.bounds["log_end"] - round_.bounds["log_start"]
@@ -547,8 +547,9 @@ def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
 def consumed(
     batches: Sequence[ModelBatch], aborted: list[tuple[int, int]], offset: int
 ) -> list[int]:
-    """The offsets that a read_committed client delivers from a fetch, by its list of (first offset,
-    producer).
+    """The offsets that a read_committed client delivers from a fetch.
+
+    ``aborted`` is the fetch's list of (first offset, producer id).
     """
     coming = sorted(aborted)
     hidden: set[int] = set()
@@ -564,9 +565,9 @@ def consumed(
 
 
 def check_sparing(oracle: Oracle, round_: Round) -> None:
-    """Segments in which nothing changes are left alone: other files, the same batches and records.
+    """The default mode leaves unchanged segments alone, and leaves the same batches and records.
 
-    Retention goes by files, so it is compared above; here it would see others.
+    Retention depends on the files, which differ here. ``check_like_broker`` compares it.
     """
     if not round_.compacts:
         return
@@ -579,11 +580,11 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
     if not round_.gave_up:
         [told] = report.partitions
         assert not round_.cleaned or told.status in (Status.CLEANED, Status.UNCHANGED), told.reason
-    # Whole files below the log's start go: smaller ones sooner.
+    # Retention deletes whole files below the log start. Smaller files are deleted earlier.
     first = left[0].base_offset
     assert first <= max(round_.bounds["log_start"], wanted[0].base_offset)
-    # Old batches stay old in an untouched segment, and age by their file; where they are converted
-    # they are stamped.
+    # Old batches in an unchanged segment keep their format, and their tombstones expire by the
+    # file's modification time. Converted batches get a delete horizon.
     old = {batch.base_offset for batch in batches_of(left) if batch.magic < 2}
     wanted_batches = [
         replace(batch, horizon_ms=None) if batch.base_offset in old else batch
@@ -591,8 +592,8 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
         if batch.base_offset >= first
     ]
     assert seen_as_new(batches_of(left)) == seen_as_new(wanted_batches)
-    # An untouched segment keeps its transaction index; what rounds of Kafka have dropped there
-    # hides nothing.
+    # An unchanged segment keeps its transaction index. The entries that Kafka dropped there hide no
+    # record.
     entries = [entry for segment in left for entry in segment.aborted]
     wanted_entries = [
         entry for segment in wanted for entry in segment.aborted if entry.last_offset >= first
@@ -621,8 +622,8 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
 
 
 def seen_as_new(batches: Sequence[ModelBatch]) -> list[ModelBatch]:
-    """As readers see them: no base timestamps that are no horizons, old batches as what they are
-    converted to.
+    """The batches as readers see them: old ones as converted, and base timestamps only as
+    horizons.
     """
     return [
         replace(batch, base_timestamp_ms=batch.horizon_ms or 0, magic=2, leader_epoch=_epoch(batch))

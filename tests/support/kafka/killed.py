@@ -1,5 +1,6 @@
-"""What a killed broker leaves of a log: a partition with transactions, and every state of
-docs/formats/kafka-cleaning.md, "Loading a log", one by one.
+"""A partition with transactions, and the damage that a killed broker can leave in its files.
+
+Has each state of docs/formats/kafka-cleaning.md, "Loading a log".
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ Harm = Callable[[Path], None]
 
 
 def batch(offset: int) -> bytes:
-    """One record; every 20th offset ends a transaction that began two offsets before, and every
-    40th aborts it.
+    """A batch of one record. Offsets 17 to 19 of every 20 are a transaction of two records.
+
+    The third is its marker. Every second transaction is aborted.
     """
     phase, time_ms = offset % 20, CLOCK_MS + 1000 * offset
     if phase == 19:
@@ -49,7 +51,7 @@ def batch(offset: int) -> bytes:
 
 
 def write_log(root: Path) -> Path:
-    """Four segments of a broker that was killed; returns the partition's folder."""
+    """Write the four segments of a killed broker's log. Returns the partition's folder."""
     folder = root / "t-0"
     for base in BASES:
         offsets = range(base, END if base == ACTIVE else base + EACH)
@@ -65,7 +67,7 @@ def write_log(root: Path) -> Path:
     return folder
 
 
-# ---------------------------------------------------------------------- what a crash leaves
+# ---------------------------------------------------------------------- damage by a crash
 
 
 def name(base: int, kind: str = "log") -> str:
@@ -77,7 +79,7 @@ def position(base: int, offset: int) -> int:
 
 
 def cut(base: int, offset: int, more: int) -> Harm:
-    """The segment ends ``more`` bytes behind the begin of the batch at ``offset``."""
+    """Truncate the segment ``more`` bytes after the begin of the batch at ``offset``."""
     return lambda folder: os.truncate(folder / name(base), position(base, offset) + more)
 
 
@@ -94,7 +96,7 @@ def put(file: str, content: bytes) -> Harm:
 
 
 def put_at(base: int, offset: int, at: int, content: bytes) -> Harm:
-    """Bytes of the batch at ``offset`` are others."""
+    """Overwrite bytes of the batch at ``offset``."""
 
     def harm(folder: Path) -> None:
         with open(folder / name(base), "r+b") as target:
@@ -113,7 +115,7 @@ def remove(*files: str) -> Harm:
 
 
 def preallocated(base: int) -> Harm:
-    """Indexes that were filled up with zeros and never cut."""
+    """Indexes that are still preallocated: padded with zeros."""
 
     def harm(folder: Path) -> None:
         for kind, entry in (("index", 8), ("timeindex", 12)):
@@ -130,9 +132,7 @@ def log_start(offset: int) -> Harm:
 
 
 def swapped(folder: Path) -> None:
-    """Two segments are on their way to become one, as the broker's own cleaner leaves it in the
-    middle.
-    """
+    """A merge of two segments that the broker's cleaner had not finished."""
     whole = b"".join(batch(offset) for offset in range(2 * EACH) if offset % 3 or offset % 20 > 16)
     write_segment(folder / "made", 0, [whole[at:end] for at, end in _cuts(whole)])
     (folder / name(0, "txnindex.swap")).write_bytes(
@@ -154,7 +154,7 @@ def _cuts(data: bytes) -> list[tuple[int, int]]:
 
 
 def twice(base: int) -> Harm:
-    """The first half of a segment lies there twice."""
+    """The first half of a segment occurs twice."""
 
     def harm(folder: Path) -> None:
         half = [o for o in range(base, base + EACH) if o % 20 < 17][: EACH // 2]
@@ -173,7 +173,7 @@ GARBAGE = random.Random(1).randbytes(300)
 
 @dataclass(frozen=True)
 class State:
-    """What lies there, and what the broker's checkpoint says is on disk for sure."""
+    """Damage to the files, and the recovery points with which a broker loads them."""
 
     name: str
     harms: list[Harm]
@@ -285,7 +285,7 @@ def left_by_crash(place: Path, state: State, recovery_point: int) -> Path:
     return folder
 
 
-# ---------------------------------------------------------------------- what was lost
+# ---------------------------------------------------------------------- lost records
 
 
 def checkpoint(file: str, offset: int) -> Harm:
@@ -303,29 +303,27 @@ def epochs(*starts: int) -> Harm:
 
 
 def marked(base: int, *offsets: int) -> Harm:
-    """The batches of a segment are those at ``offsets``, each large enough for an index entry of
-    its own.
-    """
+    """The segment has batches at ``offsets``, each large enough for an index entry of its own."""
     made = [encode_batch([Record(o, CLOCK_MS + o, b"k%d" % o, bytes(5000))]) for o in offsets]
     return lambda folder: write_segment(folder, base, made, 4096, CLOCK_MS + base)
 
 
 @dataclass(frozen=True)
 class Loss(State):
-    """A state of which something beside the log tells that records are gone.
+    """A state in which a file other than the log shows that records are lost.
 
-    ``ends``: where a broker's start ends the log, and ``removed``: how many segments it removes for
-    that; None: it goes on as if nothing were missing.
+    ``ends`` is where a broker ends the log when it starts, and ``removed`` the number of segments
+    that it removes. If ``ends`` is None, the broker goes on as if nothing were lost.
     """
 
     recovery_points: list[int] = field(default_factory=lambda: [0])
-    missing: tuple[int, int] | None = None  # the first and the last offset
+    missing: tuple[int, int] | None = None  # the first and the last lost offset
     ends: int | None = None
     removed: int = 0
     says: str = ""
 
 
-TORN = cut(ACTIVE, ACTIVE + 8, 50)  # offset 188 is the first that is gone
+TORN = cut(ACTIVE, ACTIVE + 8, 50)  # offset 188 is the first lost one
 SHORT = cut(ACTIVE, ACTIVE + 8, 0)
 WITNESSES: dict[str, Harm] = {
     "the high watermark is 190": checkpoint("replication-offset-checkpoint", END),
@@ -336,7 +334,7 @@ WITNESSES: dict[str, Harm] = {
     f"producer 7 wrote up to offset 189 ({name(ACTIVE, 'snapshot')})": snapshot(ACTIVE, END - 1),
     "leader epoch 1 starts at offset 190": epochs(0, END),
 }
-# The same, of what is there up to the place where the log is torn.
+# The same files with values for the offsets before the damage.
 EARLIER = [
     checkpoint("replication-offset-checkpoint", ACTIVE + 8),
     checkpoint("cleaner-offset-checkpoint", ACTIVE),

@@ -1,7 +1,7 @@
-"""Partition folders on disk, for tests: written from batches, read back into the model, their
-indexes judged.
+"""Partition folders for tests: written from batches, read back into the model, indexes checked.
 
-Nothing here is fast, and nothing uses a ``store`` of the package: what the product writes is read by other eyes.
+The code is slow and uses no ``store`` module of the package, so that it checks what they write
+independently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.kafka.old_formats import decode_old, encode_old
 NAME = "t-0"
 ABORTED = struct.Struct(">hqqqq")
 
-# Thousands of small files that are synced again and again: in memory where there is such a folder.
+# Tests sync thousands of small files, so they use a folder in memory if there is one.
 SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
@@ -37,10 +37,11 @@ def write_segment(
     mtime_ms: int | None = None,
     aborted: Sequence[ModelAborted] = (),
 ) -> None:
-    """A closed segment as a broker leaves it, all files modified at ``mtime_ms``.
+    """Write a closed segment as a broker leaves it. All files get the modification time
+    ``mtime_ms``.
 
-    These are ``.log``, ``.index``, ``.timeindex``, and ``.txnindex`` where there are ``aborted``
-    transactions.
+    The files are ``.log``, ``.index`` and ``.timeindex``, and ``.txnindex`` if there are
+    ``aborted`` transactions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     headers = [header_at(batch, 0) for batch in batches]
@@ -58,7 +59,7 @@ def write_segment(
 def plain_index(
     base_offset: int, headers: Iterable[BatchHeader], interval_bytes: int
 ) -> tuple[bytes, bytes]:
-    """The offset index and the time index of a closed segment, batch by batch as the rule has it."""
+    """The offset index and the time index of a closed segment, built batch by batch."""
     offsets, times = bytearray(), bytearray()
     position = since_entry = 0
     largest, largest_offset, last_time = -1, base_offset, -1
@@ -96,13 +97,15 @@ def encode_aborted(entries: Iterable[ModelAborted]) -> bytes:
 
 
 def write_checkpoint(root: Path, file: str, entries: Mapping[str, int]) -> None:
-    """An offset checkpoint file of ``root``; ``entries`` by folder name, such as ``t-0``."""
+    """Write an offset checkpoint file of ``root``. ``entries`` are by folder name, such as
+    ``t-0``.
+    """
     lines = [" ".join([*name.rsplit("-", 1), str(offset)]) for name, offset in entries.items()]
     (root / file).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
 
 
 def read_checkpoint(root: Path, file: str) -> dict[str, int]:
-    """The entries of an offset checkpoint file by folder name; none where there is no file."""
+    """The entries of an offset checkpoint file by folder name. Empty if there is no file."""
     if not (root / file).exists():
         return {}
     version, count, *lines = (root / file).read_text().splitlines()
@@ -120,8 +123,9 @@ def bases(folder: Path) -> list[int]:
 
 
 def header_at(data: bytes, at: int) -> BatchHeader:
-    """The header of the batch at ``at``; of magic 0 and 1 what such a header would say, as far as
-    they know it.
+    """The header of the batch at ``at``.
+
+    For magic 0 and 1 it is made up from the message. Fields that these formats lack are -1 or 0.
     """
     if data[at + 16] == 2:
         return decode_batch(data, at).header
@@ -156,7 +160,9 @@ def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
 
 
 def has_hole_between_segments(folder: Path) -> bool:
-    """Whether no segment has some offsets above the log start and the cleaner's checkpoint."""
+    """Whether offsets above the log start and the cleaner checkpoint are missing between two
+    segments.
+    """
     starts = [
         read_checkpoint(folder.parent, name).get(folder.name, 0)
         for name in ("cleaner-offset-checkpoint", "log-start-offset-checkpoint")
@@ -169,7 +175,7 @@ def has_hole_between_segments(folder: Path) -> bool:
 
 
 def read_segments(folder: Path) -> tuple[ModelSegment, ...]:
-    """All segments of a partition folder, every crc checked."""
+    """All segments of a partition folder. Checks every CRC."""
     segments = []
     for base in bases(folder):
         file = folder / f"{base:020d}.log"
@@ -184,7 +190,7 @@ def read_segments(folder: Path) -> tuple[ModelSegment, ...]:
 
 
 def decode_model(data: bytes, at: int) -> tuple[ModelBatch, int]:
-    """The batch at ``at`` as the model has it, and the bytes that it takes."""
+    """The batch at ``at`` as a model batch, and its size in bytes."""
     if data[at + 16] < 2:
         return decode_old(data, at)
     batch = decode_batch(data, at)
@@ -215,7 +221,7 @@ def decode_model(data: bytes, at: int) -> tuple[ModelBatch, int]:
 
 
 def read_aborted(folder: Path, base_offset: int) -> tuple[ModelAborted, ...]:
-    """The transaction index of a segment; none where there is no file."""
+    """The transaction index of a segment. Empty if there is no file."""
     file = folder / f"{base_offset:020d}.txnindex"
     if not file.exists():
         return ()
@@ -226,7 +232,7 @@ def read_aborted(folder: Path, base_offset: int) -> tuple[ModelAborted, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the files of a segment hold, and when they were modified."""
+    """The contents of a segment's files, and the modification time of its log file."""
 
     log: bytes
     index: bytes
@@ -247,12 +253,11 @@ def read_files(folder: Path, base_offset: int) -> Files:
 
 
 def check_indexes(folder: Path, base_offset: int) -> None:
-    """Assert that every entry of a closed segment's indexes is true, and that none is missing at
-    the end.
+    """Assert that every index entry of a closed segment is correct, and that the last ones exist.
 
-    An offset entry names a batch: its last offset, the position it starts at. A time entry (t, o)
-    promises that all records later than t lie behind offset o. The last one holds the segment's
-    largest timestamp.
+    An offset entry has a batch's last offset and start position. A time entry (t, o) promises that
+    all records later than t have offsets above o. The last time entry has the segment's largest
+    timestamp.
     """
     stem = folder / f"{base_offset:020d}"
     batches = headers_of(stem.with_suffix(".log"))

@@ -1,5 +1,5 @@
-"""The metadata log of a cluster as tests write it: topics with their settings, brokers with dynamic
-ones.
+"""Writes a cluster's metadata log for tests: topics with settings, and brokers with dynamic
+settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def partition(
     leader_epoch: int = 0,
     directories: Sequence[bytes] = (),
 ) -> bytes:
-    """A partition as it is made, of version 1."""
+    """A PartitionRecord of version 1."""
     brokers = bytes([len(replicas) + 1]) + struct.pack(f">{len(replicas)}i", *replicas)
     said = struct.pack(">iii", replicas[0], leader_epoch, 0)
     roots = bytes([len(directories) + 1]) + b"".join(directories)
@@ -43,19 +43,19 @@ def partition(
 
 
 def registration(node: int, host: str, port: int) -> bytes:
-    """A broker that registers with one listener, of version 0."""
+    """A RegisterBrokerRecord of version 0 with one listener."""
     point = text("PLAINTEXT") + text(host) + struct.pack(">Hh", port, 0) + b"\0"
     head = struct.pack(">i", node) + bytes(16) + struct.pack(">q", 1)
     return b"\1\0\0" + head + b"\2" + point + b"\1" + text(None) + b"\0" + b"\0"
 
 
 def new_leader(number: int, topic_id: bytes, leader: int = 1) -> bytes:
-    """A partition's change of leader, which begins a leader epoch."""
+    """A PartitionChangeRecord with a new leader, which begins a leader epoch."""
     return b"\1\5\0" + struct.pack(">i", number) + topic_id + b"\1\1\4" + struct.pack(">i", leader)
 
 
 def write_records(root: Path, name: str, first_offset: int, *values: bytes) -> Path:
-    """A file of the metadata log in ``root``, a batch a record."""
+    """Write a file of the metadata log in ``root``, with one batch for each record."""
     folder = root / FOLDER
     folder.mkdir(exist_ok=True, parents=True)
     batches = [
@@ -71,8 +71,9 @@ def write_metadata(
     topics: Mapping[str, Mapping[str, str]],
     brokers: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Path:
-    """The metadata log in ``root``: topics, and brokers' dynamic settings by node id, "" for all.
-    Gives its folder.
+    """Write the metadata log in ``root``, and return its folder.
+
+    ``brokers`` has dynamic settings by node id. The id "" means all brokers.
     """
     values = []
     for number, (name, settings) in enumerate(topics.items()):
@@ -84,6 +85,6 @@ def write_metadata(
 
 
 def write_identity(root: Path, cluster: str, node: int = 1) -> None:
-    """``meta.properties``: whose the log root is."""
+    """Write ``meta.properties``, which has the cluster and node id of the log root."""
     root.mkdir(exist_ok=True, parents=True)
     (root / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id={node}\n")

@@ -1,13 +1,12 @@
-"""What a round of compaction has to leave behind, said in the plainest Python there is.
+"""A plain model of one compaction round, to compare the engine with.
 
-No speed, no bytes, no shared code with the engine: records are tuples, a key map is a dict. Read it
-beside the rules: a round learns the last offset of every key in the dirty part ``[first_dirty,
-end)`` and then judges every record of every segment below ``end``, the clean ones too.
+It is slow, has no bytes and shares no code with the engine: records are tuples, and the key map is
+a dict. A round collects the last offset of every key in the dirty range ``[first_dirty, end)``.
+Then it judges every record of every segment below ``end``, also the clean ones.
 
-Around that, three complications. *Transactions*: one walk over the batches says which of them are
-of aborted transactions, and which markers are spent. *Producers*: the last batch of each stays, as
-a shell if need be.
-*Old formats*: what stays of them becomes magic 2.
+There are three complications. *Transactions*: one pass over the batches finds the batches of
+aborted transactions and the markers that are no longer needed. *Producers*: the last batch of each
+producer stays, empty if need be. *Old formats*: what remains of them is converted to magic 2.
 
 Source: docs/formats/kafka-cleaning.md.
 """
@@ -35,14 +34,14 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelBatch:
-    """A record batch without its bytes. ``codec`` is 0 in an empty batch, whatever it was before."""
+    """A record batch without its bytes. ``codec`` is 0 in an empty batch."""
 
     base_offset: int
     last_offset: int
     records: tuple[ModelRecord, ...]
     codec: int = 0
     append_time: bool = False
-    base_timestamp_ms: int = 0  # the horizon, if there is one
+    base_timestamp_ms: int = 0  # the delete horizon, if there is one
     max_timestamp_ms: int = -1
     horizon_ms: int | None = None
     leader_epoch: int = -1
@@ -52,7 +51,7 @@ class ModelBatch:
     base_sequence: int = -1
     transactional: bool = False
     control: bool = False
-    file_ms: int = field(default=0, compare=False)  # when the file that it lies in was last changed
+    file_ms: int = field(default=0, compare=False)  # modification time of the batch's file
 
     @property
     def next_offset(self) -> int:
@@ -60,7 +59,7 @@ class ModelBatch:
 
     @property
     def marker(self) -> str | None:
-        """``commit`` or ``abort``; None for data, and for a marker that has been emptied."""
+        """``commit`` or ``abort``. None for data, and for a marker without its record."""
         key = self.records[0].key if self.control and self.records else None
         return None if key is None else MARKERS.get(key[:4])
 
@@ -71,7 +70,7 @@ class ModelAborted:
 
     producer_id: int
     first_offset: int
-    last_offset: int  # of the marker
+    last_offset: int  # offset of the marker
     last_stable_offset: int
 
 
@@ -84,8 +83,9 @@ class ModelSegment:
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What is known of an active producer: its epoch, and where its last data batch of that epoch
-    ends (-1: none).
+    """The state of an active producer: its epoch, and the last offset of its last data batch.
+
+    ``last_offset`` is -1 if the producer wrote no data in that epoch.
     """
 
     epoch: int
@@ -94,13 +94,17 @@ class LastBatch:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Tombstones in batches that reach this offset stay so much longer; None: none do."""
+    """Tombstones that are kept longer by ``longer_ms``: in batches that end at or above
+    ``from_offset``.
+
+    ``from_offset`` None means that no tombstones are kept longer.
+    """
 
     from_offset: int | None = None
     longer_ms: int = 0
 
     def keeps(self, batch: ModelBatch, now_ms: int, old_until_ms: int) -> bool:
-        """Whether a tombstone of the batch stays that might go."""
+        """Whether an expired tombstone of the batch is still kept."""
         if self.from_offset is None or batch.last_offset < self.from_offset:
             return False
         if batch.magic < 2:
@@ -114,7 +118,7 @@ NOT_HELD = Held()
 
 @dataclass(slots=True)
 class Outcome:
-    """The batches that stay, the index entries that stay, and how many records went for which
+    """The remaining batches and index entries, and the number of removed records for each
     reason.
     """
 
@@ -129,7 +133,9 @@ class Outcome:
 
 
 def usable(horizon_ms: int | None) -> int | None:
-    """A delete horizon that a batch can have: 0 or more, and no more than a long holds."""
+    """The delete horizon if a batch can store it, else None. It must be at least 0 and fit in 63
+    bits.
+    """
     return horizon_ms if horizon_ms is not None and 0 <= horizon_ms < 2**63 else None
 
 
@@ -146,10 +152,10 @@ def last_offsets(batches: Iterable[ModelBatch], first_dirty: int, end: int) -> d
 def discardable(
     batches: Iterable[ModelBatch], aborted: Iterable[ModelAborted]
 ) -> tuple[list[bool], list[ModelAborted]]:
-    """Which batches are data of an aborted transaction, or a marker of whose transaction no batch
-    is left.
+    """Whether each batch can be dropped, and the index entries that stay.
 
-    Also the index entries that stay: those at whose marker data of the transaction had been seen.
+    A batch can be dropped if it is data of an aborted transaction, or a marker of a transaction
+    without remaining data. An index entry stays if its transaction had data before the round.
     """
     coming = sorted(aborted, key=lambda entry: entry.first_offset)
     begun: dict[int, ModelAborted] = {}  # by producer
@@ -195,12 +201,17 @@ def clean(
     log_end: int = -1,
     held: Held = NOT_HELD,
 ) -> Outcome:
-    """One round over ``batches``, all those of the segments below ``end``, oldest first.
+    """Run one round over ``batches``: all batches of the segments below ``end``, oldest first.
 
-    ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A
-    tombstone of an old format goes if its file was last changed by ``old_until_ms``. ``log_end``:
-    the batch that ends there keeps its last offset also where it is converted, since nothing else
-    tells where the log ends. ``held``: tombstones that stay longer.
+    Args:
+        aborted: All entries of all transaction indexes.
+        producers: The active producers by id.
+        old_until_ms: A tombstone of an old format expires if its file was last changed by this
+            time.
+        log_end: The batch that ends there keeps its last offset when it is converted, because no
+            later
+            batch shows where the log ends. -1 means that the active segment is not in the round.
+        held: Tombstones that are kept longer.
     """
     discards, entries = discardable(batches, aborted)
     data = [
@@ -265,7 +276,7 @@ def _rebuilt(
     needs_one = horizon is None and new_horizon_ms is not None
     if needs_one:
         horizon = usable(new_horizon_ms)
-    if batch.magic < 2:  # converted, whether or not records went
+    if batch.magic < 2:  # converted, also if all records remain
         batch = replace(
             batch, magic=2, base_offset=kept[0].offset, last_offset=last_offset, leader_epoch=-1
         )
@@ -286,8 +297,8 @@ def _rebuilt(
 
 def _emptied(batch: ModelBatch) -> ModelBatch:
     if not batch.records:
-        return batch  # copied: empty before
-    if batch.magic < 2:  # where Kafka gives up: magic 2 can say that nothing is here
+        return batch  # copied: it was empty before
+    if batch.magic < 2:  # Kafka fails here. Magic 2 has empty batches.
         batch = replace(batch, magic=2, leader_epoch=-1)
     return replace(batch, records=(), codec=0, horizon_ms=None, base_timestamp_ms=-1)
 
@@ -306,17 +317,16 @@ def clean_segments(
     forgotten_below: int = 0,
     held: Held = NOT_HELD,
 ) -> tuple[ModelSegment, ...]:
-    """The segments after a round that makes one segment of each group of ``groups``, given by their
-    bases.
+    """The segments after a round that merges each group of ``groups`` into one segment.
 
-    ``forgotten_below``: transactions whose ABORT marker lies below are not known of. For Kafka that
-    is the log's start: their data, which nobody can read any more, stays as if it were committed.
-    We forget none.
+    A group is a list of base offsets. Transactions whose ABORT marker is below ``forgotten_below``
+    are forgotten. For Kafka this is the log start: the data of such a transaction, which can no
+    longer be read, stays as if it were committed. Lastwrite forgets no transaction.
     """
     below = [
         batch for segment in segments if segment.base_offset < end for batch in segment.batches
     ]
-    # With the active segment in the round no later one's name tells where the log ends.
+    # If the active segment is in the round, no later segment's name shows where the log ends.
     log_end = below[-1].next_offset if below and segments[-1].base_offset < end else -1
     entries = [
         entry
@@ -354,14 +364,12 @@ def clean_segments(
 
 
 def records_of(segments: Iterable[ModelSegment]) -> list[ModelRecord]:
-    """All records, of markers and of aborted transactions too."""
+    """All records, also markers and those of aborted transactions."""
     return [record for segment in segments for batch in segment.batches for record in batch.records]
 
 
 def aborted_offsets(segments: Iterable[ModelSegment]) -> set[int]:
-    """The offsets of data whose producer's next marker is an ABORT: told from the log alone,
-    without any index.
-    """
+    """The offsets of data whose producer's next marker is an ABORT. Uses no transaction index."""
     found: set[int] = set()
     open_: dict[int, set[int]] = {}
     for batch in (batch for segment in segments for batch in segment.batches):
@@ -375,7 +383,7 @@ def aborted_offsets(segments: Iterable[ModelSegment]) -> set[int]:
 
 
 def readable(segments: Sequence[ModelSegment]) -> list[ModelRecord]:
-    """The records for applications, less those of aborted transactions."""
+    """The records that applications read, without those of aborted transactions."""
     hidden = aborted_offsets(segments)
     return [
         record
@@ -388,7 +396,7 @@ def readable(segments: Sequence[ModelSegment]) -> list[ModelRecord]:
 
 
 def fold(records: Iterable[ModelRecord]) -> Mapping[bytes, bytes]:
-    """The table that a reader holds who has read ``records``: a tombstone deletes its key."""
+    """The values by key after ``records`` have been read. A tombstone deletes its key."""
     table: dict[bytes, bytes] = {}
     for record in records:
         if record.key is None:

@@ -1,4 +1,4 @@
-"""Entries of message formats v0 and v1, encoded: no code of ours writes them any more, tests do."""
+"""Encodes messages of the formats v0 and v1 for tests. The package only decodes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def encode_message(record: Record, magic: int, *, append_time: bool = False) -> 
     """One uncompressed message.
 
     Raises:
-        ValueError: headers, which these formats do not have, or numbers that do not fit.
+        ValueError: There are headers, which these formats lack, or a number does not fit.
     """
     if record.headers:
         raise ValueError(f"a message of magic {magic} has no headers")
@@ -39,14 +39,18 @@ def encode_wrapper(
     inner_magic: int | None = None,
     inner_offsets: Sequence[int] | None = None,
 ) -> bytes:
-    """A compressed message that holds ``records``, whose offsets rise.
+    """A compressed message with ``records``, whose offsets are ascending.
 
-    ``offset`` is by default that of the last record; ``inner_offsets`` by default the records' own
-    in v0, and in v1 what they are behind the first. ``append_time_ms``: every record's timestamp,
-    by the broker's clock.
+    Args:
+        append_time_ms: The broker's timestamp for every record. None means the records' timestamps.
+        offset: By default the offset of the last record.
+        inner_offsets: By default the records' offsets in v0, and in v1 relative to the first
+            record.
 
     Raises:
-        ValueError: no codec of these formats, no records, headers, or offsets that do not rise.
+        ValueError: The formats lack the codec, there are no records, there are headers, or offsets
+            are
+            not ascending.
     """
     if (
         not Codec.NONE < codec <= Codec.LZ4

@@ -1,8 +1,7 @@
-"""Batches of magic 0 and 1 as bytes and back, for tests, without the product's decoder.
+"""Encodes and decodes batches of magic 0 and 1 for tests, without the package's decoder.
 
-A plain message is a batch of one record. Under a codec the message is a wrapper: its value holds
-the records as messages of their own, with absolute offsets in magic 0 and offsets from 0 in magic
-1.
+A plain message is a batch of one record. A compressed message is a wrapper, whose value has the
+records as messages. Their offsets are absolute in magic 0, and count from 0 in magic 1.
 
 Source: docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
 """
@@ -18,13 +17,13 @@ from tests.support.kafka.model import ModelBatch, ModelRecord
 
 APPEND_TIME = 8
 LZ4 = 3
-# The header checksum that old clients wrote into an lz4 frame, and the right one: byte 6 of the
-# frame.
+# Byte 6 of an lz4 frame, the header checksum: the wrong one that old clients wrote, and the right
+# one.
 LZ4_OLD, LZ4_RIGHT = b"\x1a", b"\x82"
 
 
 def encode_old(batch: ModelBatch) -> bytes:
-    """A batch of the model whose magic is 0 or 1 as bytes."""
+    """The bytes of a model batch with magic 0 or 1."""
     attributes = APPEND_TIME * batch.append_time
     if batch.codec == 0:
         [record] = batch.records
@@ -48,7 +47,7 @@ def encode_old(batch: ModelBatch) -> bytes:
 
 
 def decode_old(data: bytes, at: int) -> tuple[ModelBatch, int]:
-    """The batch of magic 0 or 1 at ``at``, its crc checked, and the bytes that it takes."""
+    """The batch of magic 0 or 1 at ``at``, and its size in bytes. Checks the CRC."""
     [(offset, magic, attributes, timestamp_ms, key, value)] = _entries(
         data[at : at + _size(data, at)]
     )

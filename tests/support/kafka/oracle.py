@@ -1,8 +1,9 @@
-"""Kafka's own cleaner, loader and append path as a judge, from the peer outside this repository.
+"""Kafka's own cleaner, loader and append path, run by a peer program outside this repository.
 
-``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it once,
-in the user's cache folder. Tests that need the oracle skip with the reason where it cannot run.
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository).
+``LASTWRITE_KAFKA_HOME`` names a folder that the peer's ``setup.sh`` has filled. Without one, Maven
+fills a folder in the user's cache once. Tests that need the oracle are skipped with the reason if
+it cannot run.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
 PEER = PEERS / "kafka"
 
-# Far more slots than a scenario has keys: a round takes all keys at once, as ours does.
+# Far more slots than a scenario has keys, so that Kafka's round takes all keys at once, as
+# Lastwrite's does.
 MAP_SLOTS = 100_000
 LONG_MAX = 2**63 - 1
 
 
 @functools.cache
 def kafka_home() -> Path:
-    """The folder with Kafka's jars and the oracle's classes; skips the test where there can be
-    none.
+    """The folder with Kafka's jars and the oracle's classes. Skips the test if it cannot be
+    made.
     """
     return peer_home("Kafka", "CleanerOracle")
 
 
 def peer_home(system: str, oracle: str) -> Path:
-    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; skips the
-    test where it cannot.
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache.
 
-    ``oracle``: the class that tells a filled one. LASTWRITE_<SYSTEM>_HOME names a folder to look
-    into first.
+    Skips the test if it cannot be filled. ``oracle`` is the class that a filled folder has.
+    ``LASTWRITE_<SYSTEM>_HOME`` names a folder that is used if it is filled.
     """
     name = system.lower()
     peer = PEERS / name
@@ -55,7 +56,7 @@ def peer_home(system: str, oracle: str) -> Path:
     given = os.environ.get(f"LASTWRITE_{system.upper()}_HOME")
     if given and _is_filled(
         Path(given), oracle
-    ):  # a folder with jars alone serves the tests with a broker
+    ):  # a folder with the jars only is for tests with a broker
         return Path(given)
     cache = (
         Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -98,7 +99,7 @@ def _need_java() -> None:
 
 @functools.cache
 def _gen_log() -> ModuleType:
-    """The peer's generator of scenarios, which is a script and a module."""
+    """The peer's scenario generator, a script that is imported as a module."""
     spec = importlib.util.spec_from_file_location("lastwrite_gen_log", PEER / "gen_log.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -111,26 +112,27 @@ def _gen_log() -> ModuleType:
 
 
 class Oracle:
-    """CleanerOracle in its own JVM."""
+    """The peer's CleanerOracle in its own JVM."""
 
     def __init__(self) -> None:
-        home = kafka_home()  # skips where there is none, before the peer is looked for
+        home = kafka_home()  # skips the test before the peer is imported
         self._asked = _gen_log().Oracle(home)
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to a request; an AssertionError where Kafka threw."""
+        """The answer to a request. Fails with an AssertionError if Kafka threw an exception."""
         answer = self.attempt(op, **arguments)
         assert answer["ok"], f"{op} {arguments}: {answer.get('error')}: {answer.get('message')}"
         return answer
 
     def attempt(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to a request; ``ok`` is false where Kafka threw."""
+        """The answer to a request. ``ok`` is false if Kafka threw an exception."""
         answer: dict[str, Any] = self._asked.ask(op, **arguments)
         return answer
 
     def play(self, seed: int, folder: Path) -> dict[str, Any]:
-        """Let Kafka write, clean and retain what the peer draws for ``seed``; every state of the
-        log is in ``folder`` then, the steps are given back.
+        """Let Kafka write, clean and retain the peer's scenario of ``seed``.
+
+        Leaves every state of the log in ``folder``, and returns the steps.
         """
         peer = _gen_log()
         made: dict[str, Any] = peer.play(self._asked, peer.scenario(seed), folder)
@@ -141,13 +143,13 @@ class Oracle:
 
 
 def scenario(seed: int) -> dict[str, Any]:
-    """A random scenario of the peer: transactions, producers, old formats, lags, retention, as it
-    draws them.
+    """A random scenario of the peer, with transactions, producers, old formats, lags and retention.
 
-    Added to what the peer draws: half of the scenarios are without codecs, which lets bytes be
-    compared; some phases get a high watermark below the log's end; some raise the log start; some
-    topics are deleted only; some never drop a delete, or wait for ever, by settings at the largest
-    number. ``plain`` tells whether no batch is compressed.
+    Adds to the peer's scenario: Half of the scenarios have no compression, so that bytes can be
+    compared. Some phases have a high watermark below the log end, and some raise the log start.
+    Some topics have only the policy delete. Some have the largest possible retention or lag, so
+    that tombstones never expire or records never become cleanable. ``plain`` is true if no batch is
+    compressed.
     """
     plan: dict[str, Any] = _gen_log().scenario(seed)
     rng = random.Random(f"lastwrite-{seed}")
@@ -163,13 +165,13 @@ def scenario(seed: int) -> dict[str, Any]:
             {
                 "actions": _gen_log()._explicit(actions),
                 "now_ms": phase["now_ms"],
-                # The share of the log that is replicated when the round begins.
+                # the replicated share of the log at the begin of the round
                 "replicated": rng.choice([0.3, 0.6, 0.9, 1.0]) if lagging else 1.0,
-                # How far the log start moves before the round; None: not at all.
+                # how far the log start moves before the round; None means not at all
                 "raise_log_start": rng.choice([0.1, 0.5]) if rng.random() < 0.05 else None,
             }
         )
-    # Drawn last: other draws stay what they were.
+    # Drawn last, so that the other random values do not change.
     if rng.random() < 0.12:
         config["delete.retention.ms"] = rng.choice([LONG_MAX, LONG_MAX - phases[0]["now_ms"]])
     if rng.random() < 0.05:
@@ -185,12 +187,11 @@ def _without_codec(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def shut_down(folder: Path) -> None:
-    """Leave the indexes as a broker does that shuts down, which the oracle omits when it closes a
-    log.
+    """Trim the indexes as a broker does at its shutdown. The oracle does not.
 
-    The zeros behind the entries go, and the active segment's time index ends with the largest
-    timestamp. Opened again without that, the zeros would count as entries and the largest timestamp
-    be forgotten.
+    Removes the zeros after the entries, and ends the active segment's time index with the largest
+    timestamp. Otherwise, the next load would take the zeros for entries and lose the largest
+    timestamp.
     """
     active = max(folder.glob("*.log"))
     for suffix, entry_bytes in ((".index", 8), (".timeindex", 12)):
@@ -206,8 +207,9 @@ def shut_down(folder: Path) -> None:
 
 
 def _last_time_entry(log: Path, entries: bytes) -> bytes:
-    """The entry of the largest timestamp in ``log`` and of the first batch that has it, unless it
-    is there.
+    """The time index entry of the largest timestamp in ``log``, for the first batch that has it.
+
+    Empty if ``entries`` already ends with that timestamp.
     """
     before = int.from_bytes(entries[-12:-4], "big", signed=True) if entries else -1
     headers = [header for _, header in headers_of(log)]

@@ -1,7 +1,7 @@
-"""What a broker remembers of producers, kept by a dictionary: batch by batch, and in its snapshot
-files.
+"""The producer states of a partition, computed from its batches and snapshot files.
 
-Source: docs/formats/kafka.md, "Indexes" and "Producer snapshot"; no code of the package.
+Source: docs/formats/kafka.md, "Indexes" and "Producer snapshot". Uses no code of the package,
+except for the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPIRATION_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One producer, as an entry of a snapshot has it."""
+    """One producer's state: an entry of a snapshot."""
 
     epoch: int = -1
     last_sequence: int = -1
@@ -36,8 +36,10 @@ State = dict[int, Known]
 
 
 def apply(state: State, batch: ModelBatch) -> ModelAborted | None:
-    """Move ``state`` over a batch; the entry of the transaction index if it ends an aborted one
-    that wrote data.
+    """Update ``state`` with a batch.
+
+    Returns the new entry of the transaction index if the batch aborts a transaction with data, else
+    None.
     """
     producer = batch.producer_id
     if producer < 0 or (batch.control and not batch.records):
@@ -75,7 +77,7 @@ def apply(state: State, batch: ModelBatch) -> ModelAborted | None:
 
 
 def active(state: State, now_ms: int) -> dict[int, LastBatch]:
-    """The producers that have not expired, as the rules of a round want them."""
+    """The producers that have not expired, as a round needs them."""
     return {
         producer: LastBatch(known.epoch, known.last_offset)
         for producer, known in state.items()
@@ -84,7 +86,7 @@ def active(state: State, now_ms: int) -> dict[int, LastBatch]:
 
 
 def first_unstable(segments: Iterable[ModelSegment], high_watermark: int) -> int | None:
-    """The first offset of the earliest transaction that is open, or whose marker is not
+    """The first offset of the earliest transaction that is open or whose marker is not
     replicated.
     """
     open_: dict[int, int] = {}
@@ -129,7 +131,7 @@ def write_snapshot(folder: Path, offset: int, state: State) -> None:
 
 
 def producers_of(folder: Path, segments: Iterable[ModelSegment]) -> State:
-    """The state at the log's end: the newest snapshot, and what was written behind it."""
+    """The state at the log end: the newest snapshot, updated with the later batches."""
     present = snapshots(folder)
     state = read_snapshot(folder, present[-1]) if present else {}
     for batch in (batch for segment in segments for batch in segment.batches):

@@ -1,5 +1,6 @@
-"""Any request to a server of Kafka's protocol, in any version, as kio's messages: so the same is
-asked of a broker and of us.
+"""Sends any request of Kafka's protocol, in any version, to a broker or to ``serve``.
+
+Requests and answers are kio's messages.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ class Raw:
         self._correlation_id = 0
 
     def ask(self, name: str, version: int, /, **values: object) -> Any:
-        """The answer to a request; parts of it are made by ``part``."""
+        """Send a request of these fields, and return the answer. ``part`` makes nested
+        structures.
+        """
         module = schema(name, version)
         return self.say(name, version, build_message(module, _class_of(name) + "Request", **values))
 
     def say(self, name: str, version: int, message: Any) -> Any:
-        """The answer to a request that is made."""
+        """Send a complete request message, and return the answer."""
         self._correlation_id += 1
         out = io.BytesIO()
         head = struct.pack(">hhi", message.__api_key__, version, self._correlation_id)
@@ -52,7 +55,11 @@ class Raw:
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 
     def receive(self) -> bytes:
-        """The next answer without its size; ConnectionError: there is none, the server hung up."""
+        """The next answer, without its size field.
+
+        Raises:
+            ConnectionError: The server closed the connection.
+        """
         (size,) = struct.unpack(">i", received(self._socket, 4))
         return received(self._socket, size)
 
@@ -69,7 +76,7 @@ class Raw:
 
 
 def part(name: str, version: int, of: str, /, **values: object) -> Any:
-    """A part of a request."""
+    """A nested structure of a request."""
     return build_message(schema(name, version), of, **values)
 
 

@@ -1,4 +1,4 @@
-"""What clients say to a server of Kafka's protocol, kept so that it can be said to another."""
+"""Records what clients send to a Kafka server, so that a test can send it to another server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tests.support.sockets import received
 
 
 class Recorder:
-    """Stands between clients and a server. ``said``: the requests of each connection, without their
-    sizes. ``change``: of a request and its answer makes what the client gets.
+    """A proxy that records requests.
+
+    ``said`` has the requests of each connection, without their sizes. ``change`` takes a request
+    and its answer, and returns the answer that the client gets.
     """
 
     def __init__(self, change: Callable[[bytes, bytes], bytes] | None = None) -> None:
@@ -24,7 +26,7 @@ class Recorder:
 
     @contextmanager
     def before(self, address: str) -> Iterator[Recorder]:
-        """Hand on what comes to the server at ``address``."""
+        """Forward connections to the server at ``address`` while the context is open."""
         accepting = threading.Thread(target=self._accept, args=(address,), daemon=True)
         accepting.start()
         try:
@@ -34,7 +36,7 @@ class Recorder:
 
     def _accept(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        with contextlib.suppress(OSError):  # nobody listens any more
+        with contextlib.suppress(OSError):  # the listener is closed
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection((host, int(port)))
@@ -45,19 +47,20 @@ class Recorder:
                     threading.Thread(target=_hand_on, args=way, daemon=True).start()
 
     def _changed(self, said: list[bytes]) -> Callable[[bytes], bytes | None]:
-        """Answers come in the order of requests."""
+        """Apply ``change`` to each answer. Answers have the order of the requests."""
         asked, change = iter(said), self._change
         return lambda answer: change(next(asked), answer) if change else None
 
 
 def _hand_on(of: socket.socket, to: socket.socket, seen: Callable[[bytes], bytes | None]) -> None:
-    """``seen`` is told of each frame; what it gives, if anything, goes on in its place."""
+    """Forward frames. A result of ``seen``, unless None, replaces the frame."""
     with of, to:
         with contextlib.suppress(OSError):
             while True:
                 frame = received(of, int.from_bytes(received(of, 4), "big"))
                 frame = seen(frame) or frame
                 to.sendall(len(frame).to_bytes(4, "big") + frame)
-        for each in (of, to):  # closed alone it stays open as long as the other thread reads it
+        # close alone does not end the connection while the other thread reads from it
+        for each in (of, to):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

@@ -1,9 +1,8 @@
-"""A whole compactor of a few dozen plain lines: what the product has to leave on disk, where
-nothing crashes.
+"""A plain compactor: the files that a round must leave if nothing crashes.
 
-The model decides what stays; batches that change are encoded anew, all others are copied; each
-group of segments becomes one file with its indexes. Kafka's own cleaner leaves the same bytes
-(``tests/conformance``).
+The model decides which records remain. Changed batches are encoded again, all others are copied,
+and each group of segments becomes one file with its indexes. Kafka's own cleaner leaves the same
+bytes, which ``tests/conformance`` checks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.support.kafka.producers import active, first_unstable, producers_of
 
 
 def listed(root: Path) -> PartitionLog:
-    """The log under ``root`` as its files and the checkpoints beside it describe it."""
+    """The log under ``root``, from its files and checkpoints."""
     folder = root / NAME
     segments = []
     end = 0
@@ -79,8 +78,9 @@ def compact(
     drop_expired_deletes: bool = False,
     held: Held = NOT_HELD,
 ) -> Range:
-    """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the
-    round's range. With ``drop_expired_deletes`` also where nothing is dirty, and all keys compared.
+    """Clean the log under ``root`` in place, whatever its dirty ratio. Returns the round's range.
+
+    With ``drop_expired_deletes``, compares all keys, and also runs if nothing is dirty.
     """
     topic = KafkaTopicConfig.from_names({**config, "min.cleanable.dirty.ratio": "0"})
     log = listed(root)
@@ -134,8 +134,9 @@ def compact(
 
 
 def old_until_ms(log: PartitionLog, first_dirty: int, retention_ms: int) -> int:
-    """A tombstone of an old format may go if its file was last changed by then: counted from the
-    last clean file.
+    """The last modification time at which a tombstone of an old format is expired.
+
+    It is counted from the last clean segment's modification time.
     """
     clean = [segment.mtime_ms for segment in log.segments if segment.base_offset < first_dirty]
     return clean[-1] - retention_ms if clean else 0

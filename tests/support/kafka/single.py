@@ -1,4 +1,4 @@
-"""One partition at a time, of what the store does to many together; and a transaction's batches."""
+"""Operations of the store on a single partition, and the batches of a transaction."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ def commit(
     *,
     checkpoint_root: str,
 ) -> None:
-    """``swap``, ``record`` and ``delete_replaced`` of a single partition."""
+    """Run ``swap``, ``record`` and ``delete_replaced`` for one partition."""
     run_steps_serially(swap(log, outputs, first_dirty_offset, CommitNotes()))
     record(checkpoint_root, {log.name: first_dirty_offset})
     run_steps_serially(delete_replaced(log.folder))
 
 
 def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> None:
-    """``retain_all`` of a single partition.
+    """Run ``retain_all`` for one partition.
 
     Raises:
-        CommitConflict: a segment changed since ``log`` was read; nothing was taken.
-        LogError: a file could not be changed. The log starts where it did or where it is to, and
-            the next run goes on.
+        CommitConflict: A segment changed after ``log`` was read. Nothing was deleted.
+        LogError: A file could not be changed. The log starts at its old or its new start, and the
+            next
+            run continues.
     """
     (error,) = retain_all([(log, retention)], checkpoint_root=checkpoint_root)
     if error is not None:
@@ -49,13 +50,13 @@ def publish_copy(
     first_dirty_offset: int | None,
     retention: Retention | None = None,
 ) -> None:
-    """Make one copy; see ``PartitionCopy``.
+    """Write one copy of a partition. See ``PartitionCopy``.
 
     Raises:
-        InvalidConfig: a partition lies at the target already.
-        CommitConflict: the log changed since it was read; there is no copy.
-        LogHeld: somebody works on the target.
-        LogError: a file could not be written or read; there is no copy.
+        InvalidConfig: There already is a partition at the target.
+        CommitConflict: The log changed after it was read. There is no copy.
+        LogHeld: The target is locked.
+        LogError: A file could not be read or written. There is no copy.
     """
     target_folder = os.path.abspath(target_folder)
     copy = PartitionCopy(log, outputs, target_folder, first_dirty_offset, retention)
@@ -67,7 +68,7 @@ def publish_copy(
 def encode_control_record(
     offset: int, timestamp_ms: int, control_type: ControlType, coordinator_epoch: int = 0
 ) -> Record:
-    """The record of a transaction marker; its batch is encoded with ``control`` and
+    """The record of a transaction marker. Encode its batch with ``control`` and
     ``transactional``.
     """
     key = (0).to_bytes(2, "big") + int(control_type).to_bytes(2, "big")
@@ -80,7 +81,7 @@ def encode_control_record(
 
 
 def data_batch(records: Sequence[Record], producer: int = -1) -> bytes:
-    """Of the transaction of ``producer``; -1: of none."""
+    """A batch of ``producer``'s transaction. Producer -1 means without a transaction."""
     return encode_batch(
         records,
         leader_epoch=0,
@@ -92,7 +93,7 @@ def data_batch(records: Sequence[Record], producer: int = -1) -> bytes:
 
 
 def marker_batch(producer: int, offset: int, timestamp_ms: int, kind: ControlType) -> bytes:
-    """The end of its transaction."""
+    """The marker batch that ends the producer's transaction."""
     return encode_batch(
         [encode_control_record(offset, timestamp_ms, kind)],
         leader_epoch=0,

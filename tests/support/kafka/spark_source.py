@@ -1,7 +1,6 @@
-"""Spark's own Kafka source, the peer of ours: an older PySpark and the jars of its source, in a
-place of their own; and a program that holds one source against the other.
+"""Spark's own Kafka source, with an older PySpark, and a program that compares Lastwrite's with it.
 
-    python -m tests.support.kafka.spark_source BROKER DATA
+python -m tests.support.kafka.spark_source BROKER DATA
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from pathlib import Path
 
 from tests.support.jars import Unavailable, alone, fetch_jars
 
-PYSPARK, SOURCE = "4.0.5", "4.0.1"  # the newest of which all parts are on Maven
+PYSPARK, SOURCE = "4.0.5", "4.0.1"  # the newest version of which Maven has all parts
 POM = Path(__file__).with_name("spark-source-pom.xml")
 LEVELS = ("read_uncommitted", "read_committed")
 
 
 def peer_home() -> Path:
-    """The folder with PySpark, importable, and ``jars/lib``; fetched on first use (430 MB).
+    """The folder with an importable PySpark and ``jars/lib``. Fetched on first use (430 MB).
 
-    LASTWRITE_SPARK_PEER_HOME names it; the default is ``~/.cache/lastwrite/pyspark-<version>``.
+    ``LASTWRITE_SPARK_PEER_HOME`` names it. The default is ``~/.cache/lastwrite/pyspark-<version>``.
 
     Raises:
-        Unavailable: it cannot be fetched.
+        Unavailable: It cannot be fetched.
     """
     default = Path.home() / ".cache" / "lastwrite" / f"pyspark-{PYSPARK}"
     home = Path(os.environ.get("LASTWRITE_SPARK_PEER_HOME") or default)
@@ -37,10 +36,10 @@ def peer_home() -> Path:
 
 
 def pyspark_at(home: Path, version: str) -> None:
-    """Have that PySpark in the folder, importable; fetched on first use.
+    """Install that PySpark in the folder, unless it is there.
 
     Raises:
-        Unavailable: it cannot be fetched.
+        Unavailable: It cannot be fetched.
     """
     with alone(home):
         if not (home / f"pyspark-{version}.dist-info").exists():
@@ -53,7 +52,7 @@ def pyspark_at(home: Path, version: str) -> None:
 
 
 def environment_of(home: Path, *jars: Path) -> dict[str, str]:
-    """The variables of a process whose PySpark is the one in ``home``, with the jars of folders."""
+    """The environment variables of a process with the PySpark in ``home`` and the folders' jars."""
     found = [str(jar) for folder in jars for jar in sorted((folder / "lib").glob("*.jar"))]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
@@ -65,7 +64,9 @@ def environment_of(home: Path, *jars: Path) -> dict[str, str]:
 
 
 def differences(home: Path, broker: str, data: Path) -> dict[str, list[int]]:
-    """Of each isolation level how many rows there are, and how many only one or the other has."""
+    """For each isolation level: the row count, and how many rows only Spark or only Lastwrite
+    has.
+    """
     done = subprocess.run(
         [sys.executable, "-m", __name__, broker, str(data)],
         capture_output=True,
@@ -100,7 +101,7 @@ def main(broker: str, data: str) -> None:
             "startingOffsets": "earliest",
         }
         theirs = spark.read.format("kafka").options(**asked).load()
-        # A job moves by its format and a path.
+        # A job switches to Lastwrite by another format and a path.
         ours = spark.read.format("lastwrite").options(**asked).load(data)
         assert ours.schema == theirs.schema, (ours.schema, theirs.schema)
         theirs, ours = theirs.cache(), ours.cache()

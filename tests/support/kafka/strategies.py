@@ -1,10 +1,9 @@
 """Hypothesis strategies: random logs and the rounds that clean them.
 
-A ``Life`` is a log that grows and is cleaned by turns: each ``Phase`` appends batches, cut into
-segments anywhere, then moves the clock and runs a round. Some are written by producers, with
-sequence numbers and in transactions that stay open over segments and rounds; some are of old
-formats. ``append`` writes a phase behind what lies in a folder, whatever a compactor left there,
-with the transaction indexes and snapshots that a broker adds.
+A ``Life`` is a log that grows and is cleaned in turn. Each ``Phase`` appends batches in one or more
+segments, sets the clock and runs a round. Some batches have producers with sequence numbers, and
+transactions that stay open over segments and rounds. Some have old formats. ``append`` writes a
+phase after the existing log in a folder, with a broker's transaction indexes and snapshots.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from tests.support.kafka.producers import apply, producers_of, snapshots, write_
 START_MS = 1_700_000_000_000
 CODECS = (0, 1, 2, 3, 4)
 DAY_MS = 86_400_000
-# Retentions that reach to the largest moment, and beyond it.
+# Retentions that end at the largest timestamp, and beyond it.
 NEVER_MS = (2**63 - 1 - START_MS, 2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Batches with offsets from 0 on, in the segments that they fill, and the round that follows.
+    """Batches by segment, with offsets from 0, and the time of the round that follows.
 
-    ``segments``: the last one is the active segment, and may be empty.
+    The last of ``segments`` is the active one, and may be empty.
     """
 
     segments: tuple[tuple[ModelBatch, ...], ...]
     now_ms: int
     replicated: float  # the share of the log's offsets below the high watermark
-    stopped: bool = True  # in good order: a snapshot at the log's end
+    stopped: bool = True  # by a clean shutdown, which writes a snapshot at the log end
 
     @property
     def end_offset(self) -> int:
@@ -51,7 +50,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """All phases of one log, with the settings of its topic."""
+    """All phases of one log, and the settings of its topic."""
 
     phases: tuple[Phase, ...]
     config: dict[str, str]
@@ -71,7 +70,7 @@ header_lists = st.lists(
 
 @st.composite
 def record_bodies(draw: st.DrawFn, clock_ms: int) -> ModelRecord:
-    """A record at offset 0; one in sixteen has no key."""
+    """A record at offset 0. One in sixteen has no key."""
     return ModelRecord(
         0,
         draw(
@@ -89,7 +88,7 @@ def record_bodies(draw: st.DrawFn, clock_ms: int) -> ModelRecord:
 def batches(
     draw: st.DrawFn, base_offset: int, clock_ms: int, codecs: tuple[int, ...] = CODECS
 ) -> ModelBatch:
-    """A batch as a producer or a broker writes it, or one that an earlier compaction has thinned."""
+    """A batch as a producer or a broker writes it, or one with records removed by a compaction."""
     bodies = draw(st.lists(record_bodies(clock_ms), min_size=1, max_size=5))
     gaps = [draw(st.sampled_from([0, 0, 0, 0, 1, 3])) for _ in range(len(bodies) + 1)]
     records, offset = [], base_offset
@@ -114,7 +113,7 @@ def batches(
 
 @dataclass(slots=True)
 class Writer:
-    """A producer while a life is drawn: what it would send next."""
+    """The state of a producer while batches are drawn."""
 
     producer_id: int
     transactional: bool
@@ -125,12 +124,10 @@ class Writer:
 
 @st.composite
 def written(draw: st.DrawFn, writer: Writer, plain: ModelBatch, bumps: bool) -> ModelBatch:
-    """``plain`` as ``writer`` sends it, or a marker in its place that ends the writer's
-    transaction.
-    """
+    """``plain`` as a batch of ``writer``, or in its place the marker that ends the transaction."""
     if writer.is_open and draw(st.integers(0, 2)) == 0:
         writer.is_open = False
-        if bumps:  # transactions V2: each marker comes with a new epoch
+        if bumps:  # transactions V2: each marker begins a new epoch
             writer.epoch, writer.sequence = writer.epoch + 1, 0
         key = draw(st.sampled_from([b"\0\0\0\0", b"\0\0\0\1"]))
         stamp = plain.records[0].timestamp_ms
@@ -161,9 +158,9 @@ def written(draw: st.DrawFn, writer: Writer, plain: ModelBatch, bumps: bool) -> 
 
 @st.composite
 def old_batches(draw: st.DrawFn, plain: ModelBatch) -> ModelBatch:
-    """The records of ``plain`` in magic 0 or 1: in a wrapper, or the first of them alone."""
+    """The records of ``plain`` in magic 0 or 1: in a wrapper, or only the first of them."""
     magic = draw(st.sampled_from([0, 1]))
-    codec = 1 if plain.codec == 4 else plain.codec  # zstd came later
+    codec = 1 if plain.codec == 4 else plain.codec  # the old formats have no zstd
     records = plain.records if codec else plain.records[:1]
     append_time = plain.append_time and magic == 1
     records = tuple(
@@ -184,7 +181,7 @@ def old_batches(draw: st.DrawFn, plain: ModelBatch) -> ModelBatch:
 
 @dataclass(slots=True)
 class Cast:
-    """Who writes a log, and how."""
+    """The producers, codecs and formats of one log."""
 
     codecs: tuple[int, ...]
     writers: list[Writer]
@@ -209,7 +206,7 @@ def phases(draw: st.DrawFn, clock_ms: int, cast: Cast) -> Phase:
             offset = made.next_offset + draw(st.sampled_from([0, 0, 0, 1, 50]))
         segments.append(tuple(filled))
     if not segments or draw(st.booleans()):
-        segments.append(())  # rolled just now
+        segments.append(())  # a segment that was just rolled
     return Phase(
         tuple(segments),
         clock_ms + draw(st.sampled_from([0, 1, 999, 1000, 2000])),
@@ -226,8 +223,9 @@ def lives(
     max_rounds: int = 4,
     old: bool = True,
 ) -> Life:
-    """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small
-    logs do much.
+    """Logs that grow and are cleaned up to ``max_rounds`` times.
+
+    Their settings are small, so that small logs have many segments and expired records.
     """
     clock_ms = START_MS
     cast = Cast(
@@ -255,7 +253,7 @@ def lives(
 
 
 def shifted(batch: ModelBatch, offsets: int) -> ModelBatch:
-    """``batch`` so many offsets further on."""
+    """``batch`` with all offsets increased by ``offsets``."""
     return replace(
         batch,
         base_offset=batch.base_offset + offsets,
@@ -265,10 +263,10 @@ def shifted(batch: ModelBatch, offsets: int) -> ModelBatch:
 
 
 def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
-    """Write ``phase`` behind the log in ``folder``, first into its active segment; the log's new
-    end offset.
+    """Write ``phase`` at the end of the log in ``folder``. Returns the new log end offset.
 
-    A segment that follows others bears the number of its first batch, or of the log's end.
+    The first segment's batches go to the active segment. Each further segment is named after its
+    first batch, or after the log end if it is empty.
     """
     end = 0
     present = bases(folder)
@@ -296,14 +294,14 @@ def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
     for offset in snapshots(folder):
         if offset not in bases(folder):
             (folder / f"{offset:020d}.snapshot").unlink()
-    # Without any, a broker that was stopped in good order takes it that there are no producers.
+    # Without a snapshot, a broker assumes after a clean shutdown that there are no producers.
     if phase.stopped or not snapshots(folder):
         write_snapshot(folder, end, state)
     return end
 
 
 def _split(data: bytes) -> list[bytes]:
-    """The batches of a segment's bytes."""
+    """The batches of a segment, as bytes."""
     found, at = [], 0
     while at < len(data):
         size = int.from_bytes(data[at + 8 : at + 12], "big") + 12

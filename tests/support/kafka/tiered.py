@@ -1,11 +1,12 @@
-"""A real Kafka broker with tiered storage (KIP-405) into a folder.
+"""A real Kafka broker with tiered storage (KIP-405) in a folder.
 
     with tiered_broker(tmp_path / "data", tmp_path / "tier") as broker:
         create_topic(broker, "orders", TIERED)
 
-The storage manager is Kafka's own ``LocalTieredStorage``, of the test jar of kafka-storage 4.3.1:
-that of 4.4.0 was not published. It asks for ``org.apache.kafka.common.utils.LogContext``, which
-4.4.0 has in another package; a class of one method stands in for it.
+The storage manager is Kafka's own ``LocalTieredStorage``, from the test jar of kafka-storage 4.3.1.
+The test jar of 4.4.0 was not published. The manager uses
+``org.apache.kafka.common.utils.LogContext``, which is in another package in 4.4.0. A small class
+with that name replaces it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ public class LogContext {
     public org.slf4j.Logger logger(Class<?> of) { return org.slf4j.LoggerFactory.getLogger(of); }
 }
 """
-TIERED = {  # of a topic: small segments, gone from the broker's disk once they are copied
+TIERED = {  # topic settings: small segments, deleted from the broker's disk once they are copied
     "cleanup.policy": "delete",
     "remote.storage.enable": "true",
     "local.retention.bytes": "1",
@@ -39,10 +40,10 @@ TIERED = {  # of a topic: small segments, gone from the broker's disk once they 
 
 
 def tiered_home() -> Path:
-    """The jars of ``kafka_home`` and, beside them, the storage manager.
+    """The folder with the storage manager. ``kafka_home`` has the broker's jars.
 
     Raises:
-        Unavailable: no Java, no ``javac``, or no jars and no Maven to fetch them.
+        Unavailable: There is no Java or ``javac``, or there are no jars and no Maven to fetch them.
     """
     kafka = kafka_home()
     home = kafka.with_name(f"{kafka.name}-tiered")
@@ -65,7 +66,7 @@ def tiered_home() -> Path:
 
 
 class TieredBroker(Broker):
-    """A ``Broker`` with the storage manager among its classes."""
+    """A ``Broker`` with the storage manager on its class path."""
 
     def _java(self, *arguments: str) -> list[str]:
         said = list(super()._java(*arguments))
@@ -78,10 +79,10 @@ class TieredBroker(Broker):
 def tiered_broker(
     data: Path, tier: Path, settings: Mapping[str, str] | None = None
 ) -> TieredBroker:
-    """A broker that copies closed segments below ``tier`` within a second or two.
+    """A broker that copies closed segments to ``tier`` within one or two seconds.
 
     Raises:
-        Unavailable: as ``tiered_home``.
+        Unavailable: See ``tiered_home``.
     """
     tiered_home()
     tier.mkdir(parents=True, exist_ok=True)
@@ -107,15 +108,15 @@ def tiered_broker(
 
 
 def tier_of(tier: Path) -> Path:
-    """The folder in which the storage manager has the topics' folders."""
+    """The folder in which the storage manager writes the topics' folders."""
     return tier / "kafka-tiered-storage"
 
 
 def wait_until_copied(data: Path, partition: str, seconds: float = 120) -> None:
-    """Return when of a partition only its active segment is left on the broker's disk."""
+    """Wait until the broker's disk has only the active segment of the partition."""
     deadline = time.monotonic() + seconds
     while len(list((data / partition).glob("*.log"))) > 1:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{partition} was not copied after {seconds} s")
         time.sleep(0.2)
-    time.sleep(1)  # what was copied is noted behind it
+    time.sleep(1)  # the broker records a copied segment a moment later

@@ -1,10 +1,10 @@
-"""Three real brokers that are one cluster, each its own controller, too.
+"""A cluster of three real brokers, each also a controller.
 
     with Trio(kafka_home(), tmp_path) as trio:
         Producer({"bootstrap.servers": trio.address})
-        trio.broker_of("orders").kill()  # its leader's
+        trio.broker_of("orders").kill()  # the leader
 
-Two of them go on without the third.
+Two of the brokers go on without the third.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NUMBERS = (1, 2, 3)
 
 
 class Member(Broker):
-    """One of them."""
+    """One broker of the cluster."""
 
     def __init__(
         self, home: Path, data: Path, number: int, ports: Sequence[int], settings: Mapping[str, str]
@@ -44,7 +44,7 @@ class Member(Broker):
 
 
 class Trio:
-    """The cluster; started by ``with``. ``brokers``: by number."""
+    """The cluster, which ``with`` starts. ``brokers`` has its brokers by number."""
 
     def __init__(self, home: Path, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         ports = {number: free_ports(2) for number in NUMBERS}
@@ -69,7 +69,7 @@ class Trio:
         self.address = ",".join(each.address for each in self.brokers.values())
 
     def __enter__(self) -> Trio:
-        with ThreadPoolExecutor() as pool:  # none is ready before a second is there
+        with ThreadPoolExecutor() as pool:  # a broker is only ready once a second one has started
             list(pool.map(lambda each: each.start(), self.brokers.values()))
         wait_for(lambda: len(self._metadata().brokers) == len(NUMBERS))
         return self
@@ -91,7 +91,7 @@ class Trio:
     def create_topic(
         self, topic: str, replicas: Sequence[int], settings: Mapping[str, str]
     ) -> None:
-        """Of one partition, of which the first of ``replicas`` is the leader."""
+        """Create a topic with one partition. The first of ``replicas`` is the leader."""
         admin = AdminClient({"bootstrap.servers": self.address})
         made = NewTopic(topic, 1, replica_assignment=[list(replicas)], config=dict(settings))
         for done in admin.create_topics([made]).values():
@@ -99,20 +99,22 @@ class Trio:
         wait_for(lambda: self.leader(topic) == replicas[0])
 
     def leader(self, topic: str) -> int:
-        """Its broker's number, or -1."""
+        """The number of the leader's broker, or -1 if there is no leader."""
         found = self._metadata().topics.get(topic)
         return found.partitions[0].leader if found and found.partitions else -1
 
     def in_sync(self, topic: str) -> set[int]:
-        """The replicas that have all."""
+        """The numbers of the in-sync replicas."""
         return set(self._metadata().topics[topic].partitions[0].isrs)
 
     def broker_of(self, topic: str) -> Member:
-        """That of its leader."""
+        """The broker that leads the topic."""
         return self.brokers[self.leader(topic)]
 
     def move(self, topic: str, replicas: Sequence[int]) -> None:
-        """Reassign the topic; returns when its new replicas have it, and the first leads it."""
+        """Reassign the topic's partition. Waits until the new replicas are in sync and one of them
+        leads.
+        """
         with patch.dict(APIS, {"alter_partition_reassignments": Api(45, 0, 0)}):
             connection = KafkaConnection(self.broker_of(topic).address, KafkaClientConfig())
             module = connection.schema("alter_partition_reassignments", "move")
@@ -125,9 +127,10 @@ class Trio:
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = 120) -> None:
-    """
+    """Wait until ``is_so`` is true.
+
     Raises:
-        RuntimeError: it is not so after ``seconds``.
+        RuntimeError: It is still false after ``seconds``.
     """
     deadline = time.monotonic() + seconds
     while True:

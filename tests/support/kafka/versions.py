@@ -3,7 +3,7 @@
     with broker_of("2.8.2", tmp_path / "data") as broker:
         Producer({"bootstrap.servers": broker.address})
 
-Before 3.3 a broker runs beside a ZooKeeper of its own, from then on it is its own controller.
+A broker before 3.3 runs with a ZooKeeper of its own. A later one is its own controller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSIONS = ("2.1.1", "2.4.1", "2.8.2", "3.3.2", "3.9.1", "4.0.0")
 
 
 def number_of(version: str) -> tuple[int, ...]:
-    """To compare versions by."""
+    """The version as a number that can be compared."""
     return tuple(map(int, version.split(".")))
 
 
@@ -30,7 +30,7 @@ def broker_of(version: str, data: Path) -> Broker:
     """A broker of a release.
 
     Raises:
-        Unavailable: no Java, or no jars and no Maven to fetch them.
+        Unavailable: There is no Java, or there are no jars and no Maven to fetch them.
     """
     home = kafka_home().with_name(f"kafka-{version}")
     scala = "2.13" if number_of(version) >= (2, 4) else "2.12"
@@ -41,7 +41,7 @@ def broker_of(version: str, data: Path) -> Broker:
 
 
 class ZooKeeperBroker(Broker):
-    """A broker with its ZooKeeper, which runs as long as it does."""
+    """A broker with its own ZooKeeper, started and stopped with it."""
 
     _zookeeper: subprocess.Popen[bytes] | None = None
 

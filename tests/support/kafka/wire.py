@@ -1,12 +1,13 @@
-"""The two requests that a test has to write itself: no client sends a batch again that was
-acknowledged.
+"""Two requests that a test encodes itself, because no client sends an acknowledged batch again.
 
-Old versions of both, without tagged fields. A request and its answer each follow their size, i32:
+The requests have old versions without tagged fields. A request and its answer follow their size,
+i32:
 
     request  api_key i16, api_version i16, correlation_id i32, client_id string, body
     answer   correlation_id i32, body
 
-A string is its length, i16, and its bytes; null is the length -1. An array follows its count, i32.
+A string is its length, i16, and its bytes. The length -1 means null. An array follows its count,
+i32.
 
 Source: Kafka's ``ProduceRequest.json``, ``InitProducerIdRequest.json`` and their answers.
 """
@@ -25,7 +26,7 @@ PRODUCE, PRODUCE_VERSION = 0, 7
 INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION = 22, 1
 
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-NOT_LEADER_OR_FOLLOWER = 6  # a broker that has just started may say so for a moment
+NOT_LEADER_OR_FOLLOWER = 6  # errors of a broker that has just started
 
 _PATIENCE_S = 30.0
 
@@ -33,10 +34,10 @@ _CLIENT = b"lastwrite-tests"
 
 
 class Answer(NamedTuple):
-    """What the broker says of one batch."""
+    """The broker's answer to one batch."""
 
-    error_code: int  # 0: stored, now or before
-    base_offset: int  # -1: not stored
+    error_code: int  # 0: the batch is stored, by this or an earlier request
+    base_offset: int  # -1: the batch is not stored
 
 
 class Wire:
@@ -48,8 +49,8 @@ class Wire:
         self._correlation_id = 0
 
     def new_producer(self) -> tuple[int, int]:
-        """A producer id that nobody has, and its epoch."""
-        # transactional id, its time-out in ms
+        """A new producer id and its epoch."""
+        # transactional id, transaction timeout in ms
         answer = self._ask(
             INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, struct.pack(">hi", -1, 60_000)
         )
@@ -58,12 +59,12 @@ class Wire:
         return producer_id, epoch
 
     def produce(self, topic: str, batch: bytes) -> Answer:
-        """Send ``batch`` to partition 0 as a producer does: from offset 0, of no leader epoch."""
+        """Send ``batch`` to partition 0 as a producer does: base offset 0 and no leader epoch."""
         sent = (
             bytes(8) + batch[8:12] + struct.pack(">i", -1) + batch[16:]
-        )  # neither is under the crc
+        )  # the CRC covers neither field
         name = _string(topic.encode())
-        # transactional id, acks of all, time-out in ms; one topic, one partition
+        # transactional id, acks, timeout in ms; one topic, one partition
         body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + name
         body += struct.pack(">iii", 1, 0, len(sent)) + sent
         deadline = time.monotonic() + _PATIENCE_S

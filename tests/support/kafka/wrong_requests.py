@@ -1,6 +1,6 @@
-"""Requests that are wrong in one way each, for a broker and for ``serve``: name, version, body.
+"""Invalid requests for a broker and for ``serve``, each with one error: name, version and body.
 
-A body is plain data under kio's names; a field that is missing is zero, empty or null.
+A body is plain data by kio's field names. A missing field is zero, empty or null.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, get_args, get_origin
 from lastwrite.kafka.network.messages import schema
 from lastwrite.server.messages import APIS
 
-TOPIC, GROUP = "wrong", "positions"  # a topic with one partition and 20 records; a group at 7 of it
+# a topic with one partition and 20 records; a group with the committed offset 7 there
+TOPIC, GROUP = "wrong", "positions"
 NAMELESS: dict[str, Any] = {"name": None, "topic_id": None}
 _NAMES = ("missing", "a/b", "", "x" * 300)
 
 
 class WrongRequest(NamedTuple):
-    """One request; ``label`` names it in a failure."""
+    """One request. ``label`` identifies it in a failure."""
 
     api: str
     version: int
@@ -33,7 +34,7 @@ class WrongRequest(NamedTuple):
 
     @property
     def message(self) -> Any:
-        """The request as kio's message."""
+        """The request as a kio message."""
         name = "".join(each.capitalize() for each in self.api.split("_"))
         return _message(getattr(schema(self.api, self.version), f"{name}Request"), self.body)
 
@@ -69,7 +70,7 @@ def _zero(kind: Any, name: str | None) -> Any:
 
 
 def wrong_requests(topic_id: uuid.UUID) -> Iterator[WrongRequest]:
-    """All of them; ``topic_id`` is that of TOPIC."""
+    """All invalid requests. ``topic_id`` is the id of ``TOPIC``."""
     for api, versions, bodies in (
         *_about_versions(),
         *_about_records(topic_id),
@@ -85,7 +86,7 @@ def wrong_requests(topic_id: uuid.UUID) -> Iterator[WrongRequest]:
 
 
 def difference_on_purpose(asked: WrongRequest) -> str:
-    """Why ``serve`` answers otherwise than a broker; empty if it has to answer alike.
+    """The reason for which ``serve`` answers differently from a broker. Empty if both must agree.
 
     docs/guide/serve.md has the same list.
     """

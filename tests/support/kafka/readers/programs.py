@@ -1,10 +1,10 @@
-"""Clients of Kafka, each of another make, as programs that read a topic.
+"""Programs that read a topic with Kafka clients of other makers.
 
     command(READERS["franz-go"]) + [ADDRESS, TOPIC, COUNT, GROUP]
 
-A program reads as a member of the group from the begin, prints ``offset key value`` of each record,
-``NULL`` for no value, commits after ``COUNT`` of them, and ends. The client is fetched once, into
-``~/.cache/lastwrite/readers``.
+A program reads the topic from the begin as a member of the group, and prints ``offset key value``
+of each record, with ``NULL`` for no value. It commits and ends after ``COUNT`` records. The client
+is fetched once, into ``~/.cache/lastwrite/readers``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from tests.support.kafka.spark_source import peer_home
 
 HERE = Path(__file__).parent
 CACHE = Path.home() / ".cache" / "lastwrite" / "readers"
-STREAMS = "4.3.1"  # the newest that is published
+STREAMS = "4.3.1"  # the newest published version
 
 
 class Reader(NamedTuple):
-    """``make``: of a version gives the command's begin. ``more``: arguments after the others."""
+    """A client. ``make`` returns the begin of the command for a version.
+
+    ``more`` has the arguments after the common ones.
+    """
 
     make: Callable[[str], list[str]]
     version: str
@@ -33,9 +36,10 @@ class Reader(NamedTuple):
     commits: bool = True
 
     def command(self, *arguments: str) -> list[str]:
-        """
+        """The command that runs the client with these arguments.
+
         Raises:
-            Unavailable: it is not here, and cannot be fetched.
+            Unavailable: The client is not in the cache and cannot be fetched.
         """
         return [*self.make(self.version), *arguments, *self.more]
 
@@ -61,7 +65,7 @@ def python(package: str) -> list[str]:
 
 
 def spark(_: str) -> list[str]:
-    """Its source of Kafka, of the release that spark_source names."""
+    """Spark's Kafka source, in the version of ``spark_source``."""
     home = peer_home()
     jars = ",".join(map(str, sorted((home / "jars" / "lib").glob("*.jar"))))
     settings = f"PYTHONPATH={home}", f"SPARK_PEER_JARS={jars}", f"PYSPARK_PYTHON={sys.executable}"
@@ -69,14 +73,14 @@ def spark(_: str) -> list[str]:
 
 
 def go(_: str) -> list[str]:
-    """Of the versions that go.mod names."""
+    """The Go clients, in the versions of go.mod."""
     program = CACHE / "go-read"
     _once(program, [_needed("go"), "build", "-o", str(program), "."], HERE / "go")
     return [str(program)]
 
 
 def node(_: str) -> list[str]:
-    """Of the versions that package.json names."""
+    """The JavaScript clients, in the versions of package.json."""
     home = CACHE / "node"
     npm = _needed("npm")
     home.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,7 @@ def node(_: str) -> list[str]:
 
 
 def kcat(_: str) -> list[str]:
-    """Debian's."""
+    """Debian's kcat."""
     home = CACHE / "kcat"
     names = ["kcat", "librdkafka1", "libyajl2"]
     script = 'apt-get download "$@" && for each in *.deb; do dpkg -x $each .; done'
@@ -109,7 +113,7 @@ def _needed(program: str) -> str:
 
 
 def _once(made: Path, command: list[str], folder: Path) -> None:
-    """Run what makes a file or folder, unless it is there."""
+    """Run the command that makes ``made``, unless ``made`` exists."""
     folder.mkdir(parents=True, exist_ok=True)
     with alone(made):
         if made.exists():

@@ -1,4 +1,6 @@
-"""See programs.py: ADDRESS TOPIC COUNT GROUP CLIENT."""
+"""Reads a topic with a Python client. Arguments: ADDRESS TOPIC COUNT GROUP CLIENT. See
+programs.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Spark's Kafka source as a stream, then as a batch; see programs.py: ADDRESS TOPIC COUNT GROUP."""
+"""Reads a topic with Spark's Kafka source, as a stream and as a batch. See programs.py.
+
+Arguments: ADDRESS TOPIC COUNT GROUP.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's console tools, in one JVM: each takes seconds to start alone.
+"""Kafka's console tools in one JVM, because each takes seconds to start.
 
 with ConsoleTools(kafka_home()) as tools:
     tools.run("kafka-topics", "127.0.0.1:9092", "--list")
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tests.support.jars import Unavailable, fetch_jars
 
-VERSION = "4.3.1"  # the newest that is published
+VERSION = "4.3.1"  # the newest published version
 _POM = Path(__file__).with_name("tools-pom.xml")
 _PROGRAM = Path(__file__).with_name("RunTools.java")
 _PACKAGE = "org.apache.kafka.tools."
@@ -32,17 +32,17 @@ _CLASSES = {
 
 
 class Printed(NamedTuple):
-    """The end of a tool: its status, and the lines that it printed to both of its outputs."""
+    """The result of a tool: its exit status, and the lines of stdout and stderr."""
 
     status: int
     lines: tuple[str, ...]
 
 
 class ConsoleTools:
-    """The tools, run with the libraries of the broker in ``home``.
+    """The console tools, with the libraries of the broker in ``home``.
 
     Raises:
-        Unavailable: no JDK, or no jars and no Maven to fetch them.
+        Unavailable: There is no JDK, or there are no jars and no Maven to fetch them.
     """
 
     def __init__(self, home: Path) -> None:
