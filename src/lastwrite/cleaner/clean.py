@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-# By system, a function that removes the settings of the network client.
+# Functions that remove the settings of the network client, by system.
 _WITHOUT_CLIENTS: dict[str, Callable[[Mapping[str, object]], Mapping[str, object]]] = {
     KAFKA: of_kafka.rules_of,
     ROCKETMQ: of_rocketmq.rules_of,

@@ -156,7 +156,7 @@ def read(
         raise
     finally:
         for note in reading.notes:
-            # not printed here if it is the text of the error, which the caller prints
+            # skip a note that repeats the error, because the caller prints the error
             if not failed.startswith(str(note)):
                 output.say(f"lastwrite: {note}")
         end = reading.summary()

@@ -269,7 +269,7 @@ def _show_queues(output: Output, done: Restoration) -> None:
         f"{queue.pulled_below}, then {counted(queue.kept)} from the store"
         for queue in done.queues
     )
-    if done.compaction is None:  # after a compaction, its report lists the untouched files
+    if done.compaction is None:  # the report of a compaction already lists the untouched files
         output.text(untouched_lines(done.untouched))
     for note in done.notes:
         output.say(f"lastwrite: {note}")

@@ -410,7 +410,7 @@ class _Rebuild:
                     raise damage
                 self._publish(writer, local)
         except BaseException:
-            # if this fails, the next run deletes the files
+            # files that cannot be deleted now are deleted by the next run
             with contextlib.suppress(LogError, OSError):
                 writer.abandon()
                 publish.delete_replaced(self.root, [self.name])

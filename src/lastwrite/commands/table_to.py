@@ -31,7 +31,7 @@ from lastwrite.tables.layout import format_there, is_table_name
 if TYPE_CHECKING:
     from lastwrite.tables.format import TableFormat
 
-# By name of the format: its module, its class, the packages that it needs, and their extra.
+# The formats by name: module, class, the packages that are needed, and their extra.
 FORMATS = {
     "iceberg": (
         "lastwrite.tables.iceberg",

@@ -93,7 +93,7 @@ class Kernel:
                 )
                 twin.__qualname__ = self.function.__qualname__
                 self._compiled = import_module("numba").njit(**self._options)(twin)
-                # only now, because a kernel may call itself and then needs ``_compiled``
+                # replaced after ``_compiled`` is set, because a kernel may call itself
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
             return self._compiled
 

@@ -99,7 +99,7 @@ class FinishedPartition:
 
     started: float
     report: PartitionReport
-    log: PartitionLog | None  # None if reading the log failed
+    log: PartitionLog | None  # the partition's log; None if reading it failed
     # the decision, if no round is due; None if the partition is damaged or failed
     resting: Decision | None = None
     written: Sequence[SegmentOutput] = ()  # staged files, which the commit removes

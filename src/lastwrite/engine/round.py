@@ -69,7 +69,7 @@ def _waves(
     previous wave, since most of a commit waits for the disk.
     """
     begun: PendingResult[list[RewrittenPartition | FinishedPartition]] | None = None
-    # for commits: they run while workers report the progress
+    # the context of commits, without progress: they run while workers report theirs
     quiet = replace(context, progress=NoProgress())
     with _Commits(clock) as commits:
         try:

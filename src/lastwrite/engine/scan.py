@@ -311,8 +311,8 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            # With EVENT_TIME the records of a key must be compared in the log's order, across
-            # blocks.
+            # Do not elect within the block: with EVENT_TIME, all records of a key are compared in
+            # the log's order.
             if self._unit.thins and self._unit.policy.strategy is not Strategy.EVENT_TIME:
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count

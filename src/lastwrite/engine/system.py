@@ -181,7 +181,7 @@ class SegmentParts:
 class Rules(ABC):
     """The rules of a system: what its settings mean for a partition."""
 
-    no_retention: str = ""  # why nothing expires in this system
+    no_retention: str = ""  # why this system deletes no expired segments; empty if it does
     no_deletes: str = ""  # why this system does not keep deletes until a horizon
 
     @abstractmethod

@@ -30,7 +30,7 @@ _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # number of blocks that are requested ahead of a sequential reader
 _PIECE_BYTES = 256 << 10  # bytes that are sent at once through TLS or from an object
 _ENDS_EARLY = "the segment was truncated after it was listed"
-_PACE_BYTES = 1 << 20  # within each timeout of the socket, a client has to read this many bytes
+_PACE_BYTES = 1 << 20  # bytes that a client must read within each timeout of its socket
 
 
 def open_files_limit() -> int:

@@ -79,7 +79,8 @@ def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
         message = _NO_GROUP if error else message
     elif kind != _TRANSACTION_KEY:
         error, message = Code.INVALID_REQUEST, MALFORMED
-    elif place.catalog.rules() is not None:  # with ACLs, no client may use a transactional id
+    # if the server has ACLs, no client may use a transactional id
+    elif place.catalog.rules() is not None:
         error, message = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTION
     return {
         "node_id": -1 if error else NODE,

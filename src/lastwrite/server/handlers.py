@@ -41,7 +41,7 @@ UNASKED = -(1 << 31)
 _BROKERS, _CONTROLLERS = 1, 2  # types of endpoints in DescribeCluster
 _BY_ID = 12  # first version of the Metadata request in which topics have ids
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
-# By special timestamp: the version of ListOffsets that added it.
+# For each special timestamp, the version of ListOffsets that added it.
 _SINCE = {EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 _NEVER = 1 << 15
 NOT_HOSTED = "This server does not host this topic-partition."
@@ -234,7 +234,7 @@ def _partition(request: ClientRequest, prefix: str, found: ServedPartition) -> A
         replica_nodes=(NODE,),
         isr_nodes=(NODE,),
         offline_replicas=(),
-        eligible_leader_replicas=(),  # not null, because null crashes Java clients of version 3.9
+        eligible_leader_replicas=(),  # empty, because null crashes Java clients of version 3.9
         last_known_elr=(),
     )
 

@@ -35,7 +35,7 @@ class SupportedRequest(NamedTuple):
 APIS: Mapping[str, SupportedRequest] = {
     "produce": SupportedRequest(
         0, 3, 13, 9
-    ),  # refused; clients derive the record format from the supported versions
+    ),  # answered with a refusal; clients derive the record format from these versions
     "fetch": SupportedRequest(1, 4, 18, 12),
     "list_offsets": SupportedRequest(2, 1, 11, 6),
     "metadata": SupportedRequest(3, 0, 13, 9),
@@ -52,7 +52,7 @@ APIS: Mapping[str, SupportedRequest] = {
     "api_versions": SupportedRequest(18, 0, 5, 3),
     "create_topics": SupportedRequest(
         19, 2, 7, 5
-    ),  # refused, as are all requests that change a cluster
+    ),  # answered with a refusal, like all requests that change a cluster
     "delete_topics": SupportedRequest(20, 1, 6, 4),
     "delete_records": SupportedRequest(21, 0, 2, 2),
     "init_producer_id": SupportedRequest(
@@ -221,7 +221,7 @@ def _features(version: int, error: int, cluster: ClusterState | None) -> bytes:
     fields = [
         (0, _levels(supported)),
         (1, struct.pack(">q", cluster.end.offset - 1)),
-        # for each feature the maximum level, then the minimum level; both are the same
+        # Features with (maximum level, minimum level), which are the same.
         (2, _levels({name: (level, level) for name, level in cluster.finalized.items()})),
     ]
     # omit fields with default values, as Java does

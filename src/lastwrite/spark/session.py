@@ -393,7 +393,7 @@ class OwnSpark:
         """
         context: Any = self._context
         try:
-            if context._jsc is not None:  # None if the caller has stopped the context
+            if context._jsc is not None:  # the caller may have stopped the context already
                 context._jsc.stop()
         except Exception:
             return False
@@ -490,7 +490,7 @@ def _take_ahead(system: str | None) -> Boot | None:
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
-        # again, because the environment may have changed since the processes were started
+        # set again, because the environment may have changed since the processes were started
         set_local_defaults()
     try:
         return boot or Boot(lambda: system)

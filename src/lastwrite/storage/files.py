@@ -272,7 +272,7 @@ def _write_all(handle: int, content: bytes) -> None:
 
 
 def _sync(handle: int) -> None:
-    # on macOS, fsync returns before the bytes are on disk
+    # use F_FULLFSYNC on macOS, where fsync returns before the bytes are on disk
     full = getattr(fcntl, "F_FULLFSYNC", None)
     if full is not None:
         try:
@@ -369,7 +369,7 @@ def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = T
             try:
                 os.mkdir(folder, 0o777 if like is None else 0o700)
             except FileExistsError:
-                # if the folder exists now, another process created it
+                # no error if another process has created the folder
                 if not os.path.isdir(folder):
                     raise
             else:

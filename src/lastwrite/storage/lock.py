@@ -493,7 +493,7 @@ def _make(path: str, root: str, place: LockPlace) -> int:
         os.close(handle)
         if error.errno == errno.EEXIST:
             return os.open(path, os.O_RDWR)
-        # without links, create the file under its final name
+        # on a file system without links, create the file under its final name
         try:
             return ownership.make(path, like)
         except FileExistsError:

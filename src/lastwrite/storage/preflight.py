@@ -40,7 +40,7 @@ class _FileAttributes(NamedTuple):
 def _statx_call() -> Callable[[str], _FileAttributes]:
     try:
         call = ctypes.CDLL(None, use_errno=True).statx
-    except (AttributeError, OSError):  # not Linux, or a C library without statx
+    except (AttributeError, OSError):  # the system is not Linux, or its C library lacks statx
         call = None
     if call is None or platform.system() != "Linux":
         return _stat

@@ -34,7 +34,7 @@ class _Notifier:
         self._poll.register(self._handle, select.POLLIN)
 
     def ring(self) -> None:
-        # not needed if the pipe is full: all processes wake up
+        # an error means that the pipe is full; the bytes in it wake all processes
         with contextlib.suppress(BlockingIOError):
             os.write(self._handle, b".")
 

@@ -47,8 +47,8 @@ _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces 
 
 # Values stored in place of the record's ordinal, if a marker is not spent because the piece has
 # data of its transaction.
-_BEGUN = -1  # earlier pieces may have more data of the transaction, with the same flag
-_WHOLE = -2  # the transaction is entirely in this piece
+_BEGUN = -1  # the transaction's data in this piece has one flag; earlier pieces may have more data
+_WHOLE = -2  # all data of the transaction is in this piece
 
 # Columns of ``aborted_table``.
 _PRODUCER = 0
@@ -235,7 +235,7 @@ class TransactionTracker:
 class MergedTransactions:
     """The decisions on the transactions of a log, from all its pieces."""
 
-    # by piece: pending markers that are spent
+    # pending markers that are spent, by piece
     used_markers: list[list[PendingMarker]] = field(default_factory=list)
     # offsets of the abort markers whose transactions still have data in the log
     aborting: set[int] = field(default_factory=set)

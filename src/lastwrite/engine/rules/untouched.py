@@ -25,7 +25,7 @@ def rewritten_runs(
     The arguments have one item per segment: its bytes, the estimated bytes that survive, and
     whether the round must change the segment.
     """
-    runs: list[list[int]] = []  # by run: first segment, end and bytes that survive
+    runs: list[list[int]] = []  # (first segment, end, surviving bytes) of each run
     for i, is_changed in enumerate(changed):
         if is_changed:
             if runs and runs[-1][1] == i:

@@ -108,7 +108,7 @@ class Metadata(ProtoMessage):
 
     # fmt: off
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
-    # in a batch: the first message's sequence id
+    # sequence id of the message, or of a batch's first message
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
     # milliseconds, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
@@ -137,7 +137,7 @@ class Metadata(ProtoMessage):
     marker_type:               Annotated[int | None, ProtoField(20, INT32)] = None
     txnid_least_bits:          Annotated[int | None, ProtoField(22, UINT64)] = None
     txnid_most_bits:           Annotated[int | None, ProtoField(23, UINT64)] = None
-    # in a batch: the last message's sequence id
+    # sequence id of a batch's last message
     highest_sequence_id:       Annotated[int | None, ProtoField(24, UINT64)] = None
     null_value:                Annotated[bool | None, ProtoField(25, BOOL)] = None
     # shared by all chunks of a message
@@ -216,10 +216,10 @@ class Entry:
     entry: int
     prefix: bytes  # 0e02, length and BrokerMetadata; or empty
     checksum: int | None
-    crc_holds: bool | None  # None if the entry has no checksum
+    crc_holds: bool | None  # stored CRC-32C; None if the entry has no checksum
     metadata_bytes: bytes
     metadata: Metadata
-    payload: bytes  # as stored: compressed and encrypted
+    payload: bytes  # payload as stored, compressed and encrypted
 
     @property
     def broker(self) -> BrokerMetadata | None:
@@ -403,7 +403,7 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
     meta = entry.metadata
     codec = PulsarCodec.of(meta.compression or 0)
     if codec is PulsarCodec.NONE:
-        # without a check of ``uncompressed_size``, which a broker ignores here
+        # An uncompressed payload is returned without a check of its stated size, as a broker does.
         return entry.payload
     return PulsarCodecs().decompress(codec, entry.payload, meta.uncompressed_size or 0, limit_bytes)
 

@@ -53,9 +53,9 @@ AT_END = 0
 TABLE_FULL = 1  # ``table`` is full: call again from the returned position
 SCRATCH_FULL = 2  # the next record needs more scratch
 TORN = 3  # the size exceeds the file, or cannot be a record's
-WRITTEN_END = 4  # in a journal: the end of the written records
+WRITTEN_END = 4  # the written records of the journal end here
 
-FRAME_BYTES = 12  # before an entry in a data object: its size and its id
+FRAME_BYTES = 12  # size of the frame before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # bytes that a digest covers besides the payload
 # Bytes of ledger id and entry id. A bookie's own record may end there; a smaller size is padding.
 _SMALLEST_BYTES = 16

@@ -274,8 +274,8 @@ def _locate(
             is_b64[filled] = coded and entry.key_length >= 0
             filled += 1
             continue
-        # These are positions in ``data``. If nothing was decompressed, ``data`` is the chunk
-        # itself.
+        # The positions of the payload are in ``data``. If nothing was decompressed, ``data`` is the
+        # chunk.
         at = row.plain_start
         end = row.plain_end
         dense = _is_dense(data, at, end, data + base, entry)

@@ -139,7 +139,7 @@ class Scratch(NamedTuple):
     thinned: ByteArray  # payloads without the dropped messages
     indexes: Int64Array
     heads: ByteArray
-    notes: Int64Array  # one row per batch, with THINNED columns: see the positions below
+    notes: Int64Array  # positions of each rebuilt batch: one row per batch, with THINNED columns
 
 
 class RebuildProgress(NamedTuple):

@@ -78,7 +78,8 @@ class LedgerMetadata(ProtoMessage):
     ensemble:      Annotated[int, ProtoField(2, INT32, required=True)]
     # bytes of all entries, set once the ledger is closed
     length:        Annotated[int, ProtoField(3, INT64, required=True)]
-    last_entry:    Annotated[int | None, ProtoField(4, INT64)] = None  # -1 if the ledger is empty
+    # last entry id; -1 if the ledger is empty
+    last_entry:    Annotated[int | None, ProtoField(4, INT64)] = None
     state:         Annotated[int, ProtoField(5, INT32, required=True)]   # see LedgerState
     ensembles:     Annotated[tuple[Ensemble, ...], ProtoField(6, Ensemble, repeated=True)] = ()
     digest:        Annotated[int | None, ProtoField(7, INT32)] = None    # see Digest

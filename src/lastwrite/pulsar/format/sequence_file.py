@@ -64,7 +64,7 @@ class SequenceHeader:
     version: int
     key_class: str
     value_class: str
-    codec: str | None  # None if values are not compressed
+    codec: str | None  # codec of the values; None if they are not compressed
     has_blocks: bool
     metadata: tuple[tuple[str, str], ...]
     sync: bytes

@@ -49,7 +49,7 @@ _MIXED = (
 class TopicFetchResult:
     """The result of one fetch of a topic."""
 
-    topic: FetchedTopic | None = None  # None if the topic had nothing new
+    topic: FetchedTopic | None = None  # report on the topic; None if it had nothing new
     # the copied ledgers, and the parts of a compacted ledger
     ledgers: tuple[StoredLedger, ...] = ()
     first: Position | None = None  # position of the first copied raw entry

@@ -40,7 +40,8 @@ class State:
     topic: TopicName
     info: ManagedLedgerInfo
     base: Compaction | None
-    compacted: LiveLedger | None  # None if never compacted, or if the ledger is lost
+    # the compacted ledger; None without a compaction, or if it is lost
+    compacted: LiveLedger | None
 
     @property
     def horizon(self) -> Position | None:

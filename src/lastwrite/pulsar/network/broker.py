@@ -394,7 +394,7 @@ class Subscription:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # after an error, closing the connection ends the subscription
+        # An error has no effect: the end of the connection also ends the subscription.
         with contextlib.suppress(RemoteFailed):
             self.close()
 

@@ -83,7 +83,8 @@ def write_ledger(
             return _closed(store, made, writer)
         except BaseException as error:
             writer.abandon()
-            # if this fails, the next run deletes the ledger, which has a note
+            # If this deletion fails, the next run deletes the ledger, because a note about it is
+            # stored.
             with contextlib.suppress(LogError):
                 store.delete_ledger(made.ledger.id)
             if writer.failed is None or not isinstance(error, RemoteFailed):

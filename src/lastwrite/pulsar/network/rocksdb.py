@@ -59,7 +59,8 @@ class RocksDb:
         self._scratch = make_folder()
         try:
             options = Options(raw_mode=True)
-            # keep all files open: a file that RocksDB's compaction removes can still be read
+            # RocksDB keeps all files open, so that files removed by RocksDB's compaction can still
+            # be read.
             options.set_max_open_files(-1)
             self._store: Any = Rdict(
                 self.address, options, access_type=AccessType.secondary(str(self._scratch))

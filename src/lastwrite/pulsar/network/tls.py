@@ -26,7 +26,8 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files.trusted or None)
         if files.certificate:
-            # For an encrypted key the library would ask for a password at the terminal.
+            # Refuse an encrypted key, for which the library would ask for a password at the
+            # terminal.
             context.load_cert_chain(files.certificate, files.key or None, password="")
     except OSError as error:  # includes ssl.SSLError
         raise InvalidConfig(

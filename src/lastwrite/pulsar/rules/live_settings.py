@@ -26,7 +26,7 @@ SCHEME = "persistent://"
 
 _STORES = ("metadataStoreUrl", "zookeeperServers")
 _LEDGERS = "bookkeeperMetadataServiceUri"
-_BROKERS = "brokerServiceUrl"  # in a client.conf only: the address of brokers
+_BROKERS = "brokerServiceUrl"  # the setting of a client.conf with the brokers' address
 _ADMIN = "webServiceUrl"
 # Settings with two names: in broker.conf, which has precedence, and in client.conf.
 _PARAMETERS = ("brokerClientAuthenticationParameters", "authParams")
@@ -251,7 +251,8 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
         )
     if not any(pair):
         is_brokers = any(name in names for name in _OF_A_BROKER)
-        # In a broker.conf, the client's names would select the broker's server certificate instead.
+        # With a broker.conf, ignore the client's names: that file uses them for the broker's
+        # certificate.
         wanted = (_BROKERS_PAIR,) if is_brokers else (_BROKERS_PAIR, _CLIENTS_PAIR)
         both = ((_text(names, each[0]), _text(names, each[1])) for each in wanted)
         pair = next((each for each in both if any(each)), ("", ""))
@@ -265,7 +266,7 @@ def _tls(names: Mapping[str, object], pair: tuple[str, str]) -> TlsFiles:
 
 
 def _bookies_tls(names: Mapping[str, object]) -> TlsFiles | None:
-    if not _is_on(names, _BOOKIES):  # Without this setting, brokers use no TLS with bookies either.
+    if not _is_on(names, _BOOKIES):  # Brokers too use TLS with bookies only if this setting is on.
         return None
     for name in _BOOKIES_TYPES:
         if _text(names, name).upper() not in ("", "PEM"):

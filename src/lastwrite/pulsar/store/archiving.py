@@ -602,7 +602,8 @@ class PulsarRounds(ArchiveRounds):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read: dict[str, _Read] = {}  # by folder; removed after the topic was reported
+        # the last read of each topic folder; removed after the topic was reported
+        self._read: dict[str, _Read] = {}
 
     def read(self, folder: str, spend: Spend | None) -> PartitionLog:
         """Read the topic's log as its current manifest describes it."""

@@ -57,7 +57,7 @@ class Offloaded:
     path: str
     ledger: int
     uuid: UUID
-    topic: TopicName | None  # None if the ledger does not name its topic
+    topic: TopicName | None  # the ledger's topic; None if its metadata have no topic
     metadata: LedgerMetadata
     is_compacted: bool
     # damage that is visible without reading the entries; None if there is none

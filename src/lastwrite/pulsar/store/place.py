@@ -103,7 +103,7 @@ def locate(path: str) -> str | None:
         return None
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
-    # If the real path has a topic's name, that name is used.
+    # Use the name of the real path, if it is a topic's name.
     if real != whole and (found := locate(real)) is not None:
         return found
     above = whole if os.path.isdir(whole) else os.path.dirname(whole)

@@ -122,7 +122,7 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         files.fsync_dir(folder)
         replace_manifest(folder, manifest)
     except (LogError, OSError):
-        # After an error the rename may or may not have happened. Read the manifest to find out.
+        # Read the manifest: after an error it is unknown whether the rename has happened.
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
@@ -215,9 +215,11 @@ def recover(folder: str) -> None:
     if os.path.join(folder, MANIFEST) in damaged or (
         topic.manifest is not None and topic.compacted is None
     ):
-        strays = []  # if the manifest's ledger is lost, another ledger may be the only copy
+        # keep all ledgers if the manifest's ledger is lost: another ledger may be the only copy
+        strays = []
     elif topic.manifest is None and damaged:
-        strays = []  # as above: a stray ledger may be the only copy of the missing entries
+        # keep all ledgers: a compacted ledger may be the only copy of the missing entries
+        strays = []
     else:
         waste += _orphaned_indexes(folder)
     for name in waste:

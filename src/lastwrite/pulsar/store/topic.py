@@ -608,7 +608,8 @@ class _ArchivedListing(_Listing):
     def _indexed(self, stored: StoredLedger) -> Ledger | None:
         """A ledger with its index. None if the index is damaged."""
         path = stored.path(self._folder)
-        parsed = parse_object_name(os.path.basename(path))  # None for a part of a compacted ledger
+        # ledger id and uuid; None for a part of a compacted ledger
+        parsed = parse_object_name(os.path.basename(path))
         try:
             if stored.index and not self._reads_small:
                 index = IndexObject.decode(stored.index)

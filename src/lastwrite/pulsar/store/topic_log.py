@@ -90,7 +90,8 @@ def _in_threads(
         except LogError as error:
             return error
 
-    # With injected faults the work runs in order, so that a test can predict the failing operation.
+    # If faults are injected, the work runs in order, so that a test can predict the failing
+    # operation.
     if len(ledgers) < 2 or files.faults.is_armed:
         return [done(ledger) for ledger in ledgers]
     with ThreadPoolExecutor(min(len(ledgers), os.cpu_count() or 1), "lastwrite-survey") as pool:

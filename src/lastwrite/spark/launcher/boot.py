@@ -54,7 +54,8 @@ class Boot:
         self._process = os.getpid()
         self._spill: list[Path] = []
         self.fork_server: ForkServer | None = None
-        atexit.register(self._end)  # before the start, because Ctrl-C may interrupt it
+        # registered before the start, because Ctrl-C may interrupt the start
+        atexit.register(self._end)
         self._spill = [
             make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)
         ]

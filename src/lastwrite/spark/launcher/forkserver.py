@@ -145,7 +145,8 @@ def load(system: Callable[[], str | None], note: Callable[[str], None] | None = 
                 report_compiling(note)
             _compile_first()
         _load_all(with_kernels=is_needed)
-    gc.freeze()  # otherwise a collection in a worker would write to shared pages, which copies them
+    # Exclude these objects from collections: a collection in a worker would copy shared pages.
+    gc.freeze()
     if was_enabled:
         gc.enable()
 

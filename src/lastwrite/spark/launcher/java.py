@@ -289,6 +289,6 @@ def _wrap(java: JavaRuntime) -> str:
 
 
 def _remove(folder: Path, owner: int) -> None:
-    # only in the process that created the folder: forked workers inherit this exit handler
+    # Forked workers inherit this exit handler, but only the creator of the folder removes it.
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)

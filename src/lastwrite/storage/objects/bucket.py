@@ -153,8 +153,8 @@ class BucketStore:
         )
         if not isinstance(answer, Refusal):
             return self._version(answer)
-        # None lets the caller check the object. If the store has never responded, that check would
-        # fail, too, so the error is raised.
+        # After None, the caller checks the object. That check would fail, too, if the store has
+        # never responded, so the error is raised then.
         if answer.is_condition or (answer.is_passing and was_there):
             return None
         raise answer.error(self._url(key), "put")

@@ -65,7 +65,7 @@ class Refusal:
     """A failed request: the store responded with an error, or did not respond."""
 
     kind: str  # name of the client's error class
-    status: int | None  # None if no complete response arrived
+    status: int | None  # HTTP status; None if no complete response arrived
     code: str  # the provider's error code
     is_builder: bool  # the client refused to send the request
     is_nobody: bool  # no credentials were found
