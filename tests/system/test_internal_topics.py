@@ -61,7 +61,9 @@ def decoded(broker: Broker, topic: str) -> list[dict[str, Any]]:
 
 
 def offsets_by_dump(broker: Broker) -> dict[str, dict[str, int]]:
-    """The committed offsets by group and topic, from the records. Aborted transactions are skipped."""
+    """The committed offsets by group and topic, from the records. Aborted transactions
+    are skipped.
+    """
     aborted: set[tuple[int, int]] = set()  # pairs of partition and offset
     begun: dict[
         tuple[int, int], list[int]

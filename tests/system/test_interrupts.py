@@ -36,7 +36,8 @@ SLOWLY = (
     "--config",
     "min.cleanable.dirty.ratio=0",
 )
-IN_STAGES = ("--conf", "spark.lastwrite.exchange=folder")  # small as the log is
+# this exchange has separate stages even for a small log
+IN_STAGES = ("--conf", "spark.lastwrite.exchange=folder")
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,9 @@ def test_interrupt_at_any_moment_leaves_the_log_unchanged(
         "t",
         *(() if moment == "rewrite: " else SLOWLY),
     ]
-    if (
-        moment == "rewrite: "
-    ):  # scan and rewriting share the throttle: so slow that the one that comes later is met
+    # Scan and rewrite share the throttle. It is so slow that the interrupt always meets the
+    # rewrite.
+    if moment == "rewrite: ":
         command += ["--config", "log.cleaner.io.max.bytes.per.second=60000", *SLOWLY[2:]]
     if moment in ("scan: ", "rewrite: "):
         command += IN_STAGES
@@ -95,7 +96,7 @@ def test_interrupt_at_any_moment_leaves_the_log_unchanged(
 
 @pytest.fixture
 def usual_handler() -> Iterator[None]:
-    """A shell starts what it runs in the background with SIGINT ignored."""
+    """The default handler. A shell starts background processes with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -103,7 +104,9 @@ def usual_handler() -> Iterator[None]:
 
 @pytest.mark.usefixtures("usual_handler")
 def test_interrupt_during_a_c_callback_counts() -> None:
-    """Python drops an exception there; Numba calls back whenever it loads a kernel."""
+    """Python drops an exception that a C callback raises. Numba calls back whenever it loads a
+    kernel.
+    """
 
     @ctypes.CFUNCTYPE(None)
     def callback() -> None:
@@ -116,7 +119,7 @@ def test_interrupt_during_a_c_callback_counts() -> None:
 
 @pytest.mark.usefixtures("usual_handler")
 def test_interrupt_during_an_import_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of Cython drops an exception while it is imported."""
+    """A Cython module drops an exception that is raised during its import."""
     (tmp_path / "drops_exceptions.py").write_text(
         "import os, signal\n"
         "try:\n"
@@ -133,7 +136,7 @@ def test_interrupt_during_an_import_counts(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("usual_handler")
 def test_interrupt_during_logging_leaves_no_lock() -> None:
-    """Another thread would wait for it for ever, as the one that starts Spark did."""
+    """A lock left by the interrupt would block the other threads that log."""
     lock = threading.RLock()
     text = (
         "lock.acquire()\n"
@@ -153,7 +156,7 @@ def test_interrupt_during_logging_leaves_no_lock() -> None:
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
-    """Start it as a terminal would, in the foreground."""
+    """Start the command in the foreground, as a terminal does."""
     return subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -179,7 +182,8 @@ def contents(root: Path) -> dict[Path, bytes]:
     }
 
 
-# Sends itself SIGINT before the operation on the disk that the first argument names, or its "N "th.
+# The program sends itself SIGINT before a file operation. The first argument is the operation's
+# name, or its number with a trailing space.
 AT_AN_OPERATION = """
 import os, signal, sys
 from lastwrite.cli import main
@@ -201,7 +205,7 @@ NAMES = ("consumequeue", "compaction", "index")
 
 
 def interrupted(at: str, *arguments: object) -> list[str]:
-    """What the command says that Ctrl-C meets before the operation ``at``."""
+    """The standard error of a command that is interrupted before the operation ``at``."""
     run = start([sys.executable, "-c", AT_AN_OPERATION, at, *map(str, arguments)])
     assert run.stderr is not None
     said = run.stderr.read().splitlines()
@@ -215,7 +219,7 @@ def interrupted(at: str, *arguments: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("at", "is_new"),
-    # Not where new files are synced: a worker does that, and Ctrl-C never comes to a worker alone.
+    # The sync of new files is left out: a worker does it, and Ctrl-C never reaches only a worker.
     [("mkdir compaction.lastwrite", False), ("exchange compaction", False), ("unlink 0", True)],
 )
 def test_interrupted_rocketmq_round_is_complete_or_undone(
@@ -254,7 +258,9 @@ def test_interrupted_pulsar_round_is_complete_or_undone(
 
 
 def without_surveys(archive: Path) -> dict[Path, bytes]:
-    """What a ledger's survey says is true whatever becomes of the round."""
+    """The archive's files without surveys. A ledger's survey is valid whether or not the round
+    ends.
+    """
     return {path: data for path, data in contents(archive).items() if path.suffix != ".survey"}
 
 

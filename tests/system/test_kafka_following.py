@@ -71,7 +71,9 @@ def metrics_of(page: str) -> dict[str, float]:
 
 
 def test_archive_follows_existing_and_new_topics(broker: Broker, tmp_path: Path) -> None:
-    """Turn after turn, topics that come later too; Ctrl-C ends it."""
+    """The second topic is created while the archive follows the first. Ctrl-C ends the
+    following.
+    """
     create_topic(broker, "follow-a", {})
     send(broker, "follow-a", 0, 50)
     archive, told, followers = tmp_path / "archive", list[Event](), list[ArchiveFollower]()

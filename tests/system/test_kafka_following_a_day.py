@@ -1,7 +1,7 @@
-"""Tests of a day of following in minutes: brokers and daemons are killed, the bucket is
-unavailable, and a disk is full.
+"""Tests of a day of following in minutes.
 
-Settings let segments roll, deletes expire and daemons run within seconds.
+Brokers and daemons are killed, the bucket is unavailable, and a disk is full. The settings let
+segments roll and tombstones expire within seconds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 class Load:
-    """Writes to both topics until ``stop``: keys again and again, deletes, come what may."""
+    """Writes repeated keys and deletes to both topics until ``stop``, also during failures."""
 
     def __init__(self, broker: Broker) -> None:
         self._client = Producer(
@@ -87,7 +87,7 @@ class Load:
 
 
 def consumed(broker: Broker, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Offset, key and value of all that a consumer gets."""
+    """Offset, key and value of each record that a consumer gets."""
     client = Consumer(
         {"bootstrap.servers": broker.address, "group.id": "judge", "enable.partition.eof": True}
     )
@@ -120,7 +120,7 @@ def end_of(broker: Broker, topic: str) -> int:
 
 
 def inspected(archive: str, config: dict[str, str]) -> dict[str, int]:
-    """Where each topic of the archive ends."""
+    """The end offset of each topic in the archive."""
     report = lastwrite.inspect(archive, config=config, spark=INLINE)
     assert report.exit_status == 0
     return {each.topic: each.end_offset for each in report.partitions}
@@ -132,7 +132,7 @@ def is_level(broker: Broker, archive: str, config: dict[str, str]) -> bool:
 
 
 def check(broker: Broker, archive: str, config: dict[str, str]) -> None:
-    """The archive's table is the consumer's; of the log each record is there once, in order."""
+    """The table equals a consumer's. The log has each record once and in order."""
     assert dict(lastwrite.latest(archive, TABLE, config=config)) == table_of(broker)
     found = lastwrite.read(archive, LOG, config=config)
     archived = [(each["offset"], *map(b64decode, (each["key"], each["value"]))) for each in found]

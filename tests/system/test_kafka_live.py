@@ -68,8 +68,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 class Spoiler(ThreadingTCPServer):
-    """Stands before the broker, and spoils some of what it sends: hangs up amid an answer, falls
-    silent, or turns over bits of values.
+    """A proxy in front of the broker that damages responses.
+
+    It closes the connection within a response, stops sending, or flips bits of values.
     """
 
     daemon_threads = allow_reuse_address = True
@@ -81,7 +82,7 @@ class Spoiler(ThreadingTCPServer):
         super().__init__(("127.0.0.1", SPOILER), _Spoilt)
 
     def spoil(self, data: bytes) -> bytes | None:
-        """What is sent instead; None: nothing more."""
+        """The bytes to send instead of ``data``. None closes the connection."""
         if self.rng.random() > 0.08:
             return data
         how = self.rng.choice(("cut", "cut", "cut", "flip", "flip", "flip", "silent"))
@@ -131,12 +132,12 @@ def one(broker: Broker, to: Path, topic: str, **how: Any) -> FetchedLog:
 
 
 def stored(broker: Broker, name: str) -> bytes:
-    """What the broker's files hold, one behind another."""
+    """The bytes of the broker's segments of the partition, concatenated."""
     return b"".join(path.read_bytes() for path in sorted((broker.data / name).glob("*.log")))
 
 
 def check_same(broker: Broker, archive: Archive) -> None:
-    """The archive holds what the broker's files hold, and says of it what they say."""
+    """The archive has the batches of the broker's files and the same metadata."""
     folder, log = broker.data / archive.name, archive.log()
     assert b"".join(archive.batches()) == stored(broker, archive.name)
     aborted = [entry for base in bases(folder) for entry in read_aborted(folder, base)]
@@ -144,14 +145,15 @@ def check_same(broker: Broker, archive: Archive) -> None:
     epochs = decode_leader_epochs((folder / "leader-epoch-checkpoint").read_bytes())
     inside = [tuple(each) for each in epochs if each.start_offset < log["end_offset"]]
     assert [tuple(each) for each in log["epochs"]] == inside
-    metadata = folder / "partition.metadata"  # of 2.1 never there, of 2.8 not at once
+    # Kafka 2.1 has no such file, and Kafka 2.8 writes it later
+    metadata = folder / "partition.metadata"
     if metadata.exists():
         assert log["topic_id"] == str(decode_partition_metadata(metadata.read_bytes()))
-    archive.submit(archive.to.parent / "laid-out")  # its indexes are a broker's
+    archive.submit(archive.to.parent / "laid-out")  # the laid-out log has the indexes of a broker
 
 
 def write_random(broker: Broker, topic: str, seed: int, batches: int) -> None:
-    """All codecs, tombstones, headers, and transactions of which some are aborted."""
+    """Write records in all codecs, tombstones, headers, and committed and aborted transactions."""
     rng = random.Random(seed)
     for _ in range(batches):
         records = [
@@ -240,7 +242,7 @@ def test_empty_topic_and_several_partitions_are_fetched(broker: Broker, tmp_path
 def test_responses_that_end_inside_a_batch_are_handled(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    """What is cut is passed over, and asked for again; a batch that is larger comes by itself."""
+    """A cut batch is ignored and fetched again. A batch larger than a response is fetched alone."""
     topic = f"parts-{limit}"
     create_topic(broker, topic, SMALL)
     write_random(broker, topic, 3, 8)
@@ -252,7 +254,9 @@ def test_responses_that_end_inside_a_batch_are_handled(
 def test_throttling_broker_is_waited_for(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a quota: nothing is sent on the conversation before the time is over."""
+    """A quota throttles the client: nothing is sent on the connection until the throttle time is
+    over.
+    """
     create_topic(broker, "quota", {})
     value = random.Random(1).randbytes(100_000)
     produce(broker, "quota", [Sent(b"k", value, START_MS)] * 8, batch_records=1)
@@ -284,7 +288,7 @@ def test_throttling_broker_is_waited_for(
 def test_records_that_expire_during_a_fetch_restart_it(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes next has gone: it is begun anew with what there is."""
+    """The next offset has been deleted, so the fetch starts again at the log start."""
     create_topic(broker, "expires", {})
     write_plain(broker, "expires", 200)
     admin = AdminClient({"bootstrap.servers": broker.address})
@@ -358,13 +362,13 @@ def offsets_of(archive: Archive) -> list[int]:
 
 
 def write_plain(broker: Broker, topic: str, count: int, word: str = "v") -> None:
-    """A batch a record, so that any offset is a batch's begin."""
+    """Write batches of one record, so that a batch begins at every offset."""
     records = [Sent(f"k{n}".encode(), f"{word}{n}".encode(), START_MS) for n in range(count)]
     produce(broker, topic, records, batch_records=1)
 
 
 def refused(found: FetchedLog, archive: Archive, before: bytes) -> str:
-    """Nothing was brought, and nothing was changed; the reason."""
+    """Check that nothing was fetched or changed, and return the reason."""
     assert found.reason is not None and found.segments == 0
     assert (archive.folder / "manifest.json").read_bytes() == before
     assert {path.name for path in archive.folder.glob("rounds/*")} == set()
@@ -406,7 +410,7 @@ def test_fetch_survives_a_broker_restart(
     found = one(restarting, archive.to, "dies")
 
     assert found.reason is None and found.end_offset == 300 and taken > 4
-    write_plain(restarting, "dies", 10)  # by the leader of a later epoch
+    write_plain(restarting, "dies", 10)  # appended by the leader of a later epoch
     assert one(restarting, archive.to, "dies").end_offset == 310
     check_same(restarting, archive)
     assert len(archive.log()["epochs"]) == 2
@@ -415,7 +419,9 @@ def test_fetch_survives_a_broker_restart(
 def test_offsets_rewritten_by_another_leader_are_refused(
     restarting: Broker, tmp_path: Path
 ) -> None:
-    """What an unclean election leaves: the log was cut below the archive's end, and went on."""
+    """After an unclean election the log was truncated below the archive's end and then
+    appended to.
+    """
     create_topic(restarting, "cut", {})
     write_plain(restarting, "cut", 100)
     archive = Archive(tmp_path / "archive", "cut-0")
@@ -427,7 +433,7 @@ def test_offsets_rewritten_by_another_leader_are_refused(
     with log.open("r+b") as file:
         file.truncate(at)
     restarting.start()
-    for more in (0, 20, 100):  # below the archive's end, and beyond
+    for more in (0, 20, 100):  # the new end is below, at and beyond the archive's end
         write_plain(restarting, "cut", more, "w")
         why = refused(one(restarting, archive.to, "cut"), archive, before)
         assert (
@@ -500,8 +506,8 @@ def test_records_deleted_at_the_log_start_are_reported(broker: Broker, tmp_path:
 
 
 def test_possibly_missed_tombstones_are_reported(restarting: Broker, tmp_path: Path) -> None:
-    """Somebody cleaned what the archive does not have; of one topic the last fetch is too long
-    ago.
+    """The broker has cleaned records that the archive lacks. For one topic the last fetch is older
+    than ``delete.retention.ms``.
     """
     archives = {topic: Archive(tmp_path / "archive", f"{topic}-0") for topic in ("late", "timely")}
     to = tmp_path / "archive"
@@ -511,7 +517,8 @@ def test_possibly_missed_tombstones_are_reported(restarting: Broker, tmp_path: P
         one(restarting, to, topic)
         write_plain(restarting, topic, 100)
         time.sleep(2.1)
-        assert one(restarting, to, topic).end_offset == 200  # late, but nobody has cleaned
+        # too late for tombstones, but the broker has cleaned nothing yet
+        assert one(restarting, to, topic).end_offset == 200
         write_plain(restarting, topic, 100)
         write_plain(restarting, topic, 100)
     before = (archives["late"].folder / "manifest.json").read_bytes()
@@ -540,7 +547,7 @@ def test_possibly_missed_tombstones_are_reported(restarting: Broker, tmp_path: P
 def test_corrupted_responses_never_reach_the_archive(
     broker: Broker, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"spoilt{seed}-{time.time_ns()}"  # it may run once more
+    topic = f"spoilt{seed}-{time.time_ns()}"  # unique, because the test may be rerun
     create_topic(broker, topic, SMALL)
     value = Spoiler.WORD * 40
     produce(broker, topic, [Sent(b"%d" % n, value, START_MS) for n in range(300)])
@@ -550,7 +557,7 @@ def test_corrupted_responses_never_reach_the_archive(
     threading.Thread(target=spoiler.serve_forever, daemon=True).start()
     try:
         config = {"request.timeout.ms": 1000}
-        for _ in range(20):  # to begin a conversation is not tried again
+        for _ in range(20):  # a failed connection attempt is not retried
             with contextlib.suppress(RemoteFailed):
                 found = lastwrite.fetch(
                     [f"kafka://127.0.0.1:{SPOILER}"], str(archive.to), topic=topic, config=config
@@ -569,7 +576,7 @@ def test_corrupted_responses_never_reach_the_archive(
 def test_connections_that_break_after_2000_to_40000_bytes_are_resumed(
     broker: Broker, tmp_path: Path
 ) -> None:
-    topic = f"breaking-{time.time_ns()}"  # it may run once more
+    topic = f"breaking-{time.time_ns()}"  # unique, because the test may be rerun
     create_topic(broker, topic, {})
     rng = random.Random(40)
     records = [Sent(b"%d" % n, rng.randbytes(900), START_MS) for n in range(1000)]
@@ -591,7 +598,7 @@ def test_fetch_killed_at_any_point_continues(
     one(broker, archive.to, "killed")
     shutil.copytree(archive.to, tmp_path / "begin")
     write_random(broker, "killed", 6, 2)
-    monkeypatch.setattr(archive_writer, "_COMMIT_BYTES", 1)  # each segment counts at once
+    monkeypatch.setattr(archive_writer, "_COMMIT_BYTES", 1)  # commits after each segment
 
     def start() -> None:
         shutil.rmtree(archive.to)
@@ -618,8 +625,8 @@ def test_fetch_killed_at_any_point_continues(
 
 
 def test_producers_equal_the_brokers_snapshot(restarting: Broker, tmp_path: Path) -> None:
-    """At the end of the log, epochs, sequence numbers, open transactions and all; also of what
-    came in two goes.
+    """Compares epochs, sequence numbers and open transactions at the log's end, after one fetch and
+    after two.
     """
     create_topic(restarting, "known", SMALL)
     archive = Archive(tmp_path / "archive", "known-0")
@@ -667,8 +674,9 @@ def test_group_offsets_are_fetched(broker: Broker, tmp_path: Path) -> None:
     assert archive.log()["groups"] == []
     commit("plain", 7)
     commit("älter", 30, "up to here")
-    assert one(broker, archive.to, "groups").segments == 0  # positions alone are news
-    word = "up to here\0"  # librdkafka commits the zero that ends it
+    # committed offsets alone do not add segments
+    assert one(broker, archive.to, "groups").segments == 0
+    word = "up to here\0"  # librdkafka also commits the terminating zero byte
     assert archive.log()["groups"] == [["plain", 7, -1, ""], ["älter", 30, 0, word]]
     commit("plain", 9)
     write_plain(broker, "groups", 5)
@@ -684,7 +692,7 @@ def test_rate_option_limits_a_fetch(broker: Broker, tmp_path: Path) -> None:
     produce(broker, "slow", [Sent(b"k", value, START_MS)] * 20, batch_records=1)
     begun = time.monotonic()
     assert one(broker, tmp_path / "slow", "slow", rate="1m").end_offset == 20
-    assert time.monotonic() - begun > 1.2  # 2 MB, less what is saved up at the begin
+    assert time.monotonic() - begun > 1.2  # 2 MB, less the bytes that may be sent at once
     for rate in ("nothing", 0, "-1m"):
         with pytest.raises(InvalidConfig, match="the rate "):
             one(broker, tmp_path / "none", "slow", rate=rate)
@@ -713,7 +721,7 @@ def test_interrupt_keeps_committed_parts(broker: Broker, tmp_path: Path) -> None
         ],
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )  # at this rate it would take hours
+    )  # at this rate the fetch would take hours
     while not list(archive.folder.glob("rounds/*")):
         assert process.poll() is None
         time.sleep(0.05)
@@ -726,7 +734,7 @@ def test_interrupt_keeps_committed_parts(broker: Broker, tmp_path: Path) -> None
 
 
 def test_many_short_fetches_leave_few_segments(broker: Broker, tmp_path: Path) -> None:
-    """What came in many turns is copied into few segments, transactions and all."""
+    """The batches of many short fetches are merged into few segments, including transactions."""
     create_topic(broker, "turns", {"segment.bytes": "1048576"})
     archive = Archive(tmp_path / "archive", "turns-0")
     for n in range(12):

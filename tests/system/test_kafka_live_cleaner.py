@@ -1,6 +1,6 @@
 """Tests of repeated fetches while a producer writes and the broker's cleaner runs.
 
-Finally the archive's table equals a consumer's; where a delete may have been missed, the fetch is
+Finally the archive's table equals a consumer's. If a tombstone may have been missed, the fetch is
 refused.
 """
 
@@ -48,8 +48,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 class Writer(threading.Thread):
-    """Writes until it is stopped: few keys, deletes among them, all codecs, open and aborted
-    transactions between the batches of others.
+    """Writes to a topic until it is stopped.
+
+    It writes few keys, tombstones, all codecs, and open and aborted transactions between other
+    batches.
     """
 
     def __init__(self, broker: Broker, topic: str, seed: int) -> None:
@@ -129,7 +131,7 @@ def test_table_equals_that_of_a_consumer(broker: Broker, tmp_path: Path, seed: i
 def test_tombstones_expired_between_two_fetches_are_reported(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """They may go unseen, and then nothing is brought."""
+    """The fetch may have missed the tombstone, so it is refused."""
     create_topic(broker, "brief", CLEANED | {"delete.retention.ms": "100"})
     produce(broker, "brief", [Sent(b"gone", b"v", now_ms())])
     archive, writer = Archive(tmp_path / "archive", "brief-0"), Writer(broker, "brief", 1)

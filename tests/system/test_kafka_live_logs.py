@@ -1,7 +1,7 @@
-"""Tests of ``fetch`` from a live broker whose partitions are random logs, with LASTWRITE_LONG=1 300
-of them.
+"""Tests of ``fetch`` from a live broker whose partitions are random logs.
 
-The logs have transactions, producers, all codecs and formats, holes and raised log starts.
+The logs have transactions, producers, all codecs and formats, gaps and raised log starts. With
+LASTWRITE_LONG=1 there are 300 of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def home() -> Path:
 
 
 def batches_of(folder: Path, log_start: int) -> list[tuple[int, bytes]]:
-    """(Next offset, bytes) of each batch that is not wholly below the log's start."""
+    """The next offset and the bytes of each batch that does not end below the log start."""
     found = []
     for base in bases(folder):
         file = folder / f"{base:020d}.log"
@@ -80,7 +80,7 @@ def test_fetched_bytes_equal_the_brokers_files(
         for file in (tmp_path / "played" / state["state"] / "t-0").glob("*.log"):
             shutil.copy2(file, partition)
         starts[f"seed-{seed}-0"] = state["log_start"]
-    (broker.data / ".kafka_cleanshutdown").unlink()  # so that the broker recovers what it finds
+    (broker.data / ".kafka_cleanshutdown").unlink()  # makes the broker recover the copied segments
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (broker.data / name).unlink()
     write_checkpoint(broker.data, LOG_STARTS, {n: start for n, start in starts.items() if start})
@@ -93,7 +93,7 @@ def test_fetched_bytes_equal_the_brokers_files(
             begin = starts[str(log.name)]
             return real(log)._replace(high_watermark=rng.choice([begin, *ends]))
 
-        for bounds in (some, real):  # in two goes, of which the first ends anywhere
+        for bounds in (some, real):  # two fetches: the first ends at a random offset
             monkeypatch.setattr(LiveLog, "bounds", bounds)
             found = lastwrite.fetch([f"kafka://{broker.address}"], str(tmp_path / "archive"))
             assert isinstance(found, LogsFetched)
@@ -106,6 +106,7 @@ def test_fetched_bytes_equal_the_brokers_files(
             ]
             assert [tuple(each) for each in archive.log()["aborted"]] == theirs, name
             if archive.log()["segments"]:
-                archive.submit(tmp_path / "laid-out")  # its indexes are a broker's
+                # the laid-out log has the indexes of a broker
+                archive.submit(tmp_path / "laid-out")
     assert sum(len(each) for each in stored.values()) > 20 * len(SEEDS)
     assert sum(1 for start in starts.values() if start) or len(SEEDS) < 50

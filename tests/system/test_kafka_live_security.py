@@ -31,7 +31,7 @@ from tests.support.kafka.groups import committed
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
 
-USER, PASSWORD = "al=i,ce", 's3cr"et=,é'  # what SCRAM and a jaas.config have to quote
+USER, PASSWORD = "al=i,ce", 's3cr"et=,é'  # characters that SCRAM and a jaas.config must quote
 TLS, SASL, BOTH = free_ports(3)
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -149,8 +149,9 @@ def test_sasl_mechanisms_are_accepted(
 def test_restore_authenticates_with_tls_and_sasl(
     broker: Broker, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Records and a group's position, by our certificate, by a user, and by a user in TLS. Of a
-    user the broker wants to know more than once meanwhile who it is.
+    """Restores records and a group's offset by certificate, by SASL, and by SASL within TLS.
+
+    With SASL the broker requires reauthentication during the restore.
     """
     logins: dict[str, tuple[int, dict[str, str]]] = {
         "tls": (TLS, tls(keys)),
@@ -192,7 +193,7 @@ def test_restore_authenticates_with_tls_and_sasl(
 def test_fetch_reauthenticates(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch lasts longer than the broker trusts one answer."""
+    """The fetch takes longer than the broker's session lifetime."""
     from lastwrite.kafka.network import live_log
     from lastwrite.kafka.store.archive_writer import KafkaArchiveWriter
 

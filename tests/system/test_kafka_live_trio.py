@@ -40,7 +40,7 @@ def one(trio: Trio, to: Path, topic: str) -> FetchedLog:
 
 
 def amid_a_fetch(patch: pytest.MonkeyPatch, *happens: tuple[int, Callable[[], object]]) -> None:
-    """Let things happen as batches from these offsets on come, in order."""
+    """During a fetch, call each function once the batches up to its offset have been appended."""
     real, left = KafkaArchiveWriter.append, list(happens)
 
     def append(self: KafkaArchiveWriter, data: Any, table: Any) -> None:
@@ -87,7 +87,7 @@ UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
 
 def let_one_lag(trio: Trio, topic: str) -> None:
-    """Broker 3 has 100 records, and goes; 2 has 150."""
+    """Broker 3 stops with 100 records, while broker 2 has 150."""
     trio.create_topic(topic, [2, 3], UNCLEAN)
     write_plain(trio.brokers[2], topic, 100)
     trio.brokers[3].kill()
@@ -96,7 +96,7 @@ def let_one_lag(trio: Trio, topic: str) -> None:
 
 
 def let_it_lead(trio: Trio, topic: str) -> None:
-    """The one that lags becomes leader, since the other is lost."""
+    """Stop broker 2, so that broker 3, which has fewer records, becomes the leader."""
     trio.brokers[2].kill()
     trio.brokers[3].start()
     wait_for(lambda: trio.leader(topic) == 3)
@@ -108,14 +108,14 @@ def test_unclean_election_is_refused(trio: Trio, tmp_path: Path) -> None:
     assert one(trio, archive.to, "cut").end_offset == 150
     before = (archive.folder / "manifest.json").read_bytes()
     let_it_lead(trio, "cut")
-    for more in (0, 20, 100):  # below the archive's end, and beyond
+    for more in (0, 20, 100):  # the new end is below, at and beyond the archive's end
         write_plain(trio.brokers[3], "cut", more, "w")
         why = refused(one(trio, archive.to, "cut"), archive, before)
         assert (
             "offsets 100 to 150 have leader epoch" in why
             and "a leader election truncated the log" in why
         )
-    trio.brokers[2].start()  # cuts its own log
+    trio.brokers[2].start()  # truncates its own log
     wait_for(lambda: trio.in_sync("cut") == {2, 3})
     assert "a leader election truncated the log" in refused(
         one(trio, archive.to, "cut"), archive, before
@@ -128,7 +128,7 @@ def test_unclean_election_is_refused(trio: Trio, tmp_path: Path) -> None:
 def test_unclean_election_during_a_fetch_mixes_no_histories(
     trio: Trio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No archive has the begin of one history and the end of the other."""
+    """The archive never has the beginning of one history and the end of the other."""
     let_one_lag(trio, "amid")
     archive = Archive(tmp_path / "archive", "amid-0")
 

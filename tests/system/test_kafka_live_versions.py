@@ -48,7 +48,10 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
 
 
 def _producers(snapshot: bytes, version: tuple[int, ...]) -> list[ProducerEntry]:
-    """Those of a snapshot; an old broker lets markers have no part in their timestamps."""
+    """The producers in a snapshot.
+
+    Before Kafka 2.4, transaction markers do not update timestamps, so these are compared as 0.
+    """
     found = sorted(decode_snapshot(snapshot))
     return found if version >= (2, 4) else [each._replace(timestamp_ms=0) for each in found]
 
@@ -87,7 +90,7 @@ def test_fetched_bytes_equal_the_brokers_files(broker: Broker, tmp_path: Path) -
     more = one(broker, archive.to, "bytes")
     assert more.reason is None and more.first_offset == end < more.end_offset
     check_same(broker, archive)
-    # A broker that is alone begins a new epoch only where there is no ZooKeeper.
+    # Without ZooKeeper a single broker starts a new epoch.
     assert len(archive.log()["epochs"]) == (1 if version < (3, 3) else 2)
 
     lastwrite.compact(str(archive.to), topic="bytes", spark=INLINE)
@@ -99,7 +102,7 @@ def test_fetched_bytes_equal_the_brokers_files(broker: Broker, tmp_path: Path) -
 
 @pytest.mark.parametrize("broker", [v for v in VERSIONS if number_of(v) < (3, 0)], indirect=True)
 def test_records_in_older_formats_are_fetched(broker: Broker, tmp_path: Path) -> None:
-    """From 3.0 on a broker writes the newest format only."""
+    """Since 3.0 a broker writes only the newest format."""
     for topic, format in (("magic0", "0.9.0"), ("magic1", "0.10.2")):
         create_topic(broker, topic, {"message.format.version": format})
         for codec in ("none", "gzip", "snappy", "lz4"):
@@ -111,7 +114,7 @@ def test_records_in_older_formats_are_fetched(broker: Broker, tmp_path: Path) ->
 
 
 def test_log_that_lost_its_end_in_the_same_epoch_is_refused(broker: Broker, tmp_path: Path) -> None:
-    """A broker that is alone beside ZooKeeper goes on in the epoch in which it crashed."""
+    """A single broker with ZooKeeper continues in the epoch in which it crashed."""
     create_topic(broker, "lost", {})
     write_plain(broker, "lost", 100)
     archive = Archive(tmp_path / "archive", "lost-0")
@@ -126,13 +129,13 @@ def test_log_that_lost_its_end_in_the_same_epoch_is_refused(broker: Broker, tmp_
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.address})
     wait_for(lambda: "lost" in admin.list_topics(timeout=5).topics)
-    for more in (0, 20, 100):  # below the archive's end, and beyond
+    for more in (0, 20, 100):  # the new end is below, at and beyond the archive's end
         write_plain(broker, "lost", more, "w")
         refused(one(broker, archive.to, "lost"), archive, before)
 
 
 def test_recreated_topic_is_refused(broker: Broker, tmp_path: Path) -> None:
-    """Also where topics have no ids, and both are compacted."""
+    """Also if topics have no ids, and if both topics are compacted."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     settings = {"cleanup.policy": "compact"}
     for topic, count in (("shorter", 5), ("longer", 30)):

@@ -1,5 +1,6 @@
-"""Tests beside a running broker with tiered storage: fetches equal its consumer, and the compacted
-archive its table.
+"""Tests beside a running broker with tiered storage.
+
+Fetched records equal those of its consumer, and the compacted archive equals its table.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def test_fetch_and_compact_work_beside_the_broker(broker: Broker, tmp_path: Path
     )
     assert compacted.partitions[0].status == "cleaned"
     assert dict(lastwrite.latest(archive, "orders")) == table_of(wanted)
-    # The broker goes on, and so does the archive.
+    # The broker appends more records, and the archive fetches them.
     produce(broker, "orders", events(3, 150))
     wait_until_copied(broker.data, "orders-0")
     report = lastwrite.fetch(
@@ -79,7 +80,7 @@ def test_fetch_and_compact_work_beside_the_broker(broker: Broker, tmp_path: Path
 
 
 def test_records_of_the_tier_are_fetched_from_the_broker(broker: Broker, tmp_path: Path) -> None:
-    """The log's begin lies in the tier alone; bytes are those of its segments."""
+    """Only the tier has the log's first segments. The fetched bytes equal the tiered segments."""
     pytest.importorskip("kio")
     create_topic(broker, "asked", TIERED)
     produce(broker, "asked", events(2, 120))
@@ -95,7 +96,7 @@ def test_records_of_the_tier_are_fetched_from_the_broker(broker: Broker, tmp_pat
 
 
 def test_segments_expired_in_the_tier_are_not_fetched(broker: Broker, tmp_path: Path) -> None:
-    """The first segments are removed, and nothing is copied after that."""
+    """Retention removes the first segments, and nothing more is copied to the tier."""
     create_topic(broker, "short", TIERED)
     produce(broker, "short", events(5, 300))
     wait_until_copied(broker.data, "short-0")
@@ -109,7 +110,7 @@ def test_segments_expired_in_the_tier_are_not_fetched(broker: Broker, tmp_path: 
     tier, root = str(folder.parent), str(broker.data)
     deadline = time.monotonic() + 60
     seen: tuple[list[int], tuple[int, int]] = ([], (0, 0))
-    while True:  # until retention is through: the broker removes one segment after another
+    while True:  # until retention ends: the broker removes one segment after another
         left = sorted(int(each.name[:20]) for each in folder.glob("*.log"))
         before_that, seen = seen, (left, bounds(broker, "short"))
         if len(left) < before and seen == before_that:

@@ -1,5 +1,6 @@
-"""Tests of a command killed at any moment of its start: it leaves no process and takes nothing from
-a live one.
+"""Tests of a command killed at any moment of its start.
+
+It leaves no process, and removes nothing of a running one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NAME = "LASTWRITE_TEST_RUN"
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """In the environment of all that the tests start, and so of all that these start."""
+    """A value in the environment of all processes that the tests start, directly or indirectly."""
     for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
         monkeypatch.delenv(name)
     (tmp_path / "t").mkdir()
@@ -102,8 +103,8 @@ def test_killed_start_leaves_no_process(tmp_path: Path, mark: str, kills: int) -
 def test_killed_first_run_leaves_the_class_archive_to_the_next(
     tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM that would write what it loaded has a shell before it: both go, and no marker says that
-    it was tried.
+    """While the JVM writes the class archive, it runs below a shell. Both end, and the file that
+    marks an attempt is removed.
     """
     cache = tmp_path / "cache" / "lastwrite"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
@@ -120,8 +121,8 @@ def test_killed_first_run_leaves_the_class_archive_to_the_next(
 
 
 def test_folder_of_another_process_is_kept(tmp_path: Path) -> None:
-    """Its maker is gone, or cannot be seen from this container; whoever took over its open file is
-    not.
+    """The process that created the folder has ended. Another process has its open file, so it is
+    kept.
     """
     code = (
         "import os, subprocess, sys\n"
@@ -129,7 +130,7 @@ def test_folder_of_another_process_is_kept(tmp_path: Path) -> None:
         "folder = make_folder(sys.argv[1])\n"
         "subprocess.Popen(['sleep', '60'], pass_fds=[hold_of(folder)], stdin=subprocess.DEVNULL, stdout=2)\n"
         "print(folder, flush=True)\n"
-        "os._exit(0)"  # as if killed: at an orderly end it removes what is its own
+        "os._exit(0)"  # ends as if killed: an orderly exit would remove the folder
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],

@@ -1,5 +1,6 @@
-"""Tests of processes that die during a round: a worker's task is repeated, and a dead JVM ends the
-round.
+"""Tests of processes that die during a round.
+
+The task of a dead worker is repeated, and a dead JVM ends the round.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.support.sample import some
 from tests.system.test_spark import NOW, make_root
 
 pytestmark = pytest.mark.spark
+# "none" is the default for logs as small as these.
 EXCHANGES = {
     "folder": (
         folder_exchange,
@@ -40,7 +42,7 @@ EXCHANGES = {
     "none": (
         folder_exchange,
         {"compact": "_collect_one_stage"},
-    ),  # is asked for: these logs are small
+    ),
 }
 STAGES = ("scan", "elect", "rewrite")
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
@@ -52,7 +54,7 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     pyspark: Any = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.SparkContext._active_spark_context is None:
-        gateway = pyspark.SparkContext._gateway  # a JVM that another test left knows other folders
+        gateway = pyspark.SparkContext._gateway  # a JVM from another test has other folders
         _forget(None, gateway)
         _end_launched(gateway)
 
@@ -73,7 +75,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def roots(tmp_path: Path) -> tuple[Path, Path]:
-    """A root, and what a round leaves of it."""
+    """A log root, and a copy of it after an undisturbed round."""
     root, twin = make_root(tmp_path / "root"), tmp_path / "twin"
     shutil.copytree(root, twin)
     lastwrite.compact(str(twin), topic="t", config=CONFIG, now_ms=NOW, spark=INLINE)
@@ -89,10 +91,9 @@ def kill_in(
     victim: Callable[[], int],
     times: int = 1,
 ) -> None:
-    """Let a worker kill ``victim`` when a task has done its work and not told yet: all that it
-    wrote is there.
+    """Let a worker kill ``victim`` when a task has written its result but not reported it.
 
-    ``told``: a folder where the workers count how often it was done.
+    ``told`` is a folder in which the workers count the kills, at most ``times``.
     """
     module, names = EXCHANGES[way]
     work = getattr(module, names[stage])
@@ -122,7 +123,7 @@ def kill_in(
 
 
 def java_below(number: int) -> int:
-    """The JVM itself: while the class archive is written, a shell stands before it."""
+    """The process id of the JVM. While it writes the class archive, its parent is a shell."""
     first = psutil.Process(number)
     return next(
         each.pid
@@ -135,7 +136,7 @@ def java_below(number: int) -> int:
 def test_killed_parent_of_workers_is_replaced(
     roots: tuple[Path, Path], parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both are started anew, or done without, and the round ends."""
+    """Both parents are replaced if they are needed again, and the round ends."""
 
     def victim() -> int:
         above = psutil.Process().parents()
@@ -179,7 +180,7 @@ def test_killed_jvm_ends_the_round(
         return gateway(jvm)
 
     monkeypatch.setattr(Jvm, "gateway", note)
-    # Another test makes the system kill for memory, and the system counts for the whole machine.
+    # Another test triggers the OOM killer, whose counter is for the whole machine.
     monkeypatch.setattr("lastwrite.spark.launcher.jvm.memory_kill_since", lambda _: None)
     monkeypatch.setattr("lastwrite.spark.runner.memory_kill_since", lambda _: None)
     with monkeypatch.context() as patch:
@@ -194,7 +195,7 @@ def test_killed_jvm_ends_the_round(
                 conf=asked(way),
             )
         except LogError as error:
-            # tasks that stay may hand over what they have before anybody misses the JVM
+            # the running tasks may end before the missing JVM is noticed
             later = "|".join(STAGES[STAGES.index(stage) :] if stage in STAGES else [stage])
             assert re.search(f"stage ({later}): Spark's JVM was killed by signal 9", str(error))
             assert "memory" not in str(error)
@@ -207,7 +208,7 @@ def test_killed_jvm_ends_the_round(
 
 
 # ---------------------------------------------------------------------- one session for all; the
-# last in this module
+# runs last in this module
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -228,7 +229,7 @@ def test_task_of_a_killed_worker_is_repeated(
     report = lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, spark=spark)
     assert [each.status for each in report.partitions] == [Status.CLEANED] * 3
     assert len(list((tmp_path / "told").iterdir())) == 1
-    assert files(root) == files(twin)  # the same bytes, and nothing of the first attempt
+    assert files(root) == files(twin)  # equal bytes, and no file of the first attempt
 
 
 def test_task_that_kills_every_worker_ends_the_round(
@@ -251,5 +252,5 @@ def test_task_that_kills_every_worker_ends_the_round(
     assert files(root) == before
     report = lastwrite.compact(
         str(root), topic="t", config=CONFIG, now_ms=NOW, spark=spark
-    )  # the session lives on
+    )  # the session is still usable
     assert [each.status for each in report.partitions] == [Status.CLEANED] * 3

@@ -1,4 +1,4 @@
-"""Tests of ``latest`` on Spark: the DataFrame equals the dictionary."""
+"""Tests of ``latest`` on Spark: the DataFrame has the rows of the dictionary."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def spark() -> Iterator[SparkSession]:
 def test_session_with_another_python_is_refused_with_a_remedy(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ``.venv/bin/python`` gets it where the environment is not activated: workers run what is
-    called python3.
+    """So it is with ``.venv/bin/python`` in an environment that is not activated: the workers run
+    ``python3`` from ``PATH``.
     """
     for python in (tmp_path / "python3", tmp_path / "no-such-python"):
         if python.name == "python3":

@@ -1,5 +1,6 @@
-"""Tests of the log of a killed real broker that lost a part: every command reports it, and the
-broker does what the remedy states.
+"""Tests of a killed broker's log of which a part is lost.
+
+Every command reports the loss, and the broker does what the remedy states.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def test_lost_part_of_a_killed_brokers_log_is_reported(tmp_path: Path) -> None:
     ]
     assert f"the segment is empty: offsets 0 to {found[1] - 1} are missing" in damage.message
 
-    # A torn tail is forgiven up to what the high watermark tells.
+    # A torn tail beyond the high watermark is not reported as damage.
     tail = tmp_path / "tail"
     shutil.copytree(broker.data, tail)
     with open(tail / "t-0" / f"{found[-1]:020d}.log", "ab") as log_file:
@@ -113,7 +114,8 @@ def test_lost_part_of_a_killed_brokers_log_is_reported(tmp_path: Path) -> None:
     after = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
     assert after == before
 
-    # The remedy, followed where this is the only copy: the start does what it says.
+    # If this is the only replica, the remedy is to start the broker. It truncates the log as the
+    # remedy states.
     (damage,) = [p for p in read_partition(str(folder)).problems if p.kind is ProblemKind.DAMAGED]
     said = re.search(
         r"truncates the log at offset (\d+) and removes the (\d+) segments after this one, from ",

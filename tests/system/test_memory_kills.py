@@ -1,7 +1,7 @@
-"""Tests of processes killed by the kernel for memory, in a control group: an error with the limit,
-and an unchanged log.
+"""Tests of processes that the kernel kills for lack of memory, in a control group.
 
-Needs root and a memory controller of cgroup v1 or v2; CI's containers may lack it.
+The command reports an error with the limit, and the log is unchanged. The tests need root and a
+memory controller of cgroup v1 or v2, which CI's containers may lack.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ while os.path.exists("/proc/" + sys.argv[2]) and ") Z " not in open("/proc/" + s
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group that may take ``LIMIT_MIB``, which is more than our processes do."""
+    """A control group with the memory limit ``LIMIT_MIB``, which exceeds what our
+    processes need.
+    """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         home, limit = {
@@ -75,7 +77,7 @@ def test_jvm_killed_for_memory_is_reported_with_the_limit(
         before = {file: file.stat().st_mtime_ns for file in root.rglob("*.log")}
         status, stderr = run_until_killed(group, root, tmp_path / "said", mark)
         wait_until_gone(mark, 60)
-        if status == 0:  # the tasks had done all when the JVM was killed
+        if status == 0:  # all tasks had ended before the JVM was killed
             continue
         assert {file: file.stat().st_mtime_ns for file in root.rglob("*.log")} == before
         if status != -signal.SIGKILL:
@@ -103,9 +105,7 @@ def write(root: Path) -> None:
 
 
 def run_until_killed(group: Path, root: Path, told: Path, mark: str) -> tuple[int, str]:
-    """The driver's status, and what it said, where the kernel had to kill one of its processes or
-    itself.
-    """
+    """The driver's exit status and output after the kernel killed it or one of its processes."""
     with told.open("w+") as file:
         run = subprocess.Popen(
             [
@@ -128,8 +128,8 @@ def run_until_killed(group: Path, root: Path, told: Path, mark: str) -> tuple[in
             stderr=file,
             stdin=subprocess.DEVNULL,
         )
-        # What is left goes to a file in memory, which is no process's: so the kernel has to kill
-        # one of ours, and soon.
+        # A file in memory takes the remaining memory. It belongs to no process, so the kernel soon
+        # has to kill one of ours.
         jvm = wait_for_jvm(mark)
         subprocess.run(
             [sys.executable, "-c", BALLAST, str(group), str(jvm)], timeout=60, check=False
@@ -140,7 +140,7 @@ def run_until_killed(group: Path, root: Path, told: Path, mark: str) -> tuple[in
 
 
 def wait_for_jvm(mark: str) -> int:
-    """The number of the JVM, as soon as it has grown."""
+    """The process id of the JVM, once it uses memory."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         for process in started(mark):

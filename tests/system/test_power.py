@@ -1,8 +1,7 @@
-"""Tests of power failures: a short form of ``python -m tests.power``, and cuts that once lost
-something.
+"""Tests of power failures: a short form of ``python -m tests.power``, and regression tests.
 
-A cut leaves one of the states that ``tests/power/disk.py`` allows. The log is then old or new, a
-completed run is kept, and the next run ends like an undisturbed one.
+A power failure leaves one of the states that ``tests/power/disk.py`` allows. The log is then old or
+new, a completed run is kept, and the next run ends like an undisturbed one.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ MAKERS: dict[str, Make] = {
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: the disk is a model anyway."""
+    """A folder in memory if there is one, because the disk is only modelled."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-power-", dir=SCRATCH) as folder:
         yield Path(folder)
 
@@ -74,7 +73,7 @@ def test_power_failure_leaves_the_old_log_or_the_new(place: Path, system: str) -
 def held(
     scene: Scene, place: Path, journal: Journal, cut: int, profile: str, *, is_end: bool = False
 ) -> None:
-    """What nobody synced is lost: the scene holds all the same."""
+    """Check the state in which everything unsynced is lost."""
     disk = place / "disk"
     shutil.rmtree(disk, ignore_errors=True)
     journal.least(cut, profile).materialise(disk)
@@ -85,8 +84,8 @@ def held(
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_completed_run_survives_a_power_failure(place: Path, name: str) -> None:
-    """Seen: a copy or an archive in a folder that we made was gone whole, because nobody synced
-    that folder's name.
+    """Regression: a copy or an archive in a new folder was lost, because the folder's name was not
+    synced.
     """
     scene = MAKERS[name](place)
     assert scene.journal.strays == []
@@ -96,7 +95,7 @@ def test_completed_run_survives_a_power_failure(place: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_unsynced_files_may_be_lost_at_any_moment(place: Path, name: str) -> None:
-    """Seen: the index of a Pulsar ledger that had grown lay over the data of before, and a copied
+    """Regression: a grown Pulsar ledger had a new index but old data, and a copied
     object was torn.
     """
     scene = MAKERS[name](place)
@@ -110,14 +109,14 @@ def test_unsynced_files_may_be_lost_at_any_moment(place: Path, name: str) -> Non
     "name", ["RocketMQ publication", "RocketMQ dispatch", "Pulsar round", "Pulsar mirror"]
 )
 def test_unsynced_result_of_a_killed_run_is_not_trusted(place: Path, name: str) -> None:
-    """Seen: killed between exchange and sync, and the next run removed the tree that on disk still
-    counted.
+    """Regression: a run was killed between exchange and sync. The next run removed the tree that
+    was still in effect on disk.
     """
     scene = MAKERS[name](place)
     wanted = "rename" if "Pulsar" in name else "exchange"
     names = ("compaction", "consumequeue", "compacted.json")
     points = [
-        place + 1  # a point is counted from 1, and this is before the operation behind it
+        place + 1  # the point before the operation that follows this one; points count from 1
         for place, (operation, file) in enumerate(scene.journal.operations, 1)
         if operation == wanted and file in names
     ]
@@ -143,8 +142,8 @@ def test_unsynced_result_of_a_killed_run_is_not_trusted(place: Path, name: str) 
     ],
 )
 def test_completed_run_after_a_killed_one_survives_a_power_failure(place: Path, name: str) -> None:
-    """Seen: a fetch was killed before it synced a name, the next one found the ledger, and a power
-    cut took it.
+    """Regression: a fetch was killed before it synced a name. The next run relied on the ledger,
+    which a power failure then removed.
     """
     scene = MAKERS[name](place)
     operations = len(scene.journal.operations)
@@ -162,10 +161,10 @@ def test_completed_run_after_a_killed_one_survives_a_power_failure(place: Path, 
 def test_superseding_record_is_on_disk_before_the_older_one_is_removed(
     place: Path, profile: str
 ) -> None:
-    """Seen: a killed broker had not flushed a closed segment; the older values went, and a power
-    cut took the new ones.
+    """Regression: a killed broker had not flushed a closed segment. A round removed the older
+    values, and a power failure removed the new ones.
 
-    What that segment holds is written while the model looks, so the disk need not have it.
+    The segment's content is written while the model runs, so the model may lose it.
     """
     disk = place / "disk"
     _segment(disk, 0, [b"a", b"b"])
@@ -196,7 +195,7 @@ def _segment(root: Path, base: int, keys: list[bytes]) -> None:
 def test_model_finds_missing_syncs(
     place: Path, system: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model can fail: of syncs that are left out it says so."""
+    """If syncs are left out, the model reports lost data."""
     if what == "file":
         monkeypatch.setattr(files, "_sync", _nothing)
     else:

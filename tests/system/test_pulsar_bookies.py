@@ -58,7 +58,7 @@ def store(three: Broker) -> Iterator[MetadataStore]:
 
 
 def without(store: MetadataStore, *gone: str) -> Callable[[str], str]:
-    """Where bookies listen, were these unreachable."""
+    """The addresses of bookies, as if the ``gone`` ones were unreachable."""
     return lambda bookie: "127.0.0.1:1" if bookie in gone else store.address_of(bookie)
 
 
@@ -76,9 +76,8 @@ def test_striped_ledger_is_read_without_any_one_bookie(
     for gone in ("none", *store.bookies()):
         with Bookies(without(store, gone), timeout=5) as bookies:
             assert [payload for _, payload in bookies.read(ledger, 0, 299)] == expected
-            assert (
-                bookies.last_entry(ledger).entry >= 298
-            )  # the last one may lie on those that are gone alone
+            # The last entry may be stored only on the unreachable bookies.
+            assert bookies.last_entry(ledger).entry >= 298
     first, second, _ = store.bookies()
     with (
         Bookies(without(store, first, second), timeout=5) as bookies,

@@ -27,9 +27,7 @@ def single(key: bytes, value: bytes) -> bytes:
 
 
 def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = False) -> list[str]:
-    """What is left after a round over these entries more: chunks as uuid and number, others by
-    key.
-    """
+    """What remains after a round over one more ledger: chunks as uuid and number, others by key."""
     put_ledger(folder, ledger, entries)
     report = lastwrite.compact(str(folder), spark=INLINE, like_broker=like_broker)
     assert [each.status for each in report.partitions] == [Status.CLEANED]
@@ -43,11 +41,12 @@ def after(folder: Path, ledger: int, entries: list[bytes], like_broker: bool = F
 def test_chunks_stay_and_are_removed_together(tmp_path: Path) -> None:
     folder = topic_folder(tmp_path)
     first = [chunk("one", n) for n in range(3)]
-    # Of "two" the end is not there yet; "none" has no key to compact by.
+    # Message "two" lacks its last chunk, and "none" has no key to compact by.
     begun = [chunk("two", 0), single(b"j", b"v"), chunk("two", 1), chunk("none", 0, key=None)]
     assert after(folder, 10, first + begun) == ["one/0", "one/1", "one/2", "two/0", "j", "two/1"]
     assert after(folder, 11, [chunk("two", 2)]) == ["two/0", "j", "two/1", "two/2"]
-    # Its sender gave up after the first; what came before is the last whole message.
+    # The producer sent only the first chunk. The last complete message of the key is the earlier
+    # one.
     assert after(folder, 12, [chunk("lost", 0)]) == ["two/0", "j", "two/1", "two/2", "lost/0"]
     assert after(folder, 13, [single(b"j", b"w")]) == ["two/0", "two/1", "two/2", "lost/0", "j"]
     assert after(folder, 14, [single(b"k", b"")]) == ["j"]

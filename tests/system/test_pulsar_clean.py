@@ -44,7 +44,7 @@ def settings(broker: Broker, **other: object) -> dict[str, object]:
 
 
 def clean(config: dict[str, object], *topics: str) -> tuple[int, list[Event]]:
-    """One pass; the exit status and what was told."""
+    """Run ``clean`` once. Returns its exit status and its events."""
     events: list[Event] = []
     return lastwrite.clean(topics, config, once=True, spark=INLINE, tell=events.append), events
 
@@ -80,13 +80,14 @@ def test_topics_above_the_threshold_are_compacted(pulsar: Broker, driver: Driver
     send(driver, much, 30)
     assert compacted(clean(config, much)[1]) == [much]
     assert len(driver.read(much, compacted=True)) == 5
-    driver.unload(much)  # closes the open ledger, which lies below the horizon whole now
+    driver.unload(much)  # closes the open ledger, so that all of it is below the horizon
     send(driver, much, 3)
     [planned] = lastwrite.plan(much, config=settings(pulsar), spark=INLINE).partitions
     found = planned.backlog
     assert found is not None and found.segments >= 1 and found.bytes > 70 * 100
     assert found.segments_free == 0 and "retention has no limit" in (found.reason or "")
-    none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}  # as if the policy were another
+    # overrides the namespace's retention policy
+    none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
     [planned] = lastwrite.plan(much, config=settings(pulsar) | none, spark=INLINE).partitions
     assert planned.backlog is not None and planned.backlog.reason is None
     assert planned.backlog.segments_free == planned.backlog.segments
@@ -189,7 +190,7 @@ def test_threshold_of_the_clusters_policy_is_used(pulsar: Broker, driver: Driver
     ):
         assert compacted(clean(settings(pulsar), topic)[1]) == []
         put(pulsar, method, path, size)
-    deadline = time.monotonic() + 120  # policies travel
+    deadline = time.monotonic() + 120  # a changed policy takes effect after a while
     while not compacted(events) and time.monotonic() < deadline:
         _, events = clean(settings(pulsar), topic)
     assert compacted(events) == [topic]

@@ -1,6 +1,6 @@
-"""Tests of compaction beside a real Pulsar, topic by topic, with its readers on our result.
+"""Tests of compaction beside a real Pulsar, topic by topic. Its readers read our result.
 
-For more: ``python -m tests.proof --system pulsar``.
+For more seeds: ``python -m tests.proof --system pulsar``.
 """
 
 from __future__ import annotations

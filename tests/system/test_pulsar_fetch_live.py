@@ -44,7 +44,9 @@ def messages(first: int, count: int) -> list[dict[str, object]]:
 
 
 def check(driver: Driver, topic: FetchedTopic) -> None:
-    """The raw ledgers are those of the bookies, the compacted one that of the cluster."""
+    """The archive's raw ledgers equal those of the bookies, and its compacted ledger
+    the cluster's.
+    """
     _, rows = driver.ledgers(topic.topic)
     raw = {each.ledger: each for each in topic.ledgers if not each.is_compacted}
     for row in rows:
@@ -86,7 +88,7 @@ def test_topic_is_fetched_completely_and_then_incrementally(
         FetchMethod.WRITTEN,
         FetchMethod.WRITTEN,
     ]
-    # What folders have of it is taken from there, and the cluster asked for the rest.
+    # Ledgers in the folders are read from there, and the others are fetched from the cluster.
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     for suffix in ("", "-index"):
@@ -102,7 +104,7 @@ def test_topic_is_fetched_completely_and_then_incrementally(
 
 
 def check_checkpoints(first: Path, second: Path, to: Path) -> None:
-    """A topic folder that has another topic of its name: what was read up to its end reports it."""
+    """If a topic folder has a new topic of the same name, old checkpoints and tables report it."""
 
     def opened() -> StreamReader:
         given = {"path": str(first), "startingOffsets": "earliest"}
@@ -126,7 +128,7 @@ def check_checkpoints(first: Path, second: Path, to: Path) -> None:
 def test_recreated_topic_is_fetched_without_the_old_ledgers(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    """A copy of its bucket still has the ledgers of the first one."""
+    """A copy of the bucket still has the ledgers of the deleted topic."""
     url = driver.fresh("again")
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
     driver.send(url, messages(0, 4))
@@ -168,7 +170,8 @@ def test_missing_ledgers_are_an_acceptable_gap(
     driver.send(url, messages(0, 4))
     driver.unload(url)
     [first] = lastwrite.fetch([url], str(tmp_path), **asked).topics
-    driver.ask("delete", topic=url)  # the ledger list is as if retention had taken the first one
+    # its ledger list is then that of a topic whose first ledger has expired
+    driver.ask("delete", topic=url)
     driver.create(url)
     driver.send(url, messages(4, 2))
     held = lastwrite.fetch([url], str(tmp_path), **asked)
@@ -209,9 +212,7 @@ def test_missing_topics_and_settings_are_reported(pulsar: Broker, tmp_path: Path
 
 
 def damage_on_disk(broker: Broker, ledger: int, entry: int, at: int, data: bytes) -> None:
-    """Overwrite bytes of an entry in the bookie's entry logs, ``at`` behind the size that stands
-    before it.
-    """
+    """Overwrite bytes of an entry in the bookie's entry logs, ``at`` bytes after its size field."""
     head = struct.pack(">qq", ledger, entry)
     places = [
         (path, found.start())
@@ -229,7 +230,7 @@ def test_entries_unreadable_on_a_bookie_are_skipped_and_named(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
-    mark = uuid.uuid4().hex[:8]  # CI may run it twice on one broker
+    mark = uuid.uuid4().hex[:8]  # unique, because CI may rerun the test on the same broker
     beyond = f"persistent://public/default/damaged-{mark}"
     below = f"persistent://public/default/damaged-below-{mark}"
     for url in (beyond, below):
@@ -241,8 +242,8 @@ def test_entries_unreadable_on_a_bookie_are_skipped_and_named(
     entries = driver.dump(numbers[beyond], 0, 39)
     pulsar.stop()
     try:
-        # Seen of 4.2.4: bytes that its digest proves wrong, "cannot read" (101) where it is another
-        # ledger's or of size 0, "failed" (100) where its size is no size.
+        # Observed with Pulsar 4.2.4: damaged bytes fail the digest. An entry of another ledger or
+        # of size 0 gives "cannot read" (101), an impossible size gives "failed" (100).
         damage_on_disk(pulsar, numbers[beyond], 3, 50, b"\xff")
         damage_on_disk(pulsar, numbers[beyond], 22, 0, b"\xff" * 8)
         damage_on_disk(pulsar, numbers[beyond], 27, -4, b"\x7f")
@@ -253,7 +254,7 @@ def test_entries_unreadable_on_a_bookie_are_skipped_and_named(
 
     number, lost = numbers[beyond], (3, 22, 27, 39)
     before = driver.horizon(beyond)
-    # An archive has no gap, but where the compacted ledger stands for what is lost.
+    # A gap in the archive is allowed only where the compacted ledger replaces the lost entries.
     archive = tmp_path / "archive"
     report = lastwrite.fetch([below, beyond], str(archive), config=config)
     assert report.exit_status == 3
@@ -274,8 +275,8 @@ def test_entries_unreadable_on_a_bookie_are_skipped_and_named(
     assert list(read_entries(raw.path)) == [
         each for each in enumerate(entries) if each[0] not in lost
     ]
-    # Beyond the horizon a round stops at the gap, and attaches nothing; below it, nobody needs what
-    # is gone.
+    # Above the horizon, a round stops at the gap and attaches nothing. Below it, the lost entries
+    # are not needed.
     for archive in (None, str(tmp_path)):
         done = lastwrite.compact(beyond, config=config, archive=archive)
         assert done.exit_status == 3

@@ -1,6 +1,6 @@
 """Tests of an archive that follows live topics of a real standalone, in a folder and in a bucket.
 
-It follows by repeated ``fetch``, ``fetch --follow`` and ``clean --source``.
+It is updated by repeated ``fetch``, by ``fetch --follow`` and by ``clean --source``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_only_new_entries_are_sent_to_a_bucket(pulsar: Broker, driver: Driver, s
     place = partition_store_at(address_in(to, TopicName.parse(url)))
     before = place.read()
     assert fetched(url, to, config) == [FetchMethod.PRESENT] * 2
-    assert place.read() == before  # nothing was new, and nothing was written
+    assert place.read() == before  # no new messages, so nothing was written
     driver.send(url, messages(30, 3))
     driver.compact(url)
     assert fetched(url, to, config) == [
@@ -86,7 +86,7 @@ def test_only_new_entries_are_sent_to_a_bucket(pulsar: Broker, driver: Driver, s
     ]
     assert lastwrite.verify(to, config=s3.config, spark=INLINE).exit_status == 0
     assert lastwrite.latest(to, url, config=s3.config) == table(driver, url)
-    # A round of ours, then more of the cluster's.
+    # One round by us, then one by the cluster.
     driver.send(url, messages(33, 30))
     fetched(url, to, config)
     assert lastwrite.compact(to, config=config, spark=INLINE).exit_status == 0
@@ -99,7 +99,7 @@ def test_only_new_entries_are_sent_to_a_bucket(pulsar: Broker, driver: Driver, s
 def test_interrupted_fetch_leaves_the_old_archive_or_the_new(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    """The disk fails at each operation in turn, and stays so until the next run."""
+    """The disk fails at each operation in turn and keeps failing until the next run."""
     url, to = driver.fresh("followed"), str(tmp_path)
     driver.send(url, messages(0, 4))
     fetched(url, to, settings(pulsar))
@@ -131,7 +131,7 @@ def test_interrupted_fetch_leaves_the_old_archive_or_the_new(
     assert point > 10 and len(generations) == 2
     assert lastwrite.latest(to, url) == table(driver, url)
     assert lastwrite.verify(to, spark=INLINE).exit_status == 0
-    # What was left has journals: a sweep finds it, and what counts stays.
+    # Interrupted fetches left journals, so a sweep removes their objects but no committed one.
     assert sum(each.objects for each in sweep(to, older_than_ms=0).partitions) > 0
     assert lastwrite.latest(to, url) == table(driver, url)
 
@@ -154,7 +154,7 @@ def test_archive_follows_a_namespace_and_is_compacted(
     thread.start()
     try:
         wait_for(lambda: any(isinstance(each, RoundEnded) for each in list(events)))
-        second = driver.fresh("followed", 2)  # one that comes later
+        second = driver.fresh("followed", 2)  # a topic created later
         driver.send(second, messages(0, 50))
         driver.send(first, messages(50, 7))
 
@@ -192,7 +192,7 @@ def test_unfollowable_topics_are_reported(pulsar: Broker, driver: Driver, tmp_pa
             lastwrite.clean([to], config, follow=Follow(sources=sources, topic=topic), **once)
     assert lastwrite.clean([to], config, follow=Follow(sources=[url, other]), **once) == 0
     assert lastwrite.latest(to, other) == table(driver, other)
-    # One that was deleted and made anew is not continued; the others are.
+    # A topic that was deleted and created again is not continued. The other topics are.
     driver.ask("delete", topic=url)
     driver.create(url)
     driver.send(url, messages(0, 9))

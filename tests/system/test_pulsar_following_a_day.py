@@ -32,15 +32,16 @@ TABLE, LOG = f"{NAMESPACE}/day-table", f"{NAMESPACE}/day-log"
 
 
 class Load:
-    """Writes to both topics until ``stop``: keys again and again, deletes, come what may. The
-    clients send again what nobody answered for, so the topic itself says what came.
+    """Writes repeated keys and deletes to both topics until ``stop``, also during failures.
+
+    The clients resend unacknowledged messages, so only the topic shows what was stored.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._is_over = threading.Event()
         self._rng = random.Random(18)
-        self.answered: set[str] = set()  # values of the log, in base64
+        self.answered: set[str] = set()  # acknowledged values of the log topic, in base64
         self.count = 0
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._thread.start()
@@ -54,7 +55,7 @@ class Load:
 
     def _write(self) -> None:
         while not self._is_over.wait(0.1):
-            with contextlib.suppress(RuntimeError):  # the broker is away: a moment later again
+            with contextlib.suppress(RuntimeError):  # the broker is down: try again
                 for topic in (TABLE, LOG):
                     messages = [self._message(topic) for _ in range(10)]
                     is_batch = self._rng.random() < 0.5
@@ -89,7 +90,7 @@ def is_level(driver: Driver, archive: str, config: dict[str, str]) -> bool:
 
 
 def check_log(driver: Driver, load: Load, archive: str) -> None:
-    """Each message is there once, in order, and none that was answered for is missing."""
+    """Each message is there once and in order, and no acknowledged message is missing."""
     rows = [told(row) for row in lastwrite.read(archive, topic=LOG)]
     assert rows == driver.read(LOG)
     assert load.answered <= {row["value"] for row in rows}

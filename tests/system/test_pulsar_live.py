@@ -1,7 +1,7 @@
-"""Tests of ``lastwrite compact persistent://…`` on a real standalone, read by Pulsar's Java and C++
-clients.
+"""Tests of ``lastwrite compact persistent://…`` on a real standalone.
 
-Rounds run in this process, without Spark; one runs through the command and Spark.
+Pulsar's Java and C++ clients read the results. Rounds run in this process without Spark; one runs
+through the command and Spark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 def line(*pairs: str, **other: object) -> dict[str, Any]:
-    """A line of the driver: ``k=v`` each, ``k=`` deletes, ``=v`` has no key."""
+    """A line of the driver's input: ``k=v`` each, ``k=`` to delete, ``=v`` without key."""
     messages = []
     for pair in pairs:
         key, _, value = pair.partition("=")
@@ -58,7 +58,7 @@ def settings(broker: Broker, **other: object) -> dict[str, object]:
 
 
 def compact(broker: Broker, topic: str, **other: Any) -> Mapping[str, Any]:
-    """One round; the only partition's report."""
+    """Run one round. Returns the report of the only partition."""
     config = settings(broker) | other.pop("config", {})
     report = lastwrite.compact(topic, config=config, spark=INLINE, **other)
     (found,) = report.to_dict()["partitions"]
@@ -66,7 +66,7 @@ def compact(broker: Broker, topic: str, **other: Any) -> Mapping[str, Any]:
 
 
 def view(driver: Driver, topic: str) -> list[tuple[str, object, object]]:
-    """What a Java reader of the compacted topic gets: id, key and value, each message once."""
+    """The messages that a Java reader of the compacted topic gets: id, key and value, each once."""
     return [
         (f"{m['ledger']}:{m['entry']}:{m['index']}", m["key"], m["value"])
         for m in driver.read(topic, compacted=True)
@@ -79,7 +79,7 @@ def compaction(broker: Broker, topic: str) -> Compaction | None:
 
 
 def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
-    """Compacted ledgers of the topic, and notes of some on their way."""
+    """The topic's compacted ledgers, and the journals of unfinished ones."""
     name = TopicName.parse(topic)
     with PulsarCluster(ClusterAccess(metadata_store=broker.metadata_store)) as cluster:
         found = (cluster.store.ledger(number) for number in range(600))
@@ -92,8 +92,8 @@ def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
 
 
 def every_shape(round_: int) -> list[dict[str, Any]]:
-    """Singles and batches of every codec, deletes, keyless messages, chunks, transactions of every
-    end.
+    """Singles and batches of every codec, deletes, keyless messages, chunks, and committed and
+    aborted transactions.
     """
     lines: list[dict[str, Any]] = []
     for n, codec in enumerate(CODECS):
@@ -112,7 +112,7 @@ def every_shape(round_: int) -> list[dict[str, Any]]:
 
 
 def miscount(broker: Broker, topic: str, position: int) -> None:
-    """Let the list of an unloaded topic count one entry less in the ledger at ``position``."""
+    """Reduce the entry count of the ledger at ``position`` in the list of an unloaded topic."""
     url, name = f"zk:{broker.metadata_store}", TopicName.parse(topic)
     path = f"/managed-ledgers/{name.managed_ledger}"
     with contextlib.closing(open_nodes(url, "/ledgers", 10, "", TlsFiles())) as nodes:
@@ -131,7 +131,7 @@ def miscount(broker: Broker, topic: str, position: int) -> None:
 def test_ledger_is_read_to_its_end_despite_the_ledger_list(
     pulsar: Broker, driver: Driver, tmp_path: Path, position: int
 ) -> None:
-    """A write that fails lets the list count an entry less than the ledger has: here a delete."""
+    """A failed write makes the ledger list count one entry too few. Here that entry is a delete."""
     ours = driver.fresh()
     theirs = ours + "-theirs"
     driver.create(theirs)
@@ -163,9 +163,7 @@ def test_ledger_is_read_to_its_end_despite_the_ledger_list(
 def test_rounds_equal_the_brokers_own_rounds(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    """Two topics with the same messages, one compacted by the broker and one by us, round by
-    round.
-    """
+    """Two topics get the same messages. The broker compacts one of them and we the other."""
     ours = driver.fresh()
     theirs = ours + "-theirs"
     driver.create(theirs)
@@ -209,8 +207,7 @@ def test_both_clients_read_the_result_before_and_after_a_restart(
         read = []
         while reader.has_message_available():
             message = reader.read_next(10_000)
-            # The C++ client hands out the places of messages that are gone, empty and without a
-            # key.
+            # The C++ client returns messages without key and data at the positions of removed ones.
             if message.partition_key() or message.data():
                 read.append((message.partition_key(), message.data()))
         client.close()
@@ -226,7 +223,7 @@ def test_both_clients_read_the_result_before_and_after_a_restart(
         ("k2", b"tail"),
     ]
     assert both() == expected
-    # Two rounds without a pause, and a crash: each must have been on disk when it was reported.
+    # Two rounds without a pause, then a crash: a reported round must be on disk.
     for value in ("first", "second"):
         driver.send(topic, [line(f"k2={value}")])
         assert compact(pulsar, topic)["published"] is not None
@@ -239,8 +236,8 @@ def test_both_clients_read_the_result_before_and_after_a_restart(
 def test_rounds_lose_nothing_while_a_producer_writes(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the
-    last of every key.
+    """Rounds over a growing ledger, also while the topic is reloaded. Readers end with the last
+    value of every key.
     """
     import pulsar as cpp
 
@@ -293,7 +290,7 @@ def test_partitions_are_compacted_as_separate_topics(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     topic = driver.fresh(partitions=3)
-    for n in (0, 2):  # nothing was ever sent to the second
+    for n in (0, 2):  # nothing was ever sent to the second topic
         driver.send(f"{topic}-partition-{n}", [line(f"a={n}", f"b={n}", "a=2")])
     driver.send(f"{topic}-partition-1", [])
     report = lastwrite.compact(topic, config=settings(pulsar), spark=INLINE)
@@ -399,7 +396,7 @@ def test_lost_compacted_ledger_is_reported_and_replaced_on_request(
 
 
 def test_topic_unloaded_during_a_round_is_published(pulsar: Broker, driver: Driver) -> None:
-    """Its broker lets go of it, and with it of our subscription, just before the commit."""
+    """The broker unloads the topic, and so ends our subscription, just before the commit."""
     topic = driver.fresh()
     driver.send(topic, [line("a=1", "b=1", "a=2")])
     told: list[str] = []
@@ -485,8 +482,8 @@ def test_killed_run_leaves_the_old_round_or_the_new(
     )
     assert done.returncode == -9, (done.stderr, log)
     deadline = time.monotonic() + 120
-    # the store ends the session of the one that was killed, the broker its subscription, in their
-    # own time
+    # The metadata store and the broker end the killed process's session and subscription after
+    # their timeouts.
     while True:
         try:
             report = compact(pulsar, topic, archive=str(tmp_path / "archive"))
@@ -504,7 +501,7 @@ def test_killed_run_leaves_the_old_round_or_the_new(
 @pytest.mark.long
 @pytest.mark.spark
 def test_compact_command_uses_a_broker_conf(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
-    """With a broker's own configuration file, as an operator has it."""
+    """With a broker's own configuration file, as an operator uses it."""
     topic = driver.fresh()
     conf = tmp_path / "broker.conf"
     conf.write_text(

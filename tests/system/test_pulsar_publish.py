@@ -1,6 +1,6 @@
-"""Tests of committing a compacted ledger into a topic of a real broker, with every known obstacle.
+"""Tests of committing a compacted ledger into a topic of a real broker, also under conflicts.
 
-The ledgers are written by a few lines of Python; Pulsar's own Java client reads the result.
+A few lines of Python write the ledgers, and Pulsar's own Java client reads the result.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def cluster(pulsar: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[PulsarCluster]:
-    monkeypatch.setattr(
-        publishing, "_WRITTEN_SECONDS", 1.5
-    )  # what a broker of one topic takes long
+    # A broker with one topic needs less than this to write a ledger's metadata.
+    monkeypatch.setattr(publishing, "_WRITTEN_SECONDS", 1.5)
     with PulsarCluster(ClusterAccess(metadata_store=pulsar.metadata_store, timeout=10)) as cluster:
         yield cluster
 
@@ -60,7 +59,9 @@ def read(driver: Driver, topic: TopicName) -> list[str]:
 def compacted(
     cluster: PulsarCluster, topic: TopicName, *, at_least: Position | None = None
 ) -> tuple[list[bytes], Position]:
-    """What a compactor writes of the whole topic, and its horizon; singles only."""
+    """The records of a compaction of the whole topic, and its horizon. Batches are not
+    supported.
+    """
     found = cluster.store.managed_ledger(topic)
     assert found is not None
     last: dict[str, bytes] = {}
@@ -102,7 +103,7 @@ def state(cluster: PulsarCluster, topic: TopicName) -> Compaction:
 
 
 def compacted_ledgers(cluster: PulsarCluster, topic: TopicName) -> list[int]:
-    """All ledgers of the cluster that are compacted ones of the topic."""
+    """All compacted ledgers of the topic in the cluster."""
     found = []
     for number in range(500):
         ledger = cluster.store.ledger(number)
@@ -112,7 +113,7 @@ def compacted_ledgers(cluster: PulsarCluster, topic: TopicName) -> list[int]:
 
 
 def wait_for_ledgers(cluster: PulsarCluster, topic: TopicName, expected: Sequence[int]) -> None:
-    """The broker deletes the former one in its own time."""
+    """Wait until the broker has deleted the former ledger."""
     deadline = time.monotonic() + 120
     while compacted_ledgers(cluster, topic) != list(expected):
         assert time.monotonic() < deadline, (compacted_ledgers(cluster, topic), expected)
@@ -127,7 +128,7 @@ def test_rounds_continue_through_reloads_and_broker_rounds(
         first = commit(cluster, topic, hold, None)
         assert first.tries == 1
         send(driver, topic, "b=2", "d=1")
-        # The pause between two commits is kept without being asked for.
+        # ``commit`` itself keeps the pause between two commits.
         second = commit(cluster, topic, hold, Compaction(first.horizon, first.ledger))
         assert second.tries == 1
         assert state(cluster, topic) == Compaction(second.horizon, second.ledger)
@@ -137,10 +138,10 @@ def test_rounds_continue_through_reloads_and_broker_rounds(
     driver.unload(topic.full)
     assert read(driver, topic) == ["a=2", "b=2", "d=1"]
     send(driver, topic, "a=3")
-    assert driver.compact(topic.full)["did"]  # the broker takes ours as its input
+    assert driver.compact(topic.full)["did"]  # the broker's compaction reads our ledger
     assert read(driver, topic) == ["b=2", "d=1", "a=3"]
-    # So soon after the last commit it may not have written this one down; nobody but its memory
-    # knows then.
+    # Shortly after a commit the broker may not have written the new ledger's metadata. Only its
+    # memory has it then.
     theirs = cluster.compaction_of(topic)
     assert theirs is not None and theirs.ledger != second.ledger
     send(driver, topic, "b=", "d=2")
@@ -154,8 +155,8 @@ def test_rounds_continue_through_reloads_and_broker_rounds(
 def test_crash_right_after_a_commit_loses_nothing(
     pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
-    """Two commits one behind the other, and the broker is killed: with a pause too short, readers
-    would hang now.
+    """The broker is killed after two commits in a row. If the pause between them were too short,
+    readers would hang.
     """
     send(driver, topic, "a=1", "b=1")
     with CursorHold(cluster, topic) as hold:
@@ -196,7 +197,7 @@ def test_subscription_may_be_at_the_start_of_a_newer_ledger(
     with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
     driver.unload(topic.full)
-    with CursorHold(cluster, topic) as hold:  # loads it again
+    with CursorHold(cluster, topic) as hold:  # loads the topic again
         here = state(cluster, topic)
         again = commit(cluster, topic, hold, here)
         mark_delete = hold.renew().last_message().mark_delete
@@ -220,9 +221,8 @@ def test_horizon_outside_the_topic_is_refused(
             with pytest.raises(CommitConflict, match="no longer has entry"):
                 publish(hold, None, wrong, lambda: records, ONE, custom, NOW_MS)
         done = commit(cluster, topic, hold, None)
-        with pytest.raises(
-            CommitConflict, match="beyond the compaction horizon"
-        ):  # below what was published
+        # below the published horizon
+        with pytest.raises(CommitConflict, match="beyond the compaction horizon"):
             publish(
                 hold,
                 Compaction(done.horizon, done.ledger),
@@ -239,7 +239,7 @@ def test_horizon_outside_the_topic_is_refused(
 def test_ledger_of_a_refused_horizon_is_kept_while_served(
     driver: Driver, cluster: PulsarCluster, topic: TopicName
 ) -> None:
-    """Nothing says that it was refused: readers get the ledger until the topic is loaded again."""
+    """The refusal is not reported: readers get the ledger until the topic is loaded again."""
     send(driver, topic, "a=1", "b=1", "a=2")
     records, horizon = compacted(cluster, topic)
     with CursorHold(cluster, topic) as hold:
@@ -330,7 +330,7 @@ def test_leftovers_of_a_crash_are_removed(
             raise Crash
 
     with CursorHold(cluster, topic) as hold, pytest.raises(Crash):
-        # Nothing tidies up after a crash: what is caught on the way would.
+        # A crash must not run cleanup, so the deletion on an exception is disabled.
         store = cluster.store.delete_ledger
         cluster.store.delete_ledger = lambda number: None  # type: ignore[method-assign]
         try:
@@ -356,8 +356,8 @@ def test_leftovers_of_a_crash_are_removed(
 def test_cluster_crash_leaves_the_old_round_or_the_new(
     pulsar: Broker, driver: Driver, cluster: PulsarCluster, topic: TopicName, step: str
 ) -> None:
-    """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go
-    on next time.
+    """Broker, bookie and metadata store are killed and restarted. The next round continues or
+    reports why it cannot.
     """
     send(driver, topic, "a=1", "b=1")
     with CursorHold(cluster, topic) as hold:
@@ -377,10 +377,11 @@ def test_cluster_crash_leaves_the_old_round_or_the_new(
             commit(cluster, topic, hold, base, reach=crash)
     except LogError as error:
         assert error.remedy
+    # In both cases the messages after the last compaction are read, too.
     assert read(driver, topic)[-2:] == [
         "b=1",
         "a=2",
-    ]  # either way, the tail is read behind the old round
+    ]
     send(driver, topic, "c=1")
     with CursorHold(cluster, topic) as hold:
         sweep(hold)

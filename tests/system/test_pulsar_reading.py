@@ -35,7 +35,7 @@ def message(key: str, value: str | None) -> dict[str, Any]:
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of ours in the words of the driver's reader."""
+    """A row of ``read`` in the format of the driver's reader."""
     return {
         "ledger": row["ledger"],
         "entry": row["entry"],
@@ -54,7 +54,7 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
 def last_message_id(
     consumers: client.Client, topic: str, reads_compacted: bool
 ) -> tuple[int, int, int]:
-    """As the broker answers it."""
+    """The broker's answer."""
     consumer = consumers.subscribe(topic, "asks", is_read_compacted=reads_compacted)
     found = consumer.get_last_message_id()
     consumer.unsubscribe()
@@ -64,7 +64,7 @@ def last_message_id(
 def check(
     pulsar: Broker, driver: Driver, consumers: client.Client, topic: str, archive: Path
 ) -> list[tuple[int, ...]]:
-    """Both kinds of readers get the same here and there; the last ids that both kinds are told."""
+    """Compare both kinds of readers with ``read``. Returns the last message ids of both kinds."""
     lastwrite.fetch(
         [topic], str(archive), config={"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
     )
@@ -97,7 +97,7 @@ def test_read_equals_the_clients_and_their_last_message_id(
     driver.send(topic, [{"messages": [message("b", None)]}])
     driver.compact(
         topic
-    )  # the last message that a compacted reader gets is not the last that was sent
+    )  # the last message of a compacted reader is not the last one that was sent
     raw, compacted = check(pulsar, driver, consumers, topic, tmp_path / "1")
     assert compacted < raw and compacted[2] == 0
     driver.send(topic, [{"batch": True, "messages": [message("b", "7"), message("e", "8")]}])
@@ -105,6 +105,6 @@ def test_read_equals_the_clients_and_their_last_message_id(
     assert raw == compacted and raw[2] == 1
     driver.unload(topic)
     driver.send(topic, [{"messages": [message(key, None) for key in "abcde"]}])
-    driver.compact(topic)  # nothing is left
+    driver.compact(topic)  # no message is left
     raw, compacted = check(pulsar, driver, consumers, topic, tmp_path / "3")
     assert raw[0] >= 0 and compacted[:2] == (-1, -1)

@@ -104,8 +104,8 @@ def test_ledger_equals_bookkeepers_own_read(
 def test_open_ledger_is_read_and_stays_open(
     pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
-    """Its last entry is not confirmed to readers until the next comes; its broker knows it all the
-    same.
+    """The last entry is not confirmed to readers until the next one is written. Only the broker
+    knows it.
     """
     name = topic("open")
     driver.create(name.full)
@@ -123,10 +123,10 @@ def test_open_ledger_is_read_and_stays_open(
     entries = [payload for _, payload in bookies.read(ledger, 0, 8)]
     assert entries == driver.dump(number, last=8)
     assert entries[-1] == end.payload
-    driver.send(name.full, singles(3))  # nothing of this has fenced it
+    driver.send(name.full, singles(3))  # reading has not fenced the ledger
     assert driver.ledgers(name.full)[1][-1].ledger == number
     assert bookies.last_entry(find(store, number)).entry == 11
-    assert store.cursor(name, COMPACTION_CURSOR) is None  # and looking left nothing behind
+    assert store.cursor(name, COMPACTION_CURSOR) is None  # reading has created no cursor
 
 
 def test_own_ledger_is_readable_by_bookkeeper(
@@ -308,7 +308,7 @@ def test_missing_topics_and_brokers_are_reported(pulsar: Broker, driver: Driver)
 
 
 def test_server_that_is_not_a_metadata_store_is_named(pulsar: Broker) -> None:
-    """Each of the ports that one may take for the store's says what it is."""
+    """A port that is easily mistaken for the metadata store's is named in the error."""
     admin = pulsar.admin_url.removeprefix("http://")
     for address, words in {
         "127.0.0.1:1": "connection refused",

@@ -65,7 +65,7 @@ def client_of(broker: SecuredBroker) -> pulsar.Client:
 
 
 def client_conf(broker: SecuredBroker, **other: str) -> dict[str, object]:
-    """A ``client.conf`` as Pulsar's own tools take it, and what a client need not know."""
+    """A ``client.conf`` as Pulsar's own tools read it, and the settings that only we need."""
     text = f"""
 # as the release has it, filled in
 webServiceUrl={broker.admin_url}/
@@ -115,7 +115,7 @@ def test_topic_is_fetched_and_compacted_with_a_client_conf(
         seen[message.partition_key()] = message.data()
     client.close()
     assert seen == expected
-    # What we made there lets the broker in and nobody else, as all around it.
+    # The access list of our nodes admits only the broker, like that of the nodes around them.
     store = KazooClient(broker.metadata_store, auth_data=[("digest", SUPER)])
     store.start(30)
     number = f"{found['published']['ledger']:010d}"  # type: ignore[index]
@@ -142,7 +142,7 @@ def test_every_form_of_credentials_is_accepted(broker: SecuredBroker, tmp_path: 
             "tlsKeyFilePath": pair[1],
         },
         {"metadataStoreAuth": f"digest:{OURS}"},
-        # brokers by the metadata store, which names the ways that they listen
+        # brokers from the metadata store, which has their listeners
         {"brokerServiceUrl": "", "webServiceUrl": "", "useTls": "true"},
         {"brokerServiceUrl": "", "webServiceUrl": ""},
     ]

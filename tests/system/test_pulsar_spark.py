@@ -35,14 +35,13 @@ def test_spark_equals_the_inline_engine(
     tmp_path: Path, spark: Any, exact: bool, by_event_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 3000)
-    monkeypatch.setattr(
-        "lastwrite.engine.shares._LEAST_PART_BYTES", 2000
-    )  # the new ledger is joined of parts
+    # small, so that the new ledger is joined from several parts
+    monkeypatch.setattr("lastwrite.engine.shares._LEAST_PART_BYTES", 2000)
     mine, twin = tmp_path / "spark", tmp_path / "inline"
     keys = [b"k%d" % n for n in range(40)]
     authors = [Author(seed, keys) for seed in (1, 2)]
     config = {"compactionServiceFactoryClassName": EVENT_TIME} if by_event_time else {}
-    for ledger in (10, 20):  # the second round begins with what the first one left
+    for ledger in (10, 20):  # the second round starts from the result of the first
         for topic, author in zip(TOPICS, authors, strict=True):
             entries = [*author.entries(60), *author.end_transactions()]
             path = put_ledger(

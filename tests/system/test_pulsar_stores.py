@@ -94,7 +94,7 @@ def test_topic_with_metadata_in_etcd_is_compacted(with_etcd: Broker, tmp_path: P
     config = settings(with_etcd)
     assert lastwrite.fetch([TOPIC], str(tmp_path), config=config).exit_status == 0
     assert lastwrite.latest(str(tmp_path), TOPIC) == EXPECTED
-    for _ in range(2):  # the second one replaces what the first one made
+    for _ in range(2):  # the second compacted ledger replaces the first
         found = partition_of(lastwrite.compact(TOPIC, config=config, spark=INLINE))
         assert found["status"] == Status.CLEANED, found
         assert read_compacted(with_etcd) == EXPECTED
@@ -127,7 +127,7 @@ def test_etcd_client_reads_and_writes(etcd: str) -> None:
     dead = Etcd("etcd:http://127.0.0.1:1", 0.5, "", TlsFiles())
     with pytest.raises(RemoteFailed, match="(?i)refused"):
         dead.find("/a", "looking")
-    # Of several servers one may be down.
+    # One of several servers may be down.
     either = Etcd(f"etcd:http://127.0.0.1:1,{etcd}", 10, "", TlsFiles())
     assert either.children("/a", "looking") == ["c"]
     either.close()

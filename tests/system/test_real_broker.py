@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 NOW_MS = 1_800_000_000_000
 RETENTION_MS = 60_000
-# Larger segments than the broker was told: several become one, as in a topic whose segments have
+# Larger segments than the broker's: a round merges several into one, as if the topic's segments had
 # shrunk.
 CONFIG = {
     "delete.retention.ms": RETENTION_MS,
@@ -57,14 +57,13 @@ SMALL = {  # several segments, an index entry every few batches
 
 
 class TopicModel:
-    """One topic as a consumer sees it, and the round that compaction makes of it."""
+    """One topic as a consumer sees it. ``compact`` models a round."""
 
     def __init__(self) -> None:
         self.records: list[Seen] = []
         self.end = 0
-        self.horizons: dict[
-            int, int
-        ] = {}  # of tombstones, by offset, since a round first kept them
+        # The removal horizon of each tombstone by offset, set when a round first kept it.
+        self.horizons: dict[int, int] = {}
 
     def append(self, stored: list[Seen]) -> None:
         assert [record.offset for record in stored] == list(range(self.end, self.end + len(stored)))
@@ -89,11 +88,11 @@ class TopicModel:
 
 
 class Trial:
-    """A broker, its topics, and what they have to hold."""
+    """A broker, its topics, and a model of each topic."""
 
     def __init__(self, home: Path, data: Path) -> None:
         self.broker = Broker(home, data)
-        self.codecs: dict[str, str] = {}  # the producer's, by topic
+        self.codecs: dict[str, str] = {}  # the producer's codec, by topic
         self.models: dict[str, TopicModel] = {}
 
     def create(self, topic: str, codec: str = "none", **settings: str) -> None:
@@ -126,8 +125,8 @@ class Trial:
             model.compact(segments[-1], now_ms)
 
     def judge(self) -> None:
-        """Every topic: no complaint from the broker, the model's records, offsets that can be
-        found.
+        """For each topic the broker logs no complaint, serves the model's records and finds
+        offsets.
         """
         for topic, model in self.models.items():
             assert consume(self.broker, topic) == model.records, topic
@@ -144,8 +143,8 @@ class Trial:
                 first = next(
                     record.offset for record in records if record.timestamp_ms >= timestamp_ms
                 )
-                # An empty segment has its file's time, which is later than all of these, and ends
-                # the broker's search.
+                # An empty segment has its file's time, which is later than these timestamps. It
+                # ends the broker's search.
                 expected = (
                     -1 if any(base <= first for base in self._empty_segments(topic)) else first
                 )
@@ -166,8 +165,9 @@ class Trial:
 
 
 def events(seed: int, count: int) -> list[Sent]:
-    """Updates and deletes of sixty keys; headers, empty keys and values; timestamps that mostly
-    rise.
+    """Updates and deletes of sixty keys with headers and with empty keys and values.
+
+    Timestamps mostly rise.
     """
     rng = random.Random(seed)
     keys = [f"key-{n}".encode() for n in range(58)] + [b"", b"\x00\xff"]
@@ -220,7 +220,7 @@ def test_broker_serves_the_compacted_log(trial: Trial, tmp_path: Path) -> None:
     trial.models["keyless"].append(produce(broker, "keyless", mixed))
     set_topic(
         broker, "keyless", {"cleanup.policy": "compact"}
-    )  # under compact a broker refuses records without key
+    )  # with ``compact`` a broker rejects records without a key
 
     create_topic(
         broker, "policy-delete", {"internal.segment.bytes": "4000"}
@@ -256,13 +256,13 @@ def test_broker_serves_the_compacted_log(trial: Trial, tmp_path: Path) -> None:
         early.models[topic] = copy = TopicModel()
         copy.records, copy.end, copy.horizons = list(model.records), model.end, dict(model.horizons)
 
-    # One millisecond before their horizon the first round's tombstones stay.
+    # One millisecond before their horizon, the first round's tombstones are kept.
     early.expect_compacted(NOW_MS + RETENTION_MS - 1)
     compact_by_command(early, NOW_MS + RETENTION_MS - 1)
     with early.broker:
         early.judge()
 
-    # At it they go; those of the second round stay.
+    # At their horizon they are removed. Those of the second round are kept.
     trial.expect_compacted(NOW_MS + RETENTION_MS)
     assert len(trial.models["client-none"].records) < len(early.models["client-none"].records)
     compact_by_command(trial, NOW_MS + RETENTION_MS)
@@ -281,7 +281,7 @@ lastwrite.compact(sys.argv[1], config={"min.cleanable.dirty.ratio": 0}, now_ms=i
 
 @pytest.mark.long
 def test_broker_recovers_from_a_killed_compaction(trial: Trial, tmp_path: Path) -> None:
-    """Killed at points spread over the whole run, with the old or the new log as only outcomes."""
+    """Killed at points throughout the run. The result is the old log or the new one."""
     broker = trial.broker.start()
     trial.create("client-none")
     trial.create("client-zstd", "zstd")
@@ -305,7 +305,7 @@ def test_broker_recovers_from_a_killed_compaction(trial: Trial, tmp_path: Path) 
         )
         if (
             n % 2
-        ):  # as after a crash of the machine: every segment above the recovery point is checked
+        ):  # the broker checks every segment above the recovery point, as after a machine crash
             (data / ".kafka_cleanshutdown").unlink()
             (data / "recovery-point-offset-checkpoint").unlink()
         with Broker(broker.home, data) as again:
@@ -319,7 +319,7 @@ def test_broker_recovers_from_a_killed_compaction(trial: Trial, tmp_path: Path) 
 
 
 def run_until(data: Path, environment: dict[str, str], status: int) -> None:
-    """One round over ``data`` in a process of its own, which ends with ``status``."""
+    """Run one round over ``data`` in its own process and check its exit ``status``."""
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(data), str(NOW_MS)],
         env=os.environ | environment,
@@ -331,9 +331,7 @@ def run_until(data: Path, environment: dict[str, str], status: int) -> None:
 
 
 def check_that_keyless_records_stay(root: Path, copy: Path) -> None:
-    """A topic that a broker took records without a key for is left as it is, until it is said that
-    they may go.
-    """
+    """A topic with keyless records is left unchanged until an option allows their removal."""
     shutil.copytree(root, copy)
     before = contents(copy / "keyless-0")
     report = lastwrite.compact(
@@ -387,9 +385,7 @@ def compact_by_command(trial: Trial, now_ms: int) -> None:
 
 
 def test_read_equals_a_consumer(trial: Trial) -> None:
-    """By time from the files that a broker wrote, by offset also from what compaction left of
-    them.
-    """
+    """Reads by timestamp from the broker's files, and by offset also from compacted files."""
     broker = trial.broker.start()
     trial.create("client-lz4", "lz4")
     trial.create("broker-zstd", compression_type="zstd")
@@ -419,7 +415,8 @@ def test_read_equals_a_consumer(trial: Trial) -> None:
         ours = by_offset()
         broker.start()
         assert ours == {(topic, at): consume(broker, topic, start=at) for topic, at in ours}
-        # An empty segment, which a compacted log may have, ends a broker's search by time too early.
+        # An empty segment, which compaction may leave, ends a broker's search by timestamp too
+        # early.
         if not is_compacted:
             assert by_time == {
                 (topic, at): first_offset_since(broker, topic, at) for topic, at in by_time
@@ -427,7 +424,7 @@ def test_read_equals_a_consumer(trial: Trial) -> None:
 
 
 def seen_of(row: dict[str, Any]) -> Seen:
-    """A row of ``read`` as a consumer has the record."""
+    """A row of ``read`` as the consumer's record."""
     key, value = (
         None if row[name] is None else base64.b64decode(row[name]) for name in ("key", "value")
     )

@@ -1,8 +1,8 @@
-"""Tests of Kafka on compacted transactions: real producers, over four rounds with the broker
-stopped.
+"""Tests of Kafka on compacted transactions: real producers, over four rounds.
 
-Commits and aborts of several producers interleave on the same keys. At each stop one transaction is
-open, which its producer continues and decides later. The model has only records and their outcomes.
+The broker is stopped for each round. Commits and aborts of several producers interleave on the same
+keys. At each stop one transaction is open, which its producer later continues and ends. The model
+has only records and their outcomes.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def broker(home: Path, tmp_path: Path) -> Iterator[Broker]:
 
 @dataclass
 class Ledger:
-    """What a topic has to hold: its records, and of which transactions they are."""
+    """The expected records of a topic, and the state of their transactions."""
 
     records: list[Seen] = field(default_factory=list)
-    open: dict[str, list[int]] = field(default_factory=dict)  # offsets, by producer
+    # offsets of the open transaction, by producer
+    open: dict[str, list[int]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
-    horizons: dict[int, int] = field(
-        default_factory=dict
-    )  # of tombstones, since a round first kept them
+    # The removal horizon of each tombstone by offset, set when a round first kept it.
+    horizons: dict[int, int] = field(default_factory=dict)
 
     @property
     def last_stable(self) -> float:
@@ -98,7 +98,7 @@ class Ledger:
 
 
 class Bank:
-    """Transactional producers that write to one topic, and the ledger that says what they wrote."""
+    """Transactional producers of one topic, and a ledger of what they wrote."""
 
     def __init__(self, broker: Broker, names: list[str]) -> None:
         self.broker = broker
@@ -121,8 +121,9 @@ class Bank:
             producer.init_transactions(60)
 
     def write(self, name: str, records: list[tuple[bytes, bytes | None]]) -> None:
-        """Send ``records`` in the transaction of ``name``, which begins if none is open; wait until
-        they are stored.
+        """Write ``records`` in the transaction of ``name`` and wait until they are stored.
+
+        Starts a transaction if none is open.
         """
         producer = self.producers[name]
         if name not in self.ledger.open:
@@ -157,7 +158,7 @@ class Bank:
         self.decisions += 1
 
     def work(self, rng: random.Random, steps: int) -> None:
-        """Write and decide at random; one transaction is open in the end."""
+        """Write and end transactions at random. One transaction is open at the end."""
         for _ in range(steps):
             name = rng.choice(list(self.producers))
             if name in self.ledger.open and rng.random() < 0.4:
@@ -174,8 +175,8 @@ class Bank:
         )
 
     def judge(self) -> None:
-        """A reader of committed records sees them, and never an aborted one; any other reader sees
-        all there is.
+        """A ``read_committed`` consumer gets the committed records, any other consumer gets all
+        records.
         """
         assert consume(self.broker, TOPIC) == self.ledger.committed()
         assert consume(self.broker, TOPIC, isolation=READ_UNCOMMITTED) == self.ledger.records
@@ -195,7 +196,8 @@ def test_committed_records_stay_and_aborted_ones_never_reappear(
     rng = random.Random(4)
     began_ms = int(time.time() * 1000)
     for number, now_ms in enumerate(began_ms + n * RETENTION_MS for n in (1, 2, 3, 4)):
-        for name in list(bank.ledger.open):  # the one that the last round met undecided goes on
+        # continue and end the transaction that was open during the last round
+        for name in list(bank.ledger.open):
             bank.write(name, [(b"account-1", b"late")])
             bank.end(name, commits=bool(number % 2))
         bank.work(rng, 60)
@@ -222,8 +224,8 @@ def test_committed_records_stay_and_aborted_ones_never_reappear(
         left = {record.key: record.value for record in bank.ledger.committed()}
         assert left | {key: None for key in table if key not in left} == table
     assert len(bank.ledger.aborted) > 50
-    # Markers outlive their data by a horizon: some were dropped, those of the last rounds are
-    # there.
+    # Markers are kept for a horizon longer than their records: some were removed, and those of the
+    # last rounds are kept.
     markers = [
         batch.marker
         for segment in read_segments(folder)
@@ -252,9 +254,7 @@ MIXED: list[dict[str, object]] = [
 def test_broker_serves_old_formats_before_and_after_compaction(
     broker: Broker, tmp_path: Path
 ) -> None:
-    """Bytes that Kafka's own append path wrote in magic 0, 1 and 2, put where a broker serves
-    them.
-    """
+    """Kafka's own append path wrote the batches in magic 0, 1 and 2. A broker serves them."""
     oracle = Oracle()
     began_ms = int(time.time() * 1000)
     written = tmp_path / "written" / NAME
