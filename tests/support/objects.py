@@ -1,8 +1,8 @@
-"""Stores for tests: one in memory, and a real S3 server, by itself or behind a proxy of faults.
+"""Object stores for tests: one in memory, and a real S3 server, with or without a proxy of faults.
 
-``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_S3_HOME`` a folder with the server's program; without one Go builds it once, in the
-user's cache folder. Tests that need the server skip with the reason where it cannot be built.
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository).
+``LASTWRITE_S3_HOME`` names a folder with the server's program. Without one, Go builds it once, in
+the user's cache. Tests that need the server are skipped with the reason if it cannot be built.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BUCKET = "archive"
 
 
 class MemoryStore:
-    """What a store promises, in as few lines as can be. ``now_ms`` is its clock, which stands."""
+    """A minimal object store in memory. Its clock is ``now_ms``, which tests set."""
 
     is_providers = True
 
@@ -105,7 +105,7 @@ class MemoryStore:
                 yield self._objects[key][1]
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """What has no name is not there."""
+        """Do nothing: an upload to memory has no unfinished parts."""
 
     def folders(self, prefix: str) -> Any:
         below = [key[len(prefix) :] for key in self._objects if key.startswith(prefix)]
@@ -131,7 +131,7 @@ class MemoryWriter:
 
 @functools.cache
 def s3_home() -> Path:
-    """The folder with the server's program; skips the test where there can be none."""
+    """The folder with the server's program. Skips the test if it cannot be built."""
     if not (PEER / "setup.sh").exists():
         pytest.skip(f"no S3 peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
     pytest.importorskip("obstore")
@@ -153,7 +153,7 @@ def s3_home() -> Path:
 
 @dataclass(frozen=True)
 class S3:
-    """A server that runs; its credentials are in the environment."""
+    """A running S3 server. Its credentials are environment variables."""
 
     endpoint: str
     data: Path
@@ -164,11 +164,11 @@ class S3:
 
     @property
     def config(self) -> dict[str, str]:
-        """The same as settings of a command."""
+        """The same settings as configuration of a command."""
         return {"storage.endpoint": self.endpoint, "storage.allowHttp": "true"}
 
     def unfinished(self, key: str) -> list[Path]:
-        """The parts of uploads of an object that nobody has finished or ended."""
+        """The uploaded parts of an object whose upload was neither completed nor aborted."""
         name = hashlib.sha256(key.encode()).hexdigest()
         parts = self.data.glob(f"*/.sgwtmp/multipart/{name}/**/*")
         return [path for path in parts if path.is_file()]
@@ -176,7 +176,9 @@ class S3:
 
 @contextlib.contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
-    """A server over ``folder`` with these buckets, and its credentials in the environment."""
+    """An S3 server over ``folder`` with these buckets. Sets its credentials as environment
+    variables.
+    """
     home = s3_home()
     command = [str(PEER / "start.sh"), str(home), str(folder), "0", *(buckets or (BUCKET,))]
     started = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -198,8 +200,10 @@ def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
 
 @contextlib.contextmanager
 def s3proxy_server(folder: Path) -> Iterator[dict[str, str]]:
-    """An s3proxy over ``folder``, which lets two win who replace one version: its settings, with
-    credentials in the environment. Skips the test where it cannot be had.
+    """The settings of an s3proxy over ``folder``, a store without atomic compare-and-swap.
+
+    Two writers that replace the same version both succeed. Sets the credentials as environment
+    variables. Skips the test if s3proxy cannot be fetched.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite"
     home = Path(os.environ.get("LASTWRITE_S3PROXY_HOME", cache / "s3proxy-4.1.0"))
@@ -243,7 +247,7 @@ def s3proxy_server(folder: Path) -> Iterator[dict[str, str]]:
 
 
 class FaultProxy:
-    """Stands before a server and spoils what its rules say; see the peer's ``faultproxy.py``."""
+    """A proxy before a server that applies fault rules. See the peer's ``faultproxy.py``."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -253,11 +257,13 @@ class FaultProxy:
         self._send("DELETE", "/_log")
 
     def used(self) -> int:
-        """How many requests were spoilt."""
+        """How many requests a rule was applied to."""
         return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
 
     def requests(self, count: int, method: str = "") -> list[dict[str, Any]]:
-        """A line a request, at least ``count`` of them: a line comes a moment after the answer."""
+        """The logged requests. Waits until there are ``count``: each is logged a moment after its
+        answer.
+        """
         found: list[dict[str, Any]] = []
         for _ in range(200):
             lines = json.loads(self._send("GET", "/_log"))
@@ -268,7 +274,7 @@ class FaultProxy:
         return found
 
     def gets(self, count: int) -> list[dict[str, Any]]:
-        """The GETs of them."""
+        """The logged GET requests. See ``requests``."""
         return self.requests(count, "GET")
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:

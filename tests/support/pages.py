@@ -1,8 +1,9 @@
-"""The commands and programs of a page, run in a folder and compared with the output it shows.
+"""Runs the commands and programs of a documentation page, and compares their output with the
+page's.
 
-A block ``console`` has lines ``$ command`` with their output on standard output. A block ``python``
-is a program, whose output is in the block behind it. In an output, ``…`` stands for any text, and a
-line with ``…`` alone for any lines. ``lastwrite serve`` runs until the page ends.
+A block ``console`` has lines ``$ command`` with their standard output. A block ``python`` is a
+program, and the block after it has its output. In an output, ``…`` stands for any text, and a line
+with only ``…`` for any lines. ``lastwrite serve`` runs until the page ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes to compress."""
+"""Test data for compression."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 @st.composite
 def plains(draw: st.DrawFn) -> bytes:
-    """Bytes that compress in many ways: repeats near and far, of one byte to many, and noise
-    between them.
-    """
+    """Bytes that compress in many ways: repeats of one or more bytes, near and far, and noise."""
     out = b""
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.integers(0, 3))

@@ -1,4 +1,4 @@
-"""A real schema registry with Confluent's REST interface: Apicurio's, which Maven fetches once."""
+"""A real schema registry with Confluent's REST interface: Apicurio's, fetched once by Maven."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "apicurio-registry-app-2.6.13.Final"
 
 
 class Registry:
-    """A registry that runs; ``url`` is what clients are given."""
+    """A running registry. ``url`` is its address for clients."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
@@ -29,7 +29,7 @@ class Registry:
     def register(
         self, subject: str, schema: Any, kind: str = "AVRO", references: Sequence[Any] = ()
     ) -> int:
-        """Returns the schema's id."""
+        """Register a schema, and return its id."""
         text = schema if kind == "PROTOBUF" else json.dumps(schema)
         told = {"schema": text, "schemaType": kind, "references": list(references)}
         request = urllib.request.Request(
@@ -43,7 +43,7 @@ class Registry:
 
 @contextlib.contextmanager
 def registry(folder: Path) -> Iterator[Registry]:
-    """Skips the test where it cannot be had."""
+    """A registry that runs while the context is open. Skips the test if it cannot be fetched."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite"
     home = Path(os.environ.get("LASTWRITE_REGISTRY_HOME", cache / "registry-2.6.13"))
     archive = f"{NAME}-all.tar.gz"

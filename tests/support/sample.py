@@ -1,4 +1,4 @@
-"""Of many cases of one test: those that every CI runs, and the others by LASTWRITE_LONG=1."""
+"""Selects the cases of a test that every CI run executes. ``LASTWRITE_LONG=1`` runs all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ LONG = bool(os.environ.get("LASTWRITE_LONG"))
 
 
 def some(cases: Iterable[Any], count: int) -> list[Any]:
-    """All ``cases``, for ``parametrize``: ``count`` of them, spread evenly and with the first, run
-    always, and the others are ``long``. A case with a ``name`` is called by it.
+    """The parameters for ``parametrize``: all ``cases``, with all but ``count`` of them marked
+    ``long``.
+
+    The unmarked ones are spread evenly, and include the first. A case's ``name`` is its id.
     """
     each = list(cases)
     always = {round(n * len(each) / count) for n in range(count)}

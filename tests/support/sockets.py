@@ -1,4 +1,4 @@
-"""What raw connections to a server have in common."""
+"""Reads from raw connections to a server."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import socket
 
 
 def received(connection: socket.socket, size: int) -> bytes:
-    """So many bytes.
+    """Read ``size`` bytes.
 
     Raises:
-        ConnectionError: the server hung up before.
+        ConnectionError: The server closed the connection before.
     """
     found = bytearray(size)
     receive_into(connection, memoryview(found))
@@ -17,7 +17,7 @@ def received(connection: socket.socket, size: int) -> bytes:
 
 
 def receive_into(connection: socket.socket, room: memoryview) -> None:
-    """As many bytes as there is room for; errors as ``received``."""
+    """Fill the buffer. Raises the errors of ``received``."""
     while len(room):
         count = connection.recv_into(room)
         if not count:

@@ -1,4 +1,4 @@
-"""Two writers whose commits meet, so that one of them loses the compare-and-swap."""
+"""Runs two writers at once, so that one of them loses the compare-and-swap."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from unittest.mock import patch
 
 
 def run_both(kind: Any, first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
-    """The results of both, which are run at once. ``kind.commit`` is the commit of one partition or
-    table: the first call of each waits until the other one has read what it replaces, too.
+    """Run both functions at once, and return their results.
+
+    ``kind.commit`` commits one partition or table. The first call of each waits until the other has
+    read the version that it replaces, too.
     """
     commit, calls = kind.commit, itertools.count()
     both_have_read = threading.Barrier(2, timeout=120)

@@ -1,7 +1,6 @@
-"""Topic folders for tests: raw ledgers as offloaded objects (layout V1), written and read in the
-plainest Python.
+"""Topic folders for tests: raw ledgers as offloaded objects (layout V1), in plain Python.
 
-Shares no code with the package: a second opinion on the layout. Source:
+Shares no code with the package, so that it checks the layout independently. Source:
 docs/formats/pulsar.md, "Offloaded ledger".
 """
 
@@ -24,7 +23,9 @@ METADATA_LINE = b"BookieMetadataFormatVersion\t3\n"
 
 
 def topic_folder(archive: Path, topic: str) -> Path:
-    """Where an archive keeps ``persistent://tenant/namespace/name``; the name needs no escapes."""
+    """The archive folder of ``persistent://tenant/namespace/name``. The name must need no
+    escapes.
+    """
     tenant, namespace, name = topic.removeprefix("persistent://").split("/")
     return archive / tenant / namespace / "persistent" / name
 
@@ -36,10 +37,11 @@ def write_ledger(
     metadata: bytes,
     block_bytes: int = 64 << 20,
 ) -> Path:
-    """Write a ledger as the offloader does; the path of its data object.
+    """Write a ledger as the offloader does. Returns the path of the data object.
 
-    ``metadata``: of the metadata store, with its first line; of an open ledger it becomes that of
-    one closed with these entries. A ledger written again has the same names.
+    ``metadata`` is from the metadata store, with its first line. Metadata of an open ledger is
+    changed to that of a ledger closed after these entries. Writing a ledger again replaces its
+    objects.
     """
     data, index = bytearray(), []
     at = 0
@@ -75,14 +77,14 @@ def write_ledger(
 
 
 def remove_ledger(folder: Path, ledger: int) -> None:
-    """Remove a ledger that ``write_ledger`` may have written."""
+    """Remove a ledger of ``write_ledger``, if it exists."""
     path = _path(folder, ledger)
     path.unlink(missing_ok=True)
     path.with_name(path.name + "-index").unlink(missing_ok=True)
 
 
 def read_ledger(path: Path) -> list[bytes]:
-    """The entries of a data object; their ids count from 0."""
+    """The entries of a data object, whose ids must count from 0."""
     data = path.read_bytes()
     entries: list[bytes] = []
     at = 0
@@ -107,9 +109,7 @@ def read_ledger(path: Path) -> list[bytes]:
 
 
 def _closed(metadata: bytes, entries: Sequence[bytes]) -> bytes:
-    """LedgerMetadataFormat with the fields length, lastEntryId and state that a closed ledger
-    has.
-    """
+    """A LedgerMetadataFormat with the length, lastEntryId and state of a closed ledger."""
     ends = [(3, sum(map(len, entries))), (4, len(entries) - 1), (5, 3)]
     return message(
         *sorted(
@@ -124,7 +124,7 @@ def _path(folder: Path, ledger: int) -> Path:
 
 
 def _without_length(sized: bytes) -> bytes:
-    """A message behind its length, a varint."""
+    """A message without the varint length before it."""
     at = 0
     while sized[at] > 127:
         at += 1

@@ -1,13 +1,12 @@
-"""One real Pulsar standalone (ZooKeeper, a bookie, a broker), fetched by Maven, started and stopped
-by a test.
+"""A real Pulsar standalone (ZooKeeper, a bookie, a broker), which a test starts and stops.
 
-    home = pulsar_home()                      # 230 MB of jars, fetched once; Unavailable says what
-    is missing with Broker(home, tmp_path / "data") as broker:
-        with Driver(broker) as driver:        # driver.py: Pulsar's own Java clients
+    home = pulsar_home()  # 230 MB of jars, fetched once; raises Unavailable if they cannot be
+    with Broker(home, tmp_path / "data") as broker:
+        with Driver(broker) as driver:  # driver.py: Pulsar's own Java clients
             driver.create("persistent://public/default/orders")
 
-The same broker again on the same folder opens what lies there. ``python -m
-tests.support.pulsar.broker DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
+A second ``Broker`` on the same folder opens the data in it. ``python -m tests.support.pulsar.broker
+DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ VERSION = "4.2.4"
 POM = Path(__file__).with_name("pom.xml")
 NAMESPACE = "public/default"
 
-# One of everything on 127.0.0.1; raw ledgers stay, and what a test wants compacted, it asks for.
+# One ZooKeeper, bookie and broker on 127.0.0.1. Raw ledgers are not deleted, and only a test's
+# request starts a compaction.
 SETTINGS = {
     "clusterName": "standalone",
     "bindAddress": "127.0.0.1",
@@ -47,7 +47,7 @@ SETTINGS = {
     "loadBalancerEnabled": "false",
     "functionsWorkerEnabled": "false",
     "webSocketServiceEnabled": "false",
-    # Threads for two cores, and a bookie that flushes as asked.
+    # Thread counts for two cores. The bookie flushes every second.
     "numIOThreads": "2",
     "numHttpServerThreads": "8",
     "numExecutorThreadPoolSize": "2",
@@ -68,10 +68,10 @@ SETTINGS = {
     "allowLoopback": "true",
 }
 
-# The first compiler tier only: half the start-up time, and tests are short.
+# Only the first compiler tier: it halves the start-up time, and tests are short.
 SHORT = ("-Xmx768m", "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
-# What Pulsar's launch script opens of Java 17.
+# The packages that Pulsar's launch script opens in Java 17.
 JAVA_OPENS = [
     *(
         f"--add-opens={name}=ALL-UNNAMED"
@@ -99,12 +99,12 @@ LOG4J = """<Configuration status="ERROR">
 
 
 def pulsar_home() -> Path:
-    """The folder whose ``lib`` holds Pulsar's jars, fetched on first use.
+    """The folder whose ``lib`` has Pulsar's jars, fetched on first use.
 
-    LASTWRITE_PULSAR_HOME names it; default is ``~/.cache/lastwrite/pulsar-<version>``.
+    ``LASTWRITE_PULSAR_HOME`` names it. The default is ``~/.cache/lastwrite/pulsar-<version>``.
 
     Raises:
-        Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
+        Unavailable: There is no Java 17 or newer, or there are no jars and no Maven to fetch them.
     """
     need_java()
     given = os.environ.get("LASTWRITE_PULSAR_HOME")
@@ -122,10 +122,14 @@ def pulsar_home() -> Path:
 class Broker:
     """A standalone on free ports of 127.0.0.1 over the folder ``data``.
 
-    ``settings`` (of broker and bookie) override SETTINGS and Pulsar's defaults. Started again it
-    has the same addresses, so that clients go on. Several ``bookies`` have ports one behind
-    another. ``metadata``: None, in a ZooKeeper of its own; "rocksdb", as it keeps them by itself;
-    or the url of a store, as ``etcd:http://HOST:PORT``.
+    A restart keeps the addresses, so that clients can go on.
+
+    Args:
+        settings: Override ``SETTINGS`` and Pulsar's defaults, for the broker and the bookies.
+        bookies: The number of bookies, which have consecutive ports.
+        metadata: The metadata store. None means a ZooKeeper, "rocksdb" Pulsar's own store in
+            RocksDB.
+            Otherwise, the URL of a store, such as ``etcd:http://HOST:PORT``.
     """
 
     def __init__(
@@ -166,7 +170,7 @@ class Broker:
 
     @property
     def metadata_url(self) -> str:
-        """As brokers name the metadata store."""
+        """The URL of the metadata store, as brokers write it."""
         if self._metadata is None:
             return f"zk:{self.metadata_store}"
         return f"rocksdb://{self.data}/metadata" if self._metadata == "rocksdb" else self._metadata
@@ -181,12 +185,13 @@ class Broker:
         return self._process.pid
 
     def start(self, seconds: float = 120) -> Broker:
-        """Start it, and return when clients can be served."""
+        """Start the standalone, and return when it serves clients."""
         deadline = time.monotonic() + seconds
         self.data.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or free_ports(4)
         port, http, zookeeper, bookie = self._ports
-        stored = "" if self._metadata == "rocksdb" else self.metadata_url  # the starter parses it
+        # the starter parses this file
+        stored = "" if self._metadata == "rocksdb" else self.metadata_url
         settings = (
             SETTINGS
             | {
@@ -265,16 +270,16 @@ class Broker:
         return ["--metadata-url", self.metadata_url]
 
     def said(self) -> str:
-        """What it printed since its last start: warnings and errors."""
+        """The warnings and errors that were printed since the last start."""
         output = self.data / "broker.out"
         return output.read_text(errors="replace") if output.exists() else ""
 
     def stop(self) -> None:
-        """An orderly end: entry logs and cursors are whole on disk."""
+        """Shut down: entry logs and cursors are flushed to disk."""
         self._end(signal.SIGTERM, 60)
 
     def kill(self) -> None:
-        """A crash."""
+        """Kill the process, as in a crash."""
         self._end(signal.SIGKILL, 60)
 
     def __enter__(self) -> Broker:
@@ -289,8 +294,8 @@ class Broker:
         self.stop() if kind is None else self.kill()
 
     def _answers(self) -> bool:
-        """The namespace of the tests comes last at the first start; a broker that serves it is
-        registered.
+        """Whether the broker is registered and serves the tests' namespace, the last step of the
+        first start.
         """
         for path in (f"namespaces/{NAMESPACE}/topics", "brokers/ready"):
             try:

@@ -1,15 +1,15 @@
-"""Worked bytes for tests of Pulsar's formats, made by hand, not by a broker.
+"""Worked examples of Pulsar's formats, encoded by hand, not by a broker.
 
-A: a single. B: A with a broker's prefix. C, C2: deletes with and without a size. D: a batch; G and
-H in ZLIB and LZ4; E
-without its first message. I: a commit marker. J: an encrypted batch. K: a batch with a keyless
-message and a delete. M: a key of bytes. N0, N1, N1r, F, F2: records of a compacted ledger. P0:
-PositionInfo. O, P: an offloaded ledger and its index. Q, R: records of an entry log.
+A: a single message. B: A with a broker prefix. C, C2: deletes with and without a size. D: a batch.
+G, H: D in ZLIB and LZ4. E: D without its first message. I: a commit marker. J: an encrypted batch.
+K: a batch with a keyless message and a delete. M: a binary key. N0, N1, N1r, F, F2: records of a
+compacted ledger. P0: a PositionInfo. O, P: an offloaded ledger and its index. Q, R: records of an
+entry log.
 """
 
 from __future__ import annotations
 
-T = 1_700_000_000_000  # publish time of A
+T = 1_700_000_000_000  # A's publish time
 
 EXAMPLES = {
     name: bytes.fromhex(text)

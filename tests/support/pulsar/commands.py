@@ -1,6 +1,4 @@
-"""What every command says of a topic folder, by calling it: for tests of what must not pass as
-whole.
-"""
+"""Runs every command on a topic folder, to check that none reports a damaged topic as intact."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from lastwrite.pulsar.store.place import name_of
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import quarantine
 
-Said = tuple[int, str]  # exit status, and all words
+Said = tuple[int, str]  # exit status, and all of the output
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but those that are made anew if need be, and notes."""
+    """The contents of the topic's files, without locks, quarantine notes and surveys."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
@@ -29,8 +27,11 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def said_of(folder: Path, has_table: bool = True) -> Iterator[tuple[str, Said]]:
-    """By their names what the commands say that look at a topic, or would change it. ``has_table``:
-    whether it has no message that nobody can look into."""
+    """The exit status and output of each command that reads or would change the topic, by name.
+
+    ``has_table`` is false if the topic has a message that cannot be decoded: ``latest`` is then
+    left out.
+    """
     path, name = str(folder), name_of(str(folder)).full
 
     def reported(report: object) -> Said:
@@ -46,7 +47,7 @@ def said_of(folder: Path, has_table: bool = True) -> Iterator[tuple[str, Said]]:
     if has_table:
         yield "latest", _drained(lambda: lastwrite.latest(path, name))  # type: ignore[arg-type, return-value]
     events: list[object] = []
-    os.utime(folder, (1, 1))  # the daemon waits until nobody seems to be writing there
+    os.utime(folder, (1, 1))  # the daemon waits for a while after the last change of the folder
     config = {"compactionThreshold": 1}
     status = lastwrite.clean([path], config, once=True, spark=INLINE, tell=events.append)  # type: ignore[list-item]
     yield "clean", (status, str(events))
@@ -59,8 +60,7 @@ def _drained(rows: Callable[[], Iterator[object]]) -> Said:
         for _ in found:
             pass
     except CorruptLog as error:
-        # Of a reading that met damage the notes name all of it, and it did not come to the end of
-        # the topic.
+        # A reader's notes name all damage that it met, and its status is not END_OF_TOPIC.
         assert getattr(found, "status", None) != "END_OF_TOPIC"
         return error.exit_status, f"{error} {[str(note) for note in getattr(found, 'notes', ())]}"
     return (
@@ -70,7 +70,7 @@ def _drained(rows: Callable[[], Iterator[object]]) -> Said:
 
 
 def check_damaged(folder: Path, *names: str) -> None:
-    """Every command says that the topic is damaged and what is missing, and none changes a file."""
+    """Check that every command reports damage and what is missing, and that none changes a file."""
     before = files_of(folder)
     for command, (status, words) in said_of(folder):
         assert status == 3, (command, words)
@@ -81,7 +81,7 @@ def check_damaged(folder: Path, *names: str) -> None:
 
 
 def check_whole(folder: Path, has_table: bool = True) -> None:
-    """No command finds anything wrong, before and after a round."""
+    """Check that no command reports a problem, before and after a round."""
     for _ in range(2):
         for command, (status, words) in said_of(folder, has_table):
             assert status == 0, (command, words)

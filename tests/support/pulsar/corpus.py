@@ -1,4 +1,4 @@
-"""``tests/corpus/pulsar`` for tests: what real clusters left, unpacked, and what they said of it."""
+"""Reads ``tests/corpus/pulsar`` for tests: data and answers of real clusters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TOPICS = {
 
 @cache
 def rows(path: str) -> list[dict[str, Any]]:
-    """The rows of a file of JSON lines below the corpus, packed or not; do not change them."""
+    """The rows of a file of JSON lines in the corpus, packed or not. Do not change them."""
     content = (CORPUS / path).read_bytes()
     lines = (gzip.decompress(content) if path.endswith(".gz") else content).splitlines()
     return [json.loads(line) for line in lines]
 
 
 def raw_entries(name: str) -> dict[tuple[int, int], bytes]:
-    """All raw entries of a topic, as the bookies answered them."""
+    """All raw entries of a topic, as the bookies returned them."""
     return {
         (row["ledger"], row["entry"]): base64.b64decode(row["bytes"])
         for row in rows(f"topics/{name}/raw.jsonl.gz")
@@ -37,22 +37,24 @@ def raw_entries(name: str) -> dict[tuple[int, int], bytes]:
 
 
 def compacted_entries(name: str, number: int) -> list[bytes]:
-    """The entries of the real compacted ledger after that round."""
+    """The entries of the broker's compacted ledger after that round."""
     found = rows(f"topics/{name}/{number}/compacted.jsonl.gz")
     assert [row["entry"] for row in found] == list(range(len(found)))
     return [base64.b64decode(row["bytes"]) for row in found]
 
 
 def horizon(name: str, number: int) -> dict[str, Any]:
-    """What the cluster said of the compaction after that round: ``horizon``, ``ledger``,
-    ``entries``, ``removed``.
+    """The broker's compaction state after that round: ``horizon``, ``ledger``, ``entries``,
+    ``removed``.
     """
     [found] = rows(f"topics/{name}/{number}/horizon.json")
     return found
 
 
 def unpack(part: str, target: Path) -> Path:
-    """Copy a folder of the corpus, packed files as they were; returns ``target``."""
+    """Copy a folder of the corpus to ``target``, and unpack its packed files. Returns
+    ``target``.
+    """
     for source in sorted((CORPUS / part).rglob("*")):
         place = target / source.relative_to(CORPUS / part)
         if source.is_dir():

@@ -1,5 +1,5 @@
-"""Drawn entries of Pulsar, data objects of them, and what a round should see in each, by the slow
-reader.
+"""Hypothesis strategies for Pulsar entries and data objects, and their records by the slow
+decoder.
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def singles(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """With placeholders or without, with the indexes of who was kept or without, sometimes dense,
-    sometimes wrong.
+    """Batches with and without placeholders and lists of kept indexes.
+
+    Some have no bytes for removed messages, and some are malformed.
     """
     some = draw(st.lists(messages(may_be_out=draw(st.booleans())), min_size=1, max_size=6))
     codec = draw(CODECS)
@@ -126,8 +127,8 @@ def markers(draw: st.DrawFn) -> bytes:
 
 
 def framed(draw: st.DrawFn, meta: Metadata, payload: bytes) -> bytes:
-    """The entry, perhaps encrypted, in a transaction, with a broker's prefix, no checksum, a
-    strange field.
+    """The entry, with random variations: encrypted, in a transaction, with an unknown field, with a
+    broker's prefix, without a checksum.
     """
     if draw(st.integers(0, 7)) == 0:
         meta = replace(meta, encryption_keys=(EncryptionKey(key="k", value=b"x").encode(),))
@@ -139,7 +140,7 @@ def framed(draw: st.DrawFn, meta: Metadata, payload: bytes) -> bytes:
         )
     encoded = meta.encode()
     if draw(st.integers(0, 5)) == 0:
-        encoded += bytes.fromhex("c23e0401020304")  # field 1000, of length 4
+        encoded += bytes.fromhex("c23e0401020304")  # the unknown field 1000, with 4 bytes
     broker = (
         BrokerMetadata(broker_timestamp=START_MS, index=7) if draw(st.integers(0, 5)) == 0 else None
     )
@@ -155,8 +156,9 @@ def _compressed(codec: PulsarCodec, plain: bytes) -> bytes:
 
 
 def data_object(bodies: Sequence[bytes], first: int = 0, block_bytes: int = 1 << 30) -> bytes:
-    """A data object of entries from id ``first`` on, in blocks of ``block_bytes`` at most if they
-    fit.
+    """A data object of entries with ids from ``first``.
+
+    Its blocks have at most ``block_bytes``, unless one entry is larger.
     """
     parts: list[bytes] = []
     at = 0
@@ -174,7 +176,7 @@ def data_object(bodies: Sequence[bytes], first: int = 0, block_bytes: int = 1 <<
 
 
 def as_records(bodies: Sequence[bytes], positions: Sequence[Position]) -> list[bytes]:
-    """The same as records of a compacted ledger."""
+    """The entries as records of a compacted ledger."""
     return [
         encode_record(position, -1, body) for position, body in zip(positions, bodies, strict=True)
     ]
@@ -186,7 +188,7 @@ def buffer_of(data: bytes) -> ByteArray:
 
 @dataclass(frozen=True)
 class Slot:
-    """A record: its state, and key and version where it competes."""
+    """A record's state in a round. A record that competes also has a key and a version."""
 
     state: int
     index: int | None = None  # in its batch
@@ -197,9 +199,9 @@ class Slot:
 def slots_of(
     entry: Entry, like_broker: bool = False, group_of: Callable[[bytes], int] | None = None
 ) -> list[Slot] | None:
-    """The records of an entry as a round counts them; None: a batch that cannot be read.
+    """The records of an entry as a round counts them. None for a batch that cannot be decoded.
 
-    ``group_of``: versions are groups of chunks, and this gives the number of a uuid.
+    With ``group_of``, versions are groups of chunks. It returns the number of a message's uuid.
     """
     meta = entry.metadata
     if meta.is_marker:

@@ -1,7 +1,7 @@
-"""Pulsar's own Java clients (producer, reader, admin, BookKeeper), as a test asks them; see
-``Driver.java``.
+"""Runs Pulsar's own Java clients (producer, reader, admin, BookKeeper). See ``Driver.java``.
 
-Values, ordering keys and byte keys travel as base64; ``Line`` and ``Message`` say what is sent.
+Values, ordering keys and binary keys are sent as base64. ``Line`` and ``Message`` are the formats
+of what is sent.
 """
 
 from __future__ import annotations
@@ -21,35 +21,36 @@ from tests.support.pulsar.broker import JAVA_OPENS, LOG4J, Broker, Unavailable
 _SOURCE = Path(__file__).with_name("Driver.java")
 
 # A message: {"key": text, "keyBytes": base64, "value": base64 or None, "eventTime": ms,
-# "properties": {…}, "orderingKey": base64, "deliverAt": ms}; what is not set is left out.
+# "properties": {…}, "orderingKey": base64, "deliverAt": ms}. All fields are optional.
 Message = dict[str, Any]
 
-# {"messages": [Message…], "batch": True, "codec": "LZ4", "encrypt": True, "chunk": bytes, "txn":
-# name}, or {"commit": name}, {"abort": name}. With "batch" all messages are one entry, else each is
-# one.
+# A line: {"messages": [Message…], "batch": True, "codec": "LZ4", "encrypt": True, "chunk": bytes,
+# "txn": name}, {"commit": name} or {"abort": name}. With "batch", all messages are one entry.
+# Otherwise, each message is an entry.
 Line = dict[str, Any]
 
 
 class Horizon(NamedTuple):
-    """What the broker says of a topic's compaction."""
+    """The state of a topic's compaction, from the broker."""
 
-    ledger: int  # of the horizon's entry
+    ledger: int  # ledger id of the horizon
     entry: int
     compacted_ledger: int
 
 
 class RawLedger(NamedTuple):
     ledger: int
-    last: int  # the last entry's id as the broker knows it, also of an open ledger; -1: none
-    metadata: bytes  # as the metadata store holds it, with its first line
+    last: int  # id of the last entry that the broker knows, also of an open ledger; -1 means none
+    metadata: bytes  # from the metadata store, with its first line
 
 
 class Driver:
-    """A JVM with the clients of ``broker``'s release; ``transactions``: the broker has them
-    enabled.
+    """A JVM with the clients of ``broker``'s release.
+
+    ``transactions`` tells whether the broker has transactions enabled.
 
     Raises:
-        Unavailable: a Java without its compiler.
+        Unavailable: The Java has no compiler.
     """
 
     def __init__(self, broker: Broker, *, transactions: bool = False) -> None:
@@ -83,10 +84,10 @@ class Driver:
         self._read()
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """The answer to a request.
+        """Send a request, and return the answer.
 
         Raises:
-            RuntimeError: Pulsar refused; what it said.
+            RuntimeError: Pulsar failed. The message has its error.
         """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **request}) + "\n")
@@ -103,23 +104,24 @@ class Driver:
         self.ask("create", topic=topic, partitions=partitions)
 
     def fresh(self, name: str = "topic", partitions: int = 0) -> str:
-        """A topic that no test has used, nor an earlier try of one."""
+        """Create a topic with a new random name."""
         topic = f"persistent://public/default/{name}-{uuid.uuid4().hex[:8]}"
         self.create(topic, partitions)
         return topic
 
     def send(self, topic: str, lines: Sequence[Line]) -> list[str]:
-        """Send what the lines say, in this order; the id of each message."""
+        """Send the lines in order. Returns the id of each message."""
         ids: list[str] = self.ask("send", topic=topic, lines=lines)["ids"]
         return ids
 
     def unload(self, topic: str) -> None:
-        """Close the topic, and with it its open ledger; the next use loads it again."""
+        """Close the topic and its open ledger. The next use loads the topic again."""
         self.ask("unload", topic=topic)
 
     def compact(self, topic: str) -> dict[str, Any]:
-        """Have the broker compact a topic: ``status``, ``did`` (anything changed), ``removed``,
-        ``seconds``.
+        """Let the broker compact a topic.
+
+        Returns ``status``, ``did`` (whether anything changed), ``removed`` and ``seconds``.
         """
         return self.ask("compact", topic=topic)
 
@@ -128,9 +130,7 @@ class Driver:
         return Horizon(*answer["horizon"], answer["ledger"]) if answer else None
 
     def ledgers(self, topic: str) -> tuple[bytes, list[RawLedger]]:
-        """The ManagedLedgerInfo of a topic as the metadata store holds it, and its raw ledgers in
-        order.
-        """
+        """The topic's ManagedLedgerInfo from the metadata store, and its raw ledgers in order."""
         answer = self.ask("ledgers", topic=topic)
         rows = [
             RawLedger(row["ledger"], row["last"], base64.b64decode(row["metadata"]))
@@ -139,14 +139,14 @@ class Driver:
         return base64.b64decode(answer["node"]), rows
 
     def dump(self, ledger: int, first: int = 0, last: int = -1) -> list[bytes]:
-        """The entries of a ledger from ``first``; of an open one up to ``last``."""
+        """The entries of a ledger from id ``first``. ``last`` ends them in an open ledger."""
         return [
             base64.b64decode(text)
             for text in self.ask("dump", ledger=ledger, **{"from": first}, last=last)["entries"]
         ]
 
     def export(self, ledger: int, last: int, file: Path) -> list[bytes]:
-        """As ``dump``, for ledgers of any size: by way of ``file``, which is overwritten."""
+        """All entries of a ledger of any size. They pass through ``file``, which is overwritten."""
         self.ask("export", ledger=ledger, last=last, file=str(file))
         data, entries, at = file.read_bytes(), [], 0
         while at < len(data):
@@ -164,11 +164,11 @@ class Driver:
         patience_ms: int = 10_000,
         may_hang: bool = False,
     ) -> list[Mapping[str, Any]]:
-        """The messages as a Java reader gets them, from the start or from the id ``first``
-        (``ledger:entry``) on.
+        """The messages that a Java reader gets, from the start or from the id ``first``
+        (``ledger:entry``).
 
-        Where the last entry is a chunk whose fellows are compacted away, a reader waits for a
-        message that never comes: ``may_hang`` takes that for the end.
+        If the last entry is a chunk of an incomplete message, the reader waits for ever. With
+        ``may_hang``, that counts as the end.
         """
         answer = self.ask(
             "read", topic=topic, compacted=compacted, patience=patience_ms, **{"from": first}
@@ -180,8 +180,10 @@ class Driver:
         return messages
 
     def attach(self, topic: str, records: Sequence[bytes], ledger: int, entry: int) -> int:
-        """Write records into a new ledger and acknowledge it as the compacted one up to a horizon;
-        its id.
+        """Write records to a new ledger, and acknowledge it as the compacted ledger up to a
+        horizon.
+
+        Returns the ledger's id.
         """
         coded = [base64.b64encode(record).decode() for record in records]
         made: int = self.ask("attach", topic=topic, records=coded, horizon=[ledger, entry])[

@@ -1,4 +1,4 @@
-"""Pulsar's entries read slowly and apart from the package: a second opinion for tests.
+"""A slow decoder of Pulsar entries, to check the package independently.
 
 Source: docs/formats/pulsar.md, "Entry" and "Compacted ledger".
 """
@@ -20,10 +20,10 @@ PLACEHOLDER = bytes.fromhex("0000000418002001")
 
 
 class Entry(NamedTuple):
-    """A framed entry, its payload as stored."""
+    """A decoded entry. The payload is as stored."""
 
-    prefix: bytes  # the broker's, whole; mostly none
-    crc_holds: bool | None  # None: it has no checksum
+    prefix: bytes  # the whole broker prefix, mostly empty
+    crc_holds: bool | None  # None means that it has no checksum
     metadata: bytes
     payload: bytes
 
@@ -47,7 +47,7 @@ class Entry(NamedTuple):
         return self.first(11) is not None and self.first(13) is None
 
     def plain(self) -> bytes | None:
-        """The payload decompressed; None where it cannot be, or is encrypted."""
+        """The decompressed payload. None if it is encrypted or cannot be decompressed."""
         if self.first(13) is not None:
             return None
         size = self.first(9) or 0
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
                     return bytes(cramjam.snappy.decompress_raw(self.payload))
                 case _:
                     return None
-        except Exception:  # whatever a library raises of its own
+        except Exception:  # libraries raise exceptions of their own
             return None
 
 
@@ -111,7 +111,7 @@ def singles(plain: bytes) -> list[Single]:
 
 
 def record(data: bytes) -> tuple[tuple[int, int], bytes, bytes]:
-    """Of a compacted ledger's entry the position, the id as it is, and the framed entry."""
+    """The position, the encoded id and the framed entry in a compacted ledger's record."""
     (size,) = struct.unpack_from(">I", data, 0)
     ident = data[4 : 4 + size]
     (length,) = struct.unpack_from(">I", data, 4 + size)
@@ -123,7 +123,7 @@ def record(data: bytes) -> tuple[tuple[int, int], bytes, bytes]:
 
 
 def fields(data: bytes) -> Fields:
-    """A protobuf message as it lies there: numbers as ints, all else as bytes."""
+    """The fields of a protobuf message in their order: varints as ints, all others as bytes."""
     found: Fields = []
     at = 0
     while at < len(data):

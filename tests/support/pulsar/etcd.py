@@ -1,7 +1,7 @@
-"""A real etcd of one server on free ports of 127.0.0.1, over a folder of its own.
+"""A real etcd server on free ports of 127.0.0.1, over a folder of its own.
 
-The program is ``etcd`` on PATH, or in ``LASTWRITE_ETCD_HOME``, or Debian's package of it, which apt
-fetches once into ``~/.cache/lastwrite/etcd``, and installs nothing.
+The program is ``etcd`` on PATH, or in ``LASTWRITE_ETCD_HOME``. Otherwise, apt downloads Debian's
+package once to ``~/.cache/lastwrite/etcd``, without installing it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tests.support.jars import Unavailable, alone, free_ports
 
 
 def etcd_program() -> str:
-    """
+    """The path of the etcd program.
+
     Raises:
-        Unavailable: it is not here, and apt cannot fetch it.
+        Unavailable: There is no etcd, and apt cannot download it.
     """
     given = os.environ.get("LASTWRITE_ETCD_HOME")
     home = Path(given or Path.home() / ".cache" / "lastwrite" / "etcd")
@@ -45,7 +46,7 @@ def etcd_program() -> str:
 
 @contextlib.contextmanager
 def etcd_server(folder: Path) -> Iterator[str]:
-    """The url of a server that runs as long as the context."""
+    """The URL of an etcd server that runs while the context is open."""
     program = etcd_program()
     client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
     folder.mkdir(parents=True, exist_ok=True)

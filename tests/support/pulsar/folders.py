@@ -1,5 +1,5 @@
-"""Topic folders as ``fetch`` and rounds leave them, made from entries: for tests of those who read
-them.
+"""Topic folders made from entries, as ``fetch`` and rounds leave them, for tests of their
+readers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START_MS = 1_700_000_000_000
 
 
 def single(key: str | None, value: str | bytes | None, sequence: int = 0, **fields: Any) -> bytes:
-    """A message that was sent alone, framed; value None: a null."""
+    """A framed entry of one message. Value None means a null value."""
     plain = b"" if value is None else value.encode() if isinstance(value, str) else value
     codec = fields.pop("codec", None)
     message = PulsarMessage(
@@ -48,7 +48,7 @@ def single(key: str | None, value: str | bytes | None, sequence: int = 0, **fiel
 def batch(
     messages: Sequence[tuple[str | None, str | None]], sequence: int = 0, **how: Any
 ) -> bytes:
-    """A batch of keys and values, framed; of ``"gone"`` as a key a placeholder."""
+    """A framed batch of keys and values. The key ``"gone"`` makes a placeholder."""
     found = [
         PulsarMessage(
             index=index,
@@ -67,8 +67,9 @@ def batch(
 def write_ledger(
     folder: Path, ledger: int, entries: Sequence[bytes], block_bytes: int = 64 << 20
 ) -> Path:
-    """A raw ledger's two objects; the path of the data. A block is larger where an entry needs
-    it.
+    """Write a raw ledger's data object and index. Returns the path of the data object.
+
+    A block is larger than ``block_bytes`` if an entry needs it.
     """
     return put_ledger(folder, ledger, entries, _fitting(block_bytes, entries))
 
@@ -87,8 +88,10 @@ def write_compacted(
     block_bytes: int = 64 << 20,
     messages: int | None = None,
 ) -> CompactionManifest:
-    """Publish a compacted ledger as a round does: whole objects under their names, the index first;
-    then the manifest; then the former one is removed."""
+    """Publish a compacted ledger as a round does.
+
+    Writes its objects, then the manifest, and then removes the former compacted ledger.
+    """
     name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
     former = read_manifest(str(folder))
     last = entries[-1][0] if entries else horizon
@@ -114,7 +117,7 @@ def write_compacted(
 
 
 def _count(entries: Sequence[tuple[Position, bytes]]) -> int:
-    """The messages in them; what cannot be looked into is one."""
+    """The number of messages in the entries. An entry that cannot be decoded counts as one."""
     count = 0
     for position, body in entries:
         entry = decode_entry(body, *position)

@@ -1,21 +1,23 @@
-"""Random topics of a real Pulsar, compacted by its broker and by Lastwrite, round after round: what
-has to agree.
+"""Random topics, compacted by a real Pulsar broker and by Lastwrite round after round, and
+compared.
 
-A seed is a topic and two to four rounds. In each, three clients send what ``pulsar_topics`` draws,
-and the raw ledgers are brought into archives as the offloader would leave them. Then
+A seed is a topic and two to four rounds. In each round, three clients send the messages that
+``judged_topics`` draws, and the raw ledgers are copied to archives as the offloader would write
+them. Then
 
-- the broker compacts the topic, and ``like_broker`` the archive: the horizons are equal, and the
-  compacted ledgers entry for entry; where the broker's library compresses otherwise, or it drops
-  fields that it does not know, what the entries say is compared, else every byte;
-- the default mode keeps the same messages and, of chunked ones, every chunk;
-- ours is attached to the topic in place of the broker's, and real readers get from it what they got
-  before, sometimes after a reload; the broker's next run goes on from it.
+- the broker compacts the topic, and ``like_broker`` the archive: the horizons are equal, and so are
+the compacted ledgers, byte for byte. Where the broker's library compresses differently, or the
+broker drops unknown fields, the decoded entries are compared instead; - the default mode keeps the
+same messages, and also every chunk of chunked messages; - Lastwrite's compacted ledger replaces the
+broker's in the topic. Real readers get the same messages as before, sometimes after a reload, and
+the broker's next run continues from that ledger.
 
-A last round is sometimes done on the live topic, brought from the bookies and published by us. The
-broker then has nothing to do; and where it forgets all compaction and begins anew, it comes to the
-same.
+A last round sometimes runs on the live topic: Lastwrite reads it from the bookies and publishes the
+result. The broker then has nothing to do. After its compaction state is deleted, it compacts to the
+same result.
 
-What lies below the horizon is sometimes taken from the archives: no later round needs it.
+Ledgers below the horizon are sometimes deleted from the archives, because no later round needs
+them.
 """
 
 from __future__ import annotations
@@ -44,26 +46,24 @@ from tests.support.pulsar.driver import Horizon
 from tests.support.pulsar.judged_topics import Topic
 from tests.support.pulsar.oracle import SETTINGS, Standalone
 
-COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only
+COMMIT_PAUSE_S = 1.1  # within a second, a broker writes a second commit only to memory
 KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
 PLAIN, KEYLESS, EVENT_TIME = SETTINGS
-BLOCK = (
-    25  # so many seeds in a row have the same settings: another standalone takes seconds to start
-)
+BLOCK = 25  # consecutive seeds with the same settings: starting another standalone takes seconds
 
 Place = tuple[int, int]
 
 
 def settings_of(seed: int) -> str:
-    """By whose rules a seed is played."""
+    """The name of the settings with which a seed is run."""
     return (PLAIN, KEYLESS, PLAIN, EVENT_TIME)[seed // BLOCK % 4]
 
 
 def check_seed(standalone: Standalone, seed: int) -> Counter[str]:
-    """Play a seed on a standalone with its settings; returns how often what was met.
+    """Run a seed on a standalone with its settings. Returns how often each case occurred.
 
     Raises:
-        AssertionError: says what does not agree.
+        AssertionError: The results differ. The message says where.
     """
     with tempfile.TemporaryDirectory(prefix="lastwrite-pulsar-", dir=SCRATCH) as folder:
         return _Rounds(standalone, seed, Path(folder)).play()
@@ -97,7 +97,7 @@ class _Rounds:
             self._met["rounds"] += 1
         if (
             self._settings_name != EVENT_TIME and self._rng.random() < 0.3
-        ):  # by event time the way there matters
+        ):  # by event time, the result depends on the rounds before
             self._compact_live()
         self._met[f"topics: {self._settings_name}"] += 1
         return self._met
@@ -105,7 +105,7 @@ class _Rounds:
     # ---- the archives
 
     def _bring(self) -> None:
-        """The topic's raw ledgers, whole, into both archives."""
+        """Copy the topic's raw ledgers to both archives."""
         node, ledgers = self._driver.ledgers(self._name)
         for each in ledgers:
             known = self._raw.setdefault(each.ledger, [])
@@ -122,7 +122,7 @@ class _Rounds:
             (folder / "managed-ledger").write_bytes(node)
 
     def _trim(self) -> None:
-        """Ledgers that lie wholly below the horizon go from the archives."""
+        """Delete the ledgers that are wholly below the horizon from the archives."""
         assert self._horizon is not None
         for ledger in self._raw:
             if ledger < self._horizon.ledger and ledger not in self._removed:
@@ -158,8 +158,8 @@ class _Rounds:
             self._trim()
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
-        """Whether a round was due, and the compacted ledger that counts after it; its horizon is
-        checked.
+        """Whether a round was due, and the records of the compacted ledger after it. Checks the
+        horizon.
         """
         with _small_pieces(self._rng) if self._rng.random() < 0.4 else nullcontext():
             report = lastwrite.compact(
@@ -186,8 +186,9 @@ class _Rounds:
         return partition.status is Status.CLEANED, records
 
     def _is_horizon(self, ours: Position) -> bool:
-        """Whether the broker's is the same. Where a newer ledger has no entry yet, a broker may
-        move its mark there.
+        """Whether the broker's horizon is the same.
+
+        A broker may move its mark to the begin of a newer ledger without entries.
         """
         assert self._horizon is not None
         ledger, number, _ = self._horizon
@@ -198,7 +199,7 @@ class _Rounds:
         return (ours.ledger, ours.entry) == (ledger, number) or is_moved
 
     def _same(self, ours: Sequence[bytes], theirs: Sequence[bytes]) -> None:
-        """Entry for entry."""
+        """Compare two compacted ledgers entry for entry."""
         places = [[entries_of.record(each)[0] for each in side] for side in (ours, theirs)]
         assert places[0] == places[1], _first_difference(places[0], places[1])
         for our, their in zip(ours, theirs, strict=True):
@@ -224,7 +225,7 @@ class _Rounds:
             self._met["entries whose unknown fields we keep"] += known != one.fields
 
     def _same_messages(self, own: Sequence[bytes], theirs: Sequence[bytes]) -> None:
-        """The default mode against the broker: every message but those of chunks is the same."""
+        """Check that the default mode leaves the same messages as the broker, chunks aside."""
         sides = [_messages(side) for side in (own, theirs)]
         assert sides[0] == sides[1], _first_difference(sides[0], sides[1])
         chunks = [
@@ -236,7 +237,7 @@ class _Rounds:
         self._met["chunks that a broker drops"] += len(chunks[0]) - len(chunks[1])
 
     def _compact_live(self) -> None:
-        """A round of ours alone, then the broker's from scratch."""
+        """Run a round on the live topic, then the broker's compaction from its begin."""
         self._sender.play(self._name, self._topic.steps())
         self._bring()
         before = self._driver.horizon(self._name)
@@ -264,13 +265,14 @@ class _Rounds:
         self._driver.compact(self._name)
         self._horizon = self._driver.horizon(self._name)
         assert self._horizon is not None
-        if is_new:  # else a reload may have moved the mark behind the last entry
+        if is_new:  # otherwise, a reload may have moved the broker's mark after the last entry
             assert self._horizon[:2] == ours[:2]
         theirs = self._driver.dump(self._horizon.compacted_ledger)
         if is_new:
             self._same(records, theirs)
             assert self._read() == read
-        else:  # what was attached last counts still: of our default mode, perhaps, with every chunk
+        # The ledger attached last is still in use. It may be of the default mode, with every chunk.
+        else:
             self._same_messages(records, theirs)
         self._met["rounds on the live topic"] += 1
 
@@ -287,14 +289,14 @@ class _Rounds:
         try:
             made = self._driver.attach(self._name, ours, self._horizon.ledger, self._horizon.entry)
         except (
-            RuntimeError
-        ) as error:  # seen once in hundreds: acknowledged, never written, and no word of it
+            RuntimeError  # once in hundreds of runs, a broker forgets an acknowledged ledger
+        ) as error:
             assert "does not take ledger" in str(error)
             self._met["acknowledgements that a broker forgot"] += 1
             self._driver.unload(self._name)
             moved = self._driver.horizon(
                 self._name
-            )  # to an empty ledger, perhaps: then that is the place
+            )  # the horizon may have moved to an empty ledger
             assert moved is not None and moved.compacted_ledger == self._horizon.compacted_ledger
             made = self._driver.attach(self._name, ours, moved.ledger, moved.entry)
         self._committed = time.monotonic()
@@ -317,8 +319,10 @@ class _Rounds:
             self._driver.unload(self._name)
 
     def _read(self) -> list[Mapping[str, Any]] | None:
-        """None: the last entry is a batch that cannot be opened, of which a broker cannot say how
-        many it has.
+        """The messages that a reader gets.
+
+        None if the last entry is a batch that cannot be decoded: the broker fails because it cannot
+        count its messages.
         """
         try:
             return self._driver.read(self._name, compacted=True, patience_ms=3000, may_hang=True)
@@ -360,9 +364,7 @@ class _Rounds:
 
 @contextmanager
 def _small_pieces(rng: random.Random) -> Iterator[None]:
-    """A ledger is cut into many pieces, and the result put together from many parts, as large ones
-    are.
-    """
+    """Split ledgers into many pieces and results into many parts, as with large ledgers."""
     piece_bytes, bits = rng.choice((1, 500, 3000)), rng.randrange(4)
     limits = Limits(
         chunk_bytes=rng.choice((100, 900)), block_entries=rng.randrange(1, 9), slice_bytes=100
@@ -380,8 +382,9 @@ def _small_pieces(rng: random.Random) -> Iterator[None]:
 
 
 def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes | None]]:
-    """Of each message but chunks: place, index, its own metadata and its value; of what cannot be
-    opened all of it.
+    """Position, index, metadata and value of each message, chunks aside.
+
+    An entry that cannot be decoded counts as one message with its whole body.
     """
     found: list[tuple[Place, int, bytes, bytes | None]] = []
     for place, _, body in map(entries_of.record, records):
@@ -401,7 +404,7 @@ def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes |
 
 
 def _whole_chunked(records: Sequence[bytes]) -> set[Place]:
-    """The last chunks of the messages that have all of theirs: what a reader can put together."""
+    """The positions of the last chunks of complete messages, which a reader can put together."""
     groups: dict[object, list[tuple[Place, int | bytes | None]]] = {}
     for place, _, body in map(entries_of.record, records):
         entry = entries_of.entry(body)

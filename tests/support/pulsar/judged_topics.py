@@ -1,9 +1,9 @@
-"""Random topics for a real Pulsar: what its clients, of three kinds, are to send.
+"""Random topics for a real Pulsar: the messages that three kinds of clients send.
 
-A step is what one client sends in one go: the Java client (batches, codecs, encryption, chunks,
-transactions), the C++ client (which leaves out sizes, and writes batches of one), or bytes as they
-are (no checksum, unknown fields, payloads that cannot be opened). ``Sender`` plays steps against a
-broker.
+A step is what one client sends at once. The Java client sends batches, codecs, encryption, chunks
+and transactions. The C++ client leaves out sizes, and writes batches of one message. A raw
+connection sends entries without checksum, with unknown fields, or with payloads that cannot be
+decoded. ``Sender`` sends the steps to a broker.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ class WireStep:
 
 @dataclass(frozen=True, slots=True)
 class UnloadStep:
-    """The topic is closed, and with it its open ledger."""
+    """Close the topic and its open ledger."""
 
 
 Step = JavaStep | CppStep | WireStep | UnloadStep
 
 
 class Topic:
-    """A topic in the making: what it draws from, and its open transactions. ``met`` counts what was
-    drawn.
+    """The state of a topic while its steps are drawn: its keys and its open transactions.
+
+    ``met`` counts the drawn cases.
     """
 
     def __init__(self, rng: random.Random, name: str) -> None:
@@ -83,10 +84,10 @@ class Topic:
         self._empty = self.rng.choice((0.0, 0.1, 0.4))
         self.is_plain = (
             self.rng.random() < 0.25
-        )  # nothing that a client without keys or patience could not read
+        )  # only messages that a client without decryption keys can read without waiting
 
     def steps(self) -> list[Step]:
-        """What comes in a round: of nearly nothing to some hundred messages."""
+        """The steps of one round, from one message to some hundred."""
         rng = self.rng
         made: list[Step] = []
         kinds = (
@@ -169,8 +170,8 @@ class Topic:
     def _cpp(self) -> Step:
         rng = self.rng
         self.met["of the C++ client"] += 1
-        # Messages without a key would be routed to a batch of their own by no setting of ours: one
-        # batch all the same.
+        # A producer setting that batches by key would put keyless messages in a batch of their own.
+        # The tests do not use it, so they are in the common batch.
         return CppStep(self._messages(rng.choice((1, 6))), rng.random() < 0.6, rng.choice(CODECS))
 
     def _transaction(self) -> Step:
@@ -204,7 +205,7 @@ class Topic:
         return UnloadStep()
 
     def _wire(self) -> Step:
-        """Entries that no client of today writes."""
+        """Entries that today's clients do not write."""
         rng = self.rng
         frames = []
         for _ in range(rng.randrange(1, 4)):
@@ -241,8 +242,7 @@ class Topic:
                 fields[20] = rng.choice((0, 10, 11, 13, 99))
                 value = b""
             elif kind == "undecodable":
-                # Of zlib alone a broker's compaction takes it: another codec's error ends its run,
-                # for good.
+                # Only zlib: with another codec, the error ends the broker's compaction for good.
                 fields |= {8: 2, 9: 100, 11: 2}
                 value = b"\xff\xff\xff no zlib stream"
             elif kind.startswith("encrypted"):
@@ -279,7 +279,7 @@ class Topic:
         value = b"" if rng.random() < self._empty else f"{self._sent} inner".encode()
         fields: list[tuple[int, int | bytes]] = []
         if rng.random() < 0.1:
-            fields += [(3, 0), (4, 1)]  # gone already
+            fields += [(3, 0), (4, 1)]  # a placeholder
             value = b""
         else:
             if rng.random() < 0.8:
@@ -294,7 +294,7 @@ class Topic:
 
 
 def entry(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> bytes:
-    """An entry without broker prefix."""
+    """An entry without a broker prefix."""
     rest = struct.pack(">I", len(metadata)) + metadata + payload
     return (
         b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) if has_checksum else b""
@@ -302,7 +302,7 @@ def entry(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> byte
 
 
 class Sender:
-    """The three clients of one broker."""
+    """Sends steps to a broker with its three kinds of clients."""
 
     def __init__(self, broker: Broker, driver: Driver) -> None:
         self._driver = driver
@@ -311,7 +311,7 @@ class Sender:
         self._cpp = pulsar.Client(broker.service_url, logger=logger)
 
     def play(self, topic: str, steps: Sequence[Step]) -> None:
-        """Send it all, in order."""
+        """Send all steps in order."""
         for step in steps:
             match step:
                 case JavaStep():
@@ -321,17 +321,17 @@ class Sender:
                 case WireStep():
                     with Wire(
                         self._broker.address
-                    ) as wire:  # anew: a broker hangs up on who is silent for long
+                    ) as wire:  # a new connection, because the broker closes an idle one
                         wire.send(topic, step.frames)
                 case UnloadStep():
                     self._driver.unload(topic)
 
     def read(self, topic: str) -> list[tuple[int, int, int, str, bytes]]:
-        """What a reader of the C++ client gets of the compacted topic: ledger, entry, index, key,
+        """The messages that a C++ reader gets of the compacted topic: ledger, entry, index, key,
         value.
 
-        It delivers the empty places of batches, as messages without key and value: those are
-        left out.
+        The reader also returns the placeholders of batches, as messages without key and value. They
+        are left out.
         """
         reader = self._cpp.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
         found = []

@@ -1,7 +1,6 @@
-"""Compaction of a Pulsar topic in the plainest Python: two passes over a list of entries, a key map
-that is a dict.
+"""A plain model of a Pulsar compaction: two passes over a list of entries, with a dict as key map.
 
-No speed and nothing of the engine's: entries are decoded by the slow twins. Read it beside
+It is slow and shares no code with the engine. The slow decoders decode its entries. Source:
 docs/formats/pulsar-compaction.md.
 """
 
@@ -32,12 +31,12 @@ from lastwrite.pulsar.format.position import Position
 
 COMMIT, ABORT = 21, 22
 
-Place = tuple[Position, int | None]  # with the index in a batch
+Place = tuple[Position, int | None]  # the position of a message, with its index in a batch
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a round obeys."""
+    """The settings of a round."""
 
     retain: bool = False
     event_time: bool = False
@@ -47,14 +46,14 @@ class Rules:
 
 @dataclass
 class ModelTopic:
-    """A topic's entries, and what the rounds so far made of them."""
+    """A topic's raw entries, and the result of its rounds."""
 
     raw: list[tuple[Position, bytes]] = field(default_factory=list)
     compacted: list[tuple[Position, bytes]] = field(default_factory=list)
     horizon: Position | None = None
 
     def compact(self, rules: Rules) -> bool:
-        """One round; whether the horizon moved."""
+        """Run one round. Returns whether the horizon moved."""
         fresh = [
             (place, decode_entry(body, *place))
             for place, body in self.raw
@@ -95,7 +94,7 @@ class ModelTopic:
 def _latest(
     entries: Sequence[tuple[Position, Entry]], rules: Rules
 ) -> dict[bytes, tuple[Place, int]]:
-    """Phase one: of each key the message that counts, and its event time."""
+    """Phase one: the position and event time of each key's winning message."""
     latest: dict[bytes, tuple[Place, int]] = {}
 
     def see(key: bytes | None, place: Place, size: int, time: int) -> None:
@@ -124,8 +123,10 @@ def _latest(
 
 
 def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set[Position]:
-    """Parts before the last record of their key, unless that is their own message's last part. By
-    event time none.
+    """The chunks before the last record of their key, unless that is the last chunk of their
+    message.
+
+    Empty with ``event_time``.
     """
     last: dict[bytes, Entry] = {}
     stray: set[Position] = set()
@@ -152,8 +153,10 @@ def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set
 
 
 def is_part(entry: Entry, rules: Rules) -> bool:
-    """A part of a message that is not its last: it does not compete, unless a broker is to be
-    followed.
+    """Whether the entry is a chunk other than its message's last one. It does not compete for its
+    key.
+
+    False with ``like_broker``: to a broker, each chunk is a message.
     """
     meta = entry.metadata
     parts = meta.num_chunks_from_msg or 0
@@ -170,7 +173,7 @@ def _size(entry: Entry, rules: Rules) -> int:
 def _copied(
     place: Position, entry: Entry, latest: dict[bytes, tuple[Place, int]], rules: Rules
 ) -> bytes | None:
-    """Phase two: what becomes of one entry."""
+    """Phase two: the entry after compaction. None if it is removed."""
 
     def is_latest(key: bytes | None, index: int | None) -> bool:
         if key is None:
@@ -192,7 +195,7 @@ def _copied(
 
 
 def whole(entry: Entry) -> bytes:
-    """The entry's bytes as they lay."""
+    """The entry's bytes as stored."""
     body = len(entry.metadata_bytes).to_bytes(4, "big") + entry.metadata_bytes + entry.payload
     if entry.checksum is not None:
         body = b"\x0e\x01" + entry.checksum.to_bytes(4, "big") + body
@@ -200,7 +203,9 @@ def whole(entry: Entry) -> bytes:
 
 
 def content(place: Position, body: bytes) -> tuple[object, ...]:
-    """What of an entry has to be the same: its bytes, save how a batch's payload was compressed."""
+    """The content that two compactions of an entry must share: all bytes, but a batch's
+    decompressed.
+    """
     entry = decode_entry(body, *place)
     assert entry.crc_holds is not False
     if entry.is_readable_batch and not is_undecodable(entry):
@@ -215,7 +220,7 @@ KEYS = (b"a", b"b", b"c", b"", "ü".encode(), b"a longer key, of more bytes than
 
 
 class Author:
-    """Writes entries in every shape that clients and brokers have; ``seed`` decides all."""
+    """Writes entries of every kind that clients and brokers write, determined by ``seed``."""
 
     def __init__(
         self, seed: int, keys: Sequence[bytes] = KEYS, *, is_checked: bool = False
@@ -224,12 +229,12 @@ class Author:
         self._random = random.Random(seed)
         self._keys = keys
         self._clock = START_MS
-        self._open: list[int] = []  # transactions
+        self._open: list[int] = []  # the open transactions
         self._sequence = 0
         self._transaction = 0
 
     def entries(self, count: int) -> list[bytes]:
-        """The next entries of the topic, about so many."""
+        """About ``count`` next entries of the topic."""
         found: list[bytes] = []
         while len(found) < count:
             found += self._next()
@@ -255,7 +260,7 @@ class Author:
         return [self._transactional()]
 
     def end_transactions(self) -> list[bytes]:
-        """Markers for whatever is not decided."""
+        """Markers that end all open transactions."""
         found = [self._marker(self._random.choice((COMMIT, ABORT)), each) for each in self._open]
         self._open = []
         return found

@@ -1,8 +1,7 @@
-"""A real Pulsar as a judge: one standalone for each way to set its compaction, started when first
-asked for.
+"""A real Pulsar for comparison: one standalone for each compaction setting, started on first use.
 
-Tests that need it skip with the reason where it cannot run; ``tests/support/pulsar/broker.py`` says
-what it needs.
+Tests that need it are skipped with the reason if it cannot run. ``tests/support/pulsar/broker.py``
+says what it needs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _INTERCEPTORS = ",".join(
     for name in ("AppendBrokerTimestampMetadataInterceptor", "AppendIndexMetadataInterceptor")
 )
 
-# By name, what of a broker's settings changes a compacted ledger; as Lastwrite takes them, too.
+# The broker settings that change a compacted ledger, by name. Lastwrite gets the same settings.
 SETTINGS: dict[str, dict[str, str]] = {
     "plain": {},
     "keyless stay, prefixes shown": {
@@ -49,7 +48,9 @@ class Standalone(NamedTuple):
 
 
 class PulsarOracle:
-    """At most one standalone at a time; another one's topics are gone."""
+    """Runs at most one standalone at a time. Starting another deletes the topics of the former
+    one.
+    """
 
     def __init__(self) -> None:
         try:

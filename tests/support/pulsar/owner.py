@@ -1,8 +1,8 @@
-"""What the owner of a private key does with an encrypted message: the Java client's decryption, in
-plain Python, since no library for it is among ours.
+"""Decrypts messages with a private key as Pulsar's Java client does, in plain Python.
 
-Source: Pulsar 4.2.4 ``MessageCryptoBc``: RSA/NONE/OAEPWithSHA1AndMGF1Padding wraps the data key,
-AES/GCM/NoPadding with a tag of 16 bytes encrypts the payload.
+The package does not decrypt, so it depends on no library for it. Source: Pulsar 4.2.4
+``MessageCryptoBc``: RSA/NONE/OAEPWithSHA1AndMGF1Padding wraps the data key, AES/GCM/NoPadding with
+a tag of 16 bytes encrypts the payload.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import hashlib
 
 
 def unwrapped(pem: str, wrapped: bytes) -> bytes:
-    """The data key."""
+    """The data key that ``wrapped`` contains."""
     text = "".join(line for line in pem.splitlines() if "-" not in line)
-    _, _, inner = _fields(_fields(base64.b64decode(text))[0])  # of PKCS#8
+    _, _, inner = _fields(_fields(base64.b64decode(text))[0])  # the PKCS#8 private key
     _, modulus, _, exponent, *_ = map(int.from_bytes, _fields(_fields(inner)[0]))
     size = len(wrapped)
     plain = pow(int.from_bytes(wrapped), exponent, modulus).to_bytes(size)
@@ -25,16 +25,16 @@ def unwrapped(pem: str, wrapped: bytes) -> bytes:
 
 
 def decrypted(key: bytes, iv: bytes, stored: bytes) -> bytes:
-    """The payload, in its compression; its tag is not looked at."""
+    """The payload, still compressed. The tag is not checked."""
     cipher = stored[:-16]
     stream = b"".join(
         _aes(key, iv + (2 + n).to_bytes(4)) for n in range(-(-len(cipher) // 16))
-    )  # GCM's first counter is the tag's
+    )  # GCM uses the first counter for the tag
     return _xor(cipher, stream[: len(cipher)])
 
 
 def _fields(der: bytes) -> list[bytes]:
-    """The contents of a sequence's values."""
+    """The contents of the values in a DER sequence."""
     found = []
     at = 0
     while at < len(der):
@@ -57,7 +57,7 @@ def _xor(one: bytes, two: bytes) -> bytes:
 
 
 def _times(a: int, b: int) -> int:
-    """The product in AES's field."""
+    """The product in the field of AES."""
     found = 0
     while b:
         found ^= a if b & 1 else 0
@@ -78,7 +78,7 @@ _BOX = bytes(map(_substitute, range(256)))
 
 
 def _aes(key: bytes, block: bytes) -> bytes:
-    """A block encrypted, column by column."""
+    """Encrypt one block."""
     words = [key[at : at + 4] for at in range(0, len(key), 4)]
     given, power = len(words), 1
     while len(words) < 4 * (given + 7):

@@ -1,5 +1,5 @@
-"""Random topics of Pulsar, a round over each, and what lies in their folders: for what disturbs
-such rounds.
+"""Random Pulsar topics, a round over each, and the state of their folders, for tests of
+failures.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content
 from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
-Content = tuple[Position | None, list[tuple[object, ...]]]  # horizon, and what lies up to it
+Content = tuple[Position | None, list[tuple[object, ...]]]  # the horizon, and the entries up to it
 
 
 def lay_out(seed: int, archive: Path) -> tuple[Content, Content]:
-    """A topic of some ledgers, compacted before if the seed is odd; what it holds, and what a round
-    makes of it.
+    """Write a topic of a few ledgers. Returns its content, and its content after a round.
+
+    Topics of odd seeds have been compacted before.
     """
     rng, author, model = random.Random(seed), Author(seed), ModelTopic()
     folder = topic_folder(archive)
@@ -45,7 +46,7 @@ def compact(archive: Path, **arguments: Any) -> int:
 
 
 def held(archive: Path) -> Content:
-    """What the manifest says that there is."""
+    """The horizon in the manifest, and the entries of its compacted ledger."""
     folder = topic_folder(archive)
     manifest = read_manifest(str(folder))
     if manifest is None:
@@ -70,9 +71,7 @@ def _index_of(path: Path) -> bytes:
 
 
 def shape(archive: Path) -> tuple[int, set[str]]:
-    """How many files there are, surveys left out, which need not be there; and what kinds of
-    strange ones.
-    """
+    """The number of files without surveys, and the endings of files that a round sets aside."""
     names = [
         path.name
         for path in topic_folder(archive).iterdir()

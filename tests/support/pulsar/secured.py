@@ -1,9 +1,8 @@
-"""A standalone as people run them behind a door: brokers and bookies in TLS, tokens and
-certificates, a ZooKeeper with access lists.
+"""A Pulsar standalone with TLS, tokens, certificates, and a ZooKeeper with access lists.
 
-    keys = Keys(tmp_path / "keys")            # openssl makes them
-    with SecuredBroker(home, tmp_path / "data", keys) as broker:
-        keys.client_conf(broker, tmp_path / "client.conf")
+keys = Keys(tmp_path / "keys")  # openssl makes them
+with SecuredBroker(home, tmp_path / "data", keys) as broker:
+    keys.client_conf(broker, tmp_path / "client.conf")
 """
 
 from __future__ import annotations
@@ -37,14 +36,16 @@ Client {{ {_DIGEST} username="broker" password="pw"; }};
 
 
 def digest(user: str) -> str:
-    """A user as ZooKeeper's access lists write one."""
+    """A user in the form of ZooKeeper's access lists."""
     proof = base64.b64encode(hashlib.sha1(user.encode()).digest()).decode()
     return f"{user.partition(':')[0]}:{proof}"
 
 
 class Keys:
-    """``ca.pem``, and ``server`` and ``client`` with a ``.pem`` and a ``.key``; ``stranger.pem``
-    is of nobody. ``token`` makes one.
+    """Keys and certificates: ``ca.pem``, and ``server`` and ``client`` with a ``.pem`` and a
+    ``.key``.
+
+    ``stranger.pem`` is not signed by the CA. ``token`` makes tokens.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +89,7 @@ class Keys:
 
 
 class SecuredBroker(Broker):
-    """It listens in TLS alone; its bookie takes TLS, too."""
+    """A standalone that only listens with TLS. Its bookie accepts TLS, too."""
 
     def __init__(self, home: Path, data: Path, keys: Keys) -> None:
         self.keys = keys
@@ -99,7 +100,7 @@ class SecuredBroker(Broker):
             _settings(keys, *self._tls_ports),
             java=(
                 *SHORT,
-                "-Dzookeeper.fips-mode=false",  # else no DIGEST-MD5
+                "-Dzookeeper.fips-mode=false",  # FIPS mode forbids DIGEST-MD5
                 f"-Djava.security.auth.login.config={keys.path('jaas.conf')}",
                 f"-Dzookeeper.authProvider.1={_AUTH}.SASLAuthenticationProvider",
                 f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest(SUPER)}",
@@ -119,7 +120,7 @@ class SecuredBroker(Broker):
         return f"https://127.0.0.1:{self._tls_ports[1]}"
 
     def ask(self, path: str, method: str = "GET", body: object = None) -> bytes:
-        """What the admin port says to a token of the superuser."""
+        """Send a request to the admin port with the superuser's token, and return the answer."""
         request = urllib.request.Request(
             f"{self.admin_url}/admin/v2/{path}",
             method=method,
@@ -142,14 +143,14 @@ class SecuredBroker(Broker):
         return True
 
     def close_the_store(self) -> None:
-        """Let nobody into what lies in ZooKeeper now but the broker and us."""
+        """Restrict all nodes in ZooKeeper to the broker's user and Lastwrite's."""
         client = KazooClient(self.metadata_store, auth_data=[("digest", SUPER)])
         client.start(30)
         acl = [make_acl("sasl", "broker", all=True), make_acl("digest", digest(OURS), all=True)]
         waiting = ["/managed-ledgers", "/ledgers", "/admin", "/loadbalance"]
         while waiting:
             path = waiting.pop()
-            with contextlib.suppress(NoNodeError):  # a broker removes what it waited by
+            with contextlib.suppress(NoNodeError):  # a broker removes nodes meanwhile
                 client.set_acls(path, acl)
                 waiting.extend(f"{path}/{name}" for name in client.get_children(path))
         client.stop()
@@ -178,7 +179,7 @@ def _settings(keys: Keys, binary: int, admin: int) -> Mapping[str, str]:
         "brokerClientTrustCertsFilePath": keys.path("ca.pem"),
         "brokerClientAuthenticationPlugin": f"{PLUGIN}AuthenticationTls",
         "brokerClientAuthenticationParameters": ours,
-        # the bookie's, and the broker's as its client
+        # the bookie's settings, and the broker's as the bookie's client
         "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
         "tlsClientAuthentication": "true",
         "tlsKeyStoreType": "PEM",

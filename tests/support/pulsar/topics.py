@@ -1,4 +1,4 @@
-"""Topic folders for tests: ledgers written and read by the slow twins of ``formats.pulsar``."""
+"""Topic folders for tests: ledgers written and read with the slow codecs of ``formats.pulsar``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPACE = UUID("b6f1c1d2-7a54-4f0e-9a43-1f5a4f0a5d11")
 
 
 def topic_folder(archive: Path, topic: str = TOPIC) -> Path:
-    """The topic's folder, made."""
+    """The topic's folder, which is created."""
     folder = archive.joinpath(*TopicName.parse(topic).managed_ledger.split("/"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -38,8 +38,9 @@ def put_ledger(
     custom: Mapping[str, bytes] | None = None,
     uuid: UUID | None = None,
 ) -> Path:
-    """Write a ledger as the offloader does; the path of its data object. Each object is there whole
-    or not at all, the index first: a server may list the folder meanwhile.
+    """Write a ledger as the offloader does. Returns the path of the data object.
+
+    Each object appears whole, the index first, because a server may list the folder at any time.
     """
     data, blocks = encode_data(entries, block_bytes)
     metadata = LedgerMetadata(
@@ -66,7 +67,7 @@ def put_ledger(
 
 
 def read_ledger(path: Path) -> list[bytes]:
-    """The entries of a data object, whose index must agree."""
+    """The entries of a data object. Its index must agree."""
     data = path.read_bytes()
     index = IndexObject.decode(path.with_name(path.name + INDEX_SUFFIX).read_bytes())
     found = [(entry, data[at : at + size]) for entry, at, size in walk_data(data)]
@@ -79,8 +80,8 @@ def read_ledger(path: Path) -> list[bytes]:
 
 
 def read_compacted(folder: Path) -> list[tuple[Position, bytes]]:
-    """Ids and bodies of the compacted ledger that the manifest names; all of a topic's ids have the
-    same partition.
+    """The ids and bodies of the manifest's compacted ledger. All ids must have the same
+    partition.
     """
     manifest = read_manifest(str(folder))
     assert manifest is not None

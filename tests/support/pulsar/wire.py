@@ -1,9 +1,9 @@
-"""A producer that sends bytes as they are: what no client of today writes, and old ones did.
+"""A producer that sends raw entries, such as those of old clients.
 
     with Wire(broker.address) as wire:
         wire.send(topic, [Frame(entry), ...])
 
-Source: Pulsar's binary protocol (CommandProducer, CommandSend); docs/formats/pulsar.md, "Entry".
+Source: Pulsar's binary protocol (CommandProducer, CommandSend). docs/formats/pulsar.md, "Entry".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def varint(value: int) -> bytes:
 
 
 def message(*fields: tuple[int, int | bytes]) -> bytes:
-    """A protobuf message: numbers as varints, bytes behind their length, in the order given."""
+    """A protobuf message with the fields in the given order. Bytes follow their length."""
     return b"".join(
         varint(number << 3) + varint(value)
         if isinstance(value, int)
@@ -49,9 +49,11 @@ def message(*fields: tuple[int, int | bytes]) -> bytes:
 
 
 class Frame(NamedTuple):
-    """What becomes an entry: checksum prefix or none, metadata size, metadata, payload. A broker
-    that is not told so takes a marker for a message (only where it looks for the topic's last
-    one)."""
+    """The bytes of an entry: checksum prefix or none, metadata size, metadata, payload.
+
+    ``is_marker`` tells the broker that the entry is a marker. Otherwise, the broker takes a marker
+    for a message when it looks for the topic's last one.
+    """
 
     data: bytes
     is_marker: bool = False
@@ -67,7 +69,7 @@ class Wire:
         self._ask(CONNECT, message((1, b"tests"), (4, 19)), CONNECTED)
 
     def send(self, topic: str, frames: Sequence[Frame]) -> None:
-        """Send frames, one after the other."""
+        """Send the frames in order."""
         self._request += 1
         name = topic.encode()
         self._ask(LOOKUP, message((1, name), (2, self._request)), LOOKUP_RESPONSE)

@@ -31,13 +31,14 @@ _SYNC_INTERVAL_BYTES = 100 * (4 + 16)
 def encode_data(
     entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
 ) -> tuple[bytes, list[OffloadIndexEntry]]:
-    """A V1 data object of these entries, cut into blocks as the offloader does, and where its
-    blocks lie.
+    """A V1 data object of these entries in blocks as the offloader makes them, and the blocks'
+    index.
 
-    A block is as large as it may be, or as what is left needs. No entries make no block.
+    A block has the largest size, or the size of the remaining entries. Without entries there is no
+    block.
 
     Raises:
-        ValueError: an entry that fits no block.
+        ValueError: An entry does not fit in a block.
     """
     out = bytearray()
     blocks: list[OffloadIndexEntry] = []
@@ -70,7 +71,7 @@ def encode_sequence_file(
     has_blocks: bool = False,
     block_bytes: int = 1 << 20,
 ) -> bytes:
-    """A SequenceFile as Hadoop writes it, of entry ids and bytes; ``sync`` is 16 drawn bytes."""
+    """A SequenceFile of entry ids and bytes, as Hadoop writes it. ``sync`` has 16 random bytes."""
     out = bytearray(MAGIC + bytes([VERSION]) + _text(LONG_WRITABLE) + _text(BYTES_WRITABLE))
     out += bytes([codec is not None, has_blocks])
     if codec is not None:
@@ -119,7 +120,7 @@ def _encoded_blocks(
 
 
 def encode_vlong(value: int) -> bytes:
-    """A number as Hadoop's ``writeVLong`` has it."""
+    """A number as Hadoop's ``writeVLong`` encodes it."""
     if -112 <= value <= 127:
         return value.to_bytes(1, "big", signed=True)
     shown = value if value >= 0 else ~value

@@ -1,13 +1,13 @@
-"""One real RocketMQ name server and broker, fetched by Maven, started and stopped by a test.
+"""A real RocketMQ name server and broker, fetched by Maven, which a test starts and stops.
 
-    home = rocketmq_home()                    # 94 MB of jars, fetched once; Unavailable says what
-    is missing with Broker(home, tmp_path / "store", SMALL_FILES) as broker:
+    home = rocketmq_home()  # 94 MB of jars, fetched once; raises Unavailable if they cannot be
+    with Broker(home, tmp_path / "store", SMALL_FILES) as broker:
         with Client(broker.name_server) as client:
             client.create_topic("orders", queues=2, attributes=COMPACTED)
 
-The same broker again on the same folder opens what lies there: that is how a test lets RocketMQ
-judge a compacted store. ``python -m tests.support.rocketmq.broker STORE [name=value ...]`` runs one
-in the foreground until Ctrl-C.
+A second ``Broker`` on the same folder opens the store in it. In this way a test lets RocketMQ load
+a compacted store. ``python -m tests.support.rocketmq.broker STORE [name=value ...]`` runs one in
+the foreground until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ VERSION = "5.5.0"
 OLD_VERSION = "4.9.3"  # the last release before compression types, record format v2 and compaction
 POM = Path(__file__).with_name("pom.xml")
 
-# A cluster of one; what a test wants compacted, it compacts itself; files of a few kilobytes in
-# place of gigabytes.
+# A cluster of one broker without compactions of its own. Its files have kilobytes instead of
+# gigabytes.
 SETTINGS = {
     "brokerClusterName": "tests",
     "brokerName": "tests",
@@ -56,17 +56,17 @@ SETTINGS = {
     "searchBcqByCacheEnable": "false",  # see docs/guide/rocketmq-operators.md
 }
 
-# Of a compaction log: 1,012 bytes of index, which is 21 messages a file, and 5,060 bytes of log.
+# Compaction log sizes: 5,060 bytes of log, and an index of 1,012 bytes for 21 messages.
 SMALL_FILES = {"compactionMappedFileSize": "5060", "compactionCqMappedFileSize": "1024"}
 
-# All that says how large files are: for whoever makes some where a broker left none.
+# All file size settings, for tests that write files that a broker left out.
 SIZES = {
     name: SETTINGS[name] for name in ("mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum")
 } | SMALL_FILES
 
-COMPACTED = {"cleanup.policy": "COMPACTION"}  # the topic's attribute
+COMPACTED = {"cleanup.policy": "COMPACTION"}  # the attribute of a compacted topic
 
-# What Java 17 must open for page locking and for unmapping buffers (4.x).
+# The packages that 4.x needs in Java 17 to lock pages and to unmap buffers.
 _OPENS = [
     f"--add-{how}=java.base/{name}=ALL-UNNAMED"
     for how, name in (
@@ -79,7 +79,7 @@ _OPENS = [
     )
 ]
 
-# 4.x reads where to log from such a file and does not start without; 5.x brings its own.
+# 4.x reads its log file's path from such a file, and does not start without it. 5.x has its own.
 _LOGBACK = """<configuration>
   <appender name="FILE" class="ch.qos.logback.core.FileAppender"><file>{file}</file>
     <encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>
@@ -89,13 +89,14 @@ _LOGBACK = """<configuration>
 
 
 def rocketmq_home(version: str = VERSION) -> Path:
-    """The folder whose ``lib`` holds RocketMQ's jars, fetched on first use.
+    """The folder whose ``lib`` has RocketMQ's jars, fetched on first use.
 
-    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of
-    ``OLD_VERSION``; default is ``~/.cache/lastwrite/rocketmq-<version>``.
+    ``LASTWRITE_ROCKETMQ_HOME`` names the folder for ``VERSION``, and
+    ``LASTWRITE_ROCKETMQ_OLD_HOME`` for ``OLD_VERSION``. The default is
+    ``~/.cache/lastwrite/rocketmq-<version>``.
 
     Raises:
-        Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
+        Unavailable: There is no Java 17 or newer, or there are no jars and no Maven to fetch them.
     """
     need_java()
     variable = "LASTWRITE_ROCKETMQ_HOME" if version == VERSION else "LASTWRITE_ROCKETMQ_OLD_HOME"
@@ -108,13 +109,15 @@ def rocketmq_home(version: str = VERSION) -> Path:
 
 
 class Broker:
-    """A name server and a broker on free ports of 127.0.0.1, over the store ``store``
-    (``storePathRootDir``).
+    """A name server and a broker on free ports of 127.0.0.1, over the folder ``store``.
 
-    ``settings`` override SETTINGS and RocketMQ's defaults; a name that the broker does not know it
-    ignores. Whatever is not the store lies in ``<store>.run``. Started again they have the same
-    addresses, so that clients go on. ``user``: whose processes they are, by uid and gid; both
-    folders are his then.
+    All other files are in ``<store>.run``. A restart keeps the addresses, so that clients can go
+    on.
+
+    Args:
+        settings: Override ``SETTINGS`` and RocketMQ's defaults. A broker ignores unknown names.
+        user: The uid and gid of both processes. Both folders are given to that user. None means the
+            user of the test.
     """
 
     def __init__(
@@ -136,11 +139,11 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """Of the broker's process."""
+        """The process id of the broker."""
         return self._running["broker"].pid
 
     def start(self, seconds: float = 120) -> Broker:
-        """Start both, and return when clients can be served."""
+        """Start the name server and the broker, and return when clients can be served."""
         deadline = time.monotonic() + seconds
         self.store.mkdir(parents=True, exist_ok=True)
         (self.run / "conf").mkdir(parents=True, exist_ok=True)
@@ -175,7 +178,7 @@ class Broker:
                 self._await(name, deadline)
             self._register()
             with RocketmqClient(self.name_server) as client:
-                while not client.masters():  # it tells the name server of itself and all its topics
+                while not client.masters():  # the broker registers itself and all its topics
                     if time.monotonic() > deadline:
                         raise TimeoutError(
                             f"the name server does not hear of the broker:\n{self.said()[-3000:]}"
@@ -187,50 +190,52 @@ class Broker:
         return self
 
     def _register(self) -> None:
-        """Let the broker register now. As it starts it does so before it knows that there is a name
-        server, and then ten seconds later; a permission that is set anew is told at once.
+        """Register the broker at the name server at once.
+
+        A starting broker registers before it knows the name server, and again after ten seconds.
+        Changing its permission makes it register immediately.
         """
         connection = RocketmqConnection(self.address, 10, RequestCredentials())
         try:
             body = b"brokerPermission=6\n"
             connection.call(RequestCode.SET_BROKER_CONFIG, {}, body, doing="registering the broker")
         except RemoteFailed:
-            pass  # one that takes no orders from strangers: the ten seconds, then
+            pass  # The broker refuses unauthenticated requests. It registers after ten seconds.
         finally:
             connection.close()
 
     def stop(self, seconds: float = 120) -> None:
-        """An orderly shutdown, some ten seconds: all is flushed and ``abort`` removed."""
+        """Shut down in about ten seconds: everything is flushed, and ``abort`` is removed."""
         self._end(signal.SIGTERM, seconds)
 
     def kill(self) -> None:
-        """A crash."""
+        """Kill both processes, as in a crash."""
         self._end(signal.SIGKILL, 60)
 
     def crash(self) -> None:
-        """The broker alone is killed: the name server, and with it clients' routes, go on until
-        ``kill``.
-        """
+        """Kill only the broker. The name server keeps its routes until ``kill``."""
         process = self._running["broker"]
         process.kill()
         process.wait()
 
     def said(self, name: str = "broker") -> str:
-        """What ``broker`` or ``namesrv`` printed since its last start."""
+        """The output of ``broker`` or ``namesrv`` since its last start."""
         output = self.run / f"{name}.out"
         return output.read_text(errors="replace") if output.exists() else ""
 
     def logged(self, name: str) -> str:
-        """The log file ``name`` (as ``store.log``) of a 5.x broker, all starts together; empty
-        where there is none.
+        """The log file ``name`` (such as ``store.log``) of a 5.x broker, from all starts.
+
+        Empty if there is none.
         """
         found = sorted(self.run.glob(f"logs/**/{name}"))
         return "".join(file.read_text(errors="replace") for file in found)
 
     @contextmanager
     def disposable(self) -> Iterator[Broker]:
-        """Started, and killed at the end: for a store that nobody looks at afterwards. Saves the
-        time of a shutdown.
+        """A broker that is started, and killed at the end, which saves the time of a shutdown.
+
+        For stores that are not used afterwards.
         """
         try:
             yield self.start()
@@ -251,7 +256,7 @@ class Broker:
     def _launch(self, name: str, main: str, heap: str, settings: Mapping[str, str]) -> None:
         conf, output = self.run / f"{name}.conf", self.run / f"{name}.out"
         conf.write_text("".join(f"{setting}={value}\n" for setting, value in settings.items()))
-        # The first compiler tier only: half the start-up time, and tests are short.
+        # Only the first compiler tier: it halves the start-up time, and tests are short.
         command = [
             "java",
             *_OPENS,
@@ -295,11 +300,12 @@ class Broker:
             time.sleep(0.05)
 
     def _end(self, signal_number: int, seconds: float) -> None:
-        for name in ("broker", "namesrv"):  # the broker first: it says goodbye to the name server
+        # the broker first, because it unregisters at the name server
+        for name in ("broker", "namesrv"):
             process = self._running.pop(name, None)
             if process is None:
                 continue
-            # a name server has nothing to keep
+            # a name server has nothing to flush
             process.send_signal(signal_number if name == "broker" else signal.SIGKILL)
             try:
                 process.wait(seconds)
@@ -311,9 +317,7 @@ class Broker:
 
 
 def _broker_port() -> int:
-    """A free port whose neighbours are free that a broker takes with it: two below, and one
-    above.
-    """
+    """A free port, with a free port two below it and one above it, which a broker uses, too."""
     for _ in range(1000):
         (port,) = free_ports(1)
         held: list[socket.socket] = []

@@ -1,8 +1,7 @@
-"""A broker's commit log and its reput thread in plain Python: what a store holds after it, file by
-file.
+"""A plain model of a broker's commit log and reput thread: the files of a store after dispatch.
 
-One message after the other, without the code under test. Source: docs/formats/rocketmq.md and
-docs/formats/rocketmq-compaction.md.
+It handles one message after the other, without the code under test. Source:
+docs/formats/rocketmq.md and docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 18: 7_200_000}
 TRANSACTION, COMMIT = 0xC, 0x8
 COMPACTED, BATCHED, DELAYED = "compacted", "batched", "SCHEDULE_TOPIC_XXXX"
 
-Files = dict[str, bytes]  # path below the store: content
+Files = dict[str, bytes]  # content by path below the store
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Small files, so that a few messages fill some."""
+    """File sizes small enough for a few messages to fill files."""
 
     commit_log: int = 4096
     queue: int = 20 * 7
@@ -49,7 +48,7 @@ class Sizes:
             "mapperFileSizeBatchConsumeQueue": self.batch,
             "maxHashSlotNum": self.slots,
             "maxIndexNum": self.entries,
-            # The broker makes its log files five index files long at least.
+            # The broker makes a log file at least as large as five index files.
             "compactionMappedFileSize": 1000,
             "compactionCqMappedFileSize": self.log_index,
         }
@@ -74,7 +73,9 @@ class Pair:
 
 @dataclass(repr=False)
 class Broker:
-    """Takes messages, gives the files. ``log`` is the commit log, whatever else follows from it."""
+    """A broker's store in memory. ``log`` is the commit log, all other fields are dispatched from
+    it.
+    """
 
     sizes: Sizes = field(default_factory=Sizes)
     first_address: int = 0
@@ -82,13 +83,13 @@ class Broker:
     wrote: int = 0
     queues: dict[tuple[str, int], tuple[int, bytearray]] = field(
         default_factory=dict
-    )  # first file's byte, units
+    )  # first byte of the first file, units
     batches: dict[tuple[str, int], bytearray] = field(default_factory=dict)
     index: list[bytearray] = field(default_factory=list)
     pairs: dict[tuple[str, int], list[Pair]] = field(default_factory=dict)
     highest: dict[tuple[str, int], int] = field(default_factory=dict)
     addresses: list[int] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)  # the messages, for a person
+    told: list[str] = field(default_factory=list)  # descriptions of the messages, for failures
 
     def __repr__(self) -> str:
         return f"Broker({self.sizes}, {self.first_address}, {self.told})"
@@ -97,7 +98,7 @@ class Broker:
         printer.text(repr(self))
 
     def put(self, message: RocketmqMessage) -> int:
-        """Append a message to the commit log and dispatch it; its address."""
+        """Append a message to the commit log and dispatch it. Returns its address."""
         size = message.size
         if not self.log or size + 8 > self.sizes.commit_log - self.wrote:
             if self.log:
@@ -141,7 +142,7 @@ class Broker:
     ) -> None:
         place = message.queue_offset * 20
         if message.queue_offset == 0 and name in self.queues:
-            del self.queues[name]  # the topic was deleted and made again
+            del self.queues[name]  # the topic was deleted and created again
         if name not in self.queues:
             start = place - place % self.sizes.queue
             self.queues[name] = (
@@ -161,11 +162,11 @@ class Broker:
             if "/" in topic:
                 continue
             if not offset.isdigit():
-                return  # a broker's dispatch ends here, for good
+                return  # a broker's dispatch stops here for good
             name = (topic, 0 if topic.startswith("%LMQ%") else message.queue_id)
             start, units = self.queues.get(name, (0, bytearray()))
             if len(units) >= 20 and struct.unpack_from(">q", units, len(units) - 20)[0] == address:
-                continue  # named twice
+                continue  # the message names the queue twice
             number = int(offset)
             if number and name in self.queues:
                 number = min(number, (start + len(units)) // 20)
@@ -241,7 +242,9 @@ class Broker:
         if message.queue_offset <= self.highest.get(name, -1) or not keys.strip():
             return
         if len(raw) + 8 > sizes.log:
-            return  # a broker loses it, and makes a pair that hides the queue; we do not
+            # A broker loses this message and makes a pair that hides the queue. Lastwrite skips the
+            # message.
+            return
         pairs = self.pairs.setdefault(name, [])
         if pairs:
             last = pairs[-1]
@@ -281,7 +284,7 @@ class Broker:
     # ------------------------------------------------------------------ files
 
     def log_bytes(self, number: int) -> bytes:
-        """A message's record as it lies in the commit log."""
+        """A message's record in the commit log."""
         file, at = divmod(self.addresses[number] - self.first_address, self.sizes.commit_log)
         size = int.from_bytes(self.log[file][at : at + 4], "big")
         return bytes(self.log[file][at : at + size])
@@ -294,8 +297,8 @@ class Broker:
         }
 
     def dispatched(self) -> Files:
-        """All that follows from the commit log; index files by their number, since their names are
-        times.
+        """All dispatched files by path. Index files have their ordinal as name, because theirs is a
+        time.
         """
         found: Files = {}
         for (topic, queue), (start, units) in self.queues.items():
@@ -331,7 +334,7 @@ TOPICS = {
 
 
 def write_store(root: Path, broker: Broker) -> Path:
-    """The store with its commit log and its topics, and nothing of what is dispatched."""
+    """Write the store with its commit log and topics, but without dispatched files."""
     write_files(root, broker.commit_log())
     write_files(root, {"config/topics.json": json.dumps(TOPICS).encode()})
     return root
@@ -345,7 +348,7 @@ def write_files(root: Path, files: Files) -> None:
 
 
 def read_dispatched(root: Path) -> Files:
-    """What lies in a store as ``Broker.dispatched`` gives it."""
+    """The dispatched files in a store, in the form of ``Broker.dispatched``."""
     found = {}
     for tree in ("consumequeue", "batchconsumequeue", "compaction"):
         for path in sorted((root / tree).rglob("*")):
@@ -367,7 +370,7 @@ def send(
     stored: int = START,
     **properties: str,
 ) -> int:
-    """Put a message; the address where it went."""
+    """Put a message. Returns its address."""
     found = {"KEYS": keys, **properties}
     magic = MAGIC_V2 if len(topic.encode()) > 127 else MAGIC_V1
     return broker.put(
@@ -389,7 +392,7 @@ _LIGHT = ["%LMQ%a", "%LMQ%b", "%LMQ%größe", "other", "a/b"]
 
 @st.composite
 def light_queues(draw: st.DrawFn, offsets: dict[tuple[str, int], int]) -> dict[str, str]:
-    """Properties that name light queues, at the next offset of each; some that no broker reads."""
+    """Properties that name light queues, with each queue's next offset. Some are malformed."""
     named = draw(st.lists(st.sampled_from(_LIGHT), min_size=1, max_size=3))
     places = [str(offsets.get((name, -1), 0)) for name in named]
     for name in named:
@@ -405,9 +408,7 @@ def light_queues(draw: st.DrawFn, offsets: dict[tuple[str, int], int]) -> dict[s
 
 @st.composite
 def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
-    """A broker that took some messages of every kind, its commit log perhaps without its oldest
-    files.
-    """
+    """A broker with messages of every kind. The oldest commit log files may be deleted."""
     broker = Broker(
         Sizes(commit_log=draw(st.sampled_from([900, 2048, 8192]))),
         draw(st.sampled_from([0, 900 * 2048 * 8192])),
@@ -438,7 +439,7 @@ def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
         more |= draw(light_queues(offsets)) if draw(st.booleans()) else {}
         is_queued = stage in (0, COMMIT)
         if is_queued and topic == "plain" and offset and draw(st.integers(0, 15)) == 0:
-            offset = offsets[name] = 0  # deleted and made again
+            offset = offsets[name] = 0  # the topic is deleted and created again
         send(
             broker,
             topic,

@@ -1,13 +1,13 @@
-"""Random queues, compacted by RocketMQ's own classes and by Lastwrite, round after round: what has
-to agree.
+"""Random queues, compacted by RocketMQ's own classes and by Lastwrite, and compared after each
+round.
 
-A seed is a store of two queues and some rounds. In each, messages are appended as a broker appends
-them. Then
+A seed is a store of two queues and some rounds. In each round, messages are appended as a broker
+appends them. Then
 
 - ``like_broker`` and the real ``CompactionLog`` work on copies of the store: log, index and
-  position files are equal byte for byte;
-- in the default mode the files are the model's, a broker's read of them gives exactly the model's
-  survivors, and the broker's own next run on them leaves what its rules say of these survivors.
+position files are equal byte for byte; - in the default mode the files are the model's. A broker
+reads exactly the messages that the model keeps, and its own next run leaves what its rules keep of
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ POSITIONS = "compaction/position-checkpoint"
 
 
 def check_seed(oracle: RocketmqOracle, seed: int) -> Counter[str]:
-    """Play a seed; returns how often what was met. An AssertionError says what does not agree."""
+    """Run a seed. Returns how often each case occurred. Fails with an AssertionError on a
+    difference.
+    """
     rng = random.Random(f"rocketmq-{seed}")
     settings = {
         "compactionCqMappedFileSize": 46 * rng.randrange(6, 40),
@@ -52,7 +54,7 @@ class _Rounds:
         self._queues = [
             model.ModelQueue(*sizes, number) for number in range(2)
         ]  # compacted like the broker
-        self._own = copy.deepcopy(self._queues)  # in the default mode
+        self._own = copy.deepcopy(self._queues)  # compacted in the default mode
         self._keys = rng.randrange(1, 40)
         self._clock = model.START_MS
         self._met: Counter[str] = Counter()
@@ -110,7 +112,7 @@ class _Rounds:
         known, wanted = ours / POSITIONS, theirs / POSITIONS
         if known.exists():
             assert known.read_bytes() == wanted.read_bytes()
-        else:  # a broker that stops writes one that says nothing
+        else:  # a stopping broker writes a file without positions
             assert not decode_positions(wanted.read_bytes())
 
     def _by_default(self) -> None:
@@ -130,7 +132,7 @@ class _Rounds:
             p: c for queue in live for p, c in model.files_of(queue).items()
         }
         served = self._copy(root, "served")
-        # Without positions, which may be lost, a broker compacts what we have compacted once more.
+        # If the position file is lost, a broker compacts Lastwrite's result again.
         forgets = self._rng.random() < 0.7
         if forgets:
             for name in (POSITIONS, f"{POSITIONS}.bak"):

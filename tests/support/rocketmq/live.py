@@ -1,4 +1,4 @@
-"""A live cluster to fetch from: a load, and what an archive holds afterwards."""
+"""A live cluster to fetch from: its load, and the content of an archive afterwards."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lastwrite.rocketmq.network.route import queue_of
 from lastwrite.rocketmq.store.archived import SYSTEM, read_contents
 from tests.support.rocketmq.broker import Broker
 
-# Closed files are compacted 1.5 to 2 seconds after each other.
+# Closed files are compacted every 1.5 to 2 seconds.
 COMPACTING = {"compactionScheduleInternal": "500"}
 
 
 class Load:
-    """Writes to a topic, a fifth of them deletes, and what they come to: ``table``."""
+    """Writes messages to a topic, one fifth deletes. ``table`` has the last write of each key."""
 
     def __init__(self, topic: str, seed: int = 0, keys: int = 20) -> None:
         self.topic = topic
@@ -42,7 +42,7 @@ class Load:
         return OutgoingMessage(key, self._random.randbytes(self._random.randrange(5, 80)))
 
     def send(self, client: RocketmqClient, count: int) -> list[SendResult]:
-        """Send so many; each counts as soon as the broker has it."""
+        """Send ``count`` messages. Each is in ``table`` once the broker has acknowledged it."""
         sent = []
         for _ in range(count):
             message = self.message()
@@ -58,7 +58,7 @@ class Load:
 
 
 def messages_in(archive: Path, topic: str, queue: int) -> list[tuple[RocketmqMessage, bytes]]:
-    """The messages of a queue of an archive, each with its bytes; in place of its address zeros."""
+    """The messages of an archived queue, each with its record, in which the address is zeroed."""
     folder = partition_address(str(archive), SYSTEM, topic, queue)
     found = []
     for stored in read_contents(folder).files:
@@ -76,7 +76,7 @@ def messages_in(archive: Path, topic: str, queue: int) -> list[tuple[RocketmqMes
 
 
 def table_in(archive: Path, topic: str, queues: Sequence[int]) -> dict[str, bytes]:
-    """The last writes of an archive, by reading it plainly; offsets rise."""
+    """The last writes in an archive, read message by message. Checks that offsets are ascending."""
     table: dict[str, bytes] = {}
     for queue in queues:
         last = -1
@@ -94,7 +94,9 @@ def table_in(archive: Path, topic: str, queues: Sequence[int]) -> dict[str, byte
 
 
 def start_again(broker: Broker) -> None:
-    """On the same ports, which somebody else may have as his own for a moment."""
+    """Start the broker on its former ports. Waits if another process uses one of them for a
+    moment.
+    """
     for tries_left in (4, 3, 2, 1, 0):
         try:
             broker.start()
@@ -113,8 +115,10 @@ def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
 
 
 def copy_growing(store: Path, copy: Path) -> None:
-    """As ``rsync --checksum`` would, while the broker appends: topics, and what has changed of the
-    commit log. A broker writes into mapped files, whose time of change does not tell.
+    """Copy a store while the broker appends, as ``rsync --checksum`` would.
+
+    Copies the topics and the changed commit log files. Contents are compared, because writes to
+    mapped files do not change the modification time.
     """
     for name in ("config", "commitlog"):
         (copy / name).mkdir(parents=True, exist_ok=True)

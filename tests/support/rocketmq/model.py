@@ -1,9 +1,7 @@
-"""A queue's compaction log in the plainest Python: appended to as a broker appends, compacted as it
-and as we do.
+"""A plain model of a queue's compaction log: appends, the broker's compaction, and Lastwrite's.
 
-No speed and no shared code with the engine: a queue is a list of pairs of files, a pair a list of
-records, a key map a dict. Read it beside
-docs/formats/rocketmq-compaction.md.
+It is slow and shares no code with the engine: a queue is a list of file pairs, a pair a list of
+records, and the key map a dict. Source: docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ START_MS = 1_700_000_000_000
 TOPIC = "ctopic"
 V6 = Host(bytes.fromhex("20010db8000000000000000000000007"), 10911)
 
-# What clients compress a body with, and the bits that say so.
+# The compression types of clients, and their flag bits.
 COMPRESSIONS = {
     "none": (0, lambda body: body),
     "zlib": (COMPRESSED, lambda body: zlib.compress(body, 5)),
@@ -46,11 +44,11 @@ COMPRESSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelMessage:
-    """A record of a compaction log. ``content``: its bytes, with address 0."""
+    """A record of a compaction log. ``content`` has its bytes, with address 0."""
 
     offset: int
     key: str | None
-    body: bytes  # plain
+    body: bytes  # the decompressed body
     store_ms: int
     tags_code: int
     content: bytes = field(repr=False)
@@ -80,7 +78,7 @@ def message(
     closed: bool = True,
     topic: str = TOPIC,
 ) -> ModelMessage:
-    """A message as a broker has put it into its commit log; a stored body of no bytes is never
+    """A message as a broker writes it to its commit log. An empty stored body is never
     compressed.
     """
     sys_flag, compress = COMPRESSIONS[compression]
@@ -107,7 +105,7 @@ def message(
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """A log file and its index. ``is_closed``: both say that nothing follows."""
+    """A log file and its index. If ``is_closed``, both end with an end mark."""
 
     start: int
     messages: tuple[ModelMessage, ...] = ()
@@ -138,7 +136,7 @@ class ModelQueue:
         return max((each.offset for each in self.messages), default=-1) + 1
 
     def append(self, new: ModelMessage) -> None:
-        """As a broker appends: nothing below the end, nothing without a key."""
+        """Append as a broker does: a message below the end offset or without a key is skipped."""
         if new.offset < self.end_offset or new.key is None or not new.key.strip():
             return
         self.pairs = appended(self.pairs, new, self.log_bytes, self.index_bytes)
@@ -147,7 +145,7 @@ class ModelQueue:
 def appended(
     pairs: Sequence[ModelPair], new: ModelMessage, log_bytes: int, index_bytes: int, first: int = 0
 ) -> list[ModelPair]:
-    """With one record more, in a new pair where the last one has no room for it."""
+    """The pairs with one more record, in a new pair if the last one is full."""
     pairs = list(pairs) or [ModelPair(first)]
     last = pairs[-1]
     no_room = new.size + 8 > log_bytes - last.size
@@ -160,7 +158,7 @@ def appended(
 
 
 def latest_in(pairs: Sequence[ModelPair], position: int) -> dict[str, int]:
-    """The last offset of each key that was written above ``position``."""
+    """The last offset above ``position`` of each key."""
     found = {}
     for each in (each for pair in pairs for each in pair.messages):
         if each.offset > position and each.key is not None:
@@ -177,7 +175,7 @@ def highest(pairs: Sequence[ModelPair]) -> int:
 
 
 def compact_like_broker(queue: ModelQueue) -> bool:
-    """A run of the broker; False: it does nothing, or fails and changes nothing."""
+    """Run the broker's compaction. False if it does nothing, or fails and changes nothing."""
     closed, active = queue.pairs[:-1], queue.pairs[-1:]
     if not is_dirty(closed, queue.position):
         return False
@@ -201,7 +199,10 @@ def compact(
     keeps_keyless: bool = False,
     include_active: bool = False,
 ) -> bool:
-    """Our round: each file keeps its name and what survives of it; False: nothing is dirty."""
+    """Run Lastwrite's round: each file keeps its name and its remaining records.
+
+    False if nothing is dirty.
+    """
     closed = queue.pairs if include_active else queue.pairs[:-1]
     if not is_dirty(closed, queue.position):
         return False
@@ -222,11 +223,11 @@ def compact(
     return True
 
 
-# ---------------------------------------------------------------------- on disk
+# ---------------------------------------------------------------------- files
 
 
 def encode_pair(pair: ModelPair, log_bytes: int, index_bytes: int) -> tuple[bytes, bytes]:
-    """The bytes of the log file and of its index, at their full sizes."""
+    """The bytes of the log file and of its index, padded to the full sizes."""
     log, index = bytearray(), bytearray()
     for each in pair.messages:
         address = pair.start + len(log)
@@ -242,7 +243,7 @@ def encode_pair(pair: ModelPair, log_bytes: int, index_bytes: int) -> tuple[byte
 
 
 def files_of(queue: ModelQueue) -> dict[str, bytes]:
-    """All files of the queue by their places below ``compaction``."""
+    """All files of the queue by path below ``compaction``."""
     found = {}
     for pair in queue.pairs:
         for kind, content in zip(
@@ -255,7 +256,7 @@ def files_of(queue: ModelQueue) -> dict[str, bytes]:
 
 
 def write_store(root: Path, queues: Sequence[ModelQueue]) -> None:
-    """A store with these queues alone, whatever was in it before, and their positions."""
+    """Write a store with exactly these queues and their positions, in place of what is there."""
     tree = root / "compaction"
     for queue in queues:
         wanted = files_of(queue)
@@ -276,7 +277,7 @@ def write_store(root: Path, queues: Sequence[ModelQueue]) -> None:
 
 
 def read_files(root: Path) -> dict[str, bytes]:
-    """All files of all queues below ``compaction``, by their places."""
+    """All files of all queues, by path below ``compaction``."""
     tree = root / "compaction"
     return {
         str(path.relative_to(tree)): path.read_bytes()
@@ -286,14 +287,15 @@ def read_files(root: Path) -> dict[str, bytes]:
     }
 
 
-# ---------------------------------------------------------------------- drawn by a seed
+# ---------------------------------------------------------------------- random messages
 
 
 def random_message(
     rng: random.Random, offset: int, keys: int, store_ms: int, queue: int = 0
 ) -> ModelMessage:
-    """One of a few keys; a delete in eight, compressed bodies, tags, IPv6, both ways to end
-    properties.
+    """A message with one of a few keys. One in eight is a delete.
+
+    Bodies may be compressed, hosts may be IPv6, and the properties end in one of two ways.
     """
     body = b"" if rng.random() < 0.12 else rng.randbytes(rng.randrange(1, 160))
     compression = rng.choice(("none", "none", *COMPRESSIONS))

@@ -1,9 +1,9 @@
-"""RocketMQ's own compaction classes as a judge, from the peer outside this repository.
+"""RocketMQ's own compaction classes, run by a peer program outside this repository.
 
-``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_ROCKETMQ_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it
-once, in the user's cache folder. Tests that need the oracle skip with the reason where it cannot
-run.
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository).
+``LASTWRITE_ROCKETMQ_HOME`` names a folder that the peer's ``setup.sh`` has filled. Without one,
+Maven fills a folder in the user's cache once. Tests that need the oracle are skipped with the
+reason if it cannot run.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ PEER = PEERS / "rocketmq"
 
 @functools.cache
 def oracle_home() -> Path:
-    """The folder with RocketMQ's jars and the oracle's classes; skips the test where there can be
-    none.
+    """The folder with RocketMQ's jars and the oracle's classes. Skips the test if it cannot be
+    made.
     """
     return peer_home("RocketMQ", "CompactionOracle")
 
 
 class RocketmqOracle:
-    """CompactionOracle in its own JVM. It writes to the stores that it opens: give it copies."""
+    """The peer's CompactionOracle in its own JVM. It writes to the stores that it opens: pass
+    copies.
+    """
 
     def __init__(self) -> None:
         home = oracle_home()
@@ -42,8 +44,9 @@ class RocketmqOracle:
         )
 
     def ask(self, do: str, store: Path, settings: Mapping[str, int], **more: Any) -> dict[str, Any]:
-        """The answer to a request; ``lines`` has the records of a ``dump``. ``ok`` is false where
-        the classes threw.
+        """Send a request, and return the answer. ``lines`` has the records of a ``dump``.
+
+        ``ok`` is false if RocketMQ threw an exception.
         """
         process = self._process
         assert process.stdin is not None and process.stdout is not None
@@ -56,7 +59,7 @@ class RocketmqOracle:
             text = process.stdout.readline()
             assert text, "the oracle is gone"
             if not text.startswith("{"):
-                continue  # a line of somebody's log
+                continue  # a log line, not an answer
             answer: dict[str, Any] = json.loads(text)
             if "ok" in answer:
                 return {**answer, "lines": lines}

@@ -1,8 +1,8 @@
-"""Queues of a RocketMQ compaction topic, written without the package, file by file.
+"""Queues of a RocketMQ compaction topic, written file by file, with the package's record encoder.
+
+    write_queue(store, "prices", 0, [[Sent(3, "a", b"1"), Sent(7, "b", b"")], [Sent(8, "a", b"2")]])
 
 Source: docs/formats/rocketmq-compaction.md, "Into the compaction log".
-
-write_queue(store, "prices", 0, [[Sent(3, "a", b"1"), Sent(7, "b", b"")], [Sent(8, "a", b"2")]])
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TIME_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Sent:
-    """A message as the model knows it; an empty body deletes its key."""
+    """A message. An empty body deletes its key."""
 
     offset: int
     key: str | None
     body: bytes
     is_compressed: bool = False
-    time_ms: int | None = None  # of the store; None: by the offset
+    time_ms: int | None = None  # store time; None means a time that follows from the offset
     tag: str | None = None
 
     @property
@@ -56,7 +56,7 @@ def record(topic: str, queue: int, sent: Sent, address: int) -> bytes:
 
 
 def paths_of(store: Path, topic: str, queue: int, number: int) -> tuple[Path, Path]:
-    """Log and index of the queue's file ``number``."""
+    """The log file and the index of the queue's file ``number``."""
     name = file_name(number * LOG_BYTES)
     folders = [
         store / "compaction" / part / topic / str(queue)
@@ -75,8 +75,8 @@ def write_queue(
 ) -> None:
     """Write a pair of files for each of ``files``.
 
-    ``is_closed``: all but the last end with a blank record and an end unit, else with zeros.
-    ``junk`` lies behind the last record of each log file, in place of what would follow.
+    If ``is_closed``, all pairs but the last end with a blank record and an end unit. Otherwise,
+    they end with zeros. ``junk`` replaces the end of each log file.
     """
     for number, sents in enumerate(files):
         log_path, index_path = paths_of(store, topic, queue, number)
@@ -109,8 +109,9 @@ def write_queue(
 
 
 def folded(queues: Sequence[Sequence[Sent]]) -> dict[str, bytes]:
-    """The table that a consumer of all queues has: in a queue the later offset, between queues the
-    later time.
+    """The values by key after all queues are read.
+
+    In a queue the later offset of a key wins, and between queues the later time.
     """
     table: dict[str, tuple[int, int, bytes]] = {}
     for number, sents in enumerate(queues):

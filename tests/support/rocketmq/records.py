@@ -1,4 +1,4 @@
-"""Logs of RocketMQ records for tests: drawn ones, the worked examples, and a slow ``split``."""
+"""RocketMQ records for tests: random ones, worked examples, and a slow decoder of logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = 1_700_000_000_000
 V4 = Host(bytes([127, 0, 0, 1]), 54321)
 V6 = Host(bytes.fromhex("20010db8000000000000000000000007"), 10911)
 
-# Worked examples, each decoded by the real 5.x decoder.
+# Worked examples, each checked with the real 5.x decoder.
 EXAMPLE_V1 = bytes.fromhex(
     "0000007d daa320a7 3610a686 00000000 00000000 0000000000000007 0000000000000000 00000000"
     "0000018bcfe56800 7f000001 0000d431 0000018bcfe5687b 7f000001 00002a9f 00000000"
@@ -48,7 +48,7 @@ EXAMPLE_V3 = bytes.fromhex(
     "0000018bcfe56800 7f000001 0000d431 0000018bcfe5687d 7f000001 00002a9f 00000000"
     "0000000000000000 00000000 0006 63746f706963 000d 4b455953 01 6f726465722d31 02"
 )
-# Captured from the real store classes.
+# Records that the real store classes wrote.
 EXAMPLE_RECORD_CRC = bytes.fromhex(
     "000000c0daa320a71f98bd29000000000000000000000000000000000000000000000000000000000000018bcfe56800"
     "7f0000010000d431000001a1fb7709fc7f00000100002a9f0000000000000000000000000000003c"
@@ -65,8 +65,7 @@ EXAMPLE_INNER = bytes.fromhex(
     "69630026494e4e45525f42415345013002554e49515f4b45590141424302494e4e45525f4e554d013302"
 )
 
-# What a name or a value may hold: anything but bytes 1 and 2; and what is easily taken for
-# something else.
+# Names and values of properties: all characters except 1 and 2. ``spaces`` has all kinds of blanks.
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
 )
@@ -121,7 +120,7 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 
 @st.composite
 def messages(draw: st.DrawFn) -> RocketmqMessage:
-    """Any message that can be encoded, its checksum right."""
+    """Any message that can be encoded, with a correct checksum."""
     magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V2]))
     topic = draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
     raw = draw(raw_properties)
@@ -151,21 +150,27 @@ logs = st.lists(messages(), max_size=6)
 
 
 def array(data: bytes) -> np.ndarray:
-    """The bytes as kernels take them, with nothing behind that could be read by mistake unseen."""
+    """The bytes as an array for kernels, with nothing after them, so that reads beyond the end
+    show.
+    """
     return np.frombuffer(data, np.uint8).copy()
 
 
 def split(
     data: bytes, check_crc: bool = True, rows: int = 100
 ) -> tuple[np.ndarray, int, int, int, int]:
-    """The kernel over all of ``data``: table, consumed, code, position, wanted."""
+    """Run the kernel over ``data``. Returns the table, the end position, code, position and wanted
+    size.
+    """
     table = np.zeros(rows, kernels.MESSAGE)
     count, consumed, code, at, wanted = kernels.split(array(data), 0, len(data), table, check_crc)
     return table[:count], consumed, code, at, wanted
 
 
 def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]], int, int]:
-    """What the kernel finds, by the readable twin: rows, position behind the last, code."""
+    """What the kernel must return, by the slow decoder: rows, the position after the last one,
+    code.
+    """
     found: list[dict[str, int]] = []
     at = 0
     while at < len(data):
@@ -175,7 +180,7 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
         if decode_blank(data, at, len(data)) is not None:
             return found, at, kernels.BLANK
         size, magic = struct.unpack_from(">ii", data, at)
-        if size == -1 and magic >= 8:  # DLedger's blank
+        if size == -1 and magic >= 8:  # DLedger's blank record
             return found, at, kernels.BLANK
         if size == 1 and magic not in (MAGIC_V1, MAGIC_V2):  # the header of a DLedger entry
             if left < kernels.DLEDGER_HEADER_BYTES:
@@ -209,7 +214,7 @@ def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]
 
 
 def slow_row(data: bytes, at: int, message: RocketmqMessage) -> dict[str, int]:
-    """The row of a message that lies at ``at``."""
+    """The kernel's row for a message at ``at``."""
     body_at = at + message.body_at
     topic_at = body_at + len(message.body) + (2 if message.magic == MAGIC_V2 else 1)
     properties_at = topic_at + len(message.topic_bytes) + 2
@@ -269,7 +274,7 @@ def slow_row(data: bytes, at: int, message: RocketmqMessage) -> dict[str, int]:
 
 
 def java_number(text: str, bits: int) -> int | None:
-    """``Short.parseShort`` and ``Long.parseLong`` of what a broker writes; None where they throw."""
+    """``Short.parseShort`` or ``Long.parseLong``. None if Java would throw an exception."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits or any(digit not in "0123456789" for digit in digits):
         return None

@@ -1,5 +1,5 @@
-"""Random RocketMQ stores, a round over each, and what their files are: for what disturbs such
-rounds.
+"""Random RocketMQ stores, a round over each, and the state of their files, for tests of
+failures.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Tree = dict[str, bytes]
 
 
 def lay_out(seed: int, root: Path, include_active: bool) -> tuple[Tree, Tree]:
-    """A store of some queues, of which some were compacted before, and one has nothing to clean.
+    """Write a store of some queues. Some were compacted before, and one has nothing to clean.
 
-    Returns what their files are, and what a round makes of them.
+    Returns the files, and the files after a round.
     """
     queues = _drawn(random.Random(f"rocketmq-{seed}"))
     write_store(root, queues)
@@ -75,7 +75,7 @@ def compact(root: Path, include_active: bool, **arguments: Any) -> None:
 
 
 def tree_of(root: Path) -> Tree:
-    """All files of all queues, and the positions where a broker would find them."""
+    """All files of all queues, and the positions that a broker would load."""
     found = read_files(root)
     for name in ("position-checkpoint", "position-checkpoint.bak"):
         path = root / "compaction" / name

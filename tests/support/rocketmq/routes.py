@@ -1,4 +1,4 @@
-"""When a broker's topics can be asked for."""
+"""Waits for a topic's route."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from lastwrite.rocketmq.network.route import Route
 
 
 def await_route(client: RocketmqClient, topic: str, seconds: float = 120) -> Route:
-    """The route of a topic that is there; a broker tells the name server of its topics a moment
-    after its start.
-    """
+    """The route of an existing topic. A broker registers its topics a moment after its start."""
     deadline = time.monotonic() + seconds
     while True:
         route = client.find_route(topic)

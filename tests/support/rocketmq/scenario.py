@@ -1,8 +1,7 @@
-"""A compacted topic as a test produces it, and what must be left of it.
+"""A compacted topic as a test produces it, and the messages that must remain.
 
-The model knows messages and the rule in words: of each key the last message below a boundary stays,
-and everything from the boundary on. It knows nothing of files but the one offset at which the
-active one begins.
+The model applies one rule: below a boundary the last message of each key remains, and above it
+every message. Its only knowledge of files is the first offset of the active one.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _CODECS = (Compression.NONE, Compression.NONE, Compression.ZLIB, Compression.LZ4
 
 @dataclass
 class Topic:
-    """What was produced to a topic, queue by queue, and what compaction has left."""
+    """The messages of a topic by queue, as produced and after compaction."""
 
     name: str
     queues: int
@@ -42,8 +41,9 @@ class Topic:
         keys: int = 20,
         prefix: str = "key",
     ) -> None:
-        """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags,
-        batches.
+        """Send ``count`` random messages with Lastwrite's client.
+
+        They have deletes, compressed bodies, tags and batches.
         """
         route = client.route(self.name)
         sent = 0
@@ -66,15 +66,15 @@ class Topic:
     def produce_stock(
         self, stock: StockClient, count: int, rng: random.Random, keys: int = 20
     ) -> None:
-        """Send with the stock producer, which knows no deletes."""
+        """Send with the stock producer, which cannot send deletes."""
         for _ in range(count):
             key, body = f"key-{rng.randrange(keys)}", rng.randbytes(rng.randrange(1, 60))
             queue, offset = stock.send(self.name, key, body, "stock")
             self._note(queue, offset, OutgoingMessage(key, body, "stock"))
 
     def compact(self, queue: int, end: int, drops_deletes: bool = True) -> None:
-        """Of each key below offset ``end`` the last message stays, unless it is a delete that may
-        go.
+        """Keep the last message of each key below offset ``end``, unless it is a delete and these
+        are dropped.
         """
         last = {seen.key: seen.offset for seen in self.messages[queue] if seen.offset < end}
         self.messages[queue] = [
@@ -85,13 +85,15 @@ class Topic:
         ]
 
     def check(self, stock: StockClient) -> None:
-        """A real consumer gets exactly these messages, from the begin and from anywhere else."""
+        """Check that a real consumer gets exactly these messages, from the begin and from other
+        offsets.
+        """
         for queue, expected in self.messages.items():
             found = stock.pull(self.name, queue)
             assert found.messages == expected, _difference(self.name, queue, found, expected)
             assert found.status == "NO_NEW_MSG"
             for place in (len(expected) // 3, len(expected) // 2, len(expected) - 1):
-                # An offset that is gone is answered by the next one.
+                # A pull at a removed offset starts at the next message.
                 before = expected[place - 1].offset if place else -1
                 for offset in {before + 1, expected[place].offset}:
                     assert stock.pull(self.name, queue, offset).messages == expected[place:]
@@ -118,8 +120,9 @@ def _difference(topic: str, queue: int, found: Consumed, expected: Sequence[Seen
 
 
 def active_from(store: Path, topic: str, queue: int) -> int:
-    """The first offset of the queue's active file, by its index; behind all others where that has
-    none.
+    """The first offset of the queue's active file, from its index.
+
+    If the active file is empty, the end offset of the files before it.
     """
     indexes = sorted((store / "compaction" / "compactionCq" / topic / str(queue)).iterdir())
     end = 0
@@ -133,7 +136,7 @@ def active_from(store: Path, topic: str, queue: int) -> int:
 
 
 def wait_until_dispatched(topic: Topic, client: RocketmqClient, seconds: float = 120) -> None:
-    """Until the broker serves everything that was produced."""
+    """Wait until the broker serves all produced messages."""
     deadline = time.monotonic() + seconds
     for queue in client.route(topic.name).readable:
         produced = topic.messages[queue.queue]

@@ -1,5 +1,5 @@
-"""A name server and broker in one, in this process: a topic of one queue, by the wire protocol that
-real ones answer reads by.
+"""A name server and broker in this process, which serve a topic of one queue by RocketMQ's
+protocol.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ _NO_MESSAGE = 1
 
 @dataclass
 class ServedQueue:
-    """The queue; ``address``: what the name server names for its broker.
+    """The queue and its broker's state.
 
-    ``messages``: by queue offset, what a pull gives. ``kept``: by queue offset, what is in the
-    commit log. ``is_compacted``: whether its broker compacts it.
+    ``address`` is the broker address that the name server returns. ``messages`` has what a pull
+    returns by queue offset, and ``kept`` what is in the commit log. ``is_compacted`` tells whether
+    the broker compacts the topic.
     """
 
     is_compacted: bool = False
@@ -35,25 +36,25 @@ class ServedQueue:
     kept: dict[int, bytes] = field(default_factory=dict)
     end: int = 0
     pulls: int = 0
-    # whether pulls get no answer any more, by how many were asked for
+    # whether a pull gets no answer, by the number of pulls so far
     is_silent: Callable[[int], bool] = lambda asked: False
 
     def add(self, key: str, body: bytes, count: int = 1) -> None:
-        """Append messages."""
+        """Append ``count`` messages."""
         for _ in range(count):
             record = message_at(self.end, key, body)
             self.messages[self.end] = self.kept[self.end] = record
             self.end += 1
 
     def expire(self, below: int) -> None:
-        """Let retention delete the oldest messages."""
+        """Delete the messages below an offset from the commit log, as retention does."""
         for offset in [each for each in self.kept if each < below]:
             del self.kept[offset]
             if not self.is_compacted:
                 del self.messages[offset]
 
     def compact(self, *offsets: int) -> None:
-        """Let a broker's compaction drop these from what it gives."""
+        """Remove these offsets from what pulls return, as a broker's compaction does."""
         for offset in offsets:
             del self.messages[offset]
 
@@ -117,7 +118,7 @@ class ServedQueue:
 
 
 def message_at(offset: int, key: str, body: bytes) -> bytes:
-    """A record of the topic; without a body it deletes its key."""
+    """A record of the topic. An empty body deletes the key."""
     return encode_message(
         make_message(
             TOPIC,
@@ -137,7 +138,7 @@ def _json(**values: object) -> bytes:
 
 @contextmanager
 def serving(queue: ServedQueue) -> Iterator[str]:
-    """Answer for the queue; the address."""
+    """Serve the queue while the context is open. Returns the name server's address."""
     listener = socket.create_server(("127.0.0.1", 0))
     taken: list[socket.socket] = []
 

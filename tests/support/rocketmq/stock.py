@@ -1,4 +1,4 @@
-"""The stock Java producer and consumer, as a test asks them; see ``StockClient.java``."""
+"""Runs RocketMQ's own Java producer and consumer. See ``StockClient.java``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOURCE = Path(__file__).with_name("StockClient.java")
 
 
 class Seen(NamedTuple):
-    """A message as a consumer got it; its body decompressed."""
+    """A message that a consumer received, decompressed."""
 
     offset: int
     key: str | None
@@ -24,7 +24,7 @@ class Seen(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """A queue as a consumer got it, and what the last answer said."""
+    """The messages that a consumer received from a queue, and the fields of its last answer."""
 
     messages: list[Seen]
     status: str
@@ -34,10 +34,10 @@ class Consumed(NamedTuple):
 
 
 class StockClient:
-    """A JVM with the stock clients of ``broker``'s release.
+    """A JVM with the Java clients of ``broker``'s release.
 
     Raises:
-        Unavailable: a Java without its compiler.
+        Unavailable: The Java has no compiler.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -65,15 +65,16 @@ class StockClient:
         self._ask("", until="ready")
 
     def send(self, topic: str, key: str, body: bytes, tag: str | None = None) -> tuple[int, int]:
-        """Send one message to the queue that the stock selector takes for its key; that queue and
-        its offset there.
+        """Send one message to the queue that RocketMQ's selector takes for its key.
+
+        Returns the queue and the offset.
         """
         (line,) = self._ask(f"send {topic} {_coded(key)} {_coded(tag)} {_coded(body)}")
         _, queue, offset = line.split()
         return int(queue), int(offset)
 
     def pull(self, topic: str, queue: int, offset: int = 0) -> Consumed:
-        """Every message from ``offset`` to the queue's end, as a consumer goes through it."""
+        """All messages from ``offset`` to the queue's end, as a consumer pulls them."""
         *lines, end = self._ask(f"pull {topic} {queue} {offset}")
         messages = []
         for line in lines:

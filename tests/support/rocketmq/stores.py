@@ -1,7 +1,7 @@
-"""Whole RocketMQ stores for tests, written as a broker lays them out, with small files.
+"""Whole RocketMQ stores with small files for tests, written as a broker writes them.
 
-The records go through the encoder; queues and index files are written from the layouts, record by
-record, not by the kernels that dispatch has.
+Records are made by the package's encoder. Queues and index files are written record by record from
+the layouts, without the kernels of dispatch.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ BROKER = Host(b"\x7f\0\0\1", 10911)
 
 
 class StoreWriter:
-    """A store that grows message by message and is laid down by ``write``. ``sent`` has what was
-    sent, in order.
+    """A store that grows in memory message by message. ``write`` writes it to disk.
 
-    Sizes are of files: of the commit log, of a consume queue, of an index (slots, entries), of a
-    compaction log and its index.
+    ``sent`` has the messages in order. The size arguments are file sizes: of the commit log, a
+    consume queue, an index (slots, entries), a compaction log and its index.
     """
 
     def __init__(
@@ -69,8 +68,9 @@ class StoreWriter:
         queue: int = 0,
         **fields: Any,
     ) -> RocketmqMessage:
-        """Append one record as a broker does; with ``inner`` (flag, body, properties) an inner
-        batch of those.
+        """Append one record as a broker does.
+
+        With ``inner``, a list of (flag, body, properties), the record is an inner batch.
         """
         inner = fields.pop("inner", None)
         pairs = dict(pairs or {})
@@ -108,10 +108,12 @@ class StoreWriter:
         self.topics.setdefault(topic, {})
         return message
 
-    # ------------------------------------------------------------------ what lies on disk
+    # ------------------------------------------------------------------ files
 
     def write(self, first_file: int = 0) -> Path:
-        """The whole store; ``first_file``: the commit log files before this one have expired."""
+        """Write the whole store, without the commit log files before ``first_file``, which have
+        expired.
+        """
         self.write_commit_log(first_file)
         self.write_queues()
         self.write_index()
@@ -183,7 +185,7 @@ class StoreWriter:
             self._put_all(f"batchconsumequeue/{topic}/{queue}", bytes(data), 46 * 4)
 
     def write_index(self) -> None:
-        """Index files, entry by entry."""
+        """Write the index files entry by entry."""
         files: list[bytearray] = []
         count, first = self.entries, (0, 0)
         for message in self.sent:
@@ -227,7 +229,7 @@ class StoreWriter:
         )
 
     def write_compaction(self, topic: str, queue: int = 0, position: int | None = None) -> None:
-        """The queue's records as a broker copies them to its compaction log, uncompacted."""
+        """Write the queue's compaction log as a broker fills it, before any compaction."""
         self.topics[topic] = {sides.CLEANUP_POLICY: sides.COMPACTION_POLICY}
         log, index = bytearray(), bytearray()
         start = 0
@@ -286,8 +288,11 @@ class StoreWriter:
 
 
 def shop(root: Path, count: int = 120, **sizes: int) -> StoreWriter:
-    """Orders and invoices in two queues each: keys that repeat, deletes, compressed bodies, tags, a
-    delay, both hosts as IPv6 now and then, a transaction that was rolled back."""
+    """A store with the topics orders and invoices, two queues each.
+
+    It has repeated keys, deletes, compressed bodies, tags, delays, IPv6 hosts and transactions that
+    were rolled back.
+    """
     writer = StoreWriter(root, **sizes)
     rng = np.random.default_rng(7)
     for n in range(count):
@@ -312,8 +317,7 @@ def shop(root: Path, count: int = 120, **sizes: int) -> StoreWriter:
     return writer
 
 
-# 64 times "a" as the real classes compress it: a library of ours may
-# do it otherwise.
+# 64 times "a", compressed by RocketMQ's own classes. Other libraries may compress it differently.
 _COMPRESSED = (
     (record.COMPRESSED | record.COMPRESSION_ZLIB, "785e4b4ca40c0000148d1841"),
     (
@@ -325,6 +329,6 @@ _COMPRESSED = (
 
 
 def compressed(number: int) -> tuple[bytes, int]:
-    """A body as a client compresses it, in one of the three ways, and the bits that say so."""
+    """A body compressed in one of three ways, and its flag bits."""
     sys_flag, digits = _COMPRESSED[number % 3]
     return bytes.fromhex(digits), sys_flag

@@ -1,8 +1,8 @@
-"""Small compaction trees of a RocketMQ store, rounds over them, and what a broker would make of a
-state: for the tests of the publication.
+"""Small compaction trees of a RocketMQ store, and rounds over them, for tests of the publication.
 
-What compaction decides does not matter here, so a ``Layout`` says it outright: which offsets lie in
-which file before the round and after it. The records are whole, so a real broker can judge too.
+The election does not matter here. A ``Layout`` states the offsets in each file before and after the
+round. ``load_like_broker`` returns what a broker would serve of a state. The records are complete,
+so that a real broker can load them, too.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ LOG_BYTES, INDEX_BYTES = log_sizes(5060, 1024)
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u_1", 0)
 
-Files = Mapping[int, list[int]]  # place of a file in the queue: the offsets in it
+Files = Mapping[int, list[int]]  # the offsets in each file, by the file's number in the queue
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Queues before a round, and after it those that it changes; the last file of each is the
-    active one.
+    """Queues before a round, and the changed queues after it. The last file of each is the active
+    one.
     """
 
     name: str
     before: dict[TopicPartition, Files]
     after: dict[TopicPartition, Files]
-    positions: dict[TopicPartition, int]  # before
-    further: dict[TopicPartition, int]  # positions that the round sets
-    harm: list[Callable[[Path], None]] = field(default_factory=list)  # what else lies there
+    positions: dict[TopicPartition, int]  # before the round
+    further: dict[TopicPartition, int]  # the positions that the round sets
+    # additional changes of the store before the round
+    harm: list[Callable[[Path], None]] = field(default_factory=list)
 
     @property
     def old(self) -> dict[TopicPartition, list[int]]:
@@ -135,7 +136,7 @@ LAYOUTS = [
 ]
 
 
-# ---------------------------------------------------------------------- making
+# ---------------------------------------------------------------------- writing
 
 
 def record(name: TopicPartition, offset: int, address: int) -> bytes:
@@ -156,7 +157,7 @@ def record(name: TopicPartition, offset: int, address: int) -> bytes:
 def pair_of(
     name: TopicPartition, place: int, offsets: list[int], *, is_closed: bool
 ) -> tuple[bytes, bytes]:
-    """A log file and its index."""
+    """The bytes of a log file and its index."""
     log, index = b"", b""
     for offset in offsets:
         address = place * LOG_BYTES + len(log)
@@ -169,7 +170,7 @@ def pair_of(
 
 
 def write_layout(root: Path, layout: Layout) -> Path:
-    """The store on disk; returns ``root``."""
+    """Write the store, and return ``root``."""
     for name, queue in layout.before.items():
         folders = [Path(folder) for folder in publish.queue_folders(str(root), name)]
         for folder in folders:
@@ -191,7 +192,7 @@ def write_layout(root: Path, layout: Layout) -> Path:
 
 
 def changes(root: Path, layout: Layout) -> list[QueueChange]:
-    """The new files as workers write them, aside."""
+    """Write the new files to the staging folder as workers do."""
     made = []
     for name in dict.fromkeys([*layout.after, *layout.further]):
         before, after = layout.before[name], layout.after.get(name, layout.before[name])
@@ -216,10 +217,10 @@ def changes(root: Path, layout: Layout) -> list[QueueChange]:
 
 
 def compact(root: Path, layout: Layout) -> None:
-    """A round: what a crash left goes, and unless the round was done it is done now.
+    """Recover the store from a crash, then run the round unless it was published already.
 
     Raises:
-        LogError: the first that failed.
+        LogError: The first error of a queue.
     """
     with lock.hold(str(root), layout.before):
         for name in layout.before:
@@ -233,7 +234,7 @@ def compact(root: Path, layout: Layout) -> None:
 
 
 def positions_at(root: Path) -> dict[TopicPartition, int]:
-    """The positions that our own reading finds."""
+    """The positions that Lastwrite reads."""
     found = read_positions(str(root / "compaction"))
     return {_name_of(key): offset for key, offset in found.offsets.items()}
 
@@ -243,13 +244,11 @@ def _name_of(key: str) -> TopicPartition:
     return TopicPartition(topic, int(queue))
 
 
-# ---------------------------------------------------------------------- looking
+# ---------------------------------------------------------------------- reading
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
-    """Every file below the store by its name, folders as None; without the lock file, which says
-    nothing.
-    """
+    """Every file below the store by path, except for lock files. Folders have the content None."""
     return {
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
         for path in sorted(root.rglob("*"))
@@ -264,12 +263,12 @@ class DoesNotStart(Exception):
 def load_like_broker(
     root: Path,
 ) -> tuple[dict[TopicPartition, list[int]], dict[TopicPartition, int]]:
-    """The offsets that a broker would serve of each queue, from 0 on, and its positions.
+    """The offsets of each queue that a broker would serve from 0 on, and the queues' positions.
 
-    No code of the package is used. Source: docs/formats/rocketmq-compaction.md.
+    Uses no code of the package's store. Source: docs/formats/rocketmq-compaction.md.
 
     Raises:
-        DoesNotStart: a name is no number, or log and index do not have the same files.
+        DoesNotStart: A file name is not a number, or log and index have different files.
     """
     tree = root / "compaction"
     served = {}
@@ -293,7 +292,7 @@ def _load(folder: Path, file_bytes: int) -> dict[int, bytes] | None:
     found = {}
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         if path.stat().st_size != file_bytes:
-            return None  # the queue is not loaded
+            return None  # a broker does not load the queue
         if not path.name.isdigit():
             raise DoesNotStart(path)
         found[int(path.name)] = path.read_bytes()
@@ -323,7 +322,7 @@ def _served(
 
 
 def fresh(origin: Path, target: Path) -> Path:
-    """A copy of a store, with its links."""
+    """Copy a store with its links. Returns ``target``."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(origin, target, symlinks=True)
     return target

@@ -1,1 +1,1 @@
-"""Tables on disk: makers, models, and the judges that read them."""
+"""Tables on disk for tests: writers, models, and other programs' readers."""

@@ -1,4 +1,4 @@
-"""Tables of lastwrite, read by others."""
+"""Reads Lastwrite's Iceberg tables with pyiceberg."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Row(NamedTuple):
 
 
 def iceberg_table(folder: Path | str, topic: str = "t") -> Table:
-    """The table as pyiceberg has it."""
+    """The table, opened by pyiceberg."""
     catalog = load_catalog("lastwrite", type="sql", uri=f"sqlite:///{folder}/catalog.db")
     return catalog.load_table(("lastwrite", topic))
 
 
 def rows_of(found: Any) -> dict[Any, Row]:
-    """The rows of a table of Arrow by key, none of which is there twice."""
+    """The rows of an Arrow table by key. Fails if a key occurs twice."""
     rows = found.to_pylist()
     by_key = {row["key"]: Row(row["value"], row[PARTITION], row[OFFSET]) for row in rows}
     assert len(by_key) == len(rows)
@@ -33,7 +33,7 @@ def rows_of(found: Any) -> dict[Any, Row]:
 
 
 def checksum(found: Any) -> str:
-    """Of all rows, as a table's state has it."""
+    """The checksum of all rows, as in a table's state."""
     keys = as_bytes(found.column(identity_of(found.schema)).cast("binary"))
     sum_ = checksum_of(keys, found.column(PARTITION), found.column(OFFSET))
     return summed("", sum_)

@@ -1,4 +1,4 @@
-"""Readers of tables that others wrote: what each of them gets, key by key."""
+"""Readers of tables by other makers: the value of each key that each of them reads."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")  # it has none of its own here
+# Polars has no Iceberg planner of its own here
+os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 Rows = dict[bytes, bytes]
 
 
 def readings(format: str, to: Path) -> Iterator[tuple[str, Rows]]:
-    """What each reader of this format finds, and its name.
+    """The rows that each reader of this format gets, with the reader's name.
 
     Raises:
-        AssertionError: one finds a key twice.
+        AssertionError: A reader gets a key twice.
     """
     for name, read in _READERS[format].items():
         found = read(to)
@@ -48,7 +49,7 @@ def _duckdb(files: list[str]) -> list[tuple[bytes, bytes]]:
 
 
 def parquet_files(to: Path) -> list[str]:
-    """The files of the manifest, as the guide tells."""
+    """The files in the manifest, found as the guide describes."""
     manifest = json.loads((to / (to / "_lastwrite/current").read_text()).read_text())
     return [str(to / file["path"]) for file in manifest["files"]]
 
@@ -63,7 +64,7 @@ def _parquet_pyarrow(to: Path) -> list[tuple[bytes, bytes]]:
 
 
 def _iceberg_duckdb(to: Path) -> list[tuple[bytes, bytes]]:
-    """Its files and position deletes, joined by SQL."""
+    """Read the data files and position deletes with SQL."""
     tasks = list(iceberg_table(to).scan().plan_files())
     files = [_local(task.file.file_path) for task in tasks]
     deletes = sorted({_local(each.file_path) for task in tasks for each in task.delete_files})
@@ -79,7 +80,8 @@ def _iceberg_duckdb(to: Path) -> list[tuple[bytes, bytes]]:
 
 def iceberg_table(to: Path) -> Any:
     catalog = load_catalog("lastwrite", type="sql", uri=f"sqlite:///{to}/catalog.db")
-    (name,) = catalog.list_tables("lastwrite")  # it is the topic's, in Pulsar with its namespace
+    # named after the topic, in Pulsar with its namespace
+    (name,) = catalog.list_tables("lastwrite")
     return catalog.load_table(name)
 
 

@@ -1,4 +1,6 @@
-"""Tables that are made by a format's own calls, without the core: rows of keys and numbers."""
+"""Tables of keys and numbers, written with a format's own calls, without Lastwrite's table
+rounds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def bucket_of(key: bytes) -> int:
 def write_file(
     table: TableFormat, bucket: int, rows: Rows, offset: int, schema: pa.Schema = SCHEMA
 ) -> DataFile:
-    """A new file of a bucket's rows."""
+    """Write a data file with these rows for a bucket."""
     some = [
         {"key": key, "value": value, "_partition": 0, "_offset": offset, "_timestamp": offset}
         for key, value in sorted(rows.items())
@@ -68,7 +70,7 @@ def become(
     touched: Sequence[int] = (0, 1, 2, 3),
     schema: pa.Schema = SCHEMA,
 ) -> Head:
-    """Rewrite the touched buckets so that the table has these rows."""
+    """Commit a change after which the buckets in ``touched`` have exactly these rows."""
     in_bucket = {
         bucket: {key: value for key, value in rows.items() if bucket_of(key) == bucket}
         for bucket in touched

@@ -1,4 +1,4 @@
-"""A real REST catalog of Iceberg: the server of Iceberg's own tests, which Maven fetches once.
+"""A real Iceberg REST catalog: the server of Iceberg's own tests, fetched once by Maven.
 
 ``LASTWRITE_ICEBERG_REST_HOME`` names the folder of its jars.
 """
@@ -22,8 +22,9 @@ POM = Path(__file__).with_name("rest-pom.xml")
 
 @contextlib.contextmanager
 def rest_catalog(folder: Path, warehouse: str, **settings: str) -> Iterator[str]:
-    """Its URL; ``settings``: of the catalog, as Iceberg names them, with ``_`` for a dot. Skips the
-    test where it cannot be had.
+    """The catalog's URL. Skips the test if it cannot be fetched.
+
+    ``settings`` are the catalog's, by Iceberg's names with ``_`` in place of dots.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite"
     home = Path(os.environ.get("LASTWRITE_ICEBERG_REST_HOME", cache / "iceberg-rest-1.11.0"))

@@ -1,5 +1,6 @@
-"""Spark with Iceberg's and Delta's own jars, the judge of tables: a PySpark and jars in a place of
-their own, in a process that reads one table after another.
+"""Reads tables with Spark and with Iceberg's and Delta's own jars, in another process.
+
+PySpark and the jars are in a folder of their own.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from tests.support.jars import fetch_jars
 from tests.support.kafka.spark_source import environment_of, pyspark_at
 from tests.support.tables.judges import iceberg_table
 
-PYSPARK = "4.1.4"  # the newest for which both have jars
-DELTA, ICEBERG = "4.4.0", "1.12.0"  # Delta's 4.1.0 cannot read a checkpoint in this Spark
+PYSPARK = "4.1.4"  # the newest version that both formats have jars for
+DELTA, ICEBERG = "4.4.0", "1.12.0"  # with Delta's 4.1.0 this Spark cannot read a checkpoint
 JARS = f"jars-{DELTA}-{ICEBERG}"
 SETTINGS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
     "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-_FOR_SMALL_TABLES = {  # of some hundred rows; not for a peer that is timed
+_FOR_SMALL_TABLES = {  # for tables of some hundred rows, not for timed comparisons
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.memory": "3g",  # thousands of queries, of whose plans none is to be shown
+    "spark.driver.memory": "3g",  # keeps thousands of queries, and shows none of their plans
     "spark.ui.enabled": "false",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.ui.retainedJobs": "1",
@@ -43,10 +44,10 @@ POM = Path(__file__).with_name("spark-pom.xml")
 
 
 def spark_home() -> Path:
-    """The folder with PySpark, importable, and the jars; fetched on first use (500 MB).
+    """The folder with an importable PySpark and the jars. Fetched on first use (500 MB).
 
     Raises:
-        Unavailable: it cannot be fetched.
+        Unavailable: It cannot be fetched.
     """
     home = Path.home() / ".cache" / "lastwrite" / f"pyspark-{PYSPARK}"
     marker = f"delta-spark_4.1_2.13-{DELTA}.jar"
@@ -57,10 +58,11 @@ def spark_home() -> Path:
 
 
 def kafka_jars() -> Path:
-    """The folder of Spark's Kafka source for that PySpark; fetched on first use (6 MB).
+    """The folder with the jars of Spark's Kafka source for that PySpark. Fetched on first use (6
+    MB).
 
     Raises:
-        Unavailable: they cannot be fetched.
+        Unavailable: They cannot be fetched.
     """
     home = spark_home() / "jars-kafka"
     pom = POM.with_name("spark-kafka-pom.xml")
@@ -69,11 +71,11 @@ def kafka_jars() -> Path:
 
 
 def spark_environment(*more_jars: Path) -> dict[str, str]:
-    """The variables of a process whose PySpark is that one, with the jars of Iceberg and Delta, and
-    those of more folders.
+    """The environment variables of a process with that PySpark, Iceberg's and Delta's jars, and
+    more jars.
 
     Raises:
-        Unavailable: they cannot be fetched.
+        Unavailable: They cannot be fetched.
     """
     home = spark_home()
     return environment_of(home, home / JARS, *more_jars)
@@ -83,19 +85,19 @@ class State(NamedTuple):
     """A table at one of its commits."""
 
     format: str
-    place: str  # of Iceberg the metadata file
-    version: int | None  # of Delta
+    place: str  # Iceberg's metadata file, or Delta's folder
+    version: int | None  # Delta's version; None for Iceberg
 
     @classmethod
     def of(cls, format: str, to: Path) -> State:
-        """As it is now."""
+        """The table's current state."""
         if format == "iceberg":
             return cls(format, iceberg_table(to).metadata_location, None)
         return cls(format, str(to), DeltaTable(str(to)).version())
 
 
 class SparkReader:
-    """The process; it ends with the context."""
+    """The process that runs Spark. It ends with the context."""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -109,10 +111,10 @@ class SparkReader:
         return self
 
     def read(self, states: Sequence[State]) -> Iterator[dict[bytes, bytes]]:
-        """Keys and values of each as Spark has them, in one query.
+        """The keys and values of each state, read in one query.
 
         Raises:
-            AssertionError: it fails, or finds a key twice.
+            AssertionError: The query failed, or returned a key twice.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(states) + "\n")
@@ -155,7 +157,8 @@ def main() -> None:
                 spark.read.format(format)
                 .options(**({} if version is None else {"versionAsOf": version}))
                 .load(to)
-                .select(lit(str(number)), coded("key"), coded("value"))  # a number is compiled in
+                # as text: Spark would compile a number into the generated code
+                .select(lit(str(number)), coded("key"), coded("value"))
                 for number, (format, to, version) in enumerate(json.loads(line))
             ]
             found = functools.reduce(lambda one, other: one.union(other), tables)

@@ -1,6 +1,4 @@
-"""Topics of the three systems that grow and are compacted between two looks, by chance, and what a
-consumer of all of it has.
-"""
+"""Random topics of the three systems that grow and are compacted, and the values by key."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from tests.support.pulsar.topics import topic_folder
 from tests.support.rocketmq.queues import Sent, write_queue
 
 _CLEAN = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
-_A_FILE = 15  # messages that fit into one of the model's files
+_A_FILE = 15  # messages in one file
 
 
 class Topic(ABC):
-    """A topic below ``root``; ``model`` is the last write of every key that was not deleted."""
+    """A topic below ``root``. ``model`` has the last write of every key that was not deleted."""
 
     name = "t"
 
@@ -32,7 +30,7 @@ class Topic(ABC):
         root.mkdir()
 
     def step(self) -> None:
-        """What may happen between two looks."""
+        """Append random messages, and sometimes compact the topic."""
         for _ in range(self.draw.randint(0, 2)):
             some = [self._write() for _ in range(self.draw.randint(1, self.draw.choice([3, 25])))]
             for key, value in some:
@@ -55,7 +53,7 @@ class Topic(ABC):
 
 
 class KafkaTopic(Topic):
-    """Partitions in a log directory; each key is always of the same one."""
+    """Partitions in a log directory. All records of a key are in the same partition."""
 
     def __init__(self, root: Path, draw: random.Random) -> None:
         super().__init__(root, draw)
@@ -75,7 +73,7 @@ class KafkaTopic(Topic):
 
 
 class RocketTopic(Topic):
-    """One queue; a store that is written whole each time, so that a round is undone."""
+    """A store with one queue. Each append writes the whole store again, without its compactions."""
 
     def __init__(self, root: Path, draw: random.Random) -> None:
         super().__init__(root, draw)
@@ -94,7 +92,7 @@ class RocketTopic(Topic):
 
 
 class PulsarTopic(Topic):
-    """A topic folder, to which ledgers come."""
+    """A topic folder that gets new ledgers."""
 
     def __init__(self, root: Path, draw: random.Random) -> None:
         super().__init__(root, draw)

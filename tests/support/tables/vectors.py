@@ -1,4 +1,4 @@
-"""A topic of many keys, and a table of it that has deletion vectors."""
+"""A topic with many keys, and a table of it with deletion vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEYS = 400
 
 
 class Topic:
-    """Many keys, and a table of them, or of one that is made later."""
+    """A topic with many keys, and a table of it."""
 
     def __init__(self, folder: Path, format: str) -> None:
         self.root, self.to, self.format = folder / "log", folder / "table", format
@@ -51,5 +51,5 @@ class Topic:
         return format_at(str(self.to), self.format, "t", None)
 
     def vectors(self) -> set[str]:
-        """The files of vectors that lie there."""
+        """The paths of the deletion vector files."""
         return {str(path) for path in self.to.rglob("*") if path.suffix in (".bin", ".puffin")}
