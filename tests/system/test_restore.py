@@ -1,7 +1,7 @@
-"""Tests of restoring a lost Kafka cluster from an archive in a bucket, into a new cluster and into
-the old one.
+"""Tests of restoring a lost Kafka cluster from an archive in a bucket.
 
-Real brokers and clients of two kinds are the judges.
+The archive is restored into a new cluster and into the old one. Real brokers and two kinds of
+clients judge the result.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GROUPS = {f"{protocol}-{n}": protocol for protocol in PROTOCOLS for n in range(2
 STANDS = {"table": 90, "once": 31}
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "restore.md"
 JAVA = Path(__file__).parents[1] / "support" / "kafka" / "Resume.java"
-# What a start says of each log, and whether it looks into it.
+# Log levels at which a starting broker reports each log and whether it recovers it.
 LOG_LINES = " ".join(
     f"-Dorg.slf4j.simpleLogger.log.{name}=info"
     for name in ("org.apache.kafka.storage.internals.log", "kafka.log")
@@ -67,7 +67,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.fixture
 def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Broker, Broker]]:
-    """The one that is lost, and a new one, which is not started."""
+    """The broker that is lost and a new one, which is not started."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", LOG_LINES)
     try:
         home = kafka_home()
@@ -82,8 +82,10 @@ def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[B
 
 
 def fill(broker: Broker) -> State:
-    """A table, transactions with aborted ones, an idempotent producer, records without keys; and
-    groups that have committed, in a leader epoch that a new cluster does not reach.
+    """Write a table, transactions, idempotent batches and keyless records, and commit group
+    offsets.
+
+    The groups commit in a leader epoch that a new cluster does not reach.
     """
     broker.start()
     now_ms = int(time.time() * 1000)
@@ -108,7 +110,7 @@ def fill(broker: Broker) -> State:
 def state(broker: Broker) -> State:
     deadline = time.monotonic() + 120
     for topic in TOPICS:
-        while True:  # a broker that has just started leads nothing for a moment
+        while True:  # a broker that has just started does not lead its partitions yet
             try:
                 bounds(broker, topic)
                 break
@@ -127,7 +129,7 @@ def restore(address: str, broker: Broker, s3: S3) -> LogsRestored:
 
 
 def make_topics(broker: Broker, commands: str) -> None:
-    """Do what the commands say, as the tools that they name would."""
+    """Create the topics as the commands would."""
     lines = commands.partition("run the command again: ")[2].split("; ")
     assert len(lines) == len(TOPICS)
     for line in lines:
@@ -143,7 +145,7 @@ def make_topics(broker: Broker, commands: str) -> None:
 
 
 def java_resumes(broker: Broker, protocol: str, topic: str, *groups: str) -> dict[str, int]:
-    """Where Kafka's own consumer goes on, by group."""
+    """The offset from which Kafka's own consumer continues, by group."""
     if shutil.which("javac") is None:
         pytest.skip("no JDK")
     done = subprocess.run(
@@ -166,19 +168,20 @@ def java_resumes(broker: Broker, protocol: str, topic: str, *groups: str) -> dic
 
 
 def recovered(broker: Broker) -> dict[str, set[int]]:
-    """The segments that the last start looked into, by topic."""
+    """The segments that the broker recovered at its last start, by topic."""
     found: dict[str, set[int]] = {}
     said = broker.said()
     assert any("LogLoader" in line or "LogManager" in line for line in said), "it speaks of logs"
     for line in said:
         match = RECOVERED.search(line)
-        if match is not None and match[1] != METADATA_TOPIC:  # that one always is
+        # a broker always recovers the metadata log
+        if match is not None and match[1] != METADATA_TOPIC:
             found.setdefault(match[1], set()).add(int(match[2]))
     return found
 
 
 def next_batch(log: Path) -> bytes:
-    """What the idempotent producer of the log's last batch sends next."""
+    """The next batch of the idempotent producer that wrote the log's last batch."""
     _, last = headers_of(log)[-1]
     return encode_batch(
         [Record(0, int(time.time() * 1000), b"after", b"restore")],
@@ -189,14 +192,14 @@ def next_batch(log: Path) -> bytes:
 
 
 def drill_lines() -> list[str]:
-    """The commands of the guide's drill, which is its first block."""
+    """The commands of the guide's drill, which is the page's first block."""
     block = GUIDE.read_text().partition("```sh\n")[2].partition("```")[0]
     assert len(block.splitlines()) <= 10
     return [line for line in block.splitlines() if not line.startswith("#")]
 
 
 def run(line: str, status: int) -> str:
-    """A line of a shell, and what it says."""
+    """Run a shell command. Returns its output."""
     program, *arguments = shlex.split(os.path.expandvars(line), comments=True)
     assert program == "lastwrite"
     command = [sys.executable, "-m", "lastwrite.cli", *arguments]
@@ -206,7 +209,7 @@ def run(line: str, status: int) -> str:
 
 
 def check_clients_go_on(new: Broker, sent_next: bytes) -> None:
-    """Groups at the record where they stood, by clients of both kinds; and producers."""
+    """Groups continue at their offsets with both kinds of clients, and producers continue."""
     for group in GROUPS:
         assert committed(new, group, list(STANDS)) == STANDS
     assert resumes_at(new, "classic-0", "classic", "once") == STANDS["once"]
@@ -216,9 +219,9 @@ def check_clients_go_on(new: Broker, sent_next: bytes) -> None:
             f"{protocol}-1": STANDS["once"]
         }
 
-    with Wire(new.address) as wire:  # a producer of the lost cluster goes on
+    with Wire(new.address) as wire:  # a producer of the lost cluster continues
         assert wire.produce("once", sent_next) == Answer(0, 40)
-    # A new one is given an id that the lost cluster had given, too.
+    # A new producer gets an id that the lost cluster had also assigned.
     more = [Sent(b"more", b"%d" % n, int(time.time() * 1000)) for n in range(5)]
     produce(new, "table", more, settings={"enable.idempotence": True})
     transact(new, "till", "paid", [(True, [b"again"])])
@@ -308,10 +311,10 @@ def test_restore_into_the_cluster_that_lost_its_folders_is_complete(
         assert committed(broker, group, list(STANDS)) == STANDS
         if group.endswith("0"):
             assert resumes_at(broker, group, protocol, "once") == STANDS["once"]
-    with Wire(broker.address) as wire:  # a retry is recognised, and the producer goes on
+    with Wire(broker.address) as wire:  # the broker recognises a retry, and the producer continues
         assert wire.produce("once", sent_last) == Answer(0, last.base_offset)
         assert wire.produce("once", sent_next) == Answer(0, 40)
-    # A transactional producer goes on with its own id.
+    # A transactional producer continues with its own id.
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "till"})
     producer.init_transactions(60)
     producer.begin_transaction()

@@ -1,7 +1,7 @@
 """Tests of ``restore`` into a running cluster.
 
-Whatever happens meanwhile, consumers get the archive's records once and in order, and groups
-continue at their offsets.
+Under all failures, consumers get the archive's records once and in order, and groups continue at
+their offsets.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def restarting(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that a test may kill and start again."""
+    """A broker that a test may kill and restart."""
     try:
         made = Broker(kafka_home(), tmp_path / "data")
     except Unavailable as reason:
@@ -79,12 +79,12 @@ def restarting(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many notes, of few batches each."""
+    """The restore notes its progress every two batches."""
     monkeypatch.setattr(produce_restore, "_WINDOW_BATCHES", 2)
 
 
 class Plain(NamedTuple):
-    """What of a record stays when it is given."""
+    """The part of a record that a restore preserves."""
 
     key: bytes | None
     value: bytes | None
@@ -97,7 +97,7 @@ def plain(seen: Sequence[Seen]) -> list[Plain]:
 
 
 def archived(archive: Archive) -> list[tuple[int, Plain]]:
-    """What of an archive's log is live, by its bytes, with the offsets there."""
+    """The live records of an archive's log with their offsets, decoded from its batches."""
     aborted = archive.log()["aborted"]
     found = []
     for data in archive.batches():
@@ -116,7 +116,10 @@ def archived(archive: Archive) -> list[tuple[int, Plain]]:
 
 
 def write_random(broker: Broker, topic: str, seed: int, batches: int, partition: int = 0) -> None:
-    """All codecs, times from 1970 on, no keys, no values, headers; transactions, some aborted."""
+    """Write random records in all codecs, and transactions of which some are aborted.
+
+    Keys and values may be None, and timestamps start in 1970.
+    """
     rng = random.Random(seed)
     is_table = topic.startswith("table")
     for _ in range(batches):
@@ -175,7 +178,9 @@ def one(broker: Broker | str, archive: Path | str, name: str | None, **how: Any)
 def check_same(
     broker: Broker, archive: Archive, topic: str, partition: int = 0
 ) -> list[tuple[int, int]]:
-    """Whoever reads the topic sees what the archive has; where each record was, and is."""
+    """Consumers get the archive's records. Returns each record's offset in the archive and in the
+    topic.
+    """
     expected = archived(archive)
     for isolation in ("read_uncommitted", "read_committed"):
         seen = consume(broker, topic, partition=partition, isolation=isolation)
@@ -185,7 +190,7 @@ def check_same(
 
 
 def settings_of(broker: Broker, topic: str) -> dict[str, str]:
-    """Those of the topic itself."""
+    """The settings of the topic itself, without inherited ones."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (done,) = admin.describe_configs([resource]).values()
@@ -216,7 +221,7 @@ def test_compacted_topic_is_restored_with_its_groups(broker: Broker, tmp_path: P
         assert committed(broker, group, ["table-again"]) == {"table-again": wanted}, group
     assert settings_of(broker, "table-again") == TABLE
 
-    again = given(broker, archive.to, "table-again")  # changes nothing
+    again = given(broker, archive.to, "table-again")  # a second restore changes nothing
     assert [each.is_written for each in again.partitions] == [False, False]
     assert not any(group.is_set for group in again.partitions[0].groups)
     assert check_same(broker, archive, "table-again") == places
@@ -245,7 +250,7 @@ def test_clients_of_both_kinds_continue(broker: Broker, tmp_path: Path) -> None:
 
 
 def test_groups_of_a_log_directory_continue(restarting: Broker, tmp_path: Path) -> None:
-    """Their positions are in the directory's own ``__consumer_offsets``."""
+    """The group offsets are read from the directory's own ``__consumer_offsets``."""
     create_topic(restarting, "stopped", SMALL)
     write_random(restarting, "stopped", 6, 4)
     end = max(each.offset for each in consume(restarting, "stopped"))
@@ -304,11 +309,11 @@ def test_until_option_accepts_an_offset_and_a_time(broker: Broker, tmp_path: Pat
     assert [each.value for each in consume(broker, "until-8")] == [b"%d" % n for n in range(8)]
     assert committed(broker, "before", ["until-8"]) == {"until-8": 6}
     assert committed(broker, "behind", ["until-8"]) == {"until-8": 9}
-    assert one(broker, tmp_path, "until-8").records == 12  # the rest
+    assert one(broker, tmp_path, "until-8").records == 12  # the remaining records
 
 
 def test_batches_that_a_topic_would_reject_are_restored(broker: Broker, tmp_path: Path) -> None:
-    """Too large, of the future, compressed otherwise, stamped by the broker."""
+    """Too large, too far in the future, compressed with another codec, or with append time."""
     create_topic(broker, "odd", {"max.message.bytes": "50000000"})
     far_ms = NOW_MS + 10 * 86_400_000
     value = random.Random(1).randbytes(9_000_000)
@@ -324,7 +329,10 @@ def test_batches_that_a_topic_would_reject_are_restored(broker: Broker, tmp_path
     create_topic(broker, "odd-again", own)
     assert one(broker, tmp_path, "odd-again").reason is None
     check_same(broker, Archive(tmp_path, "odd-0"), "odd-again")
-    assert settings_of(broker, "odd-again") == {**own, "retention.ms": "-1"}  # of 1970
+    assert settings_of(broker, "odd-again") == {
+        **own,
+        "retention.ms": "-1",
+    }  # its records are of 1970
     produce(broker, "odd-again", [Sent(b"k", b"v", far_ms)])
     assert not consume(broker, "odd-again")[-1].is_create_time
 
@@ -369,7 +377,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 @pytest.mark.parametrize("cause", ["foreign", "deleted", "another log"])
 def test_remedies_of_a_refused_restore_work(broker: Broker, tmp_path: Path, cause: str) -> None:
-    """--as keeps the records that are in the topic; a deleted topic is restored completely."""
+    """``--as`` keeps the records in the topic. A deleted topic is restored completely."""
     source, name = f"remedy-{cause.replace(' ', '-')}", f"refused-{cause.replace(' ', '-')}"
     create_topic(broker, source, {})
     produce(broker, source, [Sent(b"k%d" % n, b"%d" % n, NOW_MS) for n in range(9)])
@@ -473,7 +481,9 @@ def test_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None
 
 
 def groups_of(broker: Broker, archive: Path, name: str | None, **how: Any) -> dict[str, Any]:
-    """What became of the groups: whether a group was set, and where it stands; or why not."""
+    """For each group whether its offset was set and what it is, or the reason why it
+    was not set.
+    """
     found = one(broker, archive, name, **how)
     assert found.reason is None, found.reason
     return {each.group: each.reason or (each.is_set, each.offset) for each in found.groups}
@@ -492,7 +502,7 @@ def test_later_group_offsets_of_the_source_are_applied(broker: Broker, tmp_path:
         (True, there(broker, archive, first))
     }
 
-    # All later positions lie among records that were given already; one group is new there.
+    # All new offsets are among restored records, and one group is new.
     commit(broker, "later", {"goes on": second, "moved": second, "busy": second, "new": second})
     commit(broker, "later-again", {"moved": 3})
     member = Consumer(
@@ -518,7 +528,7 @@ def test_later_group_offsets_of_the_source_are_applied(broker: Broker, tmp_path:
     member.close()
     assert groups_of(broker, tmp_path, "later-again")["busy"] == (True, at)
 
-    # A reset in the source counts as well, and nothing new comes.
+    # A reset in the source is applied, too. No new records are restored.
     commit(broker, "later", {"goes on": third, "new": first})
     fetched(broker, tmp_path, "later")
     found = groups_of(broker, tmp_path, "later-again")
@@ -533,7 +543,7 @@ def archived_of(broker: Broker, archive: Archive) -> list[tuple[int, Plain]]:
 
 
 def there(broker: Broker, archive: Archive, position: int) -> int:
-    """Where a position is, by what a consumer reads."""
+    """The restored offset for an archive ``position``, counted in consumed records."""
     seen = consume(broker, "later-again")
     before = sum(offset < position for offset, _ in archived(archive))
     return seen[before].offset
@@ -554,7 +564,7 @@ def test_later_offset_is_not_applied_if_the_archive_lost_records(
 
 
 def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path) -> None:
-    """The source itself stands for the cluster that has the records at their offsets."""
+    """The source cluster serves as the new one, because it has the records at their offsets."""
     create_topic(broker, "kept", {})
     produce(broker, "kept", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(20)])
     commit(broker, "kept", {"a kept": 4, "b kept": 20})
@@ -566,11 +576,11 @@ def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path
     assert groups_of(broker, tmp_path, None, **kept) == {"a kept": (True, 4), "b kept": (True, 20)}
     assert committed(broker, "a kept", ["kept"]) == {"kept": 4}
 
-    commit(broker, "kept", {"a kept": 9})  # in the source, until it is lost
+    commit(broker, "kept", {"a kept": 9})  # committed in the source before its loss
     fetched(broker, tmp_path, "kept")
     commit(broker, "kept", {"a kept": 4})
     assert groups_of(broker, tmp_path, None, **kept) == {"a kept": (True, 9), "b kept": (False, 20)}
-    commit(broker, "kept", {"a kept": 7})  # read in the new cluster
+    commit(broker, "kept", {"a kept": 7})  # committed in the new cluster
     assert groups_of(broker, tmp_path, None, **kept)["a kept"] == (False, 7)
 
     create_topic(broker, "kept-short", {})
@@ -598,8 +608,9 @@ def test_groups_are_restored_at_unchanged_offsets(broker: Broker, tmp_path: Path
 
 
 def killed_at(point: int, is_after: bool, action: Callable[[], None]) -> bool:
-    """Run ``action`` in a process that dies before or after its ``point``-th request; whether it
-    came to that.
+    """Run ``action`` in a process that is killed before or after its ``point``-th request.
+
+    Returns False if it ended before that request.
     """
     child = os.fork()
     if child == 0:
@@ -630,7 +641,7 @@ def killed_at(point: int, is_after: bool, action: Callable[[], None]) -> bool:
 
 
 def check_kills(broker: Broker, archive: Archive, seed: int, step: int) -> None:
-    """A run that is killed again and again, some requests later each time, until it is through."""
+    """Kill the restore repeatedly, after more requests each time, until one ends."""
     rng, name = random.Random(seed), f"{archive.name.rpartition('-')[0]}-{seed}"
     for _ in range(400):
         point, is_after = rng.randrange(1, step), rng.random() < 0.5
@@ -667,7 +678,7 @@ def test_repeated_kills_cause_no_duplicates(
 
 
 class Cutter(Spoiler):
-    """Hangs up in place of an answer."""
+    """Closes the connection instead of sending a response."""
 
     def spoil(self, data: bytes) -> bytes | None:
         if self.rng.random() > 0.06:
@@ -728,7 +739,7 @@ def test_restart_of_the_broker_causes_no_duplicates(
 def test_second_run_fences_the_first(
     broker: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that began first is told so, and what it still sends is not taken."""
+    """The first run fails with an error, and the broker rejects its later batches."""
     create_topic(broker, "twice", SMALL)
     write_random(broker, "twice", 1, 6)
     archive = Archive(tmp_path, "twice-0")
@@ -766,7 +777,7 @@ def check_bucket(broker: Broker, s3: S3, same: Archive) -> None:
 
 
 def test_restore_through_breaking_connections_is_complete(broker: Broker, tmp_path: Path) -> None:
-    topic = f"breaking-{time.time_ns()}"  # it may run once more
+    topic = f"breaking-{time.time_ns()}"  # unique, because the test may be rerun
     create_topic(broker, topic, {})
     rng = random.Random(40)
     records = [Sent(b"%d" % n, rng.randbytes(900), NOW_MS + n) for n in range(300)]
@@ -782,7 +793,7 @@ def test_restore_through_breaking_connections_is_complete(broker: Broker, tmp_pa
 
 
 def test_restore_names_the_offset_at_which_no_batch_arrives(broker: Broker, tmp_path: Path) -> None:
-    topic = f"stalled-{time.time_ns()}"  # it may run once more
+    topic = f"stalled-{time.time_ns()}"  # unique, because the test may be rerun
     create_topic(broker, topic, {})
     rng = random.Random(41)
     records = [Sent(b"%d" % n, rng.randbytes(900), NOW_MS + n) for n in range(30)]

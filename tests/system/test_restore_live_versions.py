@@ -17,7 +17,7 @@ from tests.system.test_restore_live import NOW_MS, check_same, commit, fetched, 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 
-# 2.1 knows no way to change single settings of a topic.
+# Kafka 2.1 has no request that changes single settings of a topic.
 @pytest.fixture(params=[each for each in VERSIONS if each != "2.1.1"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     try:

@@ -1,5 +1,6 @@
-"""Tests of RocketMQ on our files: produce, stop, dispatch, compact, start, consume; finally it
-compacts itself.
+"""Tests of RocketMQ on our files: produce, stop, dispatch, compact, start, consume.
+
+Finally the broker runs its own compaction on them.
 """
 
 from __future__ import annotations
@@ -81,12 +82,12 @@ def test_broker_continues_after_our_compaction(broker: Broker, like_broker: bool
         with pytest.raises(LogHeld):
             compact(broker.store, topic, dict(AT_ONCE))
 
-    # All that a broker dispatches is lost, and made again from the commit log.
+    # All dispatched trees are lost and rebuilt from the commit log.
     for tree in ("compaction", "consumequeue", "index"):
         shutil.rmtree(broker.store / tree)
     lastwrite.dispatch(str(broker.store), config=dict(SIZES), spark=INLINE)
     boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
-    assert min(boundaries.values()) > 60  # several files each
+    assert min(boundaries.values()) > 60  # several files of each kind
     compact(broker.store, topic, dict(AT_ONCE if like_broker else LATER), like_broker=like_broker)
     for queue, end in boundaries.items():
         topic.compact(queue, end, drops_deletes=like_broker)
@@ -98,7 +99,7 @@ def test_broker_continues_after_our_compaction(broker: Broker, like_broker: bool
         wait_until_dispatched(topic, client)
         topic.check(stock)
 
-    # A second round, of what came and of what was clean; deletes go, as their time is up.
+    # A second round compacts new and already compacted messages. Expired tombstones are removed.
     boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
     compact(broker.store, topic, dict(AT_ONCE), like_broker=like_broker)
     for queue, end in boundaries.items():
@@ -108,7 +109,7 @@ def test_broker_continues_after_our_compaction(broker: Broker, like_broker: bool
         topic.produce(client, 150, rng)
         wait_until_dispatched(topic, client)
 
-    # The broker's own compaction goes on with our files and our positions.
+    # The broker's own compaction continues with our files and positions.
     boundaries = {queue: active_from(broker.store, topic.name, queue) for queue in topic.messages}
     before = positions(broker.store)
     eager = Broker(broker.home, broker.store, {**SMALL_FILES, "compactionScheduleInternal": "1000"})

@@ -1,8 +1,7 @@
-"""Tests of the real broker after a killed publication: it serves the old queues or the new ones,
-completely.
+"""Tests of the real broker after a killed publication: it serves old or new queues completely.
 
-Kills around the exchange are tested, with LASTWRITE_LONG=1 all of them. Our locks and a real
-broker's exclude each other, also during its start.
+The tests kill around the exchange, and with LASTWRITE_LONG=1 at every operation. Our locks and a
+real broker's exclude each other, also during its start.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from tests.support.sample import LONG
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-COUNTS = {T0: 75, T1: 30, U0: 25}  # 21 a file
+COUNTS = {T0: 75, T1: 30, U0: 25}  # 21 messages a file
 Served = dict[TopicPartition, list[tuple[int, str, bytes]]]
 
 
 @dataclass(frozen=True)
 class Made:
-    """A stopped store, and what a broker serves of it before a round and after it."""
+    """A stopped store, and what a broker serves from it before and after a round."""
 
     home: Path
     store: Path
@@ -70,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             client.create_topic(topic, queues, COMPACTED)
         for name, count in COUNTS.items():
             for n in range(count):
-                # The first few keys come once, the others again and again.
+                # The first four keys are written once, the others repeatedly.
                 key = f"k{n if n < 4 else n % 6 + 10}"
                 client.send(_queue(client, name), OutgoingMessage(key, b"%d " % n * 8))
         until = time.monotonic() + 120
@@ -94,14 +93,14 @@ def _queue(client: RocketmqClient, name: TopicPartition) -> MessageQueue:
         and client.find_route(name.topic) is None
         and time.monotonic() < until
     ):
-        time.sleep(0.1)  # a broker tells its name server a moment after its start
+        time.sleep(0.1)  # a broker registers at its name server shortly after its start
     return next(
         queue for queue in client.route(name.topic).readable if queue.queue == name.partition
     )
 
 
 def _served(client: RocketmqClient) -> Served:
-    """Every queue from offset 0 on, as a client is led through it."""
+    """All messages of every queue, pulled from offset 0 at the offsets that the broker returns."""
     served: Served = {}
     for name in COUNTS:
         rows, offset = served.setdefault(name, []), 0
@@ -119,8 +118,9 @@ def _served(client: RocketmqClient) -> Served:
 
 
 def _round(store: Path) -> None:
-    """In place, of two queues: each closed file keeps what was written last of its keys; the third
-    is not due.
+    """Compact two queues in place. The third queue is not due.
+
+    Each closed file keeps the last message of each of its keys.
     """
     root = str(store)
     with lock.hold(root, COUNTS):
@@ -269,7 +269,7 @@ def test_running_broker_is_detected_and_locks_the_store(made: Made, tmp_path: Pa
         with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(store), [T0]):
             pass
         assert lock.was_killed(str(store)), "or runs"
-        lock.reject_unclean(str(store), goes_on=False)  # it is a broker's that runs
+        lock.reject_unclean(str(store), goes_on=False)  # the marker is that of a running broker
     assert lock.broker_of(str(store)) is None
     lock.reject_unclean(str(store), goes_on=False)
 
@@ -329,7 +329,7 @@ def test_starting_broker_keeps_the_store(made: Made, tmp_path: Path) -> None:
 
 
 def _stopped_while_reading(broker: Broker, store: Path) -> int:
-    """The broker's process, stopped as soon as it has the lock file open."""
+    """The process id of the broker, stopped as soon as it has opened the lock file."""
     wanted = str(store / "lock")
     until = time.monotonic() + 120
     while time.monotonic() < until:

@@ -61,7 +61,7 @@ def messages_of(records: bytes) -> list[RocketmqMessage]:
 
 
 def wait_for(client: RocketmqClient, queue: MessageQueue, end: int, seconds: float = 120) -> None:
-    """Until the broker serves what it has stored below ``end``."""
+    """Wait until the broker serves all messages below ``end``."""
     deadline = time.monotonic() + seconds
     while client.pull(queue, 0).max_offset < end:
         assert time.monotonic() < deadline
@@ -69,7 +69,7 @@ def wait_for(client: RocketmqClient, queue: MessageQueue, end: int, seconds: flo
 
 
 def pull_all(client: RocketmqClient, queue: MessageQueue, end: int) -> list[RocketmqMessage]:
-    """The messages of a queue that ends at ``end``."""
+    """All messages of a queue whose next offset is ``end``."""
     found: list[RocketmqMessage] = []
     offset = 0
     wait_for(client, queue, end)
@@ -107,7 +107,7 @@ def test_sent_messages_are_pulled_by_offset(broker: Broker, client: RocketmqClie
         for queue in route.readable:
             seen = stock.pull("kinds", queue.queue).messages
             assert [(one.key, one.body, one.tag) for one in seen] == sent[queue.queue]
-        # The stock producer takes the same queue for the same key.
+        # The stock producer selects the same queue for the same key.
         for n in range(12):
             key = f"käse-{n}\U0001f9c0"
             assert stock.send("kinds", key, b"x")[0] == queue_of(key, route.writable).queue
@@ -124,11 +124,12 @@ def test_batch_is_stored_in_one_step(broker: Broker, client: RocketmqClient) -> 
     found = [
         (message.queue_offset, message.keys, message.body) for message in pull_all(client, queue, 3)
     ]
+    # A message without a key is stored, but not copied to the compaction log.
     assert found == [
         (0, "first", b"1"),
         (1, "a", b"1"),
         (2, "b", b""),
-    ]  # no key: stored, and not copied
+    ]
 
 
 def test_pull_beyond_the_queue_returns_its_bounds(client: RocketmqClient) -> None:
@@ -157,7 +158,7 @@ def test_refusals_of_brokers_are_reported(broker: Broker, client: RocketmqClient
         client.pull(MessageQueue("refusing", "tests", 7), 0)
     with pytest.raises(RemoteFailed, match="refused|no answer"):
         RocketmqClient("127.0.0.1:1", timeout=2).route("refusing")
-    # The second name server answers where the first does not.
+    # The second name server is used if the first is down.
     with RocketmqClient(f"127.0.0.1:1;{broker.name_server}", timeout=5) as other:
         assert other.route("refusing").topic == "refusing"
 
@@ -221,7 +222,7 @@ def test_send_command_sends_messages(
 
 
 def test_old_release_is_supported(tmp_path: Path) -> None:
-    """4.9.3: numbers without quotes in routes, no attributes, zlib alone."""
+    """RocketMQ 4.9.3: unquoted numbers in routes, no attributes, and only zlib."""
     try:
         old = Broker(rocketmq_home(OLD_VERSION), tmp_path / "store")
     except Unavailable as reason:

@@ -1,5 +1,6 @@
-"""Tests of a damaged commit log with a real broker: dispatch reports it, cut removes it, and undo
-restores it.
+"""Tests of a damaged commit log with a real broker.
+
+Dispatch reports the damage, ``cut`` removes it, and an undo restores it.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ def test_broker_continues_after_a_cut_and_undo_restores_everything(
         with pytest.raises(LogHeld):
             lastwrite.cut(str(store), undo=True)
         assert consumed(broker, QUEUES) == kept
-    # The broker wrote nothing, so an undo may follow; what a broker's start writes anew besides is
-    # not the log's.
+    # The broker stored no message, so an undo is allowed. Other files that a broker's start
+    # rewrites do not belong to the log.
     undone = lastwrite.cut(str(store), undo=True)
     after = everything(store)
     trees = ("commitlog/", "consumequeue/", "batchconsumequeue/", "index/", "compaction/")
@@ -104,7 +105,7 @@ def test_broker_continues_after_a_cut_and_undo_restores_everything(
     assert sum(map(len, more.values())) == 144 + 90
     with pytest.raises(LogHeld, match="has new records since"):
         lastwrite.cut(str(store), undo=True)
-    # All that follows from the log agrees with it, keys too: made anew it is the same.
+    # All trees derived from the log, including keys, equal rebuilt ones.
     made = everything(store)
     copy = Path(shutil.copytree(store, tmp_path / "copy"))
     for tree in ("consumequeue", "batchconsumequeue", "index", "compaction"):
@@ -133,8 +134,8 @@ def until(done: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_timer_of_a_broker_continues_after_a_cut(home: Path, tmp_path: Path) -> None:
-    """What stays is delivered, what had been delivered after the cut is delivered again, what went
-    is not, and new messages are.
+    """The timer delivers kept messages and new ones, but no removed ones. It repeats those that it
+    delivered after the cut.
     """
     store = tmp_path / "store"
     with Broker(home, store, TIMED) as broker, RocketmqClient(broker.name_server) as client:
@@ -164,7 +165,7 @@ def test_timer_of_a_broker_continues_after_a_cut(home: Path, tmp_path: Path) -> 
         (queue,) = client.route("timed").writable
         client.send(queue, OutgoingMessage("new", b"n", None, {"TIMER_DELAY_SEC": "2"}))
         until(lambda: client.bounds(queue)[1] >= 15, 90)
-        time.sleep(3)  # whatever else would come has come
+        time.sleep(3)  # any further message would have arrived by now
         seen = consumed(broker, [("timed", 0)])["timed", 0]
         said = broker.logged("store.log")
     assert seen[0].key == "early"

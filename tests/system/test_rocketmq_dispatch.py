@@ -44,7 +44,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "plain": {},
     "batched": {"queue.type": "BatchCQ"},
 }
-# Light queues that a message may name: once, together, twice, and beside one that takes none.
+# Names of light queues in a message: none, one, two, one twice, and one beside an ordinary name.
 LIGHT = [None, "%LMQ%a", "%LMQ%b,%LMQ%a", "%LMQ%b,%LMQ%b", "%LMQ%a,other"]
 QUEUES = [(topic, queue) for topic in TOPICS for queue in (0, 1)]
 Queues = dict[tuple[str, int], list[Seen]]
@@ -62,7 +62,7 @@ def home() -> Path:
 def written(
     home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[tuple[str, int], list[Seen]]]:
-    """A store that a broker was stopped on in order, and what a consumer got from each queue."""
+    """A store of an orderly stopped broker, and what a consumer got from each queue."""
     store = tmp_path_factory.mktemp("dispatch") / "store"
     rng = random.Random(4)
     with Broker(home, store, SETTINGS) as broker, RocketmqClient(broker.name_server) as client:
@@ -72,7 +72,7 @@ def written(
         }
         for n in range(300):
             send(client, queues, rng, n)
-        # Hours from now: they wait in a queue whose units tell when they are due.
+        # Due in hours: these messages wait in a queue whose units contain their due times.
         for level in (17, 18, 18):
             client.send(
                 queues["plain"][0], OutgoingMessage("later", b"later", "T1", {"DELAY": str(level)})
@@ -93,7 +93,9 @@ def send(
 
 
 def light_end(broker: Broker, topic: str) -> int:
-    """The next offset of a light queue, which no name server knows, by its broker."""
+    """The next offset of a light queue from the broker. Name servers have no route for
+    such queues.
+    """
     connection = RocketmqConnection(broker.address, 10, RequestCredentials())
     try:
         fields = {"topic": topic, "queueId": "0"}
@@ -161,7 +163,7 @@ def test_broker_continues_with_the_result(
     for name, messages in written[1].items():
         assert more[name][: len(messages)] == messages
     assert sum(map(len, more.values())) == 360
-    # What the broker has added it added behind, and what it has made since we would have made too.
+    # The broker only appended to its files, and we would create the same new ones.
     after = dispatched(store)
     assert made.keys() <= after.keys()
     for tree in TREES:
@@ -175,8 +177,9 @@ def test_broker_continues_with_the_result(
 
 
 def damage(store: Path, share: float) -> tuple[int, dict[tuple[str, int], int]]:
-    """Destroy the head of a record: its physical offset, and of each queue the first offset from
-    there on.
+    """Destroy the header of a record.
+
+    Returns its physical offset, and the offset of each queue's first message from there.
     """
     rows = [row for row in lastwrite.dump(str(store)) if row["topic"] in TOPICS]
     row = rows[int(len(rows) * share)]
@@ -200,7 +203,7 @@ def below(seen: Queues, firsts: dict[tuple[str, int], int]) -> Queues:
 def test_broker_continues_after_a_cut(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
-    """More, with an undo, in ``test_rocketmq_cut``."""
+    """``test_rocketmq_cut`` tests more, including an undo."""
     at, firsts = damage(store, 0.6)
     before = dispatched(store)
     report = lastwrite.dispatch(str(store), config=CONFIG, whole_log=True, spark=INLINE)
@@ -235,8 +238,8 @@ def test_broker_continues_after_a_cut(
 def test_killed_dispatch_does_not_mislead_a_broker(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
-    """Beside the trees it passes everything over; between the two kinds of consume queues it does
-    not start at all.
+    """A broker ignores unfinished files beside its trees. Between the exchanges of both kinds of
+    consume queues it does not start.
     """
     shutil.copytree(store / "consumequeue", store / "consumequeue.dispatched")
     (store / "lastwrite-dispatch").mkdir()
@@ -247,7 +250,7 @@ def test_killed_dispatch_does_not_mislead_a_broker(
     guard.write_text("a dispatch was stopped here")
     with pytest.raises(RuntimeError):
         Broker(home, store, SETTINGS).start()
-    (store / "abort").unlink(missing_ok=True)  # of the broker that gave up
+    (store / "abort").unlink(missing_ok=True)  # left by the broker that failed to start
     before = dispatched(store)
     shutil.rmtree(store / "batchconsumequeue")
     report = lastwrite.dispatch(str(store), config=CONFIG, spark=INLINE)

@@ -1,8 +1,8 @@
-"""Tests of a day of following RocketMQ in minutes: broker and daemons are killed, the bucket is
-unavailable, a disk is full.
+"""Tests of a day of following RocketMQ in minutes.
 
-A broker that dies while it exchanges the files of its own compaction does not start again
-(docs/formats/rocketmq-compaction.md), so a compacting one is only suspended.
+Broker and daemons are killed, the bucket is unavailable, and a disk is full. A broker that dies
+while it exchanges the files of its own compaction does not restart
+(docs/formats/rocketmq-compaction.md), so a compacting broker is only suspended.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.rocketmq.live import COMPACTING, messages_in, start_again
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 TABLE, LOG, QUEUES = "day-table", "day-log", 2
-# A message that was answered for outlives the broker; files are of 105 messages.
+# Acknowledged messages survive a kill of the broker. A file has 105 messages.
 SETTINGS = SMALL_FILES | {
     "flushDiskType": "SYNC_FLUSH",
     "compactionMappedFileSize": "25300",
@@ -47,7 +47,7 @@ Row = tuple[int, str, bytes]  # queue offset, key, body
 
 
 class Load:
-    """Writes to both topics until ``stop``: keys again and again, deletes, come what may."""
+    """Writes repeated keys and deletes to both topics until ``stop``, also during failures."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -64,7 +64,7 @@ class Load:
                     while not self._is_over.wait(0.05):
                         for topic in (TABLE, LOG) * 5:
                             self._send(client, topic)
-            except LogError:  # whoever is away comes back
+            except LogError:  # the server is down: try again
                 self._is_over.wait(0.5)
 
     def _send(self, client: RocketmqClient, topic: str) -> None:
@@ -82,7 +82,7 @@ class Load:
 
 
 def pulled(broker: Broker, topic: str, queue: int) -> list[Row]:
-    """All that a consumer gets."""
+    """All messages that a consumer gets."""
     rows: list[Row] = []
     with RocketmqClient(broker.name_server) as client:
         (there,) = [each for each in client.route(topic).readable if each.queue == queue]
@@ -122,7 +122,7 @@ def is_level(broker: Broker, archive: str, config: dict[str, str]) -> bool:
             read_contents(partition_address(archive, SYSTEM, *place)).end_offset == end
             for place, end in ends.items()
         )
-    except LogError:  # not there yet
+    except LogError:  # not created yet
         return False
 
 
@@ -132,7 +132,7 @@ def check_table(broker: Broker, archive: str, config: dict[str, str]) -> None:
 
 
 def check_log(broker: Broker, load: Load, archive: str) -> None:
-    """Each message is there once, in order, and none that was answered for is missing."""
+    """Each message is there once and in order, and no acknowledged message is missing."""
     for queue in range(QUEUES):
         messages = [message for message, _ in messages_in(Path(archive), LOG, queue)]
         rows = [(each.queue_offset, str(each.keys), body_of(each, 1 << 20)) for each in messages]
@@ -142,7 +142,7 @@ def check_log(broker: Broker, load: Load, archive: str) -> None:
 
 
 class Silent:
-    """In place of a broker that crashes: one that nobody hears from for a while."""
+    """A broker that is suspended for a while instead of killed."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

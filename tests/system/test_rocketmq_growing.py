@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long]
 SETTINGS = SMALL_FILES | {
     "mappedFileSizeCommitLog": "65536",
     "mappedFileSizeConsumeQueue": "2000",
-    "waitTimeMillsInSendQueue": "60000",  # on a machine that others load
+    "waitTimeMillsInSendQueue": "60000",  # for a machine that is under load
 }
 CONFIG: dict[str, Any] = {
     name: value
@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = {
 
 @contextmanager
 def written(load: Load, broker: Broker) -> Any:
-    """Somebody writes meanwhile."""
+    """A producer writes during the context."""
     stop = threading.Event()
 
     def send() -> None:
@@ -53,7 +53,7 @@ def written(load: Load, broker: Broker) -> Any:
 
 @pytest.mark.parametrize("follows", [False, True])
 def test_copy_of_a_growing_log_is_complete(tmp_path: Path, follows: bool) -> None:
-    """Nothing is lost and nothing doubled, whatever a turn saw of the tail."""
+    """No message is lost or duplicated, wherever a copy of the log ended."""
     try:
         broker = Broker(rocketmq_home(), tmp_path / "store", SETTINGS)
     except Unavailable as reason:
@@ -84,14 +84,14 @@ def test_copy_of_a_growing_log_is_complete(tmp_path: Path, follows: bool) -> Non
 
 
 def once(copy: Path, archive: Path) -> None:
-    """A turn by hand."""
+    """Copy once, by dispatch and fetch."""
     lastwrite.dispatch(str(copy), config=CONFIG, spark=INLINE)
     report = lastwrite.fetch([str(copy)], str(archive), topic="orders", include_active=True)
     assert report.exit_status == 0
 
 
 def following(copy: Path, archive: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    """One that follows by itself: what to do each turn, and at the end."""
+    """A following archive. Returns one function for each copy and one for the end."""
     followers = list[ArchiveFollower]()
 
     def run() -> None:

@@ -1,4 +1,7 @@
-"""Tests of stores of a broker killed under load: no command reports the leftovers as damage."""
+"""Tests of stores of a broker that is killed under load.
+
+No command reports the leftovers as damage.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ AT_ONCE = ("--config", "min.cleanable.dirty.ratio=0", "--config", "delete.retent
 
 
 def load(broker: Broker, topic: Topic, rng: random.Random, begun: threading.Event) -> None:
-    """Send until the broker is gone."""
+    """Send messages until the broker is gone."""
     with contextlib.suppress(LogError, OSError), RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, QUEUES, COMPACTED)
         while True:
@@ -41,8 +44,9 @@ def load(broker: Broker, topic: Topic, rng: random.Random, begun: threading.Even
 
 
 def roll_half(store: Path) -> None:
-    """Add to each queue the next log file without its index, as a kill between the two files of a
-    roll leaves it.
+    """Add to each queue the next log file without its index.
+
+    A kill between the creations of both files leaves this state.
     """
     for folder in sorted((store / "compaction" / "compactionLog" / "t").iterdir()):
         last = max(path for path in folder.iterdir() if path.is_file())

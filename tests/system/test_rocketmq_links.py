@@ -20,7 +20,7 @@ from tests.unit.test_rocketmq_cut import everything, some, stored
 
 TREES = ("commitlog", "consumequeue", "batchconsumequeue", "index", "compaction", "config")
 QUEUE = TopicPartition(COMPACTED, 0)
-# No name server is there: the store is looked at before the network is.
+# There is no name server, so the store must be checked before any connection.
 COMMANDS = {
     "release": ["release", "STORE"],
     "restore": ["restore", "STORE", "--from", "127.0.0.1:1", "--topic", COMPACTED],
@@ -32,14 +32,14 @@ COMMANDS = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with a queue that the cleaner has set aside."""
+    """A store with a quarantined queue."""
     root = stored(tmp_path / "store", some(60))
     quarantine.record_failures(str(root), {QUEUE: "it was damaged"}, 0, RocketmqSystem().notes)
     return root
 
 
 def links(store: Path, beside: Path) -> list[Path]:
-    """One to the store by way of another link, and a folder of nobody's that has its trees."""
+    """A link to a link to the store, and a folder whose trees are links into the store."""
     (beside / "trees").mkdir(parents=True)
     for tree in TREES:
         if (store / tree).exists():

@@ -61,7 +61,7 @@ _DELETE_TOPIC_IN_BROKER, _DELETE_TOPIC_IN_NAME_SERVER = 215, 216
 _DELETE_EXPIRED = 329
 
 
-PATIENT = {"waitTimeMillsInSendQueue": "60000"}  # on a machine that others load
+PATIENT = {"waitTimeMillsInSendQueue": "60000"}  # for a machine that is under load
 
 
 def make(folder: Path, settings: dict[str, str]) -> Broker:
@@ -73,8 +73,9 @@ def make(folder: Path, settings: dict[str, str]) -> Broker:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One that compacts every two seconds, and whose commit log goes at once when it may."""
-    settings = {"fileReservedTime": "0", "timerWheelEnable": "true"}  # it takes topics away with it
+    """A broker that compacts every two seconds and deletes expired commit log files at once."""
+    # a broker can delete topics only with timerWheelEnable
+    settings = {"fileReservedTime": "0", "timerWheelEnable": "true"}
     made = make(tmp_path_factory.mktemp("rocketmq"), COMPACTING | settings)
     with made.disposable():
         yield made
@@ -103,7 +104,7 @@ def reason(report: LogsFetched) -> str:
 
 
 def served(client: RocketmqClient, queue: MessageQueue) -> int:
-    """How many messages a consumer would get."""
+    """The number of messages that a consumer gets."""
     offset = count = 0
     while (pulled := client.pull(queue, offset)).records:
         at = 0
@@ -115,13 +116,13 @@ def served(client: RocketmqClient, queue: MessageQueue) -> int:
 
 
 def wait_for_compaction(client: RocketmqClient, queue: MessageQueue) -> None:
-    """Until closed files hold no key twice."""
+    """Wait until no key occurs twice in closed files."""
     before = served(client, queue)
     wait_until(lambda: served(client, queue) < before)
 
 
 def test_fetched_messages_equal_the_store(tmp_path: Path) -> None:
-    """Byte for byte, address aside; turn after turn, files closed or not."""
+    """All bytes except the address are equal, after several fetches with open and closed files."""
     load = Load("orders")
     live, copied = tmp_path / "live", tmp_path / "copied"
     with make(tmp_path, {}).disposable() as broker, RocketmqClient(broker.name_server) as client:
@@ -155,10 +156,10 @@ def test_dropped_tombstones_are_fetched_from_the_commit_log(
         assert table_in(tmp_path / "a", "prices", [0]) == load.table
     offsets = [message.queue_offset for message, _ in messages_in(tmp_path / "a", "prices", 0)]
     assert offsets[-1] == sent[-1].offset
-    assert len(offsets) < load.count  # what the broker had dropped, deletes aside, did not come
-    assert (
-        fetch(broker, tmp_path / "b", "prices").exit_status == 0
-    )  # a new one needs no old deletes
+    # messages that the broker's compaction dropped were not fetched
+    assert len(offsets) < load.count
+    # a new archive does not need old tombstones
+    assert fetch(broker, tmp_path / "b", "prices").exit_status == 0
     assert table_in(tmp_path / "b", "prices", [0]) == load.table
 
 
@@ -179,8 +180,8 @@ def test_keyless_members_of_batches_are_no_loss(
 
 
 def test_requests_are_signed_and_encrypted(tmp_path: Path) -> None:
-    """ACL 2.0 of 5.x, whose signature is that of 4.x; TLS with the certificate that a server makes
-    for itself.
+    """ACL 2.0 of RocketMQ 5, whose signature is that of 4.x, and TLS with the server's self-signed
+    certificate.
     """
     user = {"accessKey": "alice", "secretKey": "12345678"}
     provider = "org.apache.rocketmq.auth.authentication.provider."
@@ -229,7 +230,7 @@ def test_fetch_completes_through_broken_connections(
 
 
 class Killing(NoProgress):
-    """Kills the broker when the first messages have come."""
+    """Kills the broker when the first messages arrive."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker: Broker | None = broker
@@ -291,7 +292,7 @@ def test_lost_tombstones_are_reported(
     accepted = fetch(broker, tmp_path / "a", "stock", accepts_gap=True)
     assert accepted.exit_status == 0 and accepted.partitions[0].gap is not None
     after = table_in(tmp_path / "a", "stock", [0])
-    assert after.items() >= load.table.items()  # deletes that are lost leave keys
+    assert after.items() >= load.table.items()  # lost tombstones leave their keys in the table
     assert all(before[key] == value for key, value in after.items() if key not in load.table)
 
 
@@ -324,7 +325,7 @@ def test_recreated_topic_is_refused(broker: Broker, client: RocketmqClient, tmp_
 def test_recreated_topic_with_more_messages_is_data_loss(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
-    """Its broker keeps the compaction log, and appends from offset 30 on."""
+    """The broker keeps the old compaction log and appends from offset 30."""
 
     def create(messages: int) -> None:
         (queue,) = client.create_topic("more", queues=1, attributes=COMPACTED).readable
@@ -420,9 +421,10 @@ def test_fetch_command_prints_the_queues(
 def test_kills_of_brokers_and_fetches_lose_and_duplicate_nothing(
     tmp_path: Path, compacts: bool
 ) -> None:
-    """A fetch waits for a broker to come back. One that is killed while it exchanges the files of
-    its own compaction does not start again (docs/formats/rocketmq-compaction.md), so one that
-    compacts is not killed.
+    """A fetch waits for a killed broker to restart.
+
+    A broker that is killed while it exchanges the files of its own compaction does not restart
+    (docs/formats/rocketmq-compaction.md), so a compacting broker is not killed.
     """
     archive = tmp_path / "archive"
     with make(
@@ -475,7 +477,7 @@ def level(archive: Path, topic: str, queue: int, end: int) -> bool:
 def test_archive_follows_existing_and_new_topics(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
-    """Turn after turn, topics that come later too; what cannot be followed is said."""
+    """The second topic is created later. A topic that cannot be followed is reported."""
     loads = [Load("follow-a", 1), Load("follow-b", 2)]
     client.create_topic("follow-a", queues=1, attributes=COMPACTED)
     client.create_topic("follow-plain", queues=1)
@@ -509,7 +511,7 @@ def test_archive_follows_existing_and_new_topics(
 def test_clean_with_a_source_follows_and_cleans(
     broker: Broker, client: RocketmqClient, tmp_path: Path
 ) -> None:
-    """While the broker compacts too; and a topic that no broker compacts."""
+    """One topic is also compacted by the broker, the other is not."""
     load, plain = Load("cleaned", 3), Load("cleaned-plain", 4)
     client.create_topic("cleaned", queues=2, attributes=COMPACTED)
     client.create_topic("cleaned-plain", queues=1)
@@ -517,7 +519,7 @@ def test_clean_with_a_source_follows_and_cleans(
     config = {
         "min.cleanable.dirty.ratio": "0.3",
         "log.cleaner.backoff.ms": "200",
-        "request.timeout.ms": "20000",  # a client's
+        "request.timeout.ms": "20000",  # a client setting
         "accessKey": "nobody",
         "secretKey": "asks",
     }

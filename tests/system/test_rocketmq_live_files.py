@@ -29,10 +29,10 @@ SETTINGS = {
 
 
 class Writing(threading.Thread):
-    """Sends on and on, so that files are closed and the broker's compaction finds work.
+    """Sends messages until it is stopped, so that files are closed and the broker compacts them.
 
-    Not while a queue's files are being made anew: a pair that is closed then may break the store,
-    by a fault of the broker (docs/decisions/beside-a-broker.md).
+    It pauses while the broker rewrites a queue's files. A pair of files that is closed then may
+    damage the store, by a fault of the broker (docs/decisions/beside-a-broker.md).
     """
 
     def __init__(self, store: Path, client: RocketmqClient, topic: Topic) -> None:
@@ -57,7 +57,7 @@ class Writing(threading.Thread):
 
 
 def table_of(topic: Topic, ends: dict[int, int]) -> dict[str, bytes]:
-    """What the messages below these offsets make; a key is of one queue."""
+    """The table of the messages below these offsets. Each key is in one queue only."""
     table: dict[str, bytes] = {}
     for queue, messages in topic.messages.items():
         below = [seen for seen in messages if seen.offset < ends[queue]]
@@ -67,7 +67,7 @@ def table_of(topic: Topic, ends: dict[int, int]) -> dict[str, bytes]:
 
 
 def look_at_all(store: str, topic: Topic) -> None:
-    """Every command that reads, and what it says is what was sent."""
+    """Run every command that reads, and compare its result with the messages sent."""
     found = lastwrite.inspect(store)
     problems = [*found.problems, *(each for one in found.partitions for each in one.problems)]
     assert {problem.kind for problem in problems} == {ProblemKind.OPEN}, problems
@@ -100,7 +100,7 @@ def look_at_all(store: str, topic: Topic) -> None:
         len(messages) < table.end_offsets[queue] for queue, messages in topic.messages.items()
     ):
         assert time.monotonic() < deadline, "a message was stored, and no answer came"
-        time.sleep(0.01)  # they were sent, and their answers are on the way
+        time.sleep(0.01)  # the responses to these messages are still under way
     assert table == table_of(topic, {queue: int(end) for queue, end in table.end_offsets.items()})
 
 
@@ -126,7 +126,8 @@ def test_reads_are_correct_beside_a_working_broker(tmp_path: Path) -> None:
         with Writing(broker.store, client, topic):
             for _ in range(6):
                 look_at_all(store, topic)
-            while len(made) < 4:  # as first written, and as the broker's runs made it
+            # both the file as first written and those of the broker's compactions
+            while len(made) < 4:
                 assert time.monotonic() < deadline, f"runs of the broker: {len(made) - 1}"
                 look_at_all(store, topic)
                 made.add(first.stat().st_mtime_ns if first.exists() else max(made))

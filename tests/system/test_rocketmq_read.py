@@ -1,5 +1,6 @@
-"""Tests that ``read`` answers like the real broker at every offset: status, next offset, bounds and
-messages.
+"""Tests that ``read`` equals the real broker's responses at every offset.
+
+Status, next offset, bounds and messages are compared.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ def offsets_in(pulled: PullResponse) -> list[int]:
 
 
 def check_every_offset(client: RocketmqClient, queue: MessageQueue, copy: Path) -> set[str]:
-    """Pull at each offset and a few beyond, with answers of several sizes; what the files say is
-    the same.
-    """
+    """Compare ``read`` with pulls at each offset and a few beyond, with several response sizes."""
     seen = set()
     path, topic, number = str(copy), queue.topic, queue.queue
     largest = lastwrite.read(path, topic=topic, queue=number, limit=0)
@@ -84,14 +83,14 @@ def test_every_offset_has_the_brokers_response(broker: Broker, tmp_path: Path) -
         client.create_topic("fresh", 1, COMPACTED)
         for topic in topics.values():
             wait_until_dispatched(topic, client)
-        # Beside the broker: all that its units lead to (test_rocketmq_beside_a_broker.py).
+        # Beside a running broker (more in test_rocketmq_live_files.py).
         assert list(lastwrite.read(str(broker.store), topic="whole", queue=0))
         assert lastwrite.latest(str(broker.store), topic="whole")
 
     report = lastwrite.compact(str(broker.store), topic="compacted", config=CONFIG, spark=INLINE)
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}
-    # Pairs without a unit, which a broker never leaves but another program might:
-    # the first one of queue 0, one in the middle of queue 1.
+    # File pairs without a unit, as another program might leave them: the first pair of queue 0, and
+    # a middle one of queue 1.
     for queue, place in ((0, 0), (1, 1)):
         for part in ("compactionLog", "compactionCq"):
             path = sorted((broker.store / "compaction" / part / "emptied" / str(queue)).iterdir())[

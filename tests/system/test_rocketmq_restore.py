@@ -43,7 +43,7 @@ AT_ONCE = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 
 @dataclass
 class Produced:
-    """A topic of a broker that was stopped, and what was sent to it."""
+    """A topic of a stopped broker, and the messages sent to it."""
 
     home: Path
     store: Path
@@ -59,7 +59,7 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
     topic, rng = Topic("table", 2), random.Random(11)
     with broker, RocketmqClient(broker.name_server) as client:
         client.create_topic(topic.name, topic.queues, COMPACTED)
-        # Keys of the old part are seldom written later, and then some of them are deleted.
+        # Keys of the old part are rarely written later, and some are then deleted.
         topic.produce(client, 120, rng, keys=60, prefix="old")
         topic.produce(client, 250, rng)
         topic.produce(client, 60, rng, keys=60, prefix="old")
@@ -69,7 +69,7 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
 
 
 class Trial:
-    """A live broker with a compacted topic, and a store that has only the later part of the same
+    """A live broker with a compacted topic, and a store with only the later part of its
     commit log.
     """
 
@@ -87,7 +87,7 @@ class Trial:
             shutil.rmtree(self.lost / tree)
 
     def compact_live(self) -> None:
-        """What the live broker has of the old part may be compacted already."""
+        """Compact the live broker's store, which has the old part."""
         lastwrite.compact(
             str(self.live.store), system="rocketmq", config=dict(AT_ONCE), spark=INLINE
         )
@@ -104,8 +104,8 @@ class Trial:
         return int(batch_units(index.read_bytes())["base"][0])
 
     def check_lost(self) -> None:
-        """A broker on the restored store serves exactly what the live one has, compacted to the
-        end.
+        """A broker on the restored store serves the live broker's messages, compacted
+        to the end.
         """
         again = Broker(self.live.home, self.lost, SETTINGS)
         for queue, messages in self.topic.messages.items():
@@ -167,8 +167,8 @@ def test_store_regains_its_old_part(trial: Trial, capfd: pytest.CaptureFixture[s
 
 @pytest.mark.long
 def test_tombstones_dropped_by_a_round_stay_effective(trial: Trial) -> None:
-    """The store's own round dropped deletes of keys whose values only the live broker's older files
-    have.
+    """The store's round dropped tombstones. Older values of their keys are only in the live
+    broker's files.
     """
     trial.dispatch()
     lastwrite.compact(str(trial.lost), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
@@ -279,8 +279,8 @@ def test_failing_disk_leaves_the_old_queue_or_the_new(
     with trial.live.disposable():
         point = 0
         while True:
-            # of some 500 operations; those of the publication alone are all in
-            # test_crash_rocketmq_publish
+            # there are about 500 operations; test_crash_rocketmq_publish kills the publication at
+            # each of its own
             point += 13
             store = tmp_path / "copy"
             shutil.copytree(trial.lost, store)
@@ -310,7 +310,7 @@ def test_interrupt_names_restored_queues_and_the_same_command_continues(
         command = ["restore", str(trial.lost), "--from", trial.live.name_server, "--topic", "table"]
         command += ["--trust-broker", "--config", "delete.retention.ms=0"]
         first = trial.first_offset(0)
-        # while the first is written aside, then the second, then the round of both
+        # during the exchange of the first queue, of the second, and of the round over both
         for at, time, done in (
             ("exchange compaction", 1, []),
             ("exchange compaction", 2, both[:1]),

@@ -47,7 +47,7 @@ CONFIG = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
 
 
 def blocks() -> dict[str, list[str]]:
-    """The page's Python by use."""
+    """The Python blocks of the page by the section's title."""
     found: dict[str, list[str]] = {}
     for section in PAGE.read_text().split("\n## ")[1:]:
         title = section.partition("\n")[0]
@@ -101,13 +101,13 @@ def test_uses_of_the_guide_run(broker: Broker, spark: SparkSession) -> None:
                         queue, offset = stock.send(
                             TOPICS[title], message["key"], body, message.get("tag")
                         )
-                    else:  # what the stock producer cannot send
+                    else:  # messages that the stock producer cannot send
                         (stored,) = lastwrite.send(broker.name_server, TOPICS[title], [message])
                         queue, offset = stored.queue.queue, stored.offset
                     ends[queue] = offset + 1
                 sent[TOPICS[title]] = sum(ends)
                 route = client.route(TOPICS[title])
-                for queue in route.readable:  # dispatch to the compaction log follows
+                for queue in route.readable:  # wait for the dispatch to the compaction log
                     deadline = time.monotonic() + 120
                     while client.pull(queue, ends[queue.queue]).max_offset < ends[queue.queue]:
                         assert time.monotonic() < deadline, "the broker does not dispatch"
@@ -119,7 +119,7 @@ def test_uses_of_the_guide_run(broker: Broker, spark: SparkSession) -> None:
         topic = TOPICS[title]
         before = lastwrite.latest(store, topic=topic)
         report = lastwrite.compact(store, topic=topic, config=CONFIG, spark=INLINE)
-        # A queue that has one file only, the active one, has nothing to compact.
+        # A queue with only an active file has nothing to compact.
         statuses = {partition.status for partition in report.partitions}
         assert Status.CLEANED in statuses and statuses <= {Status.CLEANED, Status.SKIPPED}, (
             report.to_dict()

@@ -1,4 +1,6 @@
-"""Tests of Confluent's frames with a real registry: ids, newest schemas, references and imports."""
+"""Tests of Confluent's message frames with a real registry: ids, latest schemas, references,
+imports.
+"""
 
 from __future__ import annotations
 

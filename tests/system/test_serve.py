@@ -1,7 +1,7 @@
 """Tests of ``serve`` beside a real broker on the same bytes: equal responses to every request.
 
 A broker writes topics with several segments, all codecs, aborted transactions and an open one. It
-is stopped, its logs are compacted, and it starts again on one copy while we serve another.
+is stopped, its logs are compacted, and it restarts on one copy while ``serve`` has another.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ START_MS = 1_700_000_000_000
 
 
 class Pair(NamedTuple):
-    """A broker, and us on a copy of its disk."""
+    """A broker, and ``serve`` on a copy of its log directory."""
 
     broker: Broker
     ours: RunningServer
@@ -103,7 +103,7 @@ def _commit(address: str, group: str, offset: int) -> None:
 
 
 def _leave_open(broker: Broker) -> Producer:
-    """A transaction that nobody ends; its producer has to be kept."""
+    """Begin a transaction that stays open as long as the returned producer is alive."""
     settings = {"bootstrap.servers": broker.address, "transactional.id": "open", "log_level": 0}
     producer = Producer(settings)
     producer.init_transactions(60)
@@ -144,7 +144,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, broker_home: Path) -> Iterato
         copied = folder / "copy"
         shutil.copytree(broker.data, copied)
         broker.start()
-        committed(broker, "all", TOPICS)  # its coordinator is there
+        committed(broker, "all", TOPICS)  # the group's coordinator is available
         state = str(folder / "state")
         with lastwrite.serve(str(copied), listen="127.0.0.1:0", state=state) as ours:
             yield Pair(broker, ours, copied)
@@ -156,7 +156,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, broker_home: Path) -> Iterato
 def fetched(
     raw: Raw, topic: str, offset: int, isolation: int, limits: tuple[int, int], version: int
 ) -> Any:
-    """What comes of one partition, as a tuple of all that is said of it."""
+    """The response for one partition, as a tuple."""
     asked = part(
         "fetch",
         version,
@@ -194,8 +194,10 @@ def part_time(ms: int) -> Any:
 
 
 def test_fetch_at_each_offset_equals_the_brokers(pair: Pair) -> None:
-    """But for transactions that were aborted: a broker names some that have nothing in the bytes,
-    we fewer; those that have something are named.
+    """All fields must be equal except the aborted transactions.
+
+    The broker lists some that have no records in the response. Those with records must be listed by
+    both.
     """
     sizes = ((1 << 20, 1 << 20), (0, 0), (1 << 20, 1), (300, 1 << 20), (1 << 20, 700))
     with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
@@ -222,7 +224,7 @@ def test_fetch_at_each_offset_equals_the_brokers(pair: Pair) -> None:
 
 
 def whole_headers(data: bytes) -> Iterator[BatchHeader]:
-    """Of the data batches of transactions; the last may be cut off."""
+    """Headers of transactional data batches. A cut last batch is left out."""
     at = 0
     while at + 61 <= len(data):
         header = decode_batch_header(data, at)
@@ -267,7 +269,7 @@ def test_offsets_by_time_equal_the_brokers(pair: Pair) -> None:
                 version = 11 if timestamp < -2 else 1 + n % 11
                 place = topic, timestamp, n % 2, version
                 said, told = asked(theirs, *place), asked(ours, *place)
-                if topic == "empty":  # its epoch is the one that the broker's restart began
+                if topic == "empty":  # the broker's restart raised its leader epoch
                     said, told = said[:3], told[:3]
                 assert told == said, place
 
@@ -293,7 +295,7 @@ def test_epoch_end_offsets_equal_the_brokers(pair: Pair) -> None:
 
     with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
         for topic in TOPICS:
-            for epoch in (0, 7):  # between them lie those that the broker's restart has begun
+            for epoch in (0, 7):  # the restart of the broker began the epochs between these
                 for current in (-1, 9):
                     assert asked(ours, topic, epoch, current) == asked(
                         theirs, topic, epoch, current
@@ -301,7 +303,7 @@ def test_epoch_end_offsets_equal_the_brokers(pair: Pair) -> None:
 
 
 def test_topic_descriptions_equal_the_brokers(pair: Pair) -> None:
-    """But for the epoch of the leader, which the broker's restart has raised."""
+    """Only the leader epoch differs, because the broker's restart raised it."""
 
     def asked(raw: Raw) -> Any:
         name = "describe_topic_partitions"
@@ -321,8 +323,8 @@ def test_topic_descriptions_equal_the_brokers(pair: Pair) -> None:
 
 
 def test_admin_responses_equal_the_brokers(pair: Pair) -> None:
-    """But for where the log directory is, and what its volume has; of producers their sequences and
-    their coordinators' epochs are not known.
+    """These fields may differ: the log directory's path and volume sizes, and the sequences and
+    coordinator epochs of producers.
     """
     names = (*TOPICS, "missing")
 
@@ -387,7 +389,9 @@ def test_responses_about_an_unknown_group_equal_the_brokers(pair: Pair) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_deletions_of_groups_and_offsets_equal_the_brokers(pair: Pair, protocol: str) -> None:
-    """Of topics that a member reads, that nobody has, of groups with members, without, unknown."""
+    """Topics that a member reads or that no member reads, and groups with members, without members
+    and unknown.
+    """
     group, read, left = f"deleted-{protocol}", TOPICS[0], TOPICS[1]
 
     def delete(raw: Raw, *names: str) -> Any:
@@ -421,7 +425,7 @@ def test_deletions_of_groups_and_offsets_equal_the_brokers(pair: Pair, protocol:
             "group.id": group,
             "enable.auto.commit": False,
         }
-        alone = Consumer(settings)  # no member
+        alone = Consumer(settings)  # a group without members
         alone.assign([])
         alone.commit(offsets=[TopicPartition(left, 0, 5)], asynchronous=False)
         places = [TopicPartition(name, 0) for name in (read, left)]
@@ -454,7 +458,7 @@ def test_groups_continue_at_the_offsets_of_the_broker(pair: Pair) -> None:
 
 
 def test_offsets_that_expire_on_a_broker_are_omitted(tmp_path: Path, broker_home: Path) -> None:
-    """The broker starts on the same files, and looks for expired positions at once."""
+    """The broker restarts on the same files and at once removes expired offsets."""
     now_ms = time.time_ns() // 1_000_000
     cases = expiring_groups(now_ms, "t", "other")
     with Broker(broker_home, tmp_path / "data") as broker:
@@ -462,7 +466,8 @@ def test_offsets_that_expire_on_a_broker_are_omitted(tmp_path: Path, broker_home
             create_topic(broker, topic, {})
         committed(broker, "first", ("t",))
         settings = {"bootstrap.servers": broker.address, "client.id": "__admin_client"}
-        producer = Producer(settings)  # by this name a broker accepts records of its own topics
+        # with this client id a broker accepts records for its internal topics
+        producer = Producer(settings)
         for record in (record for case in cases for record in case.records):
             producer.produce("__consumer_offsets", record.value, record.key, partition=0)
         producer.flush(60)
@@ -521,11 +526,11 @@ def test_wrong_requests_have_the_brokers_responses(pair: Pair) -> None:
         else:
             wrong.append((asked.label, *answers))
     assert not wrong, "\n".join(map(str, wrong))
-    assert len(on_purpose) == 7  # as many as docs/guide/serve.md lists
+    assert len(on_purpose) == 7  # docs/guide/serve.md lists as many
 
 
 class Conversation:
-    """Asks on one connection, and on a new one after the server has closed it."""
+    """Sends requests on one connection, and opens a new one if the server has closed it."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -558,7 +563,7 @@ def test_java_consumer_group_continues_where_it_committed(pair: Pair, protocol: 
 
 
 def java_consumes(pair: Pair, protocol: str) -> list[str]:
-    """Partition and offset of each record that a group gets, until nothing comes for a second."""
+    """Partition and offset of each record of a group, until no record arrives for a second."""
     if shutil.which("javac") is None:
         pytest.skip("no JDK")
     jars = str(pair.broker.home / "lib" / "*")
@@ -595,8 +600,8 @@ def _all(address: str, topic: str, isolation: str) -> list[Any]:
     return found
 
 
-# Who we are, what a server draws, what may be done (here nothing is taken), and what the broker's
-# restart has raised.
+# Fields that differ between servers: addresses, random ids, permissions, and what the broker's
+# restart raised.
 _OWN = {
     "host",
     "port",
@@ -609,7 +614,7 @@ _OWN = {
     "topic_authorized_operations",
 }
 _EPOCHS = {"current_leader_epoch", "last_fetched_epoch"}
-# Of the other readers what is said depends on members and epochs that only one server knows.
+# The requests of other clients contain members and epochs of one server.
 _OTHERS = [
     pytest.param(name, marks=pytest.mark.long)
     for name in (
@@ -633,12 +638,13 @@ _OTHERS = [
 def test_recorded_client_requests_have_the_brokers_responses(
     pair: Pair, name: str, tmp_path: Path
 ) -> None:
-    """A reader's own requests, recorded while it reads of us as a group and commits, are sent again
-    to the broker and to us: its group and members are known to neither.
+    """A client's requests are recorded while it reads from ``serve`` as a group and commits.
+
+    They are sent again to both servers. Neither of them has the group and its members.
     """
     recorder, port, group = Recorder(), free_ports(1)[0], f"of {name}"
     wanted = _all(pair.ours.address, "gzip", "read_committed")
-    if name == "segmentio":  # its Reader stands still behind a batch whose last record has gone
+    if name == "segmentio":  # this client stops at a batch whose last record was removed
         wanted = wanted[:4]
     try:
         command = READERS[name].command(recorder.address, "gzip", str(len(wanted)), group)
@@ -671,7 +677,9 @@ def test_recorded_client_requests_have_the_brokers_responses(
 
 
 def _said(raw: Raw, kind: str, version: int, message: Any) -> Any:
-    """As soon as there is a coordinator: the broker makes its topic when first asked."""
+    """The response. Waits for the coordinator, because the broker creates its topic at the first
+    request.
+    """
     for _ in range(60):
         found = raw.say(kind, version, message)
         if kind != "find_coordinator" or "coordinator_not_available" not in repr(found):
@@ -681,7 +689,7 @@ def _said(raw: Raw, kind: str, version: int, message: Any) -> Any:
 
 
 def _of_any_epoch(asked: Any) -> Any:
-    """The same without the leader's epoch, which the broker's restart has raised."""
+    """The response without leader epochs, which the broker's restart raised."""
     if is_dataclass(asked) and not isinstance(asked, type):
         found = {each.name: _of_any_epoch(getattr(asked, each.name)) for each in fields(asked)}
         return replace(asked, **{**found, **dict.fromkeys(_EPOCHS & found.keys(), -1)})

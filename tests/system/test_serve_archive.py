@@ -1,7 +1,7 @@
 """Tests of ``serve`` on archives that change while clients read.
 
-New records appear, and a reader from the beginning gets at least the last write of every key, also
-during rounds.
+New records appear, and a client that reads from the start gets at least the last write of every
+key, also during rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEYS = 20
 
 
 class Log:
-    """A log directory that grows by segments, and the archive that it is fetched into."""
+    """A log directory that grows by segments, and an archive that is fetched from it."""
 
     def __init__(self, folder: Path) -> None:
         self.root, self.archive = folder / "log", folder / "archive"
@@ -43,7 +43,7 @@ class Log:
         self.table_at: list[dict[bytes, bytes]] = []
 
     def grow(self, records: int = 50) -> None:
-        """One segment more, and fetch it."""
+        """Append one segment and fetch it."""
         base = self.end
         made = []
         for offset in range(base, base + records):
@@ -98,7 +98,7 @@ def consumer(serving: RunningServer, group: str = "g", **settings: Any) -> Consu
 
 
 def polled(member: Consumer, until: int, seconds: float = 60.0) -> list[tuple[int, bytes, bytes]]:
-    """Records up to the offset ``until``, exclusive."""
+    """The records below the offset ``until``."""
     found: list[tuple[int, bytes, bytes]] = []
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -133,8 +133,10 @@ def test_waiting_consumer_gets_new_records_and_continues_over_a_round(
 def test_reader_that_starts_during_rounds_ends_with_the_table(
     log: Log, serving: RunningServer
 ) -> None:
-    """Readers begin again and again while the log grows and is compacted; each stops at the end
-    that it saw, and its map holds what the table held there or later.
+    """Readers start repeatedly while the log grows and is compacted.
+
+    Each stops at the end offset of its start. Its map then has each key's value at that offset or a
+    later one.
     """
     stop = threading.Event()
     wrong: list[str] = []
@@ -172,7 +174,7 @@ def test_reader_that_starts_during_rounds_ends_with_the_table(
 def test_group_shares_partitions_and_continues_after_a_restart(
     log: Log, tmp_path: Path, protocol: str
 ) -> None:
-    """Also where the server is killed: what was answered is there."""
+    """Acknowledged commits also survive a kill of the server."""
     settings: dict[str, Any] = {"group.protocol": protocol}
     if protocol == "consumer":
         settings["session.timeout.ms"] = None
@@ -240,7 +242,8 @@ def test_frames_may_arrive_together_and_in_pieces(serving: RunningServer) -> Non
     host, _, port = serving.address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=30) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client.sendall(b"".join(frames[:-1]) + frames[-1][:9])  # beyond what is taken at once
+        # more requests than the server reads at once
+        client.sendall(b"".join(frames[:-1]) + frames[-1][:9])
         client.sendall(frames[-1][9:])
         with client.makefile("rb") as answers:
             for number in range(len(frames)):

@@ -1,6 +1,6 @@
 """Tests of the requests that ``serve`` sends to a bucket before a client gets its first byte.
 
-A request to a distant bucket takes about 20 ms, so they are counted, not timed.
+A request to a distant bucket takes about 20 ms, so the tests count requests and measure no time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 BUCKET, TOPIC = "archive", "orders"
 SEGMENTS, EACH = 12, 400
 BLOCK = 1 << 20
-MOST = 24  # of 20 ms each: half of the second that a client may wait for its first byte
+MOST = 24  # at 20 ms each, half of the second within which a client must get its first byte
 
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    """An archive of large segments in a bucket."""
+    """An archive with large segments in a bucket."""
     folder = tmp_path_factory.mktemp("bucket")
     with s3_server(folder / "data", BUCKET) as server:
         for n in range(SEGMENTS):
@@ -49,7 +49,9 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 
 @pytest.mark.parametrize("offset", [0, SEGMENTS * EACH // 2 + 123, SEGMENTS * EACH - 1])
 def test_first_byte_needs_few_requests(bucket: S3, offset: int) -> None:
-    """Whatever the archive's size: from the start of the server to the first bytes of a fetch."""
+    """The number of requests from the server's start to a fetch's first bytes does not depend on
+    the archive's size.
+    """
     use(bucket.settings)
     before = sent_requests()
     path = f"s3://{BUCKET}/kafka"

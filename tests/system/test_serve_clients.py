@@ -1,5 +1,6 @@
-"""Tests of many clients that read a compacted topic and then new records; also tables of Kafka
-Streams and Spark's Kafka source.
+"""Tests of many clients that read a compacted topic and then new records.
+
+Also of tables of Kafka Streams and of Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SECONDS = 120
 
 
 class Place:
-    """An archive of a log of 1,000 records, compacted, and a server."""
+    """A compacted archive of a log of 1,000 records, and a server of it."""
 
     def __init__(self, folder: Path) -> None:
         self._root, self._archive = folder / "log", folder / "archive"
@@ -65,8 +66,9 @@ class Place:
         return table
 
     def append(self, count: int) -> None:
-        """Records in batches of ten, every other one packed, the last of key ``end``; and fetch
-        them.
+        """Append records in batches of ten and fetch them.
+
+        Every other batch is compressed. The last record has the key ``end``.
         """
         self._stage += 1
         begin = self.end if self.records else 0
@@ -101,7 +103,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 class Program:
-    """A program whose lines are read as they come."""
+    """A process whose output lines are read as they arrive."""
 
     def __init__(self, command: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -126,7 +128,7 @@ class Program:
         self._said.extend(self._process.stderr)
 
     def lines(self, count: int) -> list[str]:
-        """The next ones."""
+        """The next ``count`` lines."""
         found: list[str] = []
         try:
             while len(found) < count:
@@ -136,7 +138,7 @@ class Program:
         return found
 
     def until(self, last: str) -> list[str]:
-        """The next lines before that one."""
+        """The lines before the given one."""
         found: list[str] = []
         while (line := self.lines(1)[0]) != last:
             found.append(line)

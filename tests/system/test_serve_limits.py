@@ -1,4 +1,4 @@
-"""Tests of the limits of ``serve``, one by one, and that other clients are served meanwhile."""
+"""Tests of each limit of ``serve``. Clients within the limits are served meanwhile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.kafka.raw import Raw
 
 pytestmark = pytest.mark.slow
 
-TOPIC, BATCHES, VALUE_BYTES = "big", 40, 100_000  # more than small sockets hold
+TOPIC, BATCHES, VALUE_BYTES = "big", 40, 100_000  # more bytes than fit in small socket buffers
 SMALL = ServeLimits(
     request_bytes=1 << 20,
     unknown_bytes=2000,
@@ -67,7 +67,7 @@ def told() -> list[str]:
 def serving(
     root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningServer]:
-    """With small limits for everybody."""
+    """A server with small limits."""
     monkeypatch.setattr(serve, "_limits", lambda _: SMALL)
     with serving_of(root, tmp_path, told) as found:
         yield found
@@ -84,7 +84,7 @@ def connected(serving: RunningServer) -> socket.socket:
 
 
 def received(connection: socket.socket) -> bytes:
-    """An answer, whole."""
+    """One complete response."""
     found = bytearray()
     while len(found) < 4 or len(found) < 4 + int.from_bytes(found[:4], "big"):
         more = connection.recv(1 << 20)
@@ -95,7 +95,7 @@ def received(connection: socket.socket) -> bytes:
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until it does; that it ever does is what is asserted."""
+    """Wait until ``holds`` returns true, at most ``seconds``."""
     until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until
@@ -103,7 +103,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def hung_up(connection: socket.socket) -> bool:
-    """Whether the server ends the conversation without a word, at some time."""
+    """Whether the server closes the connection without sending anything."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -116,7 +116,7 @@ def is_served(serving: RunningServer) -> bool:
 
 
 def lazy(serving: RunningServer) -> socket.socket:
-    """A connection whose socket takes little."""
+    """A connection with a small receive buffer."""
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
     made.settimeout(30)
@@ -126,7 +126,7 @@ def lazy(serving: RunningServer) -> socket.socket:
 
 
 def fetch(connection: socket.socket, max_bytes: int = 64 << 20, offset: int = 0) -> None:
-    """Ask for all from an offset on, and read nothing."""
+    """Send a fetch of all batches from ``offset``, without reading the response."""
     body = struct.pack(">hhih", 1, 4, 1, 0)
     body += struct.pack(">iiiib", -1, 0, 0, max_bytes, 0)
     body += struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode()
@@ -158,7 +158,7 @@ def test_number_of_connections_of_a_remote_address_is_limited(
 
 
 def test_slow_and_silent_connections_are_closed(serving: RunningServer) -> None:
-    """Who says nothing, who does not end a frame, who sends it byte by byte."""
+    """Connections that send nothing, that never complete a frame, and that send it byte by byte."""
     with connected(serving) as silent, connected(serving) as half, connected(serving) as slow:
         half.sendall(struct.pack(">ih", 100, 3))
         slow.sendall(struct.pack(">i", 100))
@@ -179,7 +179,7 @@ _LIMIT, _IDLE, _READERS = 64, 100, 22
 
 
 def test_idle_connections_are_closed_at_the_limit_of_open_files(root: Path, tmp_path: Path) -> None:
-    """Readers go on, a new client is answered, and the limit is reported once."""
+    """Reading clients continue, a new client is served, and the limit is reported once."""
     port = free_ports(1)[0]
     command = ["sh", "-c", f'ulimit -n {_LIMIT}; exec "$@"', "sh", sys.executable, "-m"]
     command += ["lastwrite.cli", "serve", str(root), "--listen", f"127.0.0.1:{port}"]
@@ -201,12 +201,12 @@ def test_idle_connections_are_closed_at_the_limit_of_open_files(root: Path, tmp_
         began = time.monotonic()
         said = process.stdout.read()
         assert process.wait(30) == 0
-        assert time.monotonic() - began < 5  # 0.1 s where nothing else runs
+        assert time.monotonic() - began < 5  # it takes 0.1 s on an idle machine
     assert said.count("ulimit -n") == 1 and "cannot be served" not in said
 
 
 def read_to_the_end(address: tuple[str, int]) -> int:
-    """How many batches a reader gets by one fetch after the other, of one batch each."""
+    """Read all batches by fetches of one batch each."""
     with socket.create_connection(address, timeout=60) as connection:
         for offset in range(BATCHES):
             fetch(connection, 1, offset)
@@ -216,7 +216,7 @@ def read_to_the_end(address: tuple[str, int]) -> int:
 
 
 def test_client_of_another_protocol_is_named(serving: RunningServer, told: list[str]) -> None:
-    """An HTTP client and a TLS client: each is closed, reported once, and harms nobody."""
+    """An HTTP client and a TLS client: each is closed and reported once, and others are served."""
     with connected(serving) as http:
         http.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
         assert hung_up(http)
@@ -245,15 +245,15 @@ def test_number_of_parts_of_a_request_is_limited(serving: RunningServer) -> None
 
 
 def test_requests_share_a_memory_limit(serving: RunningServer) -> None:
-    """Two frames of which one fits: the other waits, and small requests are answered meanwhile."""
+    """Only one of two frames fits. The other waits, and small requests are answered meanwhile."""
     frame = bytes(200_000)
     with connected(serving) as one, connected(serving) as other:
         for each in (one, other):
             each.sendall(struct.pack(">i", len(frame)) + frame[:-1])
         assert is_served(serving)
-        assert hung_up(one) and hung_up(other)  # neither is whole in time
+        assert hung_up(one) and hung_up(other)  # neither frame was completed in time
     with Raw(serving.address) as raw, pytest.raises(ConnectionError):
-        raw.send(struct.pack(">hhih", 999, 1, 1, 0) + frame)  # room is there again
+        raw.send(struct.pack(">hhih", 999, 1, 1, 0) + frame)  # the memory is free again
         raw.receive()
     assert is_served(serving)
 
@@ -288,7 +288,7 @@ def test_slow_reader_gets_the_complete_response(
 def test_slow_readers_do_not_delay_others(
     root: Path, tmp_path: Path, told: list[str], readers: int
 ) -> None:
-    """Nothing of what they do not read is kept in memory, and another is answered."""
+    """The server does not buffer their unread responses, and answers other clients."""
     settings = {"max.connections": readers + 8}
     with serving_of(root, tmp_path, told, config=settings) as serving, ExitStack() as held:
         before = _resident_bytes()
@@ -339,7 +339,7 @@ def test_unauthenticated_connections_have_lower_limits(
     with connected(asking) as large:
         large.sendall(struct.pack(">i", SMALL.unknown_bytes + 1))
         assert hung_up(large)
-    for _ in range(2):  # versions may be asked for once
+    for _ in range(2):  # versions may be requested only once
         with Raw(asking.address) as raw:
             raw.ask("api_versions", 0)
             with pytest.raises(ConnectionError):
@@ -349,7 +349,7 @@ def test_unauthenticated_connections_have_lower_limits(
     with Raw(asking.address) as raw, pytest.raises(ConnectionError):
         raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
     with connected(asking) as silent:
-        assert hung_up(silent)  # until he is known there are two seconds
+        assert hung_up(silent)  # before authentication the limit is two seconds
     with known(asking) as raw:
         assert len(raw.ask("list_groups", 0).groups) == 0
 
@@ -377,7 +377,7 @@ def test_refusal_is_reported_once_and_without_the_secret(
 
 
 def test_unframed_sasl_tokens_are_accepted(asking: RunningServer) -> None:
-    """As clients of before KIP-152 send them."""
+    """Clients of before KIP-152 send tokens this way."""
     with Raw(asking.address) as raw:
         raw.ask("sasl_handshake", 0, mechanism="PLAIN")
         raw.send(b"\0alice\0secret")
@@ -425,7 +425,8 @@ def test_sessions_end_without_reauthentication(
             raw.ask("sasl_handshake", 1, mechanism="PLAIN")
             shown = raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
             assert shown.session_lifetime == timedelta(seconds=1.2)
-            assert raw.ask("sasl_handshake", 1, mechanism="PLAIN").error_code == 34  # too soon
+            # earlier than allowed
+            assert raw.ask("sasl_handshake", 1, mechanism="PLAIN").error_code == 34
             time.sleep(1.3)
             with pytest.raises(ConnectionError):
                 raw.ask("list_groups", 0)
@@ -506,5 +507,5 @@ def test_changed_certificate_is_reloaded_and_an_invalid_one_ignored(
         with connected(serving) as plain:  # a client without TLS
             plain.sendall(struct.pack(">ihhih", 10, 18, 0, 1, 0))
             with suppress(ConnectionResetError):
-                assert plain.recv(100)[:1] in (b"", b"\x15")  # nothing, or TLS' own alert
+                assert plain.recv(100)[:1] in (b"", b"\x15")  # no response, or a TLS alert
         wait_until(lambda: any("TLS failed" in each for each in told))

@@ -26,7 +26,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def _read(address: str) -> int:
-    """How many records a consumer finds; it commits the tenth's offset."""
+    """Read as a group and commit the offset after ten records. Returns how many records
+    there are.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -62,7 +64,7 @@ def test_metrics_page_has_requests_bytes_and_lag(root: Path, tmp_path: Path) -> 
         host, _, port = serving.address.rpartition(":")
         with socket.create_connection((host, int(port))) as it, suppress(ConnectionResetError):
             it.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            it.recv(1)  # it is hung up on
+            it.recv(1)  # the server closes the connection
         (url,) = (text.rpartition(" ")[2] for text in told if text.startswith("metrics: "))
         with urllib.request.urlopen(url) as answer:
             lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines()[:-1])

@@ -1,5 +1,6 @@
-"""Tests of ``serve`` beside a real broker with the same users, rules and certificates: same access,
-same errors.
+"""Tests of ``serve`` beside a real broker with the same users, ACLs and certificates.
+
+Both must allow the same access and return the same errors.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ LIFE_MS = 4000
 SASL, BOTH, TLS = free_ports(3)
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 JAVA = Path(__file__).parents[1] / "support" / "kafka" / "SecuredConsume.java"
-# who, operation, kind, name, is it a prefix
+# user, operation, resource type, name, whether the name is a prefix
 RULES = (
     ("alice", "READ", "TOPIC", "open", False),
     ("alice", "DESCRIBE", "TOPIC", "told", False),
@@ -60,8 +61,9 @@ RULES = (
 
 
 class Pair(NamedTuple):
-    """A broker, us on a copy of its disk, asking for passwords, and for passwords in TLS, and for
-    certificates; ports by how they ask.
+    """A broker and ``serve`` on a copy of its log directory, each with three listeners.
+
+    The listeners use SASL, SASL in TLS, and client certificates. ``ports`` are by these names.
     """
 
     broker: Broker
@@ -104,7 +106,7 @@ def _settings(keys: Path) -> dict[str, str]:
 
 
 def _tell(broker: Broker) -> None:
-    """The same users and rules to the broker."""
+    """Create the same users and ACLs in the broker."""
     admin = AdminClient({"bootstrap.servers": broker.address})
     for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
         for name, word in PASSWORDS.items():
@@ -167,7 +169,7 @@ def pair(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
             create_topic(broker, topic, {})
             produce(broker, topic, [Sent(b"%d" % n, b"v", 1) for n in range(10)])
         _tell(broker)
-        with Raw(broker.address) as raw:  # its coordinator takes a while
+        with Raw(broker.address) as raw:  # the coordinator needs a moment
             while raw.ask("find_coordinator", 3, key="a-0", key_type=0).error_code:
                 time.sleep(0.2)
         shutil.copytree(broker.data, folder / "copy")
@@ -213,7 +215,7 @@ def settings_of(
 
 
 def told(settings: dict[str, Any], topic: str = "open", group: str = "a-1") -> Any:
-    """What a client gets, and what it says of it: topics of a list of all, records, errors."""
+    """What a client gets: the listed topics, the records and the errors."""
     errors: set[str] = set()
     consumer = Consumer(
         settings
@@ -229,7 +231,7 @@ def told(settings: dict[str, Any], topic: str = "open", group: str = "a-1") -> A
     until = time.monotonic() + 60
     while listed is None and not (errors - {"_ALL_BROKERS_DOWN"}) and time.monotonic() < until:
         with suppress(KafkaException):
-            consumer.poll(0.1)  # hears of errors
+            consumer.poll(0.1)  # delivers errors
             listed = sorted(set(consumer.list_topics(timeout=2).topics) - {"__consumer_offsets"})
     if listed is None:
         consumer.close()
@@ -266,7 +268,7 @@ def test_right_and_wrong_passwords_are_treated_like_the_brokers(pair: Pair, mech
         for of in ("theirs", "ours")
         for how in ("SASL", "BOTH")
     ]
-    # of a user's own positions there are none; topics that he may not see are not there
+    # the user has committed no offsets, and topics without permission are not listed
     assert all(each == (["eu-1", "open", "told"], list(range(10)), -1001) for each in right), right
     for user, word in (("alice", "guess"), ("nobody", "guess")):
         theirs, ours = (
@@ -306,7 +308,7 @@ def test_certificates_are_treated_like_the_brokers(pair: Pair) -> None:
 
 
 def test_consumer_survives_reauthentication(pair: Pair) -> None:
-    """A consumer that reads on for longer than two sessions last hears of nothing."""
+    """A consumer that reads for longer than two sessions gets no error."""
     errors: list[Any] = []
     consumers = []
     for of in ("theirs", "ours"):
@@ -393,7 +395,7 @@ Asked = Iterator[tuple[str, int, dict[str, Any]]]
 
 
 def requests(ids: Mapping[str, Any]) -> Asked:
-    """One of each kind that names topics or groups, those that may be seen and that may not."""
+    """One request of each kind with topics or groups, permitted and not permitted."""
     names = (*TOPICS, "missing", "gone")
     yield from _of_topics(names, ids)
     yield from _of_records(names, ids)
@@ -544,7 +546,7 @@ def _of_members(group: str) -> Asked:
 
 
 def _of_positions(group: str, names: tuple[str, ...]) -> Asked:
-    # by anybody; by a member of a group that nobody knows; by one who is no member
+    # without a member; with a member of an unknown group; with an unknown member
     for version, named, epoch in (
         (8, group, -1),
         (8, f"{group}?", 3),
@@ -603,7 +605,7 @@ def _of_groups(group: str) -> Asked:
         {"group_ids": (group,), "include_authorized_operations": False},
     )
     yield "list_groups", 4, {"states_filter": ()}
-    # what may not be said is refused; who may speak is another in each group
+    # requests without permission are refused; each group permits other requests
     for topics_of in (("open", "closed"), *([("open",)] if group == "b-5" else [])):
         yield (
             "consumer_group_heartbeat",
@@ -654,7 +656,7 @@ _OWN = ("host=", "port=", "node_id=", "cluster_id=", "controller_id=", "rack=")
 
 
 def plain(answer: Any) -> str:
-    """An answer without what is each server's own."""
+    """The response without the fields that differ between servers."""
     from dataclasses import fields, is_dataclass
 
     def of(value: Any) -> Any:
@@ -675,8 +677,8 @@ def plain(answer: Any) -> str:
                     "last_known_elr",
                     "node_endpoints",
                     "session_id",
-                    # of a group that only committed a broker has none; after a restart we cannot
-                    # tell it from one that had members
+                    # the broker has no type for a group that only committed; after a restart we
+                    # cannot distinguish it from a group that had members
                     "protocol_type",
                 )
             }
@@ -684,7 +686,7 @@ def plain(answer: Any) -> str:
             return sorted((of(each) for each in value), key=str)
         return value
 
-    # a broker names the request by how Java writes its fields
+    # the broker prints the request in Java's notation
     return re.sub(r"Request Request\(.*\) needs", "The request needs", str(of(answer)))
 
 
@@ -696,7 +698,8 @@ def test_refusals_by_rules_equal_the_brokers(pair: Pair, user: str) -> None:
     for name, version, values in requests(ids):
         said = []
         for of in ("theirs", "ours"):
-            with known(pair.address(of, "SASL"), user) as raw:  # sessions are short
+            # sessions expire soon, so each request gets its own connection
+            with known(pair.address(of, "SASL"), user) as raw:
                 said.append(plain(raw.ask(name, version, **values)))
         if said[0] != said[1]:
             wrong.append(f"{name} {version}\n  theirs {said[0]}\n  ours   {said[1]}")

@@ -60,7 +60,7 @@ class Seen(NamedTuple):
 
 
 def read(address: str, topic: str, partitions: int = 1) -> list[Seen]:
-    """All that a consumer gets from the begin to the end."""
+    """All records that a consumer gets from the beginning to the end."""
     member = Consumer(
         {
             "bootstrap.servers": address,
@@ -90,7 +90,7 @@ def read(address: str, topic: str, partitions: int = 1) -> list[Seen]:
 
 
 def expected(system: str, path: Path, topic: str) -> list[Seen]:
-    """The same by our own reader of that system."""
+    """The same records from our own reader of that system."""
     rows = rows_of(system)
     return [
         Seen(

@@ -1,8 +1,8 @@
 """Tests that Kafka's tools print the same for ``serve`` and for a broker 4.4.0 on the same files.
 
 The broker has topics, groups of both protocols, an open transaction, dynamic settings, quotas and
-SCRAM credentials. It is stopped, its directory is copied, and it starts again. ``serve`` has the
-copy and the broker's properties file.
+SCRAM credentials. It is stopped, its directory is copied, and it restarts. ``serve`` has the copy
+and the broker's properties file.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ kafka-transactions describe-producers --topic plain --partition 0
 kafka-transactions find-hanging --broker-id 1
 kafka-transactions find-hanging --broker-id 1 --max-transaction-timeout 0
 """.strip().splitlines()
-# Texts that only a running cluster has, or that change while it runs.
+# Output that only a running cluster has, or that changes while it runs.
 _RUNNING = (
     (r"(ClusterId|HighWatermark|LeaderEpoch): \S+", r"\1"),
-    (r'(\{"id": 1), "endpoints": \[[^]]*\]', r"\1"),  # of the controller
+    (r'(\{"id": 1), "endpoints": \[[^]]*\]', r"\1"),  # the controller
     (r"^(1 A{22}) \d+ 0 -?\d+ \d+ Leader", r"\1"),  # replication: offset and times
-    (r"(Epoch:) \d+", r"\1"),  # of features: the metadata log's end
-    (r"( \d{13}) \d+ ", r"\1 "),  # transactions: the start, then how long ago
+    (r"(Epoch:) \d+", r"\1"),  # features: the end of the metadata log
+    (r"( \d{13}) \d+ ", r"\1 "),  # transactions: start time and duration
 )
 
 
@@ -133,7 +133,7 @@ def _change(raw: Raw, api: str, body: dict[str, Any]) -> None:
 
 
 def _fill(broker: Broker) -> Producer:
-    """Returns the producer of a transaction that stays open."""
+    """Fill the broker. Returns the producer of a transaction that stays open."""
     small = {"cleanup.policy": "compact", "internal.segment.bytes": "1500"}
     for name, settings in (("t", small), ("plain", {})):
         create_topic(broker, name, settings)
@@ -191,7 +191,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         copied = folder / "copy"
         shutil.copytree(broker.data, copied)
         broker.start()
-        committed(broker, "without-members", ["plain"])  # its coordinator is there
+        committed(broker, "without-members", ["plain"])  # the coordinator is available
         properties = decode_properties((folder / "data.properties").read_text())
         with (
             lastwrite.serve(
@@ -226,7 +226,7 @@ def _comparable(pair: Pair, line: str) -> str:
     for own in (*pair.addresses, str(pair.broker.data), str(pair.copy)):
         line = line.replace(own, "HERE")
     line = re.sub(r"\s+", " ", line)
-    # Settings and mechanisms are in the order of the answer, which is none at a broker.
+    # A broker returns settings and mechanisms in no fixed order.
     line = re.sub(r"(?<=Configs: )\S+", lambda found: ",".join(sorted(found[0].split(","))), line)
     line = re.sub(r"(?<= are )SCRAM.*", lambda found: ", ".join(sorted(found[0].split(", "))), line)
     for pattern, kept in _RUNNING:
@@ -250,7 +250,7 @@ def test_transaction_without_a_coordinator_is_reported_as_hanging(
             pair.tools.run("kafka-transactions", each, *asked).lines
             for each in (broker.address, ours.address)
         )
-    # The last column is how long ago the transaction began.
+    # The last column is the time since the transaction began.
     assert [line.split()[:-1] for line in printed] == [line.split()[:-1] for line in theirs]
     assert printed[1].split()[:2] == ["t", "0"]
 
@@ -263,7 +263,7 @@ def test_loggers_equal_those_of_a_running_broker(pair: Pair) -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_features_of_each_version_equal_the_brokers(pair: Pair, version: int) -> None:
-    """Version 3 leaves out features whose least level is 0 (KAFKA-17492)."""
+    """Version 3 leaves out features whose minimum level is 0 (KAFKA-17492)."""
     name = {"client_software_name": "a", "client_software_version": "1"}
     answers = []
     for address in pair.addresses:
@@ -354,9 +354,7 @@ def test_responses_to_tools_equal_the_brokers(
 
 
 def _plain(found: Any) -> Any:
-    """An answer without what a server draws and what a client may do; lists without their order,
-    but for synonyms.
-    """
+    """The response without random and permission fields. Lists are sorted, except synonyms."""
     if is_dataclass(found):
         return {
             each.name: list(map(str, value)) if each.name == "synonyms" else _plain(value)

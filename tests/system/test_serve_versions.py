@@ -1,7 +1,7 @@
-"""Tests of clients with a server that supports fewer requests: clients that do not need the missing
-one read everything.
+"""Tests of clients with a server that supports fewer requests.
 
-From our ApiVersions response one request is removed, or left in its oldest version.
+One request is removed from our ApiVersions response, or reduced to its oldest version. Clients that
+do not need it must read everything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEEDED = {
     "sync_group",
     "offset_commit",
     "offset_fetch",
-}  # by any reader in a group
+}  # requests of any client that reads in a group
 ALSO_NEEDED = {
     "confluent": {"produce"},
     "kcat": {"produce"},
@@ -50,7 +50,7 @@ NEWER_NEEDED = {
     "java 2.1": {"metadata"},
     "platformatic": {*NEEDED, "leave_group", "heartbeat"},
     "segmentio": {"fetch", "metadata", "join_group"},
-}  # than the oldest of our versions
+}  # requests of which the client needs a newer version than our oldest
 ONE = struct.Struct(">hhh")
 
 
@@ -69,7 +69,7 @@ def test_client_reads_without_the_requests_that_it_does_not_need(tmp_path: Path,
 
 
 def _read_all(folder: Path, name: str, api: str, versions: list[int]) -> None:
-    """Of a server that speaks ``api`` in these versions."""
+    """Read everything from a server that offers ``api`` only in ``versions``."""
     recorder, where = Recorder(_with(api, versions)), f"127.0.0.1:{free_ports(1)[0]}"
     group = f"{api}-{len(versions)}"
     try:
@@ -86,14 +86,14 @@ def _read_all(folder: Path, name: str, api: str, versions: list[int]) -> None:
 
 
 def _with(api: str, versions: list[int]) -> Callable[[bytes, bytes], bytes]:
-    """A change of our answer to ApiVersions; of all others none."""
+    """A function that changes our response to ApiVersions and returns other responses unchanged."""
 
     def changed(request: bytes, answer: bytes) -> bytes:
         key, version = struct.unpack_from(">hh", request)
         if key != APIS["api_versions"].key:
             return answer
         is_flexible = version >= APIS["api_versions"].flexible
-        size = ONE.size + is_flexible  # of each request
+        size = ONE.size + is_flexible  # bytes of one entry of the list
         begin, end = _places(answer, is_flexible, size)
         told = [answer[at : at + size] for at in range(begin, end, size)]
         kept = [each for each in told if ONE.unpack_from(each)[0] != APIS[api].key]
@@ -106,8 +106,9 @@ def _with(api: str, versions: list[int]) -> Callable[[bytes, bytes], bytes]:
 
 
 def _places(answer: bytes, is_flexible: bool, size: int) -> tuple[int, int]:
-    """Where the list of requests begins and ends, behind its length; before it stand the
-    correlation id and an error of two bytes.
+    """Start and end of the list of requests in the response, after its length field.
+
+    The correlation id and an error code of two bytes precede the list.
     """
     begin, count = (7, answer[6] - 1) if is_flexible else (10, int.from_bytes(answer[6:10], "big"))
     return begin, begin + count * size

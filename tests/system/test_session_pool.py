@@ -1,5 +1,5 @@
-"""Tests of several calls in one program: the second uses the Spark of the first, and it ends
-silently.
+"""Tests of several calls in one program: the second call uses the first one's Spark, and the
+program ends silently.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def wait_for(condition):
 
 
 def run(program: str, folder: Path) -> None:
-    """Run it without a class archive, which a JVM would write after the end; it must print nothing
-    and leave nothing.
+    """Run the program without a class archive, which the JVM would write at its end.
+
+    It must print nothing and leave nothing.
     """
     make_root(folder / "root")
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}

@@ -18,12 +18,14 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-# Nothing answers at this address, so a build that downloads anything fails.
+# Nothing listens at this address, so a build that downloads anything fails.
 OFFLINE = {f"{scheme}_proxy": "http://127.0.0.1:9" for scheme in ("http", "https", "all")}
 
 
 class PageParser(HTMLParser):
-    """The anchors of a page, the addresses that a reader can follow and those that it loads."""
+    """The anchors of a page, the links that a reader can follow, and the addresses that
+    it loads.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -62,7 +64,7 @@ def pages(site: Path) -> dict[Path, PageParser]:
 def test_links_of_the_site_lead_to_pages_and_anchors(pages: dict[Path, PageParser]) -> None:
     broken = []
     for path, page in pages.items():
-        if path.name == "404.html":  # its addresses start at the root of a server
+        if path.name == "404.html":  # absolute paths start at the root of a server
             continue
         for link in [*page.links, *page.loaded]:
             if link.startswith(("http:", "https:", "mailto:")):

@@ -30,17 +30,15 @@ NOW = 1_700_000_100_000
     scope="module", params=["folder", pytest.param("shuffle", marks=pytest.mark.long), None]
 )
 def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A session with an exchange, or, without one that is named, of which small partitions need
-    none.
-    """
+    """A session with a given exchange, or with the default, which is none for small partitions."""
     way = {"spark.lastwrite.exchange": request.param} if request.param else {}
     with spark_session("local[2]", way) as session:
         yield session
 
 
 def make_root(root: Path, seed: int = 7, *, keyless: bool = False) -> Path:
-    """Three partitions of some segments with all codecs, tombstones, interleaved transactions,
-    ``keyless`` records.
+    """Write three partitions with all codecs, tombstones, interleaved transactions and ``keyless``
+    records.
     """
     for partition in range(3):
         rng = random.Random(seed + partition)
@@ -99,7 +97,8 @@ def make_root(root: Path, seed: int = 7, *, keyless: bool = False) -> Path:
 def test_spark_leaves_the_bytes_of_the_inline_engine(
     tmp_path: Path, spark: Any, exact: bool, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 1500)  # transactions across pieces
+    # transactions that span pieces
+    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 1500)
     root = make_root(tmp_path / "spark", keyless=True)
     twin = tmp_path / "inline"
     shutil.copytree(root, twin)
@@ -136,7 +135,7 @@ def test_spark_leaves_the_bytes_of_the_inline_engine(
                 p.status is Status.CLEANED for p in report.partitions
             )
             assert all(p.verdicts["aborted"] for p in report.partitions)
-            for partition in range(3):  # something dirty for the second round
+            for partition in range(3):  # append new records for the second round
                 folder = root / f"t-{partition}"
                 last = max(int(file.stem) for file in folder.glob("*.log"))
                 for place in (root, twin):
@@ -178,8 +177,8 @@ def test_large_segment_is_rewritten_in_parts(
 
 
 def test_stored_scans_are_used_if_workers_share_a_folder(tmp_path: Path, spark: Any) -> None:
-    """The second round on either exchange leaves the same files; by Spark's shuffle nothing is
-    kept.
+    """The second round leaves the same files with either exchange. Spark's shuffle
+    stores no scans.
     """
     root = tmp_path / "log"
     for base in (0, 100, 200):

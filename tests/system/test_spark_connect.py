@@ -1,5 +1,6 @@
-"""Tests of the source under Spark Connect, whose clients have no context: batch, compacted view,
-stream, writing and read.
+"""Tests of the data source under Spark Connect, whose clients have no SparkContext.
+
+They cover batch, compacted view, stream, writing and ``read``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ pytest.importorskip("pyspark.sql.datasource", reason="Python data sources came w
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
-# In a process of its own: a process has either kind of session.
+# In a process of its own, because a process has either kind of session.
 CODE = """
 import sys
 import lastwrite

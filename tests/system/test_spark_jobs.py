@@ -1,5 +1,6 @@
-"""Tests of our jobs in a caller's session: they have our names, and the caller's settings and jobs
-are unchanged.
+"""Tests of our jobs in a caller's session.
+
+The jobs have our names, and the caller's settings and jobs are unchanged.
 """
 
 from __future__ import annotations
@@ -70,10 +71,11 @@ def test_jobs_have_the_stage_name_and_the_callers_settings_stay(
     assert list(inside) == [f"lastwrite: {stage}" for stage in stages]
     for description, (group, _, interrupts, pool) in inside.items():
         assert group is not None and group.startswith(f"{description} ")
+        # our jobs run in the caller's scheduler pool
         assert (interrupts, pool) == (
             "true",
             "night" if was_set else None,
-        )  # the caller's pool is ours, too
+        )
     assert len({group for group, *_ in inside.values()}) == len(stages)
 
 
@@ -106,17 +108,17 @@ def test_cancelling_our_jobs_keeps_the_callers(session: Any, tmp_path: Path) -> 
     began = time.monotonic()
     runner.cancel()
     waiting.join()
-    assert time.monotonic() - began < 25  # not the 30 s that the work asks for
+    assert time.monotonic() - began < 25  # less than the 30 s that the task would take
     caller.join()
     assert theirs == [0]
     assert isinstance(failed[0], LogError) and failed[0].problem == "the work was stopped"
-    with pytest.raises(LogError, match="the work was stopped"):  # nothing more is begun
+    with pytest.raises(LogError, match="the work was stopped"):  # no further job starts
         runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
 
 
 def test_interrupt_ends_only_our_job(session: Any) -> None:
-    """Ctrl-C in a program whose session has no handler of PySpark's: an exception, and no job that
-    goes on.
+    """Ctrl-C in a program whose session lacks PySpark's signal handler raises an exception and
+    cancels our job.
     """
     context = session.sparkContext
     runner = SparkRunner(GivenSpark(session), 2)
@@ -133,8 +135,8 @@ def test_interrupt_ends_only_our_job(session: Any) -> None:
 
 
 def test_jvm_launched_by_pyspark_for_us_ends_with_our_session() -> None:
-    """The next one starts with the environment of its own time; a daemon once came from a JVM of
-    another test's.
+    """The next JVM must start with the environment of its own time. Regression: a daemon came from
+    another test's JVM.
     """
     program = (
         "from lastwrite.spark.session import spark_session\n"
@@ -148,8 +150,9 @@ def test_jvm_launched_by_pyspark_for_us_ends_with_our_session() -> None:
 
 @pytest.mark.long
 def test_spark_launcher_option_uses_pysparks_jvm(tmp_path: Path) -> None:
-    """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers. It is
-    parked like ours, beside a session of the caller's, and ends with the program.
+    """With ``spark.lastwrite.launcher=spark`` PySpark starts the JVM and its workers.
+
+    This JVM is reused like ours, can coexist with a caller's session, and ends with the program.
     """
     root = make_root(tmp_path / "root")
     program = (
@@ -175,7 +178,9 @@ def test_spark_launcher_option_uses_pysparks_jvm(tmp_path: Path) -> None:
 
 
 def test_session_started_ahead_uses_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command of an earlier test had started it and not used it; then the environment changed."""
+    """Regression: an earlier command had started a session without using it, and the environment
+    changed afterwards.
+    """
     start_ahead("local[1]", {}, print)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     with spark_session("local[1]", {}) as session:

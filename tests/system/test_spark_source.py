@@ -47,7 +47,7 @@ def load(spark: SparkSession, *, path: Path | str = CORPUS, **options: Any) -> A
 
 
 def rows(frame: Any) -> list[tuple[Any, ...]]:
-    """What a frame has, times as milliseconds; in the log's order."""
+    """The rows of a DataFrame in the log's order, with timestamps in milliseconds."""
     millis = "cast(unix_micros(timestamp) / 1000 as bigint) AS ms"
     some = ["key", "value", "topic", "partition", "offset", millis, "timestampType", "headers"]
     found = frame.selectExpr(*some).collect()
@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 def consumed(topic: str, level: str, path: Path | str = CORPUS) -> list[tuple[Any, ...]]:
-    """The same by ``read``, which goes record by record."""
+    """The rows from ``read``, which reads record by record."""
     reading = lastwrite.read(str(path), topic, queue=0, isolation_level=level)
     return [
         (

@@ -34,7 +34,7 @@ def test_archive_in_a_bucket_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_bucket_is_written_streamed_and_looked_up(tmp_path: Path) -> None:
-    """``df.write``, ``readStream`` and the README's pastes, with no path of this machine."""
+    """``df.write``, ``readStream`` and the README's snippets, without any local path."""
     with s3_server(tmp_path / "s3", BUCKET) as s3, spark_session("local[2]", {}) as spark:
         address, options = f"s3://{BUCKET}/written", s3.config
 
@@ -57,7 +57,7 @@ def test_bucket_is_written_streamed_and_looked_up(tmp_path: Path) -> None:
             return sorted(value for values in found.values() for value in values)
 
         write(0, 100, 1)
-        write(0, 100, 1)  # repeated
+        write(0, 100, 1)  # a repeated write
         table = lastwrite.table(address, "orders", config=s3.config)
         assert stream() == list(range(100))
         write(100, 125, 2)

@@ -1,5 +1,6 @@
-"""Tests of ``format("lastwrite")`` against Spark's own Kafka source: same rows with the same
-options, in both directions.
+"""Tests of ``format("lastwrite")`` against Spark's own Kafka source.
+
+Both return the same rows with the same options, and each reads what the other wrote.
 """
 
 from __future__ import annotations

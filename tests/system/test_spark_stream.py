@@ -30,7 +30,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 class Query:
-    """A stream into a dictionary: the rows of each micro-batch by its number, the last to come."""
+    """A stream into a dictionary: the rows of each micro-batch by its number. A repeated one
+    overwrites.
+    """
 
     def __init__(self, spark: SparkSession, path: Path | str, checkpoint: Path) -> None:
         self._spark, self._path, self._checkpoint = spark, str(path), str(checkpoint)
@@ -56,7 +58,7 @@ class Query:
         return sorted(row for rows in self.batches.values() for row in rows)
 
     def offsets(self, number: int) -> Any:
-        """What Spark has written down of a micro-batch."""
+        """The offsets that Spark has logged for a micro-batch."""
         path = Path(self._checkpoint) / "offsets" / str(number)
         return json.loads(path.read_text().splitlines()[-1])
 

@@ -1,5 +1,6 @@
-"""Tests of ``df.write.format("lastwrite")`` and ``writeStream``, read by Spark and by the consumer
-of a restored broker.
+"""Tests of ``df.write.format("lastwrite")`` and ``writeStream``.
+
+Spark and the consumer of a restored broker read the result.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def test_appended_rows_are_read_back(spark: SparkSession, tmp_path: Path) -> Non
     assert frame.exceptAll(back).count() == 0
     assert found.select("partition").distinct().count() == 3
     assert {row.timestampType for row in found.select("timestampType").distinct().collect()} == {0}
-    # what was read is written as it is, by its own columns
+    # rows that were read can be written with their own columns
     append(found, tmp_path, "copy", numPartitions="3")
     columns = ["key", "value", "partition", "timestamp", "headers"]
     copy = load(spark, path=tmp_path, subscribe="copy", includeHeaders="true").select(columns)
@@ -99,7 +100,7 @@ def test_stream_into_an_archive_writes_every_row_once(spark: SparkSession, tmp_p
     run()
     root.add("t-0", 30)
     run()
-    # as if the last micro-batch had not been noted: it is run once more
+    # removes the log entry of the last micro-batch, so that Spark runs it again
     last = max((tmp_path / "c" / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     for path in (last, last.with_name(f".{last.name}.crc")):
         path.unlink(missing_ok=True)

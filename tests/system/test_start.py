@@ -1,5 +1,6 @@
-"""Tests of starting and ending Spark: everything that starts ends, and Spark starts itself where we
-cannot.
+"""Tests of starting and ending Spark.
+
+Everything that starts also ends, and Spark starts itself if we cannot start it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def test_killed_driver_ends_every_process(ahead: bool) -> None:
     ) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == "55 True\n"
         started = psutil.Process(driver.pid).children(recursive=True)
-        assert len(started) >= 5  # JVM, fork server, attached, daemon, workers
+        assert len(started) >= 5  # JVM, fork server, attached process, daemon and workers
         driver.kill()
     wait_for(
         lambda: (
@@ -97,7 +98,9 @@ def test_run_leaves_no_files(tmp_path: Path, ahead: bool, monkeypatch: pytest.Mo
 @pytest.mark.slow
 @pytest.mark.long
 def test_start_from_the_class_archive_gives_the_same(tmp_path: Path) -> None:
-    """The first run writes the archive while it ends, the second takes it; a broken one goes."""
+    """The first run writes the archive at its end, and the second uses it. A damaged archive is
+    removed.
+    """
     cache = tmp_path / "cache"
     code = ROUND.format(ahead=True, wait=False)
 
@@ -110,9 +113,9 @@ def test_start_from_the_class_archive_gives_the_same(tmp_path: Path) -> None:
     (archive,) = archives()
     written = archive.read_bytes()
     archive.chmod(0o600)
-    archive.write_bytes(b"x" * 100_000)  # Java sees that, and does without
+    archive.write_bytes(b"x" * 100_000)  # Java detects this and does not use the archive
     assert run(code, XDG_CACHE_HOME=str(cache)) == "55 True\n"
-    archive.write_bytes(written[: len(written) // 2])  # Java may see that, or die of it
+    archive.write_bytes(written[: len(written) // 2])  # Java may detect this, or crash
     assert run(code, XDG_CACHE_HOME=str(cache)) in ("55 True\n", "55 False\n")
     assert run(code, XDG_CACHE_HOME=str(cache)) == "55 True\n"
 
@@ -152,7 +155,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 
 def attach(cwd: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
-    """What the JVM starts: a daemon, which says on standard output where it listens."""
+    """Start what the JVM starts: a daemon that writes its port to standard output."""
     return subprocess.Popen(
         [sys.executable, "-m", "lastwrite.spark.launcher.attach", "pyspark.worker"],
         stdin=subprocess.PIPE,
@@ -166,7 +169,7 @@ def attach(cwd: Path | None = None, **environment: str) -> subprocess.Popen[byte
 def forked_worker(
     daemon: subprocess.Popen[bytes], secret: str = "secret"
 ) -> Iterator[psutil.Process]:
-    """A worker that a daemon forks, as for the JVM; it ends with the connection."""
+    """A worker that the daemon forks, as it does for the JVM. It ends with the connection."""
     assert daemon.stdout is not None
     port = int.from_bytes(daemon.stdout.read(4), "big")
     with socket.create_connection(("127.0.0.1", port)) as connection:
@@ -193,7 +196,8 @@ def test_daemon_ends_with_its_attached_process(fork_server: ForkServer) -> None:
     with attach(**fork_server.environment) as daemon:
         with forked_worker(daemon) as worker:
             parent = worker.parent()
-        daemon.send_signal(signal.SIGTERM)  # the JVM ends it, and closes its streams
+        # the JVM also ends it with this signal and closes its streams
+        daemon.send_signal(signal.SIGTERM)
     wait_for(lambda: not parent.is_running())
 
 
@@ -210,7 +214,7 @@ def test_missing_fork_server_is_replaced_by_the_daemon(address: str) -> None:
 def test_worker_has_the_environment_and_folder_of_its_attached_process(
     fork_server: ForkServer, tmp_path: Path
 ) -> None:
-    """The secret comes by the environment; the worker that was told it says ok."""
+    """The worker gets the secret from the environment and accepts a connection with it."""
     with attach(
         cwd=tmp_path, **fork_server.environment, PYTHON_WORKER_FACTORY_SECRET="ä b"
     ) as daemon:
@@ -221,15 +225,17 @@ def test_worker_has_the_environment_and_folder_of_its_attached_process(
 
 
 def test_preloading_of_worker_modules_succeeds() -> None:
-    """``load`` passes over what fails, so that the work says it; it must not fail by itself."""
+    """``load`` ignores failed imports, because the task reports them. Preloading alone must not
+    fail.
+    """
     _load_all(with_kernels=True)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_first_run_reports_the_compilation(tmp_path: Path) -> None:
-    """Before it scans, and once; the second run says nothing of it. Of the kernels of other systems
-    none is compiled.
+    """The first run reports it once, before the scan. The second run does not. Kernels of other
+    systems are not compiled.
     """
     store = CORPUS / "rocketmq" / "5.5.0"
     command = [sys.executable, "-m", "lastwrite", "compact", str(store)]

@@ -25,7 +25,9 @@ def steps_of(page: Path) -> list[Step]:
 
 
 def write_sample(folder: Path) -> None:
-    """``demo/before`` as the demo leaves it, and ``new``: a new broker's disk with the same topic."""
+    """``demo/before`` as the demo leaves it, and ``new``, the disk of a new broker with the same
+    topic.
+    """
     for name in ("demo/before", "new"):
         SampleTopic().write(str(folder / name), NoProgress())
     for file in [*(folder / "new" / "orders-0").glob("0*"), *(folder / "new").glob("*-checkpoint")]:

@@ -23,7 +23,7 @@ TOPICS = sorted({partition_name(folder).topic for folder in find_partitions(str(
 
 
 def by_consumer(path: Path | str, topic: str) -> dict[bytes, bytes]:
-    """What a consumer of committed records is left with."""
+    """The table of a consumer of committed records."""
     found: dict[bytes, bytes] = {}
     for row in lastwrite.read(str(path), topic, queue=0, isolation_level="read_committed"):
         if row["key"] is not None:
@@ -88,7 +88,7 @@ def test_other_libraries_read_the_columns(tmp_path: Path) -> None:
     found = table.to_arrow()
     keys, values = (found.column(name).to_pylist() for name in ("key", "value"))
     assert dict(zip(keys, values, strict=True)) == dict(table.items())
-    assert pa.table(table).num_rows == len(table)  # by __arrow_c_stream__
+    assert pa.table(table).num_rows == len(table)  # reads it by __arrow_c_stream__
     assert table.to_arrow(["offset"]).column_names == ["offset"]
     with pytest.raises(InvalidConfig):
         table.to_arrow(["nothing"])
@@ -101,7 +101,7 @@ def test_table_survives_a_round_or_reports_it(tmp_path: Path) -> None:
     value = table[key]
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
     lastwrite.compact(str(tmp_path), topic="t", config=config, spark=Inline())
-    assert table[key] == value  # its file is open
+    assert table[key] == value  # the old file is still open
     fresh = lastwrite.table(tmp_path, "t")
     assert dict(fresh.items())[key] == value
     with pytest.raises(CommitConflict):

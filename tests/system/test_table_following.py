@@ -1,6 +1,6 @@
 """Tests of ``table`` and ``follow`` beside real brokers: the followed table equals a consumer's.
 
-The sources are a log directory under its broker's cleaner, and an archive that is fetched and
+The sources are a log directory beside its broker's cleaner, and an archive that is fetched and
 compacted in turn.
 """
 
@@ -24,13 +24,13 @@ from tests.system.test_kafka_live_cleaner import CLEANED, Writer, broker, was_cl
 pytest.importorskip("kio")
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytestmark = [pytest.mark.broker, pytest.mark.long]
-__all__ = ["broker"]  # the fixture
+__all__ = ["broker"]  # a fixture, imported for this module's tests
 
 ANEW = "create the table again"
 
 
 class Follower:
-    """A table, and a map that is made of its changes alone."""
+    """A table, and a map that is built only from its changes."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.made, self.looks, self.conflicts = path, 0, 0, 0
@@ -43,11 +43,11 @@ class Follower:
             try:
                 self.state = dict(self.table.items())
                 return
-            except CommitConflict:  # the cleaner was faster
+            except CommitConflict:  # the cleaner replaced the segments meanwhile
                 self.table.close()
 
     def look(self) -> bool:
-        """Whether all changes came; else the next look goes on from there."""
+        """Whether all changes were applied. If not, the next call continues after the last one."""
         self.looks += 1
         try:
             for batch in self.table.follow(poll_s=None):
@@ -70,7 +70,7 @@ class Follower:
 
 
 def left(broker: Broker) -> dict[bytes, bytes]:
-    """What a consumer of committed records is left with."""
+    """The table of a consumer of committed records."""
     table = {seen.key: seen.value for seen in consume(broker, "kept")}
     return {key: value for key, value in table.items() if key is not None and value is not None}
 
@@ -90,7 +90,7 @@ def test_log_directory_under_its_cleaner_is_followed(broker: Broker, retention_m
     wait_for(lambda: was_cleaned(broker, "kept"))
     expected = left(broker)
 
-    def is_there() -> bool:  # when the broker has noted its high watermark
+    def is_there() -> bool:  # once the broker has written its high watermark
         return follower.look() and follower.state == expected
 
     wait_for(is_there)

@@ -1,5 +1,6 @@
-"""Tests of a real broker with two ``log.dirs``: topics on the disk without metadata do not count as
-compacted.
+"""Tests of a real broker with two ``log.dirs``.
+
+Topics on the disk without metadata are not treated as compacted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CLICKS, ORDERS = ("clicks0", "clicks1"), ("orders0", "orders1")
 
 
 class TwoDisks:
-    """The broker's two disks, what it stored in each topic, and which topics lie on the second."""
+    """The broker's two disks, what it stored in each topic, and which topics are on the second."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         self.a, self.b = folder / "a", folder / "b"
@@ -46,7 +47,7 @@ class TwoDisks:
                 create_topic(
                     self.broker, topic, {**SMALL, "cleanup.policy": policy, "retention.ms": "-1"}
                 )
-                # Clicks come with a user, too: only the policy says that each of them counts.
+                # Clicks have keys, too. Only the policy keeps each of them.
                 sent = [
                     Sent(b"user-%d" % (n % 9), b"%d of %s" % (n, topic.encode()), NOW_MS + n)
                     for n in range(300)
@@ -91,7 +92,7 @@ def command(*words: object) -> tuple[int, dict[str, Any]]:
 def test_second_disk_alone_is_left_unchanged_and_both_are_compacted(
     disks: TwoDisks, tmp_path: Path
 ) -> None:
-    """It has a topic of each policy: the broker spreads them."""
+    """The second disk has a topic of each policy, because the broker distributes them."""
     clicks, orders = sorted(disks.on(disks.b))
     assert (clicks in CLICKS, orders in ORDERS) == (True, True)
     before = {topic: contents(disks.folder_of(topic)) for topic in disks.stored}

@@ -25,8 +25,7 @@ def test_spark_reports_the_same_as_the_inline_engine(tmp_path: Path) -> None:
     shutil.copytree(before, after)
     config = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
     lastwrite.compact(str(after), config=config, now_ms=NOW, spark=INLINE)
-    # t-0 stays right; of t-1 the last batch of the first segment is cut off; in t-2 a byte is
-    # flipped.
+    # Log t-0 is intact. The first segment of t-1 lacks its last batch, and t-2 has a flipped byte.
     cut, flipped = (min((after / f"t-{n}").glob("*.log")) for n in (1, 2))
     data = cut.read_bytes()
     ends = [0]
