@@ -421,7 +421,7 @@ def cipher_of(
 ) -> SegmentCipher | None:
     """The cipher of the segment with this manifest at ``path``. None if it is not encrypted.
 
-    ``stores`` are the settings of a worker. None means the settings of ``use``.
+    ``stores`` are a worker's settings for object stores. None means this process's settings.
 
     Raises:
         InvalidConfig, CorruptLog, EnvironmentUnfit: the segment cannot be decrypted.

@@ -169,10 +169,11 @@ class PulsarFormat:
     def opened(
         self, buffer: ByteArray, table: BatchTable, selected: ByteArray | None = None
     ) -> Iterator[BatchRun]:
-        """Decompress ``table``'s entries, or those with a non-zero byte in ``wanted``, in runs.
+        """Decompress the entries of ``table`` in runs.
 
-        Sets ``plain_start`` and ``plain_end``. A run is valid until the next run is requested. A
-        batch that does not decompress to its stated size is kept unchanged.
+        ``selected`` has a byte per entry; 0 skips the entry. None means all entries. Sets
+        ``plain_start`` and ``plain_end`` of the table. A run is valid until the next run is
+        requested. A batch that does not decompress to its stated size is kept unchanged.
 
         Raises:
             OutOfMemoryBudget: one batch decompresses to more than the limit.

@@ -83,7 +83,7 @@ class SplitRows(NamedTuple):
 
 
 def open_singles(given: SplitRows, selected: ByteArray | None, limit_bytes: int) -> None:
-    """Mark compressed single messages as batches, so that ``open`` decompresses their payloads.
+    """Mark compressed single messages as batches, so that ``opened`` decompresses their payloads.
 
     Raises:
         CorruptLog, UnsupportedFormat: the decompressed size is absent or wrong, or the codec

@@ -45,7 +45,7 @@ def missing_in(entries: Int64Array, end: int) -> tuple[EntryRange, ...]:
 
 
 def ranges_of(entries: Sequence[int]) -> tuple[EntryRange, ...]:
-    """The ranges with exactly the ids ``ids``, which ascend. Adjacent ids are in one range."""
+    """The ranges with exactly the ids ``entries``, which ascend. Adjacent ids are in one range."""
     found: list[EntryRange] = []
     for entry in entries:
         if found and entry == found[-1].last + 1:
