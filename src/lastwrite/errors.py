@@ -208,7 +208,7 @@ class CommitConflict(LogError):
 
 
 class NotContinued(LogError):
-    """The source does not continue the archive: records differ, or those after its end are missing.
+    """The source does not continue the archive: records differ, or records in between are missing.
 
     ``held`` is the reason, a value of ``reports.fetching.HoldReason``.
 

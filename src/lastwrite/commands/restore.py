@@ -275,8 +275,8 @@ def merged(
 ) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
     """Merge two streams of records that are sorted by queue offset.
 
-    Yields whether the records were pulled, and the records. If both streams have a record of the
-    same offset, the pulled record is first.
+    Yields (whether the records were pulled from the broker, the records). If both streams have a
+    record of the same offset, the pulled record is first.
     """
     ahead, behind = _RecordStream(pulled), _RecordStream(own)
     while (first := ahead.offset()) is not None or behind.offset() is not None:

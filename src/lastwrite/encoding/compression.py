@@ -184,8 +184,8 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 class Codecs:
     """Compresses and decompresses with contexts that are reused. Not thread-safe.
 
-    Results and errors are as for the functions. zstd is a quarter faster than with the functions,
-    which create a context for each batch.
+    Results and errors are as for this module's functions. zstd is a quarter faster than with these
+    functions, which create a context for each batch.
     """
 
     def __init__(self) -> None:

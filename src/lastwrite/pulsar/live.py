@@ -462,7 +462,7 @@ def reading_within(options: Options, throttles: Sequence[Throttle] = ()) -> Call
 def _within(
     options: Options, what: str, throttles: Sequence[Throttle] = ()
 ) -> Callable[[int], None]:
-    """A function that delays work, by the limits on bytes that are ``read`` or ``written``."""
+    """A function that delays reads or writes, selected by ``what``, by the settings' limits."""
     rates = CleanerConfig.from_names(options.config).rates
     limits = (rates.both, rates.reading if what == "read" else rates.writing)
     own = [make_throttle("", n, 1, what) for n in limits if math.isfinite(n)]

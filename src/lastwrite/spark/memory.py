@@ -101,7 +101,7 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
     None means a quarter of the machine's memory.
 
     Raises:
-        InvalidConfig: it is too little for the fixed part and each worker's smallest share.
+        InvalidConfig: the memory is too small for the fixed part and each worker's least share.
     """
     total = parse_bytes(setting) if setting is not None else memory_bytes() // _SHARE
     fixed = fixed_bytes(workers, lean=lean)
@@ -130,7 +130,7 @@ def plan_executor_memory(
     worker.
 
     Raises:
-        InvalidConfig: it is too little for the fixed part and each worker's smallest share.
+        InvalidConfig: the memory is too small for the fixed part and each worker's least share.
     """
     if setting is None and python_memory is not None:
         setting = python_memory + ("m" if python_memory.isdigit() else "")

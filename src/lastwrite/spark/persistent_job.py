@@ -79,8 +79,8 @@ class PersistentJob:
     ) -> PendingResult[list[tuple[float, Any]]]:
         """Pass pickled calls to the tasks, which execute them in this order.
 
-        The result has, for each call, when it ended (by ``time.perf_counter``) and what it
-        returned. Waiting for it raises a LogError if Spark failed or was stopped.
+        For each call, the result has the ``time.perf_counter`` of its end, and its return value.
+        Waiting for the result raises a LogError if Spark failed or was stopped.
         """
         self._stages += 1
         names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]

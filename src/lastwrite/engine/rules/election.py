@@ -2,7 +2,7 @@
 
 The smallest case: the log holds ``a@0 b@1 a@2``. Read it from its end. The first record seen with a
 key is its last write: ``a@2`` wins, ``b@1`` wins, and ``a@0`` loses, because its key was seen. So a
-set of keys is enough, where Kafka keeps a map of offsets. Its entries are never updated.
+set of keys is enough, and entries of the set never change. Kafka keeps a map of offsets.
 
 An *entry* is two uint64. The first is one lane of the key's fingerprint. The second has 32 bits of
 the other lane in its high half, and the record's ordinal in its piece in its low half. The top bits
@@ -268,12 +268,12 @@ def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key
     """Elect by event time: compare all records of a key, clean ones too, in the log's order.
 
     The arguments are those of ``elect``. A version is ``time << TIME_SHIFT`` with the bits
-    ``IS_SINGLE`` and ``IS_DELETE``. Each key has a current record, or none. A record is *newer* if
-    there is none, or if that record has an earlier time, or the same time and the new record is not
-    in a batch. A newer record with a value becomes the current record, and the previous one loses.
-    After a newer delete there is no current record, so a later record with an earlier time can win.
-    A record that is not newer loses, even a delete. A newer delete neither wins nor loses:
-    ``verdict`` decides on it.
+    ``IS_SINGLE`` and ``IS_DELETE``. A key may have a current record. A record is *newer* if its key
+    has no current record, or if the current record has an earlier time. With equal times, a record
+    outside of batches is newer. A newer record with a value becomes the current record, and the
+    previous one loses. After a newer delete there is no current record, so a later record with an
+    earlier time can win. A record that is not newer loses, even a delete. A newer delete neither
+    wins nor loses: ``verdict`` decides on it.
 
     Source: Pulsar 4.2.4 EventTimeOrderCompactor; docs/formats/pulsar-compaction.md, "Event time".
     """

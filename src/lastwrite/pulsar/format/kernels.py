@@ -265,7 +265,7 @@ def _skip(data, wire, at, end):
 # This function is long because it has a branch for each field of the message.
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
-    """Read the MessageMetadata in ``data[at:end]`` into the entry's row of each of two tables.
+    """Read the MessageMetadata in ``data[at:end]`` into an entry's rows in the two tables.
 
     Returns (whether the metadata are valid, position at fault). ``row.codec`` gets field 8.
     ``row.producer_id`` gets the transaction's number, or -2 if that number does not fit.
@@ -1041,8 +1041,9 @@ def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
 
     A compressed batch is written only if all messages stay.
 
-    Returns (position after it, number of kept messages, code). PACKED: it must be decompressed or
-    compressed elsewhere. CHANGED: its messages do not match its metadata.
+    Returns (position after it, number of kept messages, code). The code PACKED means that the batch
+    must be decompressed or compressed elsewhere. CHANGED means that its messages do not match its
+    metadata.
     """
     row = chunk.table[b]
     entry = chunk.entries[b]

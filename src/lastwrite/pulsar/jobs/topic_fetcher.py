@@ -281,10 +281,10 @@ def ledgers_of(cluster: PulsarCluster, topic: TopicName) -> ManagedLedgerInfo:
 def with_end(info: LedgerInfo, cluster: PulsarCluster) -> LedgerInfo:
     """The closed ledger ``info`` with the number of entries that brokers read from it.
 
-    A ledger may be closed in the list and open in its own metadata. The first broker that reads
-    such a ledger recovers it. Recovery keeps the last entry that a bookie has, so that entry counts
-    here. If the list states more entries than exist, its number stays: the other entries are
-    missing.
+    A ledger may be closed in the topic's list, but still open in BookKeeper's metadata. The first
+    broker that reads such a ledger recovers it. Recovery keeps the last entry that a bookie has, so
+    that entry counts here. If the list states more entries than exist, its number stays: the other
+    entries are missing.
     """
     ledger = cluster.store.ledger(info.ledger)
     if ledger is None:  # the ledger is offloaded, and only the object store has its entries

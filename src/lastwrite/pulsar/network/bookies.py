@@ -121,8 +121,9 @@ class LiveLedger:
     def by_ensemble(self, first: int, end: int) -> Iterator[tuple[int, int, list[list[str]]]]:
         """Split the entries from ``first`` to before ``end`` by ensemble.
 
-        Yields the first entry, the end, and ``bookies_of`` for as many entries as the ensemble has
-        bookies; later entries repeat that list.
+        Yields (first entry, end, turns) for each ensemble. ``turns`` has the result of
+        ``bookies_of`` for as many entries as the ensemble has bookies. Later entries repeat these
+        turns.
         """
         changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
         borders = [first, *(place for place in changes if first < place < end), end]

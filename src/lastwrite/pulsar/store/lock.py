@@ -1,4 +1,4 @@
-"""The lock of a topic folder: ``storage.lock`` on ``lastwrite.lock`` in it.
+"""The lock of a topic folder, on the file ``lastwrite.lock`` in the folder (see ``storage.lock``).
 
 No broker opens such a folder.
 
