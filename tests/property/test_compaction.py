@@ -1,7 +1,7 @@
-"""Tests of sentences that hold for every compaction of any log, against plain Python.
+"""Properties of every Kafka compaction, checked against a plain Python reference.
 
-Each example is the history of a log: it grows and is cleaned alternately, under a clock that passes
-delete horizons. The engine works on one copy of its folder, the reference on another.
+Each example is a log's history: it grows and is cleaned in turn, and the clock passes delete
+horizons. The engine works on one copy of the folder, and the reference on another.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def twin_of(root: Path) -> Path:
 
 
 def batches_of(segments: tuple[ModelSegment, ...], old: Set[int] = frozenset()) -> list[ModelBatch]:
-    """All batches as readers see them: a base timestamp that is no horizon is nobody's business.
+    """All batches as readers see them. Base timestamps are dropped unless they are horizons.
 
-    ``old``: base offsets of batches that are of an old format still, in segments that were left
-    alone. They are looked at as what they will be converted to, which is when they will be stamped.
+    ``old`` has the base offsets of batches that still have an old format, because their segments
+    were left alone. They are compared as if converted, without their delete horizons.
     """
     seen = []
     for batch in (batch for segment in segments for batch in segment.batches):
@@ -93,7 +93,7 @@ def assert_same_batches(root: Path, twin: Path) -> None:
     ours, wanted = read_segments(root / NAME), read_segments(twin / NAME)
     old = {batch.base_offset for segment in ours for batch in segment.batches if batch.magic < 2}
     assert batches_of(ours, old) == batches_of(wanted, old)
-    # An untouched segment keeps entries of transactions of which nothing is left.
+    # An unchanged segment keeps the index entries of transactions whose data is gone.
     entries = {entry for segment in ours for entry in segment.aborted}
     assert entries >= {entry for segment in wanted for entry in segment.aborted}
 
@@ -107,7 +107,7 @@ def life_of(*segments: tuple[ModelBatch, ...], replicated: float = 1.0) -> Life:
 
 
 def wrapper(magic: int) -> ModelBatch:
-    """An old batch in gzip, ``a`` at offset 0 and behind it a record that goes: it has no key."""
+    """An old batch in gzip: ``a`` at offset 0, then a keyless record, which a round removes."""
     records = (ModelRecord(0, -1, b"a", b"1"), ModelRecord(1, -1, None, b"1"))
     return ModelBatch(0, 1, records, codec=1, magic=magic)
 
@@ -149,16 +149,16 @@ def test_round_leaves_the_batches_of_the_reference(life: Life, like_broker: bool
                     check_indexes(root / NAME, base)
 
 
-# The log ends in an old batch whose last record goes: with the active segment the batch alone tells
-# where.
+# The log ends in an old batch whose last record is removed. If the active segment takes part, only
+# the batch shows where the log ends.
 @example(life=life_of((wrapper(0),)), like_broker=False)
 @example(life=life_of((wrapper(1),)), like_broker=True)
 @example(
     life=life_of((wrapper(0),), ()), like_broker=False
-)  # here the active segment's name tells it
+)  # here the active segment's name shows the log end
 @example(
     life=life_of((keyless(0),), (keyless(1),), replicated=0.5), like_broker=False
-)  # held back by the watermark
+)  # the high watermark is below the log end
 @given(lives(), st.booleans())
 def test_round_with_the_active_segment_leaves_the_batches_of_the_reference(
     life: Life, like_broker: bool
@@ -196,9 +196,7 @@ def test_piece_sizes_do_not_change_the_files(
     exact: bool,
     is_whole: bool,
 ) -> None:
-    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts, all in one
-    stage or in three: nothing shows.
-    """
+    """Pieces, blocks, slices, output parts and stages of any size lead to the same files."""
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -222,7 +220,9 @@ def test_piece_sizes_do_not_change_the_files(
 
 @given(lives(), st.booleans())
 def test_idle_log_loses_its_expired_tombstones(life: Life, include_active: bool) -> None:
-    """Rounds of which nothing is dirty, as the plain model has them: readers end with the same."""
+    """Rounds without dirty records leave what the plain model leaves, and the same values by
+    key.
+    """
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
@@ -282,7 +282,7 @@ def test_surviving_records_are_unchanged(life: Life, include_active: bool) -> No
             assert offsets == sorted(set(offsets))
             assert set(after) <= set(before)
             assert reference.listed(root).end_offset == end
-            # The last committed write of a key goes only as a tombstone.
+            # The last committed write of a key is only removed if it is a tombstone.
             last = {record.key: record for record in readable(segments) if record.key is not None}
             assert all(record.value is None for record in last.values() if record not in after)
             [told] = report.partitions

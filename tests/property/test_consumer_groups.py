@@ -1,5 +1,6 @@
-"""Tests of KIP-848 groups under random member actions: each partition has at most one reader, and
-finally exactly one.
+"""Properties of KIP-848 consumer groups under random member actions.
+
+Each partition always has at most one reader, and in the end exactly one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TOPICS = {"a": range(3), "b": range(4)}
 
 @dataclass
 class Client:
-    """A member as clients are: it reads what it was told, and leaves at once."""
+    """A group member that reads its assignment and revokes partitions at once."""
 
     id: str
     topics: tuple[str, ...]
@@ -85,7 +86,7 @@ def test_partition_has_at_most_one_reader_and_finally_exactly_one(
             part for each in group.members.values() for part in each.assigned | each.leaving
         ]
         assert len(promised) == len(set(promised))
-    for _ in range(12):  # more than a session, so that who vanished is out
+    for _ in range(12):  # longer than the session timeout, so that vanished members are removed
         now_s += 5.0
         for client in clients.values():
             client.beat(group, now_s)
@@ -99,13 +100,13 @@ def test_partition_has_at_most_one_reader_and_finally_exactly_one(
 
 
 def test_offset_fetch_validates_the_member_epoch() -> None:
-    """As Kafka 4.4 answers ``OffsetFetch`` of versions 9 and newer."""
+    """The answers of Kafka 4.4 to ``OffsetFetch`` of version 9 and newer."""
     group = ConsumerGroup("g", lambda topic: TOPICS[topic])
     client = Client("m", ("a",))
     client.beat(group, 0.0)
-    assert client.epoch == 2  # where a broker of 4.4.0 begins
+    assert client.epoch == 2  # the first epoch of a 4.4.0 broker
     assert group.may_fetch("m", client.epoch) == Code.NONE
-    assert group.may_fetch(None, -1) == Code.NONE  # an administrator
+    assert group.may_fetch(None, -1) == Code.NONE  # an admin client, which has no member id
     assert group.may_fetch("m", client.epoch + 1) == Code.STALE_MEMBER_EPOCH
     assert group.may_fetch("other", client.epoch) == Code.UNKNOWN_MEMBER_ID
     assert group.may_fetch(None, 0) == Code.UNKNOWN_MEMBER_ID

@@ -1,6 +1,4 @@
-"""Tests of decoding Avro to columns: values that fastavro wrote are read with any reader's
-schema.
-"""
+"""Properties of decoding Avro to columns: values written by fastavro, read with other schemas."""
 
 from __future__ import annotations
 
@@ -22,12 +20,12 @@ from lastwrite.decoding.avro_schema import parse_avro, shape_of
 
 fastavro = pytest.importorskip("fastavro")
 
-Drawn = tuple[Any, st.SearchStrategy[Any]]  # a type, and its values as fastavro takes them
+Drawn = tuple[Any, st.SearchStrategy[Any]]  # a type, and its values for fastavro
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
-WIDE = Context(prec=60)  # by the usual one 38 digits are rounded to 28, up to one digit more
+WIDE = Context(prec=60)  # the default context rounds 38 digits to 28
 PLAIN: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
     "int": INTS,
@@ -85,7 +83,7 @@ def types(draw: st.DrawFn, depth: int = 2) -> Drawn:
         if isinstance(schema, list):
             return schema, values
         return draw(st.permutations(["null", schema])), values | st.none()
-    if kind == "union":  # of what Python tells apart
+    if kind == "union":  # of different Python types
         chosen = draw(st.permutations(["null", "boolean", "long", "string", "bytes"]))[:3]
         return list(chosen), st.one_of([PLAIN.get(each, st.none()) for each in chosen])
     inner, values = draw(types(depth - 1))
@@ -107,7 +105,7 @@ def records(draw: st.DrawFn, depth: int = 2) -> Drawn:
 
 
 def renamed(schema: Any, numbers: Iterator[int]) -> Any:
-    """The same with names that differ, as Avro asks for."""
+    """The schema with unique names, which Avro requires."""
     if isinstance(schema, list):
         return [renamed(each, numbers) for each in schema]
     if not isinstance(schema, dict):
@@ -121,7 +119,7 @@ def renamed(schema: Any, numbers: Iterator[int]) -> Any:
 
 
 def expected(schema: Any, value: Any) -> Any:
-    """What the column has of a value."""
+    """The column's value for a written value."""
     if value is None:
         return None
     if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""Tests of decoding JSON to columns, against Python's ``json``."""
+"""Properties of decoding JSON to columns, compared with Python's ``json``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def schemas(draw: st.DrawFn, depth: int = 2) -> tuple[Any, st.SearchStrategy[Any
 
 
 def expected(schema: Any, value: Any) -> Any:
-    """What the column has of a value."""
+    """The column's value for a parsed value."""
     if isinstance(value, list):
         return [expected(schema["items"], each) for each in value]
     if isinstance(value, dict) and "properties" in schema:
@@ -84,7 +84,7 @@ def test_values_written_by_json_are_read(data: st.DataObject) -> None:
     indent, is_ascii = data.draw(st.sampled_from([None, 2])), data.draw(st.booleans())
     texts = []
     for each in some:
-        if isinstance(each, dict) and "properties" in schema:  # with what is not asked for
+        if isinstance(each, dict) and "properties" in schema:  # with fields that are not read
             each = {"other": data.draw(OTHERS), **each, "another": data.draw(OTHERS)}
         texts.append(
             json.dumps(each, indent=indent, ensure_ascii=is_ascii).encode("utf-8", "replace")

@@ -1,4 +1,6 @@
-"""Tests of decoding Protobuf to columns: same values and same refusals as Protobuf's own library."""
+"""Properties of decoding Protobuf to columns: the same values and errors as Protobuf's own
+library.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,18 @@ from google.protobuf.timestamp_pb2 import Timestamp  # noqa: E402
 
 KEYS = [schema.INT32, schema.UINT64, schema.SINT64, schema.FIXED32, schema.BOOL, schema.STRING]
 SCALARS = [each for each in range(1, 19) if each not in (schema.GROUP, schema.MESSAGE)]
-NUMBERS = [0, 7, -3, 2_000_000_000]  # of the enum; the first is what is absent
+NUMBERS = [0, 7, -3, 2_000_000_000]  # numbers of the enum; the first is the default
 
 
 class Bad(Exception):
-    """What columns cannot hold, though Protobuf can."""
+    """A value that Protobuf accepts but columns cannot store."""
 
 
 @st.composite
 def files(
     draw: st.DrawFn, syntax: str, has_enums: bool = True, has_maps: bool = True
 ) -> FileDescriptorProto:
-    """A file whose message ``M`` has fields of any kind, some within others."""
+    """A schema file with a message ``M``, whose fields have any type and may be nested."""
     file = FileDescriptorProto(name="drawn.proto", package="p", syntax=syntax)
     enum = file.enum_type.add(name="E")
     for n, number in enumerate(NUMBERS):
@@ -52,7 +54,7 @@ def files(
 
 
 class Drawing(NamedTuple):
-    """A file that is drawn, and how; ``names`` of messages to come."""
+    """The state of drawing a schema file. ``names`` yields the names of further messages."""
 
     file: FileDescriptorProto
     names: Iterator[str]
@@ -143,9 +145,7 @@ def descriptors(file: FileDescriptorProto) -> bytes:
 
 
 def values(message: Any) -> st.SearchStrategy[bytes]:
-    """Values of a message, as bytes: what a serializer writes, and pieces of it one after another,
-    which is the same message merged.
-    """
+    """Encoded messages: fields in any order and number, which are merged when read."""
     return st.lists(fields_of(message), max_size=8).map(b"".join)
 
 
@@ -197,7 +197,7 @@ def scalars(kind: int) -> st.SearchStrategy[bytes]:
 
 
 def expected(message: Any) -> dict[str, Any]:
-    """What the column has of a message that Protobuf's library has read."""
+    """The column's value for a message that Protobuf's library has read."""
     return {field.name: _expected(message, field) for field in message.DESCRIPTOR.fields}
 
 
@@ -238,7 +238,11 @@ def _micros(value: Any) -> int:
 
 
 def by_library(file: ProtobufFile, data: bytes) -> Any:
-    """Raises ``Bad``, too, where it can be read and no column can hold it."""
+    """The value by Protobuf's library.
+
+    Raises:
+        Bad: The library cannot read the message, or a column cannot store its value.
+    """
     message = message_factory.GetMessageClass(file.message("M"))()
     try:
         message.ParseFromString(data)
@@ -261,7 +265,7 @@ def read(file: ProtobufFile, data: list[bytes | None], names: list[str] | None =
 
 
 def _numbers(type: pa.DataType) -> pa.DataType:
-    """The same with times as numbers: Python's end with the year 9999."""
+    """The type with timestamps as integers, because Python's datetime ends with the year 9999."""
     if pa.types.is_timestamp(type):
         return pa.int64()
     if pa.types.is_struct(type):
@@ -274,7 +278,9 @@ def _numbers(type: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any) -> Any:
-    """Maps as sorted pairs, the later of two of one key."""
+    """The value with maps as sorted pairs. Of two entries with the same key, the later one
+    remains.
+    """
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -286,12 +292,15 @@ def _plain(value: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, NaN to NaN."""
+    """Whether both are equal. NaN equals NaN."""
     return one == other or repr(one).replace("Decimal('", "").replace("')", "") == repr(other)
 
 
 def is_of_a_piece(why: str) -> bool:
-    """Of a message in pieces each has to be whole and a time in range here, and all of it there."""
+    """Whether the reason is a difference from Protobuf's library for messages in several pieces.
+
+    Lastwrite checks required fields and time ranges in each piece, the library after merging.
+    """
     return "a required field is missing" in why or "a number that is out of range" in why
 
 
@@ -319,8 +328,9 @@ def test_values_that_the_library_reads_are_read(data: st.DataObject) -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_damaged_value_is_bad_if_the_library_refuses_it(data: st.DataObject) -> None:
-    # of a closed enum an unknown number is bad here, and unknown there; of a map the library that
-    # Python has, alone of all, leaves an entry out that has a field of another number
+    # Lastwrite rejects an unknown number of a closed enum, which the library treats as an unknown
+    # field. Python's library also drops a map entry that contains an unknown field, unlike all
+    # others.
     syntax = data.draw(SYNTAX)
     drawn = data.draw(files(syntax, has_enums=syntax == "proto3", has_maps=False))
     file = ProtobufFile(descriptors(drawn))
@@ -341,7 +351,7 @@ def test_damaged_value_is_bad_if_the_library_refuses_it(data: st.DataObject) -> 
 
 
 def test_timestamp_in_several_pieces_is_merged() -> None:
-    """``nanos`` below 0, then a second piece: once read as 999,999 microseconds."""
+    """A negative ``nanos`` before a second piece was once read as 999,999 microseconds."""
     drawn = FileDescriptorProto(name="t.proto", package="p", syntax="proto3")
     drawn.dependency.append("google/protobuf/timestamp.proto")
     drawn.message_type.add(name="M").field.add(
@@ -368,7 +378,7 @@ def test_timestamp_in_several_pieces_is_merged() -> None:
 
 
 def test_last_number_of_a_repeated_enum_field_counts() -> None:
-    """Also where one before it, or one that its oneof has dropped, is unknown."""
+    """Unknown numbers before it, or in a dropped member of a oneof, do not matter."""
     drawn = FileDescriptorProto(name="e.proto", package="p", syntax="proto3")
     enum = drawn.enum_type.add(name="E")
     for n, number in enumerate(NUMBERS):

@@ -1,4 +1,6 @@
-"""Tests of the election against a dict: in buckets and blocks, the same records win."""
+"""Properties of the election, compared with a dict: the same records win in any buckets and
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from lastwrite.engine.rules.election import (
 )
 from lastwrite.model.columns import IN_GROUP, IS_DELETE, IS_SINGLE, SHADOWED, TIME_SHIFT
 
-# Keys as fingerprints: lanes that agree in one half only, or in their bucket only.
+# Fingerprints of keys that agree only in one of the two lanes, or only in their bucket.
 FINGERPRINTS = [
     (first << 60 | low, second)
     for first in (0, 1, 15)
@@ -49,7 +51,7 @@ def entries_of(block: list[int]) -> np.ndarray:
 def test_last_dirty_write_of_a_key_wins(
     exact: bool, blocks: list[list[int]], bits: int, dirty: list[int]
 ) -> None:
-    """With ``exact`` two keys share each fingerprint, and their bytes tell them apart."""
+    """With ``exact``, two keys share each fingerprint, and are distinguished by their bytes."""
     names = [
         [
             f"{key}-{(ordinal * 7 + n) % 2}" if exact else str(key)
@@ -125,7 +127,7 @@ def test_last_dirty_write_of_a_key_wins(
             assert (old[lost[ordinals] == 0] == new).all()
 
 
-# Few keys and times, so that equal ones meet; the greatest time has its top bit in use.
+# Few keys and times, so that equal ones occur. The largest time uses its highest bit.
 TIMED = st.tuples(
     st.integers(0, 4), st.sampled_from([0, 1, 2, 3, 2**62 - 1]), st.booleans(), st.booleans()
 )
@@ -133,8 +135,9 @@ TIMED_BLOCKS = st.lists(st.lists(TIMED, max_size=30), max_size=4)
 
 
 def by_event_time(records: list[tuple[str, int, bool, bool]]) -> tuple[dict[str, int], set[int]]:
-    """The rule of docs/formats/pulsar-compaction.md, "Event time": the last of each key, and the
-    losers.
+    """The last message of each key and the superseded ones, by event time.
+
+    The rule is in docs/formats/pulsar-compaction.md, "Event time".
     """
     latest: dict[str, tuple[int, int]] = {}
     losers = set()
@@ -159,8 +162,9 @@ def told(
     dirty: int,
     exact: bool,
 ) -> tuple[int, set[tuple[int, int]], list[str]]:
-    """What a kernel says of blocks of (key, version): the winners' count, who has lost, and the
-    keys' names.
+    """Run a kernel over blocks of (key, version).
+
+    Returns the number of winners, the positions of the losers, and the keys' names.
     """
     names: list[str] = []
     keys: list[bytes] = []
@@ -206,7 +210,7 @@ def told(
 def test_event_times_are_compared_in_log_order(
     exact: bool, blocks: list[list[tuple[int, int, bool, bool]]], bits: int, dirty: int
 ) -> None:
-    """Clean records, below ``dirty``, take part like all others."""
+    """Records below ``dirty`` take part like all others."""
     versioned = [
         [
             (key, time << TIME_SHIFT | IS_SINGLE * is_single | IS_DELETE * is_delete)
@@ -233,7 +237,9 @@ GROUPED_BLOCKS = st.lists(st.lists(GROUPED, max_size=30), max_size=4)
 def test_parts_stay_with_the_last_part_of_their_group(
     exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int
 ) -> None:
-    """Rows of key, group (0: none) and whether it is a part that more of its group shall follow."""
+    """A row has a key, a group (0 means none), and whether it is a part before its group's last
+    part.
+    """
     versioned = [
         [(key, group << 1 | IN_GROUP * is_part) for key, group, is_part in block]
         for block in blocks
@@ -257,19 +263,19 @@ def test_parts_stay_with_the_last_part_of_their_group(
 @pytest.mark.parametrize(
     ("written", "stays"),
     [
-        ("5 5", 1),  # of equal times a single record wins over what came before it
-        ("5 5b", 0),  # and a member of a batch does not
+        ("5 5", 1),  # for equal times, a single message wins over an earlier one
+        ("5 5b", 0),  # a message of a batch does not
         ("5 4", 0),
-        ("5 4x", 0),  # a delete that is older deletes nothing
+        ("5 4x", 0),  # an older delete has no effect
         ("5 5x", None),
-        ("5 6bx 1", 2),  # a delete takes the time along: an older write makes the key anew
+        ("5 6bx 1", 2),  # a delete forgets the key's time: an older write creates the key again
         ("5 6x 1 0b", 2),
         ("5x 1b", 1),
         ("0b 0b", 0),  # a record without a time has time 0
     ],
 )
 def test_event_time_examples_give_the_expected_winner(written: str, stays: int | None) -> None:
-    """``5bx``: event time 5, of a batch, a delete."""
+    """``5bx`` means event time 5, in a batch, a delete."""
     rows = [("k", int(word.rstrip("bx")), "b" not in word, "x" in word) for word in written.split()]
     assert by_event_time(rows)[0].get("k") == stays
     entries = np.ones((len(rows), 3), np.uint64)

@@ -1,4 +1,4 @@
-"""Tests that ``explain`` agrees with the next compaction about every record of every key."""
+"""Properties of ``explain``: it predicts the next compaction for every record of every key."""
 
 from __future__ import annotations
 

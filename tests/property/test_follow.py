@@ -1,5 +1,6 @@
-"""Tests of ``table(…).follow()`` against a dictionary, with appends, rolls and rounds between two
-updates.
+"""Properties of ``table(…).follow()``, compared with a dictionary.
+
+Between two updates, records are appended, segments are rolled and rounds run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ STEPS = st.lists(
 
 
 class Follower:
-    """A table that is followed, and a dictionary that is told what changes."""
+    """A followed table, and a dictionary that its changes are applied to."""
 
     def __init__(self, path: Path, topic: str) -> None:
         self.table: KeyedTable = lastwrite.table(path, topic)
@@ -71,7 +72,7 @@ class Follower:
 
 
 def folded(writes: list[list[Written]]) -> dict[bytes, bytes]:
-    """The table of all partitions' records."""
+    """The values by key over all partitions."""
     last: dict[bytes, tuple[int, int, bytes | None]] = {}
     for partition, records in enumerate(writes):
         own = {key: (time, partition, value) for key, value, time in records}
@@ -187,7 +188,7 @@ def test_follow_continues_over_rounds_of_a_pulsar_topic(tmp_path: Path) -> None:
     follower.check(model)
     lastwrite.compact(str(tmp_path), spark=Inline())
     follower.check(model)
-    # A delete that a round drops before anybody has seen it.
+    # A round drops a delete before the follower has read it.
     write_ledger(folder, 20, [single("k2", "", 30), single("k3", "z", 31)])
     lastwrite.compact(str(tmp_path), spark=Inline())
     del model[b"k2"]
@@ -195,7 +196,7 @@ def test_follow_continues_over_rounds_of_a_pulsar_topic(tmp_path: Path) -> None:
 
 
 def _give_inode(aside: Path, to: Path) -> None:
-    """Let the file ``to`` have the inode of ``aside``, as a file system that reuses inodes may."""
+    """Give the file ``to`` the inode of ``aside``, as a file system that reuses inodes may."""
     seen = to.stat()
     aside.write_bytes(to.read_bytes())
     os.utime(aside, ns=(seen.st_atime_ns, seen.st_mtime_ns))
@@ -203,7 +204,7 @@ def _give_inode(aside: Path, to: Path) -> None:
 
 
 def _replaced_twice(log: GrowingLog) -> None:
-    """Delete a key, and let two rounds clean away the delete; the segment is longer then."""
+    """Delete a key, and remove the delete by two rounds. The segment grows meanwhile."""
     log.append([(b"gone", None, 6), *((b"k%d" % n, b"x" * 99, 6) for n in range(9))])
     for n in range(2):
         log.roll()
@@ -221,7 +222,7 @@ def test_reused_inode_does_not_hide_a_delete(tmp_path: Path) -> None:
         _replaced_twice(log)
         _give_inode(aside, first)
         assert first.stat().st_size > size_bytes and b"gone" not in first.read_bytes()
-        for _ in range(2):  # nothing was passed over by the first attempt
+        for _ in range(2):  # the first attempt did not skip anything
             with pytest.raises(CommitConflict, match="a key was deleted.*create the table again"):
                 list(table.follow(poll_s=None))
 

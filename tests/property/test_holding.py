@@ -1,5 +1,6 @@
-"""Tests of tombstones kept for consumer groups, on any log: rounds against plain Python, and a
-delayed consumer.
+"""Properties of tombstones that are kept for consumer groups, on random logs.
+
+Rounds are compared with plain Python, and a delayed consumer must see every delete.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def test_round_keeps_the_tombstones_of_the_model(
 def test_delayed_reader_ends_with_the_same_table(
     life: Life, leaves_after: int, share: float, with_active: bool
 ) -> None:
-    """A reader stops anywhere in any round, and goes on after the last: it sees every delete."""
+    """A reader stops at any offset in any round, and continues after the last: it sees every
+    delete.
+    """
     with empty_root() as root:
         state = root.with_name("state")
         shutil.rmtree(state, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""Tests of reading a compacted log step by step, against plain lists, while newer horizons
-appear.
-"""
+"""Properties of reading a compacted log step by step while newer horizons appear."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, last_source, step
 class Written(NamedTuple):
     offset: int
     key: str
-    value: str | None  # None: deletes the key
+    value: str | None  # None deletes the key
 
 
-Pair = tuple[int | None, list[Written]]  # a horizon and the compacted part that goes with it
+Pair = tuple[int | None, list[Written]]  # a horizon, and the compacted messages up to it
 
 
 @st.composite
@@ -56,7 +54,9 @@ def read_once(
 def read_all(
     log: Sequence[Written], pairs: Sequence[Pair], position: int, most: int
 ) -> list[Written]:
-    """What a reader gets: its first read asks the first pair, the next one the second, and so on."""
+    """The messages that a reader gets if the first read uses the first pair, the second the
+    next.
+    """
     got: list[Written] = []
     for turn in range(1000):
         pair = pairs[min(turn, len(pairs) - 1)]
@@ -68,7 +68,7 @@ def read_all(
 
 
 def stock_search(position: int, offsets: Sequence[int]) -> int | None:
-    """The search with probes at start, middle and end."""
+    """The broker's binary search, which probes start, middle and end."""
 
     def among(start: int, end: int) -> int | None:
         if offsets[start] >= position:
@@ -133,9 +133,9 @@ def test_newer_horizon_during_a_read_loses_no_last_write(
     last, seen = {one.key: one for one in log}, {one.key: one for one in got}
     for key, write in last.items():
         if write.value is not None:
-            assert seen[key] == write  # whoever reads to the end knows every key that lives
+            assert seen[key] == write  # a complete read returns the last write of every live key
         elif key in seen and seen[key] != write:
-            assert write.offset <= max(horizons)  # a delete can only be missed below a horizon
+            assert write.offset <= max(horizons)  # only deletes below a horizon can be missed
 
 
 @given(logs(), st.none() | st.integers(-1, 60), st.booleans())

@@ -1,5 +1,6 @@
-"""Tests that ``inspect`` and ``verify`` count transactions, producers, keys and formats like the
-plain model.
+"""Properties of ``inspect`` and ``verify``: counts of transactions, producers, keys and formats.
+
+The counts are compared with the plain model.
 """
 
 from __future__ import annotations

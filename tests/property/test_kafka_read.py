@@ -1,4 +1,4 @@
-"""Tests of ``read`` on Kafka against a consumer in plain Python, on histories with transactions."""
+"""Properties of ``read`` on Kafka logs with transactions, compared with a plain Python consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 
 def committed(batches: Iterable[ModelBatch], end: int) -> tuple[list[ModelRecord], int]:
-    """The records of decided, committed transactions and of none, and the last stable offset."""
+    """The records outside transactions and in committed ones, and the last stable offset."""
     batches = list(batches)
     open_from: dict[int, int] = {}
     pending: dict[int, set[int]] = {}
@@ -46,7 +46,8 @@ def test_read_equals_the_model_of_a_consumer(life: Life, data: st.DataObject) ->
         replicated = 0
         for phase in life.phases:
             grow(root, phase, life)
-            # The model knows no transaction whose data went before the watermark fell again.
+            # The model does not know transactions whose data were below an earlier, higher
+            # watermark.
             replicated = max(replicated, read_checkpoint(root, HIGH_WATERMARKS).get(NAME, 0))
             write_checkpoint(root, HIGH_WATERMARKS, {NAME: replicated})
             check(root, data)

@@ -1,6 +1,4 @@
-"""Tests that stored scans in an archive do not change a round: one with and one without, side by
-side.
-"""
+"""Properties of stored scans in an archive: rounds with and without them have the same result."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ SECRET = "_lastwrite/kept.secret"
 
 
 def kept_of(archive: Archive) -> dict[int, Path]:
-    """By segment the cache object that the manifest names."""
+    """The stored scan that the manifest names for each segment, by base offset."""
     return {
         each["base_offset"]: archive.folder / each["kept"]["key"]
         for each in archive.log()["segments"]
@@ -34,7 +32,7 @@ def kept_of(archive: Archive) -> dict[int, Path]:
 
 
 def contents(archive: Archive) -> list[dict[str, bytes]]:
-    """All that the log is made of, but for the names of objects."""
+    """The contents of the log's objects by segment, without their names."""
     return [
         {path.suffix: path.read_bytes() for path in stem.parent.glob(f"{stem.name}.*[!t]")}
         | {"base": b"%d" % base}
@@ -52,14 +50,14 @@ def said(archive: Archive) -> dict[str, Any]:
 
 
 def assert_whole(archive: Archive, *, with_kept: bool) -> None:
-    """Nothing that the manifest names is missing, nor is one of another size."""
+    """Assert that all objects of the manifest exist and have the right sizes."""
     for each in archive.manifest()["objects"]:
         if with_kept or not each["key"].endswith(".kept"):
             assert (archive.folder / each["key"]).stat().st_size == each["bytes"], each
 
 
 def spoil(path: Path, how: str, at: int) -> None:
-    """Do to an object of the cache what may become of one."""
+    """Damage a stored scan, as a faulty store may."""
     content = path.read_bytes()
     if how == "removed":
         path.unlink()
@@ -114,7 +112,7 @@ def test_stored_scans_do_not_change_the_archive(
             with keeping_everything(piece_bytes, part_bytes, bits[n]):
                 brought(root, ours.to, include_active=True, keep_scans=fetches[n])
             brought(root, wanted.to, include_active=True)
-            # without those that were spoilt so before a round that had nothing to do
+            # without those damaged before an earlier round that had nothing to do
             kept = sorted(path for path in kept_of(ours).values() if path.exists())
             how, at = spoilt[n]
             if how == "secret":

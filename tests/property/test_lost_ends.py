@@ -1,4 +1,6 @@
-"""Tests that a truncated log is damaged exactly if another file reveals the lost end."""
+"""Properties of truncated logs: one is reported as damaged exactly if another file shows the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ KINDS = (*CHECKPOINTS, "snapshot", "producer", "epoch")
 
 
 def note(folder: Path, kind: str, offset: int) -> None:
-    """Something of a broker's that knows of all records below ``offset``."""
+    """Write a broker's file that refers to all records below ``offset``."""
     if kind in CHECKPOINTS:
         write_checkpoint(folder.parent, kind, {"t-0": offset})
     elif kind == "epoch":
@@ -44,7 +46,7 @@ def note(folder: Path, kind: str, offset: int) -> None:
 
 @st.composite
 def offsets(draw: st.DrawFn) -> list[list[int]]:
-    """The offsets of each segment's batches, one record each; with the gaps that cleaning leaves."""
+    """The offsets of each segment's batches of one record, with gaps as after cleaning."""
     found, at = [], 0
     for _ in range(draw(st.integers(1, 4))):
         batches = []
@@ -79,8 +81,8 @@ def test_truncated_log_is_damaged_if_another_file_reveals_it(
             (folder.parent / ".kafka_cleanshutdown").touch()
         known = 0
         for kind in data.draw(st.lists(st.sampled_from(KINDS), unique=True), label="what is noted"):
-            # A recovery point within the log would make a part of it known to be flushed, which is
-            # another rule.
+            # A recovery point within the log would mark a part of it as flushed, for which another
+            # rule holds.
             offset = (
                 end if kind.startswith("recovery") else data.draw(st.integers(1, end), label=kind)
             )
@@ -107,8 +109,8 @@ def test_truncated_log_is_damaged_if_another_file_reveals_it(
             expected = is_torn or known > left or beyond
         elif is_looked_at:
             expected = is_torn or named >= left
-        # its records are not read for the list; but an empty file, and an entry behind its end, are
-        # seen
+        # Listing does not read the records of this segment. It notices an empty file, and an index
+        # entry after the file's end.
         else:
             beyond = bool(len(index)) and int(index.positions[-1]) >= size
             is_cut_short = is_torn and not whole
@@ -127,5 +129,5 @@ def _is_damaged(folder: Path) -> bool:
 
 
 def _is_unreadable(size: int) -> bool:
-    """Of a closed segment the first batch's header is read."""
+    """Whether the header of a closed segment's first batch cannot be read."""
     return size < 61

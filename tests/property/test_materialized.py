@@ -1,8 +1,8 @@
-"""Tests of the partitions that the server derives: other systems as Kafka's, and the last writes of
-uncompacted ones.
+"""Properties of the partitions that the server derives.
 
-Each is read as a consumer would, at random moments of the source's history, and compared with the
-list of writes.
+Some present another system's topic as Kafka's, and some only the last writes of an uncompacted
+topic. Each is read as a consumer would read it, at random moments of the source's history, and
+compared with the list of writes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ ROUND = {"min.cleanable.dirty.ratio": 0, "cleanup.policy": "compact"}
 
 
 class Written(ABC):
-    """A topic of one partition that grows and is compacted. ``written``: by offset, for ever."""
+    """A topic of one partition that grows and is compacted. ``written`` has all writes by
+    offset.
+    """
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.folder, self.draw = folder, draw
@@ -71,7 +73,7 @@ class Written(ABC):
 
 
 class OfKafka(Written):
-    """A log directory that is fetched into an archive."""
+    """A log directory, fetched into an archive."""
 
     def grow(self) -> None:
         base = max(self.written, default=-1) + 1
@@ -86,7 +88,7 @@ class OfKafka(Written):
 
 
 class InFolder(OfKafka):
-    """A log directory itself, whose last segment is the active one."""
+    """A log directory. Its last segment is the active one."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         super().__init__(folder, draw)
@@ -107,7 +109,7 @@ class InFolder(OfKafka):
 
 
 class OfRocketmq(Written):
-    """A store that is fetched into an archive."""
+    """A store, fetched into an archive."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         super().__init__(folder, draw)
@@ -129,7 +131,7 @@ class OfRocketmq(Written):
 
 
 class OfPulsar(Written):
-    """A topic folder, to which ledgers come."""
+    """A topic folder that gets new ledgers."""
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         super().__init__(folder, draw)
@@ -157,7 +159,7 @@ SOURCES = [OfKafka, InFolder, OfRocketmq, OfPulsar]
 
 
 class Reader:
-    """A consumer: what it has read, and where it goes on."""
+    """A consumer: the records that it has read, and its position."""
 
     def __init__(self, partition: ServedPartition, most_bytes: int) -> None:
         self._partition = partition
@@ -166,7 +168,7 @@ class Reader:
         self.records: list[tuple[int, bytes, bytes | None]] = []
 
     def step(self, files: Files) -> bool:
-        """Fetch once, as ``server.fetch`` does; whether anything came."""
+        """Fetch once, as ``server.fetch`` does. Returns whether there were records."""
         for _ in range(4):
             try:
                 log = self._partition.log()
@@ -206,13 +208,13 @@ def iter_whole(data: bytes) -> Iterator[tuple[int, object]]:
 
 
 def settled(partition: ServedPartition) -> None:
-    """Until what is there was seen."""
+    """Refresh until the partition has seen all records."""
     while partition.refresh() or not partition.is_unchanged():
         pass
 
 
 class Served:
-    """A catalog over a source."""
+    """A catalog with one source."""
 
     def __init__(self, folder: Path, path: str, is_compacted: bool, codec: Codec) -> None:
         self.files = Files(1 << 20)
@@ -275,7 +277,7 @@ def test_reader_at_any_moment_has_the_four_guarantees(
         if what < 0.12:
             source.grow()
         elif what < 0.18:
-            settled(partition)  # while the server makes a copy nobody else has a log directory
+            settled(partition)  # while the server makes a copy, the log directory is not locked
             source.compact()
             rounds += 1
         elif what < 0.28:

@@ -1,4 +1,4 @@
-"""Tests of finding a fingerprint's first row."""
+"""Properties of the kernels that find a fingerprint's first row."""
 
 from __future__ import annotations
 

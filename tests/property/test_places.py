@@ -1,4 +1,4 @@
-"""Tests of the index of last writes against a dictionary."""
+"""Properties of the index of last writes, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lastwrite.model.columns import Places
 from lastwrite.rows import places as module
 from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, SegmentPartitions, SegmentSlice
 
-# A key's fingerprint: lanes that collide in one half, in the other, and far apart.
+# Fingerprints of keys: lanes that collide in either half, and distant ones.
 KEYS = [(lane, other) for lane in (1, 2, 1 << 40, (1 << 64) - 1) for other in (0, 7)]
 WRITES = st.lists(
     st.tuples(
         st.integers(0, len(KEYS) - 1),
         st.integers(0, 3),  # segment
-        st.booleans(),  # a delete
+        st.booleans(),  # whether it is a delete
         st.integers(0, 2),  # time
     ),
     max_size=60,
@@ -36,7 +36,7 @@ def as_places(writes: list[tuple[int, int, bool, int]], first: int) -> Places:
 
 
 def model(writes: list[tuple[int, int, bool, int]]) -> dict[int, int]:
-    """Key to the order of its last write, without deleted keys."""
+    """The order of each key's last write, without deleted keys."""
     of_partition: dict[tuple[int, int], tuple[int, int, int, int, bool]] = {}
     for order, (key, segment, is_delete, time) in enumerate(writes):
         partition = PARTITIONS[segment]
@@ -55,13 +55,14 @@ def model(writes: list[tuple[int, int, bool, int]]) -> dict[int, int]:
 def test_index_equals_the_dictionary(
     writes: list[tuple[int, int, bool, int]], block: int, memory: int, chance: object
 ) -> None:
-    """Blocks come in any order, as threads hand them on; runs are files where memory is short."""
+    """Blocks are added in any order, as threads do. With little memory, runs are files."""
     blocks = [
         as_places(writes[start : start + block], start) for start in range(0, len(writes), block)
     ]
     chance.shuffle(blocks)  # type: ignore[attr-defined]
     sources = SegmentPartitions.of(PARTITIONS)
-    for known in (len(blocks), len(blocks) // 2, 0):  # the rest comes later
+    # the index takes in the remaining blocks after it is built
+    for known in (len(blocks), len(blocks) // 2, 0):
         builder = PlaceIndexBuilder(sources, memory)
         for each in blocks[:known]:
             builder.add(each)
@@ -74,7 +75,7 @@ def test_index_equals_the_dictionary(
 
 
 def check_order(index: PlaceIndex, blocks: list[Places], memory: int) -> None:
-    """Who only goes through them finds the same."""
+    """Check that an index built for reading in order gives the same results."""
     builder = PlaceIndexBuilder(SegmentPartitions.of(PARTITIONS), memory)
     for each in blocks:
         builder.add(each)

@@ -1,5 +1,5 @@
-"""Tests of producers and transactions read from a log, against a dictionary that is fed every
-batch.
+"""Properties of producers and transactions read from a log, compared with a batch-by-batch
+model.
 """
 
 from __future__ import annotations

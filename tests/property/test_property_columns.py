@@ -1,4 +1,6 @@
-"""Tests of the kernel that parses properties against a slow model, and of joining slices."""
+"""Properties of the kernel that parses properties, compared with a slow model, and of joining
+slices.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from lastwrite.encoding.slices import gathered
 from lastwrite.rocketmq.format.properties import items
 from lastwrite.rocketmq.format.property_columns import property_items
 
-# Mostly of the bytes that mean something.
+# Mostly the bytes with a meaning in the format.
 RAW = st.lists(
     st.sampled_from([b"\x01", b"\x02", b"a", b"b", b"KEYS", b"\xff", b"\x00"]), max_size=14
 ).map(b"".join)

@@ -1,4 +1,4 @@
-"""Tests of sentences that hold for every compaction of Pulsar topics, against plain Python."""
+"""Properties of every compaction of Pulsar topics, checked against a plain Python model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rules(draw: st.DrawFn) -> Rules:
 
 
 class Life:
-    """A topic that grows ledger by ledger, as the seed has it."""
+    """A random topic that grows ledger by ledger."""
 
     def __init__(self, seed: int, archive: Path, entries: int = 25) -> None:
         self.draw = random.Random(seed)
@@ -55,7 +55,7 @@ class Life:
         self._most = entries
 
     def grow(self) -> None:
-        """One or two ledgers more; what lies wholly below the horizon may go."""
+        """Add one or two ledgers. Ledgers wholly below the horizon may be deleted."""
         for _ in range(self.draw.choice((1, 1, 2))):
             self._ledger += self.draw.choice((1, 2, 150))
             entries = self.author.entries(self.draw.randrange(1, self._most))
@@ -88,7 +88,7 @@ class Life:
         return "" if manifest is None else manifest.object
 
     def check(self, moved: bool, report: CompactionReport, folder: Path | None = None) -> None:
-        """The folder holds what the model does."""
+        """Check that the folder agrees with the model after a round."""
         (told,) = report.partitions
         assert (told.status is Status.CLEANED) == moved, told.reason
         assert moved or told.status is Status.SKIPPED
@@ -192,7 +192,7 @@ def test_copy_equals_a_round_in_place(seed: int, rules: Rules) -> None:
             if topic.model.horizon is not None:
                 topic.check(moved, copied, copy)
             topic.check(moved, run(topic.folder, rules))
-            # The copy goes on as the topic itself does.
+            # The copy can grow like the topic.
             again, second = run(copy, rules).partitions, run(topic.folder, rules).partitions
             assert [(each.status, each.reason) for each in again] == [
                 (each.status, each.reason) for each in second
@@ -221,7 +221,7 @@ def test_plan_predicts_the_round(seed: int, rules: Rules) -> None:
 
 @pytest.mark.parametrize("cut", [1, 3])
 def test_incremental_rounds_equal_one_round(cut: int) -> None:
-    """Incremental rounds leave what one round over everything leaves."""
+    """Several rounds leave what one round over everything leaves."""
     for seed in range(8):
         results = []
         for parts in (1, cut + 1):

@@ -1,4 +1,6 @@
-"""Tests that the kernels and the slow walk count the same in ledgers of every shape."""
+"""Properties of counting: kernels and slow decoder give the same counts for ledgers of every
+shape.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Tests of Pulsar topics with a changed byte or a truncated or missing file: damage is noticed, and
-then nothing changes.
+"""Properties of damaged Pulsar topics: damage is noticed, and the topic then stays unchanged.
+
+A test changes a byte, or truncates or removes a file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 @contextmanager
 def topic(seed: int) -> Iterator[Path]:
-    """A topic that was compacted once and grew; every entry has a checksum."""
+    """A topic that was compacted once and has grown. Every entry has a checksum."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-damage-", dir=SCRATCH) as place:
         folder, author = topic_folder(Path(place)), Author(seed, is_checked=True)
         ledgers = []
@@ -50,7 +51,7 @@ def held(folder: Path) -> list[tuple[object, ...]]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but those that are made anew if need be."""
+    """All files of the topic, without the lock and the surveys."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
@@ -59,12 +60,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def in_order(paths: Iterable[Path]) -> list[Path]:
-    """Sorted by what is the same in each run: uuids are not."""
+    """Sort by the stable part of the names, without the random uuids."""
     return sorted(paths, key=lambda path: path.name[36:] or path.name)
 
 
 def check(folder: Path, right: list[tuple[object, ...]]) -> None:
-    """A round over what was damaged: either it does not matter, or nothing changes."""
+    """Check a round after damage: the result is right, or nothing changes."""
     before = files_of(folder)
     report = compact(folder)
     if report.status is Status.CLEANED:
@@ -91,7 +92,8 @@ def test_changed_byte_is_noticed_or_does_not_matter(seed: int) -> None:
             manifest = read_manifest(str(folder))
             assert manifest is not None
             whole = bytearray(path.read_bytes())
-            # Nothing proves the ids of a compacted ledger; it was proven whole when it was made.
+            # Nothing protects the ids in a compacted ledger afterwards. The round checks them when
+            # it writes it.
             if not whole or path.name == manifest.object or path.name == lock.FILE:
                 continue
             whole[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
@@ -106,8 +108,8 @@ def test_truncated_or_missing_file_is_noticed(seed: int) -> None:
         with topic(seed) as folder:
             manifest = read_manifest(str(folder))
             assert manifest is not None
-            # Without the manifest the first ledger's raw entries stand in; without metadata nobody
-            # misses a ledger.
+            # Without the manifest, the first ledger's raw entries are used. Without the metadata, a
+            # missing ledger is not noticed.
             path = rng.choice(
                 in_order(
                     each for each in folder.iterdir() if each.name not in (MANIFEST, lock.FILE)
@@ -131,7 +133,7 @@ def test_truncated_or_missing_file_is_noticed(seed: int) -> None:
 
 
 def test_damage_of_the_compacted_ledger_is_noticed() -> None:
-    """Its entries' own checksums are proven, and that its index and its blocks agree."""
+    """The checksums of its entries are checked, and that its index agrees with its blocks."""
     noticed = 0
     for seed in range(20):
         with topic(seed) as folder:

@@ -1,5 +1,5 @@
-"""Tests that ``explain`` agrees with the next compaction about every message of every key of a
-topic.
+"""Properties of ``explain`` on Pulsar: it predicts the next compaction for every message of every
+key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def explained(topic: Life, rules: Rules, key: bytes | None) -> PartitionExplanat
 def ids_by_key(
     entries: Iterable[tuple[Position, bytes]], partition: int, rules: Rules
 ) -> dict[bytes, list[str]]:
-    """The ids of the messages that compete for their keys, in the log's order."""
+    """The ids of the messages that compete for each key, in the order of the log."""
     found: dict[bytes, list[str]] = {}
     for place, body in entries:
         entry = decode_entry(body, *place)

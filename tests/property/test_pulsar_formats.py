@@ -1,4 +1,4 @@
-"""Tests of sentences about Pulsar's bytes that hold for all inputs, with the slow readers."""
+"""Properties of the codecs of Pulsar's formats, checked with the slow decoders."""
 
 from __future__ import annotations
 
@@ -411,7 +411,7 @@ HARM = st.tuples(
 def test_changed_bytes_raise_only_log_errors(
     number: int, harms: list[tuple[int, bytes, bool]], cut: int, start: int
 ) -> None:
-    """What is broken is said by an error of ours; what is not gives a value."""
+    """The decoder raises a LogError for damaged bytes, or returns a value."""
     read, sound = READERS[number]
     data = bytearray(sound)
     for at, ugly, is_new in harms:

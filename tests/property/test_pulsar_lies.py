@@ -1,6 +1,6 @@
-"""Tests of entries with random bytes under valid checksums.
+"""Properties of entries with random bytes and valid checksums.
 
-Malformed ones are named or kept unchanged, and no announced size causes an allocation.
+Malformed entries are reported or kept unchanged, and no stated size causes a large allocation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ UGLY = (
 
 @st.composite
 def lying(draw: st.DrawFn) -> bytes:
-    """An entry of which some bytes were changed and whose checksum says that it must be so."""
+    """An entry with changed bytes and a checksum that is valid for them."""
     body = bytearray(draw(entries()))
     for _ in range(draw(st.integers(0, 2))):
         at = draw(st.integers(0, len(body) - 1))
@@ -85,7 +85,7 @@ def test_malformed_entries_do_not_crash_a_round(
         if number < len(bodies):
             with pytest.raises(LogError):
                 check_slow(laid[number])
-                # What the slow reader does not say of itself.
+                # The slow decoder does not check these.
                 assert any(word in error.problem for word in ("checksum", "entry ids"))
                 raise
     except OutOfMemoryBudget:
@@ -95,7 +95,7 @@ def test_malformed_entries_do_not_crash_a_round(
 
 
 def check_slow(body: bytes) -> None:
-    """The slow reader's word on a raw entry or a record."""
+    """Decode a raw entry or a record with the slow decoder. Raises its error."""
     inner = body
     if is_record(body):
         _, _, inner = decode_record(body)
@@ -145,7 +145,7 @@ def check_round(
     horizons = np.zeros(len(table), dtype=np.int64)
     out, size, count = form.rebuild(buffer, table, actions, horizons, keep, out, rows)
     assert count == int(np.count_nonzero(actions != DROP))
-    # Only a batch that held its kept messages alone grows much, and only so far.
+    # The output only grows much for a batch that has bytes for its kept messages only.
     assert size <= 2 * len(buffer) + 9 * records + count * (
         kernels.MOST_DENSE * kernels.PLACEHOLDER_BYTES + 64
     )
@@ -175,7 +175,7 @@ def batch(
     return encode_entry(meta, payload)
 
 
-MESSAGE = bytes.fromhex("000000021800")  # no key, no value
+MESSAGE = bytes.fromhex("000000021800")  # neither a key nor a value
 
 
 @pytest.mark.parametrize("codec", [codec for codec in PulsarCodec if codec])
@@ -184,7 +184,7 @@ def test_batch_with_a_wrong_size_is_kept_unchanged(codec: PulsarCodec, size: int
     payload = PulsarCodecs().compress(codec, MESSAGE * 100)
     states = states_of(batch(100, size, payload, codec))
     if codec is PulsarCodec.ZLIB and size == 599:
-        assert states == [0]  # cut off inside its last message
+        assert states == [0]  # ends inside its last message
     assert not any(states)
 
 

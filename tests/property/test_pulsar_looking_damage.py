@@ -1,4 +1,4 @@
-"""Tests of damaged topic folders: readers name any wrong byte or are not affected."""
+"""Properties of damaged topic folders: a reader reports a wrong byte, or is not affected by it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make(archive: Path) -> Path:
 
 
 def told(look: Callable[[], Any]) -> Any:
-    """What a look gives, and None for what it says is wrong."""
+    """The rows of a reader, and the name of its error. None if there was no error."""
     found: list[Any] = []
     try:
         for row in look():

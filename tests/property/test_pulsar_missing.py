@@ -1,6 +1,6 @@
-"""Tests of random topics with damaged or missing parts, in bookie files or in an archive.
+"""Properties of random topics with damaged or missing parts, in bookie files or in an archive.
 
-Every command names exactly the missing part and reads the rest; an intact topic is reported as
+Every command reports exactly the missing part and reads the rest. An intact topic is reported as
 intact.
 """
 
@@ -42,7 +42,7 @@ from tests.support.pulsar.commands import check_damaged, check_whole, files_of, 
 from tests.support.pulsar.folders import single
 from tests.support.pulsar.topics import topic_folder
 
-COUNTS = {10: 9, 11: 1, 12: 14, 15: 0, 20: 6}  # 20 is open
+COUNTS = {10: 9, 11: 1, 12: 14, 15: 0, 20: 6}  # ledger 20 is open
 
 Place = tuple[int, int]
 
@@ -63,8 +63,8 @@ ENTRIES = {
 
 
 def write_bookies(folder: Path, damaged: set[Place], absent: set[Place]) -> list[str]:
-    """Two bookies with all entries each, but for those that are absent; of damaged ones no copy is
-    whole.
+    """Write two bookies with all entries, except the absent ones. All copies of damaged entries are
+    broken.
     """
     for number in range(2):
         log = bytearray(encode_header())
@@ -132,9 +132,7 @@ def check_report(report: FetchReport, lost: set[Place]) -> None:
 
 
 def names_of(lost: set[Place]) -> list[str]:
-    """What every command says of a topic that lacks these: the first five stretches of each
-    ledger.
-    """
+    """The text that every command prints for each ledger with lost entries."""
     found = []
     for ledger in sorted({ledger for ledger, _ in lost}):
         entries = sorted(entry for each, entry in lost if each == ledger)
@@ -159,8 +157,8 @@ def test_entries_that_no_bookie_has_are_named_by_every_command(seed: int) -> Non
         before = files_of(folder)
         again = fetch([str(path / "bad" / "0")], path)
         assert files_of(folder) == before and again.exit_status == 3
-        # Some of it comes, some still does not; then all is there, whatever became of the first
-        # bookies.
+        # Some of the lost entries are found, some still not. Then all are there, whatever happened
+        # to the first bookies.
         found = {place for place in lost if rng.random() < 0.5}
         report = fetch(write_bookies(path / "some", lost - found, set(places) - lost - found), path)
         check_report(report, lost - found)
@@ -190,7 +188,7 @@ def test_entries_missing_from_an_archive_are_named_by_every_command(seed: int) -
         folder = Path(report.topics[0].folder)
         (
             folder / rng.choice(["managed-ledger.json", "fetched.json"])
-        ).unlink()  # either alone is enough
+        ).unlink()  # each of the two files is enough
         gone = rng.sample([10, 11, 12, 20], rng.choice([1, 2]))
         for ledger in gone:
             for name in folder.glob(f"*-ledger-{ledger}"):
@@ -210,7 +208,7 @@ def test_intact_topic_is_reported_as_intact() -> None:
         assert (report.exit_status, report.topics[0].problems) == (0, ())
         check_report(report, set())
         check_whole(Path(report.topics[0].folder))
-        # Compacted, the topic needs no raw ledger below its horizon.
+        # After a compaction, the topic does not need raw ledgers below its horizon.
         for name in Path(report.topics[0].folder).glob("*-ledger-1[0-2]*"):
             name.unlink()
         folder = Path(report.topics[0].folder)
@@ -223,7 +221,7 @@ def test_intact_topic_is_reported_as_intact() -> None:
             )
 
 
-# ---------------------------------------------------------------------- the parts
+# ---------------------------------------------------------------------- single functions
 
 
 @given(st.sets(st.integers(0, 40)), st.integers(0, 41))
@@ -317,6 +315,6 @@ def test_topic_facts_round_trip_and_every_byte_is_covered(
     assert TopicFacts.decode(bytes(data)) == known
     data[where % len(data)] ^= bits
     try:
-        assert TopicFacts.decode(bytes(data)) == known  # a blank for another
+        assert TopicFacts.decode(bytes(data)) == known  # one blank character became another
     except CorruptLog:
         pass

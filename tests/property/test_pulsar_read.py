@@ -1,5 +1,6 @@
-"""Tests of reading a topic folder, against the list of a consumer's messages, while newer horizons
-appear.
+"""Properties of reading a topic folder, while newer horizons appear.
+
+The rows are compared with the messages of a plain consumer.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ TOPIC = "persistent://public/default/orders"
 
 @dataclass
 class Written:
-    """A topic whose ledgers lie in a folder, with its model."""
+    """A topic with its ledgers in a folder, and its model."""
 
     folder: Path
     model: ModelTopic = field(default_factory=ModelTopic)
@@ -46,7 +47,7 @@ class Written:
         write_ledger(self.folder, ledger, entries, block_bytes=block_bytes)
 
     def compact(self, upto: int, block_bytes: int = 600) -> bool:
-        """A round of the first ``upto`` entries; whether there was one."""
+        """Compact the first ``upto`` entries. Returns whether the horizon moved."""
         part = ModelTopic(self.model.raw[:upto], self.model.compacted, self.model.horizon)
         if not part.compact(Rules()):
             return False
@@ -57,7 +58,7 @@ class Written:
         return True
 
     def drop_raw(self) -> None:
-        """Remove the ledgers that a round has read to their ends."""
+        """Remove the ledgers that rounds have read completely."""
         horizon = self.model.horizon
         for ledger, entries in list(self.ledgers.items()):
             if horizon is not None and Position(ledger, len(entries) - 1) <= horizon:
@@ -81,8 +82,9 @@ class Written:
 
 
 def readable(entries: Sequence[tuple[Position, bytes]]) -> list[tuple[Position, bytes]]:
-    """What a broker dispatches of a backlog: no markers, no aborted data, nothing from an open
-    transaction on.
+    """The entries that a broker dispatches from a backlog.
+
+    There are no markers and no aborted data, and it ends at the first open transaction.
     """
     decoded = [(place, body, decode_entry(body, *place)) for place, body in entries]
     ends = {
@@ -101,7 +103,7 @@ def readable(entries: Sequence[tuple[Position, bytes]]) -> list[tuple[Position, 
 
 
 def told_of(entries: Sequence[tuple[Position, bytes]]) -> list[Told]:
-    """The messages that a consumer makes of these entries, parts put together."""
+    """The messages that a consumer gets from these entries. Chunks are put together."""
     parts: dict[str, list[Entry]] = {}
     found: list[Told] = []
     for place, body in entries:
@@ -191,7 +193,9 @@ def test_start_position_gives_the_message_there_or_the_next(
 
 
 def without_cut_parts(topic: Written, whole: list[Told], place: tuple[int, int]) -> list[Told]:
-    """What is left for who begins behind a message's first part."""
+    """The messages of a consumer that starts at ``place``, without those whose first chunk is
+    before it.
+    """
     starts: dict[str, Position] = {}
     lasts: dict[tuple[int, int], str] = {}
     for at, body in topic.model.raw:
@@ -236,7 +240,7 @@ def test_last_message_id_is_that_of_the_last_message(
             if said["ledger"] >= 0 and (not ids or (place.ledger, place.entry) != ids[-1]):
                 assert decode_entry(
                     entries[place], *place
-                ).metadata.is_chunk  # of a message that is not complete
+                ).metadata.is_chunk  # a chunk of an incomplete message
 
 
 @settings(max_examples=30)
@@ -263,9 +267,10 @@ def test_newer_horizon_during_a_read_loses_no_last_write(
 
 
 def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told]) -> None:
-    """What is promised to who read all of it, whatever was compacted meanwhile: ids rise, nothing
-    is made up, and of every key that lives the last write was seen. Who missed a delete below a
-    horizon knows nothing of it.
+    """Check a complete read, whatever was compacted meanwhile.
+
+    Ids are ascending, no message is invented, and the last write of every live key was read. A
+    reader may miss deletes below a horizon.
     """
     assert [one[:3] for one in got] == sorted({one[:3] for one in got})
     assert set(got) <= set(everything)
@@ -282,7 +287,7 @@ def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told
 
 
 def test_readers_and_a_publisher_run_concurrently(tmp_path: Path) -> None:
-    """Readers read from the begin again and again while every horizon from 10:0 to the end is
+    """Readers start at the begin again and again while each horizon from 10:0 to the end is
     published.
     """
     topic, author = Written(topic_folder(tmp_path, TOPIC)), Author(7)

@@ -1,5 +1,6 @@
-"""Tests of ``verify`` against an earlier state of a topic: correct rounds pass, and every change is
-named.
+"""Properties of ``verify`` with an earlier state of a Pulsar topic.
+
+Correct rounds pass, and every change is reported.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def write(folder: Path, author: Author, ledger: int) -> None:
 
 
 def copied(folder: Path) -> Path:
-    """The topic as it is now, in an archive of its own."""
+    """Copy the topic's current state to another archive."""
     archive = folder.parents[3].with_name("before")
     shutil.rmtree(archive, ignore_errors=True)
     shutil.copytree(folder.parents[3], archive)
@@ -83,13 +84,13 @@ def test_every_correct_round_is_verified(
             write(folder, author, ledger)
 
 
-# ---------------------------------------------------------------------- what is not as it should be
+# ---------------------------------------------------------------------- faults
 
 
 def rewrite(
     folder: Path, change: Callable[[list[tuple[Position, bytes]]], list[tuple[Position, bytes]]]
 ) -> None:
-    """The compacted ledger with other records, and a manifest and an index that fit."""
+    """Replace the records of the compacted ledger, with a matching manifest and index."""
     manifest = read_manifest(str(folder))
     assert manifest is not None
     records = change(read_compacted(folder))
@@ -116,7 +117,7 @@ def rewrite(
 
 
 def singles(records: list[tuple[Position, bytes]]) -> list[int]:
-    """The places of entries that are judged as one message with a key."""
+    """The positions of entries that count as one message with a key."""
     found = [decode_entry(body, 0, 0) for _, body in records]
     return [
         n
@@ -178,7 +179,7 @@ def test_unknown_message_is_found() -> None:
 
 
 def test_compaction_in_another_order_is_found() -> None:
-    """What by event time stays is not what by publishing order would."""
+    """Event time keeps other messages than publishing order."""
     with topic(11, ledgers=4) as (folder, _):
         before = copied(folder)
         compact(folder, by_event_time=True)

@@ -1,4 +1,6 @@
-"""Tests of the range of a round and of groups of segments, against an offset-by-offset model."""
+"""Properties of a round's range and of groups of segments, compared with an offset-by-offset
+model.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ TIMES = st.integers(0, 40)
 
 @st.composite
 def partition_logs(draw: st.DrawFn) -> PartitionLog:
-    """Logs of a few segments of 0 to 9 offsets, with bounds anywhere in them."""
+    """Random logs of a few segments of 0 to 9 offsets, with random bounds."""
     base = draw(st.integers(0, 5))
     segments = []
     for length in draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)):
@@ -72,7 +74,7 @@ def test_range_equals_the_offset_by_offset_model(
         at = log.segments.index(segment)
         return segment.base_offset <= offset < log.segments[at + 1].base_offset
 
-    # An offset may be cleaned while no rule holds it or one before it back.
+    # An offset is cleanable if no rule excludes it or an offset before it.
     end = 0
     while end < active and end < log.high_watermark:
         young = [
@@ -128,7 +130,7 @@ def test_include_active_equals_an_added_empty_segment(
     expected = cleanable_range(rolled, config, now)
     expected_bytes = (
         expected.clean_bytes if filled else found.clean_bytes
-    )  # no byte lies in a segment of no offset
+    )  # a segment without offsets has no bytes
     assert (
         found.first_dirty,
         found.first_uncleanable,

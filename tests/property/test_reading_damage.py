@@ -1,4 +1,6 @@
-"""Tests of reading damaged logs: inspect answers, dump ends, and every dumped record existed."""
+"""Properties of reading damaged logs: inspect answers, dump ends, and no dumped record is
+invented.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ UNPROVEN = (
     "leader_epoch",
     "segment",
     "position",
-)  # the checksum does not cover the base offset
+)  # fields that the batch's CRC does not cover
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def content(row: dict[str, Any]) -> str:
 
 @st.composite
 def damages(draw: st.DrawFn, data: bytes) -> bytes:
-    """``data`` with some bytes flipped, cut out, put in, or overwritten by a number that lies."""
+    """``data`` with some bytes flipped, removed, inserted, or overwritten by a wrong number."""
     hurt = bytearray(data)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(hurt)))

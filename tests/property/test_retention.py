@@ -1,4 +1,4 @@
-"""Tests of retention against Kafka's loop as a plain program, pass after pass."""
+"""Properties of retention, compared with Kafka's loop in plain Python, pass after pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = st.sampled_from([(), ("compact",), ("delete",), ("compact", "delete")
 
 @st.composite
 def partition_logs(draw: st.DrawFn) -> PartitionLog:
-    """Logs of a few segments, some of them empty, with bounds anywhere in them."""
+    """Random logs of a few segments, some empty, with random bounds."""
     base = draw(st.integers(0, 5))
     segments = []
     for length in draw(st.lists(st.integers(1, 9), min_size=1, max_size=6)):
@@ -40,7 +40,7 @@ def partition_logs(draw: st.DrawFn) -> PartitionLog:
 
 
 class Broker:
-    """A log as a broker holds it, in memory."""
+    """A broker's log in memory."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.segments = list(log.segments)
@@ -106,7 +106,7 @@ def test_expired_segments_equal_those_of_the_brokers_loop(
     assert found.rolls == broker.rolled
     assert found.log_start == broker.log_start
     assert found.first_base == broker.segments[0].base_offset
-    # And of whatever there is:
+    # These hold for every log:
     assert found.log_start <= log.high_watermark
     assert (found.stays is None) == found.rolls
 

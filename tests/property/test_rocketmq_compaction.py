@@ -1,4 +1,4 @@
-"""Tests of sentences that hold for every compaction of RocketMQ queues, against plain Python."""
+"""Properties of every compaction of RocketMQ queues, checked against a plain Python model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RETENTION_MS = 1000
 
 @dataclass(frozen=True)
 class Phase:
-    messages: tuple[tuple[int, ModelMessage], ...]  # with the number of its queue
+    messages: tuple[tuple[int, ModelMessage], ...]  # the queue's number and the message
     now_ms: int
 
 
@@ -101,7 +101,7 @@ def empty_store() -> Iterator[Path]:
 
 
 def grow(root: Path, queues: list[ModelQueue], phase: Phase) -> list[ModelQueue]:
-    """Append as a broker would; returns the queues that have a file."""
+    """Append messages as a broker does. Returns the queues that have a file."""
     for number, each in phase.messages:
         queues[number].append(each)
     write_store(root, queues)
@@ -182,8 +182,7 @@ def test_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) -> N
     with empty_store() as root:
         for phase in life.phases:
             live = grow(root, queues, phase)
-            # As another writer than a broker may: without a key, with nothing but white space for
-            # one.
+            # A writer other than a broker may append messages without a key or with a blank key.
             for queue in live:
                 for key in (None, " \t"):
                     odd = message(queue.end_offset, key, b"x", phase.now_ms, queue=queue.number)

@@ -1,5 +1,6 @@
-"""Tests of stores with random changes: a round reports damage or completes, and a damaged queue is
-unchanged.
+"""Properties of randomly changed stores: a round completes or reports damage.
+
+A damaged queue stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.support.rocketmq.model import read_files
 
 @st.composite
 def harms(draw: st.DrawFn) -> list[tuple[int, int, bytes]]:
-    """Which file, where in its first bytes, and what is written there."""
+    """Changes: the file's number, the position in it, and the new bytes."""
     ugly = st.sampled_from(
         [b"\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 8, b"\xff" * 8, b"\x7f" + b"\xff" * 7]
     )

@@ -1,5 +1,6 @@
-"""Tests that dispatch equals a broker's reput thread, wherever the log is cut and however often it
-stops.
+"""Properties of dispatch: it leaves what a broker's reput thread leaves.
+
+The result does not depend on the sizes of pieces, or on how often dispatch stops.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.dispatch import Broker, Files, brokers, read_dispatched, write_store
 
 NOW = 1_700_000_500_000
-# No shrinking: it takes minutes, and what a broker was sent is told a line a message.
+# No shrinking, which takes minutes. A failure lists the broker's messages, one on a line.
 slowly = settings(
     deadline=None,
     max_examples=40,
@@ -40,7 +41,7 @@ def dispatch(
 
 
 def told(expected: Files, found: Files) -> str:
-    """Which files differ, for a person."""
+    """The names of files that differ."""
     return ", ".join(
         sorted(
             name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
@@ -66,7 +67,7 @@ def test_lost_dispatch_is_rebuilt_byte_for_byte(broker: Broker, piece_bytes: int
 
 
 def light_problems(root: Path) -> list[Problem]:
-    """What ``inspect`` finds wrong with light queues."""
+    """The problems of light queues that ``inspect`` reports."""
     report = lastwrite.inspect(str(root))
     found = {queue.name.topic: queue.problems for queue in report.partitions}
     light = [one for topic, some in found.items() if topic.startswith("%LMQ%") for one in some]
@@ -87,7 +88,7 @@ def test_light_queues_are_verified(broker: Broker, data: st.DataObject) -> None:
         first = sorted(queue.iterdir())[0]
         if data.draw(st.booleans()):
             shutil.rmtree(queue.parent)
-        else:  # the file's last unit is that of another record
+        else:  # the file's last unit refers to another record
             content = bytearray(first.read_bytes())
             at = max(at for at in range(0, len(content), 20) if any(content[at : at + 20]))
             content[at + 7] ^= 1
@@ -117,7 +118,7 @@ def test_dispatch_continues_where_it_stopped(data: st.DataObject) -> None:
 
 
 def cut(whole: Broker, count: int) -> Broker:
-    """The same commit log with only its first messages."""
+    """A broker with the same sizes and only the first ``count`` messages."""
     from lastwrite.rocketmq.format.record import decode_message
 
     broker = Broker(whole.sizes, whole.first_address)
@@ -132,9 +133,7 @@ def cut(whole: Broker, count: int) -> Broker:
 @slowly
 @given(st.data())
 def test_dispatch_of_a_damaged_store_is_consistent_or_refused(data: st.DataObject) -> None:
-    """Bytes of any file are changed: dispatch refuses, or reports, and what it made a second run
-    agrees with.
-    """
+    """Dispatch refuses the store, or a second run agrees with the first and its report."""
     whole = data.draw(brokers(30))
     stop = data.draw(st.integers(0, len(whole.addresses)))
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +157,7 @@ def test_dispatch_of_a_damaged_store_is_consistent_or_refused(data: st.DataObjec
 
 
 def harm(path: Path, data: st.DataObject) -> None:
-    """Change some bytes, as a number that lies or as noise; or cut the file short."""
+    """Overwrite some bytes of the file by a wrong number or noise, or truncate the file."""
     content = bytearray(path.read_bytes())
     if not content or data.draw(st.integers(0, 9)) == 0:
         path.write_bytes(content[: len(content) // 2])

@@ -1,4 +1,4 @@
-"""Tests that ``explain`` agrees with the next compaction about every message of every key of a
+"""Properties of ``explain`` on RocketMQ: it predicts the next compaction for every message of a
 queue.
 """
 
@@ -27,7 +27,7 @@ from tests.support.rocketmq.model import compact as model_compact
 def explained(
     root: Path, now_ms: int, key: bytes | None, include_active: bool
 ) -> dict[int, PartitionExplanation]:
-    """The answers by queue."""
+    """The explanations by queue."""
     report = lastwrite.explain(
         str(root),
         config={"delete.retention.ms": RETENTION_MS, "min.cleanable.dirty.ratio": 0},

@@ -1,4 +1,4 @@
-"""Tests that messages are found with damaged or missing indexes as by a scan of the commit log."""
+"""Properties of finding messages: damaged or missing indexes give the same as a commit log scan."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ def damage(root: Path, folders: tuple[str, ...], wanted: list[tuple[int, float, 
 
 
 def found(root: Path, **options: object) -> list[int]:
-    """Addresses. That a file of an index has another length is damage, and hides nothing; a topic or
-    queue that is not there has no messages.
+    """The physical offsets of the found messages.
+
+    An index file of a wrong length is reported as damage at the end. A missing topic or queue has
+    no messages.
     """
     rows = []
     try:
@@ -82,7 +84,7 @@ def found(root: Path, **options: object) -> list[int]:
 
 @settings(deadline=None)
 @given(sends, damages, st.integers(0, 3), st.integers(0, 30))
-# The last unit leads to where the log no longer reaches, with an end within it.
+# The last unit refers to a commit log file that has expired, and its end is within the log.
 @example(
     [("a", 0, 0, 67), ("a", 1, 0, 0), ("a", 1, 0, 0), ("a", 1, 0, 73), ("a", 0, 0, 43)],
     [(0, 0.2734375, "flip", 128)],
@@ -124,9 +126,11 @@ def test_key_lookup_equals_a_scan_of_the_commit_log(
     wanted: list[tuple[int, float, str, int]],
     first_file: int,
 ) -> None:
-    """Files of the index may be lost. What they say is never believed without the record. An entry
-    that was taken from its chain without a trace is not missed by a lookup (``inspect`` sees it):
-    of other damage no more is asked.
+    """Lost index files do not change the result, and every index entry is checked against its
+    record.
+
+    A lookup does not notice an entry that was removed from its chain (``inspect`` does). With other
+    damage, only wrong results are excluded.
     """
     root = Path(tempfile.mkdtemp())
     try:

@@ -1,4 +1,4 @@
-"""Tests of reading a compacted queue, against a plain list of its messages."""
+"""Properties of reading a compacted queue, compared with a plain list of its messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPIC = "prices"
 
 @st.composite
 def queues(draw: st.DrawFn, fewest: int = 1) -> list[list[Sent]]:
-    """Files of a queue: offsets rise with holes, no file is without a message."""
+    """Files of a queue: offsets ascend with gaps, and no file is empty."""
     offset = draw(st.integers(0, 3))
     files: list[list[Sent]] = []
     for _ in range(draw(st.integers(fewest, 4))):
@@ -72,8 +72,9 @@ def expected(
 
 
 def table_of_section_15(offset: int, offsets: list[int]) -> tuple[str, int]:
-    """Status and next offset of a pull, for queues without empty pairs; a found one goes on behind
-    the last message.
+    """Status and next offset of a pull, for queues without empty pairs.
+
+    For FOUND, the offset of the first returned message.
     """
     if not offsets:
         return "NO_MESSAGE_IN_QUEUE", 0
@@ -150,17 +151,16 @@ def test_limited_read_continues_where_it_ended(
         assert begun == wanted[:limit]
         if (
             len(begun) == limit and first.status is PullStatus.FOUND
-        ):  # any other says where a client asks again
+        ):  # with another status, the client chooses the next offset
             rest = lastwrite.read(str(store), topic=TOPIC, offset=first.next_offset)
             assert begun + told(list(rest)) == wanted
 
 
-# ---------------------------------------------------------------------- indexes that are gone, or
-# lie
+# ---------------------------------------------------------------------- missing or wrong indexes
 
 
 def harmed(path: Path, kind: str, number: int) -> None:
-    """Harm an index file without touching the log."""
+    """Damage an index file, but not the log."""
     data = bytearray(path.read_bytes())
     size = BATCH_UNIT.size
     count = next(
@@ -200,7 +200,7 @@ def test_missing_or_wrong_index_is_rebuilt(files: list[list[Sent]], data: st.Dat
         try:
             table = lastwrite.latest(str(store), topic=TOPIC)
         except CorruptLog:
-            # Numbers that fit each other are found to be none of the records' as these are read.
+            # Consistent wrong offsets are only noticed when the records are read.
             assert kind == "offset"
         else:
             assert table == folded([[sent for file in files for sent in file]])
@@ -208,7 +208,7 @@ def test_missing_or_wrong_index_is_rebuilt(files: list[list[Sent]], data: st.Dat
 
 @given(queues(), st.data())
 def test_records_without_a_unit_are_not_read(files: list[list[Sent]], data: st.DataObject) -> None:
-    """Stale records after the last unit, as an interrupted run leaves them."""
+    """The records after the last unit are left over from an interrupted run."""
     number = data.draw(st.integers(0, len(files) - 1))
     path = paths_of
     with stored(files, is_closed=False) as store:
@@ -242,7 +242,7 @@ def test_damaged_message_hides_no_other(files: list[list[Sent]], data: st.DataOb
         unit = index.read_bytes()[number * BATCH_UNIT.size :]
         at = int.from_bytes(unit[:8], "big") % 6_072
         content = bytearray(log.read_bytes())
-        content[at + 84 : at + 88] = b"\x7f\xff\xff\xff"  # the body's length
+        content[at + 84 : at + 88] = b"\x7f\xff\xff\xff"  # the length of the body
         log.write_bytes(content)
         reading = lastwrite.read(str(store), topic=TOPIC)
         rows = []
@@ -269,7 +269,7 @@ def test_latest_equals_the_fold_of_a_consumer(written: list[list[list[Sent]]]) -
 def test_malformed_store_gives_messages_or_a_log_error(
     files: list[list[Sent]], data: st.DataObject
 ) -> None:
-    """Numbers anywhere in the files may lie, as large as they can."""
+    """Numbers anywhere in the files are wrong, up to the largest ones."""
     with stored(files) as store:
         for _ in range(data.draw(st.integers(1, 3))):
             file = data.draw(st.integers(0, len(files) - 1))

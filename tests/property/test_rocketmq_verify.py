@@ -1,4 +1,6 @@
-"""Tests that ``verify`` of RocketMQ queues accepts every correct compaction and no incorrect one."""
+"""Properties of ``verify`` on RocketMQ queues: it accepts every correct compaction, and no
+other.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def test_each_round_is_verified_and_each_fault_is_found(
                 if promise == "damaged":
                     assert report.exit_status == 3, (promise, report.problems)
                 else:
-                    # Without its last record a queue ends before its position: that is damage.
+                    # Without its last record a queue ends before its position, which is damage.
                     is_end = promise.startswith("lost") and offset == queue.end_offset - 1
                     assert (promise, offset) in broken or (
                         is_end and report.exit_status in (3, 5)
@@ -97,7 +99,7 @@ Fault = tuple[ModelQueue, str, int]
 def faults(
     queue: ModelQueue, was: list[ModelMessage], due_ms: int, rng: random.Random
 ) -> Iterator[Fault]:
-    """The queue after a round with one thing wrong: the promise that is broken, and where."""
+    """The queue after a round with one fault, the promise that it breaks, and the offset."""
     there = queue.messages
     compared = [one for one in was if one.offset <= queue.position]
     last = {one.key: one for one in compared}
@@ -109,7 +111,7 @@ def faults(
             yield changed, "lost", one.offset
         elif last[one.key] is one and one.store_ms > due_ms:
             yield changed, "lost_delete", one.offset
-        byte = rng.choice((16, 17, 40, 41))  # the application's flag, the client's clock
+        byte = rng.choice((16, 17, 40, 41))  # the application's flag and the client's timestamp
         content = bytearray(one.content)
         content[byte] ^= 1 << rng.randrange(8)
         yield swapped(queue, one, replace(one, content=bytes(content))), "changed", one.offset
@@ -156,7 +158,7 @@ def swapped(queue: ModelQueue, was: ModelMessage, new: ModelMessage) -> ModelQue
 
 
 def with_message(queue: ModelQueue, new: ModelMessage) -> ModelQueue:
-    """With one more, in its order, in files that are large enough."""
+    """The queue with one more message at its place, in one file that is large enough."""
     messages = sorted([*queue.messages, new], key=lambda one: one.offset)
     size = 46 * (len(messages) + 2)
     log_bytes = -(-(sum(one.size for one in messages) + 8) // size) * size

@@ -1,4 +1,4 @@
-"""Tests that stored scans do not change a result, round after round."""
+"""Properties of stored scans: they do not change the result of any later round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Story = dict[str, object]
 
 @contextmanager
 def keeping_everything(piece_bytes: int, part_bytes: int, bits: int) -> Iterator[None]:
-    """However little there is, it is kept, in pieces that are small."""
+    """Store scans of logs of any size, in small pieces."""
     with (
         patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
@@ -41,7 +41,7 @@ def is_ours(path: Path) -> bool:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but those that we keep."""
+    """The partition's files without stored scans."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if not is_ours(file)}
 
 
@@ -52,7 +52,7 @@ def times_of(folder: Path) -> dict[str, int]:
 
 
 def told(report: CompactionReport) -> list[Story]:
-    """What the report says, but for how long it took and how much was read."""
+    """The partitions' reports, without durations and bytes read."""
     stories = []
     for each in report.partitions:
         story = each.to_dict()
@@ -62,7 +62,7 @@ def told(report: CompactionReport) -> list[Story]:
 
 
 def twin_without(root: Path) -> Path:
-    """A copy of the log of which nothing is kept."""
+    """A copy of the log without its stored scans."""
     twin = root.with_name("twin")
     shutil.rmtree(twin, ignore_errors=True)
     shutil.copytree(root, twin)
@@ -83,7 +83,7 @@ def assert_same(root: Path, twin: Path, ours: CompactionReport, wanted: Compacti
 
 @st.composite
 def plain_lives(draw: st.DrawFn) -> Life:
-    """Logs of which much is quiet: hardly a delete, no transactions, and most keys come once."""
+    """Logs with few deletes, no transactions, and mostly unique keys."""
     config = draw(lives(max_rounds=1)).config
     clock_ms, phases = START_MS, []
     key_numbers = st.integers(0, draw(st.sampled_from([20, 200])))
@@ -131,8 +131,9 @@ def test_stored_scans_do_not_change_the_files(
     include_active: bool,
     forgets: int | None,
 ) -> None:
-    """Whatever the number of buckets is from round to round; ``forgets``: before that one the
-    checkpoint is lost.
+    """The number of buckets differs from round to round.
+
+    The checkpoint is lost before round ``forgets``.
     """
     with empty_root() as root:
         for n, phase in enumerate(life.phases):

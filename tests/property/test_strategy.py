@@ -1,4 +1,4 @@
-"""Tests of ``compaction.strategy`` (KIP-280): the greatest version of a key stays."""
+"""Properties of ``compaction.strategy`` (KIP-280): the largest version of a key stays."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ def version_of(record: Record, strategy: str) -> int:
 
 
 def expected(records: list[Record], strategy: str, end: int, last: int) -> list[int]:
-    """Offsets that stay: nothing at or above ``end`` takes part; the log's last record stays in any
-    case.
-    """
+    """The offsets that stay. Records at or above ``end`` and the log's last record always stay."""
     winner: dict[bytes, tuple[int, int]] = {}
     for record in records:
         if record.key is not None and record.offset < end:
@@ -67,7 +65,7 @@ def expected(records: list[Record], strategy: str, end: int, last: int) -> list[
 
 
 def write(folder: Path, segments: list[list[list[Written]]], codec: Codec, offset: int = 0) -> int:
-    """Append closed segments of batches, and an empty active one; the log's end."""
+    """Append closed segments. Returns the log end offset."""
     for batches in segments:
         base, encoded = offset, []
         for batch in batches:
@@ -104,8 +102,9 @@ def test_greatest_version_stays(
     exact: bool,
     codec: Codec,
 ) -> None:
-    """Two rounds, so that a clean record meets a dirty one of a lesser version; pieces of a few
-    bytes.
+    """Runs two rounds, so that clean records compete with dirty ones of smaller versions.
+
+    Pieces have a few bytes.
     """
     config = {"compaction.strategy": strategy, "delete.retention.ms": NEVER}
     if strategy == "header":

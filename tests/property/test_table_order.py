@@ -1,4 +1,4 @@
-"""Tests of sorting keys, against Python's own sort."""
+"""Properties of sorting keys, compared with Python's sort."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tests of tables of all formats and systems: the short form of ``python -m tests.tables``.
+"""Properties of tables of all formats and systems: a short run of ``python -m tests.tables``.
 
-Other readers read them after every round, and some runs are killed.
+Other programs read the tables after every round, and some runs are killed.
 """
 
 from __future__ import annotations
@@ -50,5 +50,5 @@ def test_spark_gets_the_model() -> None:
 
 @pytest.mark.parametrize("seed", [1, 2], ids=["rocketmq", "pulsar"])
 def test_round_that_removes_the_beginning_of_the_log_is_followed(seed: int) -> None:
-    """Its begin passes the table's offsets, and nothing was missed."""
+    """The new log start is above the table's offsets, but the table has missed no record."""
     assert play(seed, rounds=12, formats=["parquet"])["rounds of parquet compared"]

@@ -1,5 +1,6 @@
-"""Tests of tables on disk against a dictionary, with appends, rolls and rounds between two
-updates.
+"""Properties of tables on disk, compared with a dictionary.
+
+Between two updates, records are appended, segments are rolled and rounds run.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Steps = list[tuple[str, int, int, list[tuple[bytes, bytes | None]]]]
 
 
 def check(root: Path, to: Path, model: dict[bytes, bytes] | None, small_bytes: int) -> str:
-    """Bring the table up to date, and compare it; ``model`` None: with ``latest`` alone."""
+    """Update the table and compare it. With ``model`` None, only with the log's last writes."""
     with mock.patch.object(update, "_SMALL_BYTES", small_bytes):
         report = lastwrite.table_to(root, "t", to=to, buckets=None if to.exists() else 2)
     found = iceberg_table(to).scan().to_arrow()
@@ -72,7 +73,7 @@ def check(root: Path, to: Path, model: dict[bytes, bytes] | None, small_bytes: i
 def test_table_equals_the_dictionary(
     steps: Steps, partitions: int, apart: bool, small: int
 ) -> None:
-    """``apart``: each partition has keys of its own."""
+    """With ``apart``, no two partitions have the same key."""
     with tempfile.TemporaryDirectory() as folder:
         root, to = Path(folder, "log"), Path(folder, "table")
         root.mkdir()
@@ -82,7 +83,7 @@ def test_table_equals_the_dictionary(
         for n, (log, own) in enumerate(zip(logs, writes, strict=True)):
             own += [(key + b"/%d" % n * apart, b"0", now) for key in KEYS]
             log.append(own)
-        # Of keys in several partitions a delete that is compacted away gives an older write back.
+        # If a key is in several partitions, compacting a delete away can restore an older write.
         has_model = apart or partitions == 1
 
         def look() -> None:

@@ -1,4 +1,4 @@
-"""Tests of the precedence of sources of a topic's setting."""
+"""Properties of the precedence of a topic setting's sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lastwrite.kafka.rules.settings import (
 from lastwrite.kafka.rules.topic_settings import TopicMetadata, resolve
 from lastwrite.reports.settings import Override
 
-# Of each field one value a source, so that what holds says who said it.
+# Each source has its own value for a field, so that the result shows its source.
 _OTHERS = ("cleanup_policy", "compaction_strategy", "hold_tombstones_for_groups")
 FIELDS = [name for name in field_names() if name not in _OTHERS]
 SOURCES = [
@@ -29,7 +29,7 @@ LIMITS = ("retention_ms", "retention_bytes")
 
 
 def value_of(field_name: str, place: int) -> object:
-    """A value that the field may have, another one for each source."""
+    """A valid value of the field, different for each source."""
     default = getattr(KafkaTopicConfig(), field_name)
     if field_name == "message_timestamp_type":
         return ["CreateTime", "LogAppendTime"][place % 2]

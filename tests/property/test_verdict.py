@@ -1,5 +1,5 @@
-"""Tests of the verdict kernel against the plain model: surviving records, batch actions and
-counts.
+"""Properties of the verdict kernel: remaining records, batch actions and counts of the plain
+model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lastwrite.model.policy import Policy
 from tests.support.kafka.model import ModelBatch, ModelRecord, clean, usable
 
 LONG_MAX = 2**63 - 1
-# Kafka's default, and what operators write for "never"; the sums around the largest number.
+# Kafka's default, values that operators use for "never", and sums near the largest number.
 RETENTIONS = [0, 1, 7, 2**31 - 1, 2**53, LONG_MAX - 101, LONG_MAX - 100, LONG_MAX - 99, LONG_MAX]
 KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
 VALUES = st.none() | st.just(b"v")
@@ -33,7 +33,7 @@ VALUES = st.none() | st.just(b"v")
 
 @st.composite
 def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
-    """Batches as rounds leave them: thinned, empty, with horizons before and after the clock at
+    """Batches as rounds leave them: thinned or empty, with horizons around the clock, which is
     100.
     """
     found, offset = [], 0
@@ -140,8 +140,9 @@ def test_tombstones_expire_by_their_own_timestamps(
     keeps_end: bool,
     contradictions: bool,
 ) -> None:
-    """Batches of one record each, whose horizon is when they were written; the last one before the
-    log's end stays.
+    """Batches of one record each, whose horizon is their write time.
+
+    With ``keeps_end``, the batch at the log end stays.
     """
     table = batch_table(len(records))
     for n, (row, (_, written_ms)) in enumerate(zip(table, records, strict=True)):
@@ -161,7 +162,7 @@ def test_tombstones_expire_by_their_own_timestamps(
     for n, (state, written_ms) in enumerate(records):
         is_end = keeps_end and n + 1 == len(records)
         if is_end and state & SHADOWED:
-            continue  # the last offset of a log is nobody's loser
+            continue  # the record at the log's end is not counted as superseded
         if is_end:
             stays = True
         elif state & SHADOWED:

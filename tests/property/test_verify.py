@@ -1,4 +1,4 @@
-"""Tests that ``verify`` accepts every correct compaction and no incorrect one."""
+"""Properties of ``verify``: it accepts every correct compaction, and no other."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ def pair_of(before: Path, after: Path, now_ms: int) -> Pair:
 
 
 def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataObject) -> None:
-    """Take one record out of what remains; held against what remained, it is missing, or it was not
-    needed.
+    """Remove one record of the result and compare with the result itself as the state before.
+
+    The record is then reported as missing, unless a round could have removed it.
     """
     shutil.rmtree(before)
     shutil.copytree(root, before)
@@ -129,7 +130,7 @@ def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataO
 
 @given(lives())
 def test_each_round_by_timestamp_is_verified(life: Life) -> None:
-    """Another order of writes, the same promises."""
+    """With ``compaction.strategy`` timestamp, the order of writes differs, but not the promises."""
     by_time = replace(life, config={**life.config, "compaction.strategy": "timestamp"})
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         root, before = Path(folder) / "now", Path(folder) / "before"
