@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import re
 
-_ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")  # an object of an archive, in any system
+# pattern of the path of an archive's object, in any system
+_ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")
 _OF_ARCHIVE = (
     "no object was changed; restore this one from the bucket's versions or from a copy of the "
     "archive, or fetch the records that the source still has into another archive"
@@ -63,7 +64,8 @@ class LogError(Exception):
 
     code = "LW-100"
     exit_status = 1
-    remedy_of_archive: str | None = None  # for an archive's objects, which no broker replicates
+    # remedy for damaged objects of an archive, which no broker replicates
+    remedy_of_archive: str | None = None
 
     def __init__(
         self,

@@ -105,12 +105,12 @@ class Watch:
             alone = self._system.why_unmanaged(snapshot.folder, config)
         except RemoteFailed:
             raise
-        except LogError as error:  # the archive's manifest is damaged
+        except LogError as error:  # an error means that the archive's manifest is damaged
             alone, trouble = None, trouble or str(error)
         if alone is not None:
             return replace(bare, unmanaged_reason=str(alone))
         if trouble is not None and not snapshot.rests:
-            return bare  # another process may be writing to the partition
+            return bare  # no problem yet: another process may be writing to the partition
         bare = replace(bare, compacts=trouble is not None, problem=trouble)
         if (
             log is None

@@ -39,7 +39,7 @@ _SENTENCE_WIDTH = 40  # minimum width of a table's last column
 _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
 _WORDS_AT_ONCE = 1 << 14  # number of JSON tokens that are written at once
-_BESIDE_THE_BAR = 56  # columns of a progress line that are not part of the bar
+_BESIDE_THE_BAR = 56  # number of columns of a progress line beside the bar
 
 
 class Output:
@@ -100,7 +100,8 @@ class Output:
         if self.is_open:
             try:
                 self._real.write(text)
-            except UnicodeEncodeError:  # the terminal's encoding is not UTF-8
+            # write ASCII with escapes, because the terminal's encoding is not UTF-8
+            except UnicodeEncodeError:
                 self._real.write(text.encode("ascii", "backslashreplace").decode())
             except BrokenPipeError:
                 self._hang_up()

@@ -13,7 +13,7 @@ import lastwrite
 from lastwrite.errors import EnvironmentUnfit, install_command
 
 REQUIRED = ("pyspark", "numpy", "numba", "cramjam", "lz4", "zstandard", "google-crc32c")
-OPTIONAL = {  # distribution: the extra that installs it
+OPTIONAL = {  # names of distributions, each with the extra that installs it
     "pyarrow": "frames",
     "pandas": "frames",
     "kio": "kafka",

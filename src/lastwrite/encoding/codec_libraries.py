@@ -58,7 +58,7 @@ class Contexts:
             contexts = [getattr(zstd, make)() for make in _ZSTD_MAKE]
             for free, context in zip(_ZSTD_FREE, contexts, strict=True):
                 finalize(self, getattr(zstd, free), ctypes.c_void_p(context)).atexit = False
-            if all(contexts):  # a context is null if memory is short
+            if all(contexts):  # a null context means that memory is short
                 self.words[: ZSTD_PACKER + 1] = [*_addresses(zstd, _ZSTD), *contexts]
         lz4 = _library("lz4.frame._frame", _LZ4_PACK)
         if lz4 is not None:

@@ -35,7 +35,8 @@ from lastwrite.encoding.zstd_frame import LEVEL
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version of a reader
+# version of the format, and lowest version of a reader
+XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 XERIAL_CHUNK_BYTES = 32 * 1024  # uncompressed bytes per chunk
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
@@ -48,7 +49,7 @@ _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")
 
 # The frame header that Kafka writes: no content size, no checksum, no dictionary.
 _ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
-_ZSTD_WINDOW_BYTES = 8 << 20  # largest accepted window; level 3 uses 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # largest zstd window that is accepted; level 3 uses 2 MiB
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31  # zlib's value for a 32 KiB window with gzip header and trailer
@@ -294,7 +295,7 @@ def _decompress_gzip(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
     try:
         return _decoded(Codec.GZIP, cramjam.gzip.decompress_into, data, out)
     except CorruptLog:
-        pass  # cramjam refuses bytes after a member
+        pass  # decode member by member, because cramjam refuses bytes after a member
     size = 0
     while True:
         member = zlib.decompressobj(_GZIP_WINDOW)

@@ -40,7 +40,7 @@ LEVEL = 3  # Kafka's default
 _MAGIC = 0xFD2FB528
 _BLOCK_BYTES = 128 << 10
 _GREATEST_WINDOW = 13 << 3  # the window byte for 8 MiB, the largest accepted window
-_WINDOW_BYTES = 2 << 20  # size of the window of level 3
+_WINDOW_BYTES = 2 << 20  # bytes of the window that compression level 3 uses
 
 
 @njit(cache=True, nogil=True)

@@ -36,7 +36,7 @@ class PartitionPlan:
 
     number: int  # number of the partition, unique in its wave
     started: float  # ``perf_counter`` at the start, in seconds
-    report: PartitionReport  # the figures that are known so far
+    report: PartitionReport  # the partition's report, with the figures known so far
     log: PartitionLog
     decision: Decision
     pieces: Sequence[ScanRange]
@@ -62,7 +62,7 @@ class ElectedPartition:
 
     plan: PartitionPlan
     report: PartitionReport
-    scans: Sequence[PieceScan]  # by piece, with the losers of scan and election
+    scans: Sequence[PieceScan]  # scan results by piece, with all losers found so far
     transactions: MergedTransactions
     winners: int
     policy: Policy  # the policy that decides on each record
@@ -74,7 +74,7 @@ class RewrittenPartition:
 
     plan: PartitionPlan
     report: PartitionReport
-    scans: Sequence[PieceScan]  # by piece, with the losers of scan and election
+    scans: Sequence[PieceScan]  # scan results by piece, with all losers found so far
     winners: int
     policy: Policy
     replacements: Sequence[Replacement]

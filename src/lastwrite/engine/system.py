@@ -106,7 +106,8 @@ class Decision:
     # why the daemon skips the partition, although a round on request would run
     waits: str | None = None
     elect_from: int = 0  # records below this offset were compared with each other in earlier rounds
-    compacts: bool = True  # False if only expired segments are deleted
+    # whether the log is compacted; False if only expired segments are deleted
+    compacts: bool = True
     cleanable_bytes: int = 0
     overdue_ms: int = 0  # time by which the partition has exceeded its maximum lag
     index_interval_bytes: int = 4096

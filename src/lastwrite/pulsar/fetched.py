@@ -46,9 +46,10 @@ class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
     The compacted ledger is the last.
     """
 
-    topic: str  # the full name, with the partition
+    topic: str  # the topic's full name, with the partition
     folder: str
-    horizon: str | None = None  # ledger:entry, if a compacted ledger was fetched
+    # the compaction horizon as ledger:entry, if a compacted ledger was fetched
+    horizon: str | None = None
     ledgers: tuple[FetchedLedger, ...]
     problems: tuple[Problem, ...] = ()
     # number of attempts; above 1 if another writer changed the topic during an attempt

@@ -75,7 +75,7 @@ class PulsarSystem(System):
     # Readers without readCompacted use the raw ledgers. Retention deletes these, not compaction.
     no_retention = "Pulsar's compaction removes no raw ledger"
     no_deletes = "Pulsar's compacted ledger contains no tombstones"
-    look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
+    look_ms = 60_000  # default of brokerServiceCompactionMonitorIntervalInSeconds
 
     def __init__(self) -> None:
         self._rounds = PulsarRounds()

@@ -145,7 +145,8 @@ class Files:
             while left > 0:
                 try:
                     sent = os.sendfile(to.fileno(), opened.handle, position, left)
-                except BlockingIOError:  # os.sendfile ignores a socket's timeout
+                # wait here for the client, because os.sendfile ignores a socket's timeout
+                except BlockingIOError:
                     _wait_to_send(to, until)
                     continue
                 if not sent:

@@ -144,7 +144,7 @@ class ConvertedPartition(MaterializedPartition):
         except LogError:
             if not os.path.isdir(place):
                 raise
-            copies.remove(place)  # the copy itself may be damaged
+            copies.remove(place)  # create the copy again, because it may be damaged
             fetch_batches(self._rows, log, folder, self._policy.codec)
         copies.used(place)
         return log_dir.read_partition(folder)

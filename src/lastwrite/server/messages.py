@@ -148,7 +148,8 @@ def decode_body(request: ClientRequest) -> Any:
     reader = _reader(request.name, request.version)
     try:
         return reader(body, 0)[0]
-    except Exception as error:  # kio raises errors of many kinds for invalid bytes
+    # catch all errors, because kio raises many kinds of errors for invalid bytes
+    except Exception as error:
         raise CorruptLog(f"the bytes are not a valid request {request.name}: {error}", 0) from error
 
 

@@ -291,7 +291,7 @@ def _early_writeback() -> Callable[[int, int, int], None]:
     except (AttributeError, OSError, TypeError):  # not Linux
         return lambda handle, position, size: None
     call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    begin_to_write = 2  # the value of SYNC_FILE_RANGE_WRITE
+    begin_to_write = 2  # the flag SYNC_FILE_RANGE_WRITE
     return lambda handle, position, size: call(handle, position, size, begin_to_write)
 
 

@@ -397,7 +397,7 @@ def user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
-        return f"#{uid}"  # the form that sudo -u accepts
+        return f"#{uid}"  # a user number in the form that sudo -u accepts
 
 
 __all__ = [

@@ -38,7 +38,7 @@ RESTS_NS = 2_000_000_000
 
 AGAIN = "nothing was changed; stop the program that writes to the log, then run the command again"
 
-TRIES = 3  # attempts to read while a broker replaces and deletes files
+TRIES = 3  # maximum number of attempts to read while a broker replaces and deletes files
 TRY_AGAIN = (
     "run the command again when the broker's cleaner is idle, read a copy of the log, or stop the "
     "broker"

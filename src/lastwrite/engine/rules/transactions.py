@@ -41,8 +41,8 @@ from lastwrite.model.work import PendingMarker, PieceTransactions
 
 # Flags of a producer in one piece: its data after its last marker, and whether it has a marker.
 _DATA = 1  # the producer has data after its last marker, or after the start of the piece
-_UNFLAGGED = 2  # some of these data are not flagged as aborted
-_FLAGGED = 4  # some of these data are flagged as aborted
+_UNFLAGGED = 2  # some of the producer's data are not flagged as aborted
+_FLAGGED = 4  # some of the producer's data are flagged as aborted
 _ENDED = 8  # the piece has a marker of the producer, so data in earlier pieces no longer matter
 
 # Values stored in place of the record's ordinal, if a marker is not spent because the piece has

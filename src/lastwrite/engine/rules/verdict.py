@@ -78,7 +78,7 @@ class Verdict(IntEnum):
         return self.name.lower()
 
 
-# Plain numbers, because the kernel cannot use an enum.
+# The verdicts as plain numbers, because the kernel cannot use an enum.
 _KEEP = int(Verdict.KEEP)
 _KEYLESS = int(Verdict.KEYLESS)
 _SHADOWED = int(Verdict.SHADOWED)

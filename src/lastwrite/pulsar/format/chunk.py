@@ -117,7 +117,7 @@ class PulsarFormat:
         self._indexes = np.empty(1024, dtype=np.int64)
         self._notes = np.empty((64, kernels.THINNED), dtype=np.int64)
         self._codecs = PulsarCodecs()
-        self._held = self._plain  # the buffer of the last ``split``
+        self._held = self._plain  # the buffer that the last ``split`` returned
         self._fault: _Fault | None = None
 
     @property
@@ -255,7 +255,7 @@ class PulsarFormat:
             if used + size > most or used >= _RUN_BYTES:
                 break
             try:
-                if size:  # the size of a dropped batch is 0
+                if size:  # a dropped batch has size 0, and is not decompressed
                     room = plain[used : used + size]
                     self._codecs.open_into(_CODECS[codec], held[start:stop], size, room)
                 used += size
@@ -505,7 +505,8 @@ class PulsarFormat:
                 packed = self._codecs.compress(_CODECS[codec], thin[start:end])
             begin = stop + head
             stop = begin + len(packed)
-            slack = len(view) - begin - size  # room reserved for the following entries
+            # bytes at the buffer's end that stay reserved for the following entries
+            slack = len(view) - begin - size
             if stop + max(slack, 0) > len(view):
                 out = _grown(out, begin, stop + max(slack, 0))
                 view = memoryview(out)

@@ -29,7 +29,7 @@ from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
 
 _ZSTD_LEVEL = 3
-_ZSTD_WINDOW_BYTES = 8 << 20  # largest accepted window; level 3 uses 2 MiB
+_ZSTD_WINDOW_BYTES = 8 << 20  # largest zstd window that is accepted; level 3 uses 2 MiB
 _FIRST_GUESS_BYTES = 64 * 1024
 _SLACK = 64
 _LIKELY_RATIO = 64
@@ -154,7 +154,8 @@ class PulsarCodecs:
             said = zstandard.frame_content_size(data)
         except zstandard.ZstdError:
             said = -1  # unknown; decompression below raises the error
-        if said not in (-1, size):  # checked here, because reading a part would not detect it
+        # checked here, because decompressing a part would not detect a wrong size
+        if said not in (-1, size):
             raise CorruptLog(
                 f"the zstd frame states a size of {said} bytes, but the metadata state {size}", 0
             )

@@ -31,7 +31,7 @@ from lastwrite.pulsar.format.protobuf import (
     signed,
 )
 
-SMALLEST_RECORD_BYTES = 4 + 4 + 4  # two lengths, and an id of two fields
+SMALLEST_RECORD_BYTES = 4 + 4 + 4  # minimum bytes of a record: two lengths, and an id of two fields
 
 # Names of the custom metadata by which orphaned compacted ledgers are recognized.
 APPLICATION = "application"

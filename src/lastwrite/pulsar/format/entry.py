@@ -68,7 +68,7 @@ MOST_DENSE = 1 << 14  # limit of num_messages_in_batch in the layout without pla
 TXN_COMMIT = 21
 TXN_ABORT = 22
 
-DEFAULT_LIMIT_BYTES = 64 << 20  # largest decompressed size of a payload
+DEFAULT_LIMIT_BYTES = 64 << 20  # maximum decompressed bytes of a payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +110,13 @@ class Metadata(ProtoMessage):
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
     # sequence id of the message, or of a batch's first message
     sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
-    # milliseconds, by the producer's clock
+    # time in milliseconds, by the producer's clock
     publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
     property_fields: Annotated[
         tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)
     ] = ()
     replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None
-    # text; a binary key is sent as Base64
+    # key of a message as text; a binary key is sent as Base64
     partition_key:             Annotated[bytes | None, ProtoField(6, BYTES)] = None
     replicate_to:              Annotated[tuple[str, ...], ProtoField(7, STRING, repeated=True)] = ()
     compression:               Annotated[int | None, ProtoField(8, INT32)] = None  # see PulsarCodec
@@ -140,7 +140,7 @@ class Metadata(ProtoMessage):
     # sequence id of a batch's last message
     highest_sequence_id:       Annotated[int | None, ProtoField(24, UINT64)] = None
     null_value:                Annotated[bool | None, ProtoField(25, BOOL)] = None
-    # shared by all chunks of a message
+    # an id that all chunks of a message share
     uuid:                      Annotated[str | None, ProtoField(26, STRING)] = None
     num_chunks_from_msg:       Annotated[int | None, ProtoField(27, INT32)] = None
     total_chunk_msg_size:      Annotated[int | None, ProtoField(28, INT32)] = None
@@ -214,7 +214,7 @@ class Entry:
 
     ledger: int
     entry: int
-    prefix: bytes  # 0e02, length and BrokerMetadata; or empty
+    prefix: bytes  # 0e02, length and BrokerEntryMetadata; empty without broker metadata
     checksum: int | None
     crc_holds: bool | None  # stored CRC-32C; None if the entry has no checksum
     metadata_bytes: bytes
@@ -282,7 +282,8 @@ class PulsarMessage:
     producer_name: str = ""
     null_key: bool = False
     compacted_out: bool = False
-    is_encrypted: bool = False  # the value is then the encrypted payload
+    # whether the message is encrypted; ``value`` is then the encrypted payload
+    is_encrypted: bool = False
 
 
 def decode_properties(encoded: Sequence[bytes]) -> tuple[tuple[str, str], ...]:

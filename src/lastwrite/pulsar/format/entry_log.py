@@ -48,7 +48,7 @@ HEADER_BYTES = 1024
 JOURNAL_HEADER_BYTES = 512
 ALIGNMENT = 4096
 PADDING_BYTE = 0xF0
-JOURNAL_PADDING = -0x100  # the size field of padding in a journal
+JOURNAL_PADDING = -0x100  # value of the size field that marks padding in a journal
 
 MAP_LEDGER = -1
 MAP_ENTRY = -2
@@ -66,7 +66,7 @@ class LogHeader(NamedTuple):
     # fmt: off
     magic:   Annotated[int, At(0,  U32)]
     version: Annotated[int, At(4,  I32)]
-    map_at:  Annotated[int, At(8,  I64)]  # byte of the ledger map; 0 if there is none
+    map_at:  Annotated[int, At(8,  I64)]  # position of the ledger map in the log; 0 without a map
     ledgers: Annotated[int, At(16, I32)]  # number of ledgers in the map
     # fmt: on
 
@@ -78,7 +78,7 @@ class EntryRecordHead(NamedTuple):
     ledger:         Annotated[int, At(0,  I64)]
     entry:          Annotated[int, At(8,  I64)]
     last_confirmed: Annotated[int, At(16, I64)]
-    # payload bytes of the ledger, this entry's included
+    # payload bytes of the ledger, up to and with this entry
     length:         Annotated[int, At(24, I64)]
     # fmt: on
 
@@ -90,7 +90,7 @@ RECORD_HEAD = layout(EntryRecordHead, byte_order=">", size=32)
 class LogRecord(NamedTuple):
     """An entry of a log. Its payload has ``size`` bytes and begins at byte ``at`` of the log."""
 
-    record_at: int  # byte of the record's size field
+    record_at: int  # position of the record's size field in the log
     ledger: int
     entry: int
     last_confirmed: int

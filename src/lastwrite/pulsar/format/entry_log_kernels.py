@@ -35,11 +35,11 @@ STORED = np.dtype(
         ("entry", np.int64),
         # last entry that was confirmed when this entry was written; -1: none
         ("confirmed", np.int64),
-        ("length", np.int64),  # payload bytes of the ledger, this entry included
-        ("at", np.int64),  # the payload's first byte in the file
+        ("length", np.int64),  # payload bytes of the ledger, up to and with this entry
+        ("at", np.int64),  # position of the payload in the file
         ("size", np.int64),
         ("digest", np.int64),  # digest that matched: one of ``…_HELD``
-        ("file", np.int64),  # the file's number, which the caller assigns
+        ("file", np.int64),  # number of the file, which the caller assigns
     ]
 )
 
@@ -52,7 +52,7 @@ CRC32_HELD = 2
 AT_END = 0
 TABLE_FULL = 1  # ``table`` is full: call again from the returned position
 SCRATCH_FULL = 2  # the next record needs more scratch
-TORN = 3  # the size exceeds the file, or cannot be a record's
+TORN = 3  # the size exceeds the file, or is impossible for a record
 WRITTEN_END = 4  # the written records of the journal end here
 
 FRAME_BYTES = 12  # size of the frame before an entry in a data object: its size and its id
@@ -62,7 +62,7 @@ _SMALLEST_BYTES = 16
 _PADDING_BYTE = 0xF0  # written by the direct I/O writer, up to the next multiple of the alignment
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20
-_PADDING_MARK = -256  # the size field of padding in a journal
+_PADDING_MARK = -256  # value of the size field that marks padding in a journal
 
 
 # The loop is one long function, because each part would need as many parameters as the whole.

@@ -256,7 +256,7 @@ def _locate(
             coded, is_null, count = _facts(data, begin, base + entry.payload_at, _OF_ENTRY)
             size = row.position + row.size - entry.payload_at
             rows[_VALUE_AT, filled] = base + entry.payload_at
-            if entry.kind == BATCH:  # the payload was decompressed
+            if entry.kind == BATCH:  # marked by ``open_singles``: its payload was decompressed
                 rows[_VALUE_AT, filled] = row.plain_start
                 size = row.plain_end - row.plain_start
             if entry.marks & IS_CHUNKED:

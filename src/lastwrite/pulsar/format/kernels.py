@@ -82,8 +82,8 @@ ENTRY = np.dtype(
     [
         (name, np.int64)
         for name in (
-            "kind",  # MARKER, SINGLE, BATCH or WHOLE
-            "marks",  # bits from IS_PART to IS_DROPPED
+            "kind",  # kind of the entry: MARKER, SINGLE, BATCH or WHOLE
+            "marks",  # flags of the entry, from IS_PART to IS_DROPPED
             "framed_at",  # position after the broker's metadata
             "metadata_at",
             "payload_at",  # position after the metadata
@@ -92,10 +92,10 @@ ENTRY = np.dtype(
             # value length of a single message; a message with length 0 is a tombstone
             "value_length",
             "event_time",
-            "messages",  # num_messages_in_batch, or 1 if absent
-            "kept",  # number of compacted_batch_indexes
+            "messages",  # value of num_messages_in_batch, or 1 if absent
+            "kept",  # number of values of compacted_batch_indexes
             "kept_at",  # position of the first compacted_batch_index's tag
-            "plain_size",  # uncompressed_size, or -1 if absent
+            "plain_size",  # value of uncompressed_size, or -1 if absent
             "marker",  # marker_type, or -1
             "uuid_at",  # position of the uuid of a chunked message
             "uuid_length",  # -1 without a uuid
@@ -152,16 +152,16 @@ class RebuildProgress(NamedTuple):
 
 
 # Kinds of entries.
-MARKER = 0  # from the broker, not a message
+MARKER = 0  # an entry that the broker wrote, not a message
 SINGLE = 1  # one record: a message, a chunk, or an encrypted batch
 BATCH = 2  # a batch with readable messages
 WHOLE = 3  # an unreadable batch, which is kept unchanged
 
 # Marks of entries.
-IS_PART = 1  # a chunk of a message, not its last
+IS_PART = 1  # a chunk of a message, but not the last chunk
 IS_ENCRYPTED = 2
 IS_COMPACTED = 4  # a record of a compacted ledger
-IS_BATCHED = 8  # has num_messages_in_batch
+IS_BATCHED = 8  # the metadata have num_messages_in_batch
 IS_HUGE = 16  # uncompressed_size is above the limit
 HAS_CHECKSUM = 32
 HAS_TRANSACTION = 64
@@ -202,7 +202,8 @@ TRANSACTION_BITS = 48  # low bits of a transaction's id; the high bits number th
 
 _MAGIC = 0xFBDBABCB
 _PADDING = np.array([0xFE, 0xDC, 0xDE, 0xAD], dtype=np.uint8)
-_PLACEHOLDER = 0x0120001804000000  # 00 00 00 04 18 00 20 01, little-endian
+# the bytes 00 00 00 04 18 00 20 01 of a placeholder, as a little-endian number
+_PLACEHOLDER = 0x0120001804000000
 _MOST_TAG = 0xFFFFFFFF
 _MOST_LEDGER = (1 << 31) - 1
 _MOST_ENTRY = 1 << 32
@@ -481,7 +482,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
     rows = 0
     at = np.int64(start)
     floor = np.int64(lowest_offset)
-    expected = np.int64(-1)  # the next entry's id in the object
+    expected = np.int64(-1)  # the id that the next entry in the object must have
     checks = reading & SKIPS_CHECKSUMS == 0
     while rows < len(table) and at < end:
         if load8(data, at) >= np.uint64(0x80):

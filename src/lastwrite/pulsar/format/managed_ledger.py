@@ -41,7 +41,7 @@ from lastwrite.pulsar.format.protobuf import (
 )
 
 COMPRESSED = b"\x47\x78"
-_LIMIT_BYTES = 256 << 20  # largest decompressed node; real nodes are far smaller
+_LIMIT_BYTES = 256 << 20  # maximum bytes of a decompressed node; real nodes are far smaller
 _U64 = (1 << 64) - 1
 # BookKeeper's metadata of a ledger in the text form that ``stats-internal --metadata`` prints.
 _ENDED = re.compile(r"state=CLOSED, length=(?P<length>\d+), lastEntryId=(?P<last>-?\d+),")
@@ -318,8 +318,9 @@ class ExportedTopic:
     info: ManagedLedgerInfo
     horizon: Position | None = None  # mark-delete position of the cursor __compaction
     compacted_ledger: int | None = None
-    compacted_entries: int | None = None  # entries of the compacted ledger
-    last_confirmed: Position | None = None  # the last entry; entry -1 in an empty ledger
+    compacted_entries: int | None = None  # number of entries of the compacted ledger
+    # position of the last entry; entry -1 in an empty ledger
+    last_confirmed: Position | None = None
     # ledgers whose entry count is from BookKeeper's ledger metadata
     ended: frozenset[int] = frozenset()
 

@@ -20,7 +20,8 @@ from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import Int64Array
 from lastwrite.pulsar.format.position import MAX_ENTRY
 
-MISSING = "lastwrite/missing"  # a key of the index's custom metadata
+# key in the index's custom metadata, under which missing entries are listed
+MISSING = "lastwrite/missing"
 
 _RANGES = re.compile(rb"[0-9]{1,10}(-[0-9]{1,10})?(,[0-9]{1,10}(-[0-9]{1,10})?)*")
 _MOST_NAMED = 5

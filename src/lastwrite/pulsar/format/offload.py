@@ -38,7 +38,7 @@ STREAMED_INDEX_MAGIC = 0x3D1FB0BC
 BLOCK_HEADER_BYTES = 128
 ENTRY_HEAD_BYTES = 12
 PADDING = bytes.fromhex("fedcdead")
-DEFAULT_BLOCK_BYTES = 64 << 20  # s3ManagedLedgerOffloadMaxBlockSizeInBytes
+DEFAULT_BLOCK_BYTES = 64 << 20  # default of s3ManagedLedgerOffloadMaxBlockSizeInBytes
 FIRST_PART = 1
 
 _MAX_I32 = (1 << 31) - 1
@@ -81,7 +81,7 @@ class OffloadIndexEntry(NamedTuple):
     # fmt: off
     first_entry: Annotated[int, At(0,  I64)]
     part:        Annotated[int, At(8,  I32)]  # the block's number in the upload, from 1
-    offset:      Annotated[int, At(12, I64)]  # byte of the block's header in the data object
+    offset:      Annotated[int, At(12, I64)]  # position of the block's header in the data object
     # fmt: on
 
 

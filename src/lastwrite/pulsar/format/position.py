@@ -18,7 +18,8 @@ from typing import NamedTuple
 from lastwrite.errors import InvalidConfig, UnsupportedFormat
 
 ENTRY_BITS = 32
-MAX_LEDGER = (1 << 31) - 2  # the offset after this ledger's last entry still fits an int64
+# the highest ledger id; the offset after its last entry still fits an int64
+MAX_LEDGER = (1 << 31) - 2
 MAX_ENTRY = (1 << 32) - 1
 # The base offset of the compacted ledger, which is below the offset of every raw entry.
 COMPACTED = -1

@@ -20,7 +20,7 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 SURVEYED = np.dtype(
     [
         ("offset", np.int64),  # ledger id and entry id as one number
-        ("position", np.int64),  # the entry's first byte in the buffer
+        ("position", np.int64),  # position of the entry in the buffer
         ("records", np.int64),  # number of records that compaction would read
         ("messages", np.int64),  # number of messages in the metadata, without placeholders
         ("marker", np.int64),  # marker_type, or -1

@@ -17,7 +17,7 @@ from dataclasses import replace
 from lastwrite.errors import OutOfMemoryBudget
 from lastwrite.pulsar.format.entry import Entry
 
-MOST_GROUPS = 10  # default of maxPendingChunkedMessage in the Java client
+MOST_GROUPS = 10  # maximum number of open groups, as maxPendingChunkedMessage in the Java client
 
 
 class ChunkGroups:

@@ -49,8 +49,8 @@ from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, TopicFolder
 from lastwrite.reports.verification import Comparison, Violation
 
-_MOST_VIOLATIONS = 100  # violations listed in a report; all are counted
-_ALONE = -1  # the index of a message outside of batches
+_MOST_VIOLATIONS = 100  # maximum number of violations in a report; all violations are counted
+_ALONE = -1  # batch index of a message outside of batches
 _PIECE = 1 << 20
 
 # Kinds of messages, as bits.
@@ -78,7 +78,7 @@ class _Messages:
     numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     committed: set[int] = field(default_factory=set)
-    # rows of the chunks of a message, by uuid
+    # rows of each message's chunks, by the message's uuid
     parts: dict[str, list[int]] = field(default_factory=dict)
     last_parts: dict[str, int] = field(default_factory=dict)
     markers: int = 0

@@ -30,14 +30,15 @@ class EntryCounts(Document, kw_only=True):
     encrypted: int = 0  # encrypted entries
     chunks: int = 0  # entries that are a chunk of a message
     markers: int = 0
-    transactional: int = 0  # entries of a transaction, without markers
+    transactional: int = 0  # entries that belong to transactions, without markers
     # batches that cannot be decoded although their checksum matches: compaction keeps them
     # unchanged
     unreadable: int = 0
     bytes: int = 0  # bytes of entries, without the framing in the file
     first_publish_time: int | None = None
     last_publish_time: int | None = None
-    codecs: Counter[str] = field(default_factory=Counter)  # entries by codec, without markers
+    # number of entries by codec, without markers
+    codecs: Counter[str] = field(default_factory=Counter)
     # entries by format: "checksum", "no checksum", "broker metadata"
     formats: Counter[str] = field(default_factory=Counter)
 
@@ -104,7 +105,7 @@ class TopicInspection(Document, kw_only=True):
     keys: int | None = None
     is_due: bool | None = None  # whether a compaction now would change the topic
     reason: str | None = None  # why a compaction now would change nothing
-    other_files: list[str] = []  # files of ledgers that are not part of the log
+    other_files: list[str] = []  # files of ledgers in the folder that are not part of the log
     uncleanable: Quarantined | None = None  # the cleaner's note, if the topic is in quarantine
     problem_count: int = 0
     settings: Annotated[tuple[Setting, ...], JsonName(effective)] = ()

@@ -52,7 +52,7 @@ _AGAIN = (
     "every raw ledger of the topic since its first, move the manifest to another folder and "
     "compact the topic again"
 )
-_MOST_KEYS = 1 << 24  # keys compared at once to find duplicates
+_MOST_KEYS = 1 << 24  # maximum number of keys that are checked for duplicates
 _MESSAGE_BYTES = 160  # bytes of memory per message in a comparison
 _LARGEST_BLOCK = 1 << 40
 

@@ -33,7 +33,7 @@ from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
-VALUE_LIMIT_BYTES = 256 << 20  # largest decompressed size of an entry
+VALUE_LIMIT_BYTES = 256 << 20  # maximum decompressed bytes of an entry
 
 # names for the numbers in the field marker_type
 MARKERS = {

@@ -26,7 +26,7 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.identity import ANONYMOUS, PulsarCredentials
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
-_MOST_BYTES = 64 << 20  # largest accepted size of an answer
+_MOST_BYTES = 64 << 20  # maximum bytes of an answer
 _MOST_REDIRECTS = 5
 
 

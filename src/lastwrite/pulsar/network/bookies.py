@@ -54,7 +54,7 @@ _ANSWER = struct.Struct(">BBHiqq")
 _BATCH_REQUEST = struct.Struct(">BBHqqqiq")
 _REQUEST_BYTES = 8  # bytes of the request's number, before the packets of a batch
 _SIZE = struct.Struct(">I")
-_USUAL = struct.Struct(">qqqqI")  # a RecordHead and a CRC-32C; the payload follows
+_USUAL = struct.Struct(">qqqqI")  # a packet before its payload: a RecordHead and a CRC-32C
 
 _CODES = {
     1: "the bookie does not have the ledger",
@@ -272,7 +272,8 @@ class Bookies:
             raise damage
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
-        if best.entry < confirmed:  # the newest ensemble has no entry yet, so ask the previous one
+        # The newest ensemble has no entry yet: ask the bookies of the previous ensemble.
+        if best.entry < confirmed:
             best = self._query_each(ledger, confirmed, digest)
         return best._replace(confirmed=confirmed)
 
@@ -537,7 +538,7 @@ class _LedgerReadAhead:
         for entry, packet in enumerate(packets, first):
             del self._requested[entry]
             self._found[entry] = self._payload(packet, entry, bookie, link)
-        if behind < end:  # the answer has only a part of the batch
+        if behind < end:  # request the missing entries: the answer has only a part of the batch
             self._send(bookie, link, [(behind, end)])
         if packets and (largest := max(map(len, packets))) > self._largest:
             self._largest = largest

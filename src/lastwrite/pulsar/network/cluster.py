@@ -198,7 +198,8 @@ class PulsarCluster:
             try:
                 return ask(admin)
             except RemoteFailed as error:
-                if isinstance(error.__cause__, TimeoutError):  # do not wait for this broker again
+                # later requests skip this broker, which did not answer in time
+                if isinstance(error.__cause__, TimeoutError):
                     self._silent.add(admin)
         return None
 

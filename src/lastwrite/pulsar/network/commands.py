@@ -38,8 +38,8 @@ class ServerError(IntEnum):
 
     AUTHENTICATION = 3
     AUTHORIZATION = 4
-    CONSUMER_BUSY = 5  # the exclusive subscription is in use
-    SERVICE_NOT_READY = 6  # repeat the lookup and the request
+    CONSUMER_BUSY = 5  # another consumer has the exclusive subscription
+    SERVICE_NOT_READY = 6  # the lookup and the request must be repeated
     TOPIC_NOT_FOUND = 11
     SUBSCRIPTION_NOT_FOUND = 12
     TOO_MANY_REQUESTS = 14
@@ -79,7 +79,7 @@ class Subscribe(ProtoMessage):
     durable: Annotated[bool | None, ProtoField(8, BOOL)] = None  # durable if absent
     start: Annotated[MessageId | None, ProtoField(9, MessageId)] = None
     read_compacted: Annotated[bool | None, ProtoField(11, BOOL)] = None
-    # 1 means the earliest entry
+    # where a new subscription starts; 1 means the earliest entry
     initial_position: Annotated[int | None, ProtoField(13, INT32)] = None
     force_topic_creation: Annotated[bool, ProtoField(15, BOOL)] = False
 

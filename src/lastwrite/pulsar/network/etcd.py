@@ -25,7 +25,7 @@ from lastwrite.pulsar.network.zookeeper import digest_of_user
 from lastwrite.pulsar.rules.live_settings import TlsFiles
 
 _SCHEME = "etcd:"
-_MOST_BYTES = 256 << 20  # largest accepted size of an answer
+_MOST_BYTES = 256 << 20  # maximum bytes of an answer
 _RETRY_SECONDS = 0.2
 _UNREACHED = "check that etcd is running at this address, and that this machine can reach it"
 _REFUSED = (401, 403)

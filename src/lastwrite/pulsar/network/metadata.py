@@ -92,8 +92,8 @@ class CreatedLedger:
 class BrokerAddress:
     """The addresses of a broker. An address is None if the broker does not listen there."""
 
-    binary: str | None  # pulsar://HOST:PORT, or pulsar+ssl://…
-    admin: str | None  # http://HOST:PORT, or https://…
+    binary: str | None  # binary address: pulsar://HOST:PORT, or pulsar+ssl://…
+    admin: str | None  # admin address: http://HOST:PORT, or https://…
 
 
 class MetadataStore:
@@ -441,7 +441,8 @@ def open_nodes(url: str, like: str, timeout: float, auth: str, tls: TlsFiles) ->
     if text.startswith("etcd:"):
         return Etcd(text, timeout, auth, tls)
     if text.startswith("rocksdb:"):
-        from lastwrite.pulsar.network.rocksdb import RocksDb  # requires an extra package
+        # imported here, because it requires an extra package
+        from lastwrite.pulsar.network.rocksdb import RocksDb
 
         return RocksDb(text)
     return ZooKeeper(text, timeout, auth, like)

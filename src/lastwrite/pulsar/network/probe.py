@@ -154,7 +154,7 @@ def _exchange(host: str, port: int, question: bytes) -> bytes | ProbeResult:
                 received += part
                 if not received.startswith(b"HTTP/") or received.partition(b"\r\n\r\n")[2]:
                     break
-        except OSError:  # closed by the server, or no answer
+        except OSError:  # the server closed the connection, or did not answer
             pass
     return received
 

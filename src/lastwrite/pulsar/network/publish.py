@@ -52,7 +52,7 @@ class PublishedLedger:
     ledger: int
     horizon: Position
     tries: int  # number of ledgers written for the commit
-    removed: tuple[int, ...]  # deleted ledgers without an owner
+    removed: tuple[int, ...]  # deleted ledgers that interrupted commits had left
 
 
 def publish(

@@ -39,7 +39,7 @@ from lastwrite.pulsar.rules.live_settings import path_of
 DEFAULT_PORT = 2181
 
 _RETRY_SECONDS = 0.2
-_FIRST_SECONDS = 1.0  # wait for a connection before the addresses are probed
+_FIRST_SECONDS = 1.0  # seconds to wait for a connection before the addresses are probed
 _START_AGAIN = "check the metadata store, then run the command again"
 _UNREACHED = (
     "check that the metadata store is running at this address, and that this machine can reach it"

@@ -25,7 +25,7 @@ class RawSegment(NamedTuple):
     name: str
     end_offset: int  # offset after the last entry
     size_bytes: int
-    closed_ms: int | None  # time of closing; None if unknown
+    closed_ms: int | None  # time at which the ledger was closed; None if unknown
     is_open: bool = False  # whether the segment is still being written
 
 

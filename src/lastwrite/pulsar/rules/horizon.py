@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 EARLIEST = -1
-NOT_BATCHED = -1  # the index of a record outside of batches
+NOT_BATCHED = -1  # batch index of a record outside of batches
 
 
 class LogPart(StrEnum):

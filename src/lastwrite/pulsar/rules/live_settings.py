@@ -74,11 +74,11 @@ LIVE_NAMES = frozenset(
 class TlsFiles:
     """The PEM files and checks of a TLS connection."""
 
-    trusted: str = ""  # certificate authorities; empty means the system's
-    certificate: str = ""  # the client's certificate; empty means none
+    trusted: str = ""  # file of trusted certificate authorities; empty means the system's
+    certificate: str = ""  # file with the client's certificate; empty means no certificate
     key: str = ""
     verifies_host: bool = False
-    is_insecure: bool = False  # accepts any server certificate
+    is_insecure: bool = False  # whether any server certificate is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import check_segments, read_small
 from lastwrite.storage.throttle import Spend
 
-Advance = Callable[[int], None]  # called with the bytes that were written
+Advance = Callable[[int], None]  # a function that is called with the number of written bytes
 
 _AT_ONCE = 4  # number of threads; only kernels and requests run in parallel
 _COPY_BYTES = 4 << 20
@@ -161,7 +161,8 @@ class Incoming:
         self.before = ArchivedTopic()
         if self.current is not None:
             self.before = archived.contents_of(self.current.manifest, self.folder)
-        self.gap: tuple[str, str] | None = None  # the gap that ``reject_other_topic`` accepted
+        # the gap that ``reject_other_topic`` has accepted; None without a gap
+        self.gap: tuple[str, str] | None = None
         self._here = {each.ledger: each for each in self.before.ledgers}
 
     def lacks(self, ledger: int, entries: int) -> bool:

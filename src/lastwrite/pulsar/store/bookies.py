@@ -285,7 +285,7 @@ def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):
-        return -1, False, None  # created in advance, never written
+        return -1, False, None  # a file that the bookie has created in advance, without records
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
         words = "the file is not a bookie's: its first bytes differ"

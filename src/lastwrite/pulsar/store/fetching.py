@@ -380,7 +380,7 @@ class _FolderFetch:
         self._run, self._plan, self._exported, self._mirror = run, plan, plan.exported, mirror
         self._folder = mirror.folder
         self._problems: list[Problem] = []
-        self._horizon: Position | None = None  # horizon of the compacted ledger in the folder
+        self._horizon: Position | None = None  # horizon of the compacted ledger that the folder has
         self._facts = TopicFacts()
 
     def topic(self) -> FetchedTopic:
@@ -731,7 +731,7 @@ class _FolderFetch:
             and self._exported.compacted_entries == 0
             and self._run.bookies is not None
         ):
-            stored = NOTHING  # no entry log mentions a ledger without entries
+            stored = NOTHING  # not missing: a ledger without entries is in no entry log
         if stored is None:
             return None
         stored = replace(stored, ledger=number)

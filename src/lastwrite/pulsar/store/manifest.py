@@ -60,7 +60,7 @@ class CompactionManifest:
     ledger is empty.
     """
 
-    topic: str  # the full name, with the partition
+    topic: str  # the topic's full name, with the partition
     ledger: int
     object: str  # name of the data object; the index object has the same name with a suffix
     from_: Position

@@ -21,7 +21,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.storage.objects.address import is_address
 
-_LEVELS = 4  # tenant, namespace, "persistent", topic
+_LEVELS = 4  # levels of a topic's path: tenant, namespace, "persistent", topic
 _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
 
 

@@ -196,7 +196,8 @@ class StagedPart(StagedLedger):
         self._writer: Writer | None = None
 
     def _write(self, data: memoryview) -> None:
-        if self._writer is None:  # a part without records has no object
+        # created with the first block: a part without records has no object
+        if self._writer is None:
             self._writer = self._place.store.writer(self._place.key(self._key))
         self._writer.write(np.frombuffer(data, dtype=np.uint8))
 
@@ -217,7 +218,7 @@ class StagedPart(StagedLedger):
         self._place.put(self._key + INDEX_SUFFIX, content)
         found = self._writer.close()
         part = StoredLedger(
-            ledger=0,  # the number is assigned at the commit
+            ledger=0,  # the commit assigns the ledger's number
             key=self._key,
             bytes=self._size,
             etag=found.version.etag,

@@ -41,7 +41,7 @@ def scan_root(archive: str) -> list[PartitionSnapshot]:
         try:
             seen = os.stat(folder)
         except FileNotFoundError:
-            continue  # the folder was deleted after the listing
+            continue  # skip a folder that was deleted after the listing
         except OSError as error:
             raise to_log_error(error, folder, "read the state of the topic folder") from error
         age_ns = now_ns - seen.st_mtime_ns

@@ -67,8 +67,8 @@ class Refusal:
     kind: str  # name of the client's error class
     status: int | None  # HTTP status; None if no complete response arrived
     code: str  # the provider's error code
-    is_builder: bool  # the client refused to send the request
-    is_nobody: bool  # no credentials were found
+    is_builder: bool  # whether the client refused to send the request
+    is_nobody: bool  # whether the client found no credentials
     is_redirect: bool
     cause: str  # why no response arrived, in words
 
