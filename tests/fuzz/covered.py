@@ -19,6 +19,7 @@ FOLDERS = {
     "scan_cache.": "scan_cache",
     "decoding.": "decoding",
     "kafka.": "kafka/format",
+    "kafka.automq.": "kafka/automq",
     "kafka.cluster.": "kafka/cluster",
     "kafka.look.": "kafka/look",
     "kafka.old_format.": "kafka/old_format",

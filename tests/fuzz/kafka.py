@@ -68,6 +68,7 @@ from lastwrite.verification.rows import (
     SEED_WORDS,
     TALLIES,
 )
+from tests.fuzz import automq
 from tests.fuzz.mutate import START, harm, mutate, sound_segments
 from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, outcome, reader
 from tests.support.files import contents
@@ -140,7 +141,7 @@ def targets() -> list[Target]:
         ),
         Target("kafka topic", segment, on_disk(check_topic), share=0.02),
     ]
-    found += _side_files() + _records() + _tiers()
+    found += _side_files() + _records() + _tiers() + automq.targets()
     return found
 
 

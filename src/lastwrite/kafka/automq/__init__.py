@@ -1,0 +1,1 @@
+"""Reads the topics of an AutoMQ cluster from its bucket and its controllers' metadata log."""
