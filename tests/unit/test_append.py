@@ -43,7 +43,7 @@ def staged(append: AppendJob, records: range, topic: str = "t") -> list[Appended
 
 
 def rows(archive: Path, topic: str = "t") -> list[tuple[int, int, int, str | None]]:
-    """Partition, offset, time and key of all that a consumer gets."""
+    """Partition, offset, timestamp and key of each record that a consumer gets."""
     found = []
     for folder in find_partitions(str(archive), topic):
         number = int(folder.rsplit("/", 1)[1])
@@ -90,7 +90,7 @@ def test_commit_leaves_only_objects_that_the_manifest_names(tmp_path: Path, code
 def test_key_hash_chooses_the_partition_and_a_new_topic_gets_all_partitions(tmp_path: Path) -> None:
     first = begun(tmp_path, 4)
     jobs.commit(first, staged(first, range(8)))
-    later = begun(tmp_path, 9)  # of no effect: the topic is there
+    later = begun(tmp_path, 9)  # the number is ignored because the topic exists
     jobs.commit(later, staged(later, range(8, 1000)))
     assert len(find_partitions(str(tmp_path), "t")) == 4
     found = rows(tmp_path)

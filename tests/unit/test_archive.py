@@ -107,7 +107,7 @@ def test_manifest_above_the_size_limit_is_not_written(
 
 
 class Archive:
-    """A place in memory, and rounds that write one object each."""
+    """An archive's partition in memory. Each round writes one object."""
 
     def __init__(self, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -128,7 +128,7 @@ class Archive:
         return self.place.commit(begun, made)
 
     def run(self) -> VersionedManifest:
-        """A round that replaces all by one object."""
+        """Run a round that replaces all objects by one."""
         begun = self.begin()
         self.commit(begun, self.write(begun))
         return self.seen()
@@ -191,7 +191,10 @@ def test_commit_refuses_objects_that_its_round_neither_read_nor_wrote() -> None:
 
 
 class Mute(MemoryStore):
-    """Answers "it is there, or may be" for some tries, and does it, or does not."""
+    """A store that answers the first ``tries`` manifest writes with a conflict.
+
+    ``does`` is whether it nevertheless writes them.
+    """
 
     def __init__(self, tries: int, *, does: bool) -> None:
         super().__init__()
@@ -220,7 +223,7 @@ def test_lost_response_to_a_commit_is_resolved_by_reading(does: bool, rounds_bef
 
 
 def test_commit_with_a_lost_response_returns_a_later_generation_built_on_it() -> None:
-    """The next round of the caller replaces that; it must not take it for its own words."""
+    """The caller's next round replaces the later generation. ``commit`` must not return its own."""
     store = Mute(1, does=True)
     archive = Archive(store)
     first = archive.begin()
@@ -282,7 +285,7 @@ def test_unused_object_is_deleted_after_the_grace_period_of_the_stores_clock() -
 
 
 def test_object_replaced_by_the_same_process_gets_the_full_grace_period() -> None:
-    """It knows its manifest, and not when by the store's clock that was written."""
+    """A process knows the manifest that it wrote, but not its time by the store's clock."""
     archive = Archive()
     archive.run()
     archive.pass_ms(9 * GRACE_MS)
@@ -309,7 +312,7 @@ def test_pin_keeps_the_objects_of_its_generation() -> None:
     assert seen.manifest.objects[0].key not in archive.names()
 
 
-@pytest.mark.parametrize("others", [1, 7])  # with few partitions, each has its own listing
+@pytest.mark.parametrize("others", [1, 7])  # with few partitions, each listing has its own request
 def test_concurrent_rounds_delete_with_one_request_and_keep_pinned_objects(others: int) -> None:
     store = MemoryStore()
     archives = [Archive(store) for _ in range(others + 1)]
@@ -394,7 +397,7 @@ def test_sweep_deletes_objects_of_a_dead_round_after_a_day(
     assert swept == SweepResult(journals=1, objects=1, bytes=6)
     assert dry == swept
     assert not [name for name in archive.names() if dead.id in name or "rounds/" in name]
-    # It only slept. Its objects are gone, and it cannot commit.
+    # The paused round continues. Its objects are gone, so it cannot commit.
     with pytest.raises(CommitConflict):
         archive.commit(dead, made)
 

@@ -65,7 +65,7 @@ def test_round_caches_only_a_few_manifests_of_a_large_archive(
 
 
 class _CompactsBefore(NoProgress):
-    """Progress that lets another ``compact`` run before each of the first ``times`` commits."""
+    """Progress that runs another ``compact`` before each of the first ``times`` commits."""
 
     def __init__(self, archive: Path, times: int, **arguments: Any) -> None:
         self.notes: list[str] = []

@@ -1,4 +1,6 @@
-"""Tests of the backlog below the horizon and of what retention can free, with figures by hand."""
+"""Tests of the backlog below the horizon and of what retention can free, with figures computed by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ LEDGERS = (
 def test_backlog_counts_closed_ledgers_below_the_horizon(
     horizon: int, below: int, bytes_below: int
 ) -> None:
-    """What is still written never does."""
+    """The open ledger is never counted."""
     found = backlog_of(LEDGERS, horizon, 0, 0, NOW)
     assert (found.segments, found.bytes) == (below, bytes_below * MB)
     assert (found.segments_beyond, found.bytes_beyond) == (3 - below, (6 - bytes_below) * MB)

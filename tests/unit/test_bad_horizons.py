@@ -1,5 +1,6 @@
-"""Tests of delete horizons at the limits of a 64-bit integer: endless retention, and overflowed
-sums below 0.
+"""Tests of delete horizons at the limits of a 64-bit integer.
+
+They result from endless retention and from sums that overflow below 0.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def horizons(root: Path) -> list[int | None]:
 
 
 def log(root: Path, horizon_ms: int | None = None) -> Path:
-    """A delete of ``b`` at 1, in a clean segment where it has a horizon; the log ends at 6."""
+    """A log that ends at offset 6, with a delete of ``b`` at offset 1 and its optional horizon."""
     made = batch(0, "a=1", "b")
     if horizon_ms is not None:
         made = stamped(made, horizon_ms)
@@ -129,7 +130,7 @@ def test_verify_names_a_negative_horizon_and_a_remedy_that_works(
     [problem] = report.partitions[0].problems
     assert "offset 0" in problem.message and "negative delete horizon" in problem.message
     assert (problem.position, "--drop-expired-deletes" in str(problem.remedy)) == (0, True)
-    done = lastwrite.compact(  # at the default ratio, nothing dirty: the remedy's words
+    done = lastwrite.compact(  # the step in the remedy: at the default ratio nothing is dirty
         str(root), config=DAY, now_ms=NOW_MS, drop_expired_deletes=True, spark=INLINE
     )
     assert done.exit_status == 0

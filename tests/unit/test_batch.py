@@ -133,7 +133,7 @@ KAFKAS = [
 
 
 def check_decoder(decode: Callable[[memoryview, int], Any], encoded: bytes, expected: Any) -> None:
-    """Whole, then with bytes after it, then behind others, then cut at every byte."""
+    """Decode alone, with bytes after it, with bytes before it, and cut at every byte."""
     assert decode(memoryview(encoded), 0) == expected
     assert decode(memoryview(encoded + b"\xff"), 0) == expected
     assert decode(memoryview(b"\xff\xff\xff" + encoded), 3) == expected
@@ -143,7 +143,9 @@ def check_decoder(decode: Callable[[memoryview, int], Any], encoded: bytes, expe
 
 
 def resealed(batch: bytes, payload: bytes | None = None, **fields: int) -> bytes:
-    """``batch`` with a lie in it and a crc that is right, so that only the lie can be found."""
+    """Change fields or the payload of ``batch`` and recompute its CRC, so that only
+    they are wrong.
+    """
     header = decode_batch_header(batch, 0)._replace(**fields)
     return seal_batch(header, batch[BATCH_HEADER.size :] if payload is None else payload)
 
@@ -364,7 +366,7 @@ def test_high_byte_of_the_attributes_is_ignored() -> None:
 
 
 def record_bytes(*parts: int | bytes, length: int | None = None) -> bytes:
-    """A record from its attributes on: numbers become varints, bytes stay."""
+    """A record from its attributes on. Numbers are encoded as varints."""
     body = b"".join(part if isinstance(part, bytes) else encode_varint(part) for part in parts)
     return encode_varint(len(body) if length is None else length) + body
 
@@ -399,9 +401,8 @@ BROKEN_RECORDS = {
 def test_malformed_records_are_refused(plain: bytes, codec: Codec) -> None:
     with pytest.raises(CorruptLog) as caught:
         decode_batch(resealed(ONE, compress(codec, plain), attributes=int(codec)), 0)
-    assert (
-        type(caught.value) is CorruptLog
-    )  # not truncated: nothing is missing at the end of the file
+    # Not TruncatedLog, because the file continues after the batch.
+    assert type(caught.value) is CorruptLog
     assert caught.value.at is not None and caught.value.at >= 61
 
 

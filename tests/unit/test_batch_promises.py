@@ -67,14 +67,14 @@ class Fact:
 
 
 def blocks(facts: Sequence[Fact], sizes: Iterable[int] = (3, 1, 4, 2, 5)) -> list[Int64Array]:
-    """The facts in blocks of these sizes, the rest in one."""
+    """The facts in blocks of these sizes. The last block has the remaining facts."""
     rows = np.array([fact.row() for fact in facts], dtype=np.int64).reshape(-1, FACT_WORDS)
     return np.split(rows, np.cumsum(list(sizes)))
 
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[Fact]:
-    """Batches of a few producers in any order, some of several offsets, with holes between."""
+    """Batches of a few producers in any order. Some span several offsets, and there are gaps."""
     facts, offset = [], 0
     for time in range(draw(st.integers(0, 25))):
         kind = draw(st.sampled_from([DATA, DATA, DATA, ABORT, COMMIT, EMPTIED, PLAIN]))
@@ -159,7 +159,7 @@ def test_removed_data_batches_do_not_change_the_history(facts: list[Fact], cuts:
 def owed_twin(
     facts: list[Fact], first: int, known: Iterable[KnownProducer], clock: int, expiration: int
 ) -> set[int]:
-    """Base offsets of what must stay, by a dictionary."""
+    """A dictionary model: the base offsets of batches that must be kept for their producers."""
     state = {p.producer_id: [p.epoch, p.last_offset, p.base_offset, p.timestamp_ms] for p in known}
     for fact in facts:
         if fact.last < first or fact.kind == EMPTIED:
@@ -213,7 +213,7 @@ def test_last_batches_of_active_producers_are_required(
 
 
 def test_batch_that_lost_its_marker_counts_as_a_changed_decision() -> None:
-    """Aborted data without its marker falls to the producer's next one, or to none."""
+    """Aborted data without a marker belongs to the producer's next transaction, or to none."""
     facts = [
         Fact(DATA, 0, 1),
         Fact(DATA, 2, 3, 8),
@@ -239,7 +239,8 @@ def test_batch_that_lost_its_marker_counts_as_a_changed_decision() -> None:
     assert changes([fact for fact in facts if fact.base != 4], 1) == [
         ChangedDecision(0, 7, True, False)
     ]
-    assert changes([fact for fact in facts if fact.base != 4], 2) == []  # no reader asks for it
+    # no ``read_committed`` consumer needs the marker
+    assert changes([fact for fact in facts if fact.base != 4], 2) == []
     assert changes([fact for fact in facts if fact.base != 5]) == [
         ChangedDecision(2, 8, False, True)
     ]
@@ -258,9 +259,8 @@ def test_only_a_snapshot_proves_that_no_transaction_is_open() -> None:
     assert lost() == [0, 2]
     assert lost(known(7, 0), known(8, 2)) == []
     assert lost(known(7, 0), known(8, -1)) == [2]
-    assert lost(known(7, 1), known(8, 1)) == [
-        0
-    ]  # it began behind the batch, so the batch was of another one
+    # The transaction began after the batch, so the batch belongs to another one.
+    assert lost(known(7, 1), known(8, 1)) == [0]
     assert lost(offset=9) == [0, 2, 5]
 
 
@@ -298,12 +298,12 @@ def test_wrongly_converted_old_batches_are_found() -> None:
     assert (
         wrong(simple(3, 4), old(13, 13, 0), simple(16, 16, 9), simple(40, 40), simple(50, 55)) == []
     )
-    assert wrong(simple(9, 10)) == [9]  # reaches out of it
-    assert wrong(simple(3, 4, 2)) == [3]  # another codec
+    assert wrong(simple(9, 10)) == [9]  # extends beyond the original batch
+    assert wrong(simple(3, 4, 2)) == [3]  # a different codec
     assert wrong(simple(3, 4, 0)) == [3]
-    assert wrong(simple(3, 4, 0, present=0)) == []  # without records there is none
-    assert wrong(simple(15, 16, 1)) == [15]  # no longer by append time
-    assert wrong(simple(3, 4), simple(6, 7)) == [6]  # one batch becomes one
+    assert wrong(simple(3, 4, 0, present=0)) == []  # a batch without records has no codec
+    assert wrong(simple(15, 16, 1)) == [15]  # append time is lost
+    assert wrong(simple(3, 4), simple(6, 7)) == [6]  # one batch must not become two
     assert wrong(simple(3, 4), simple(6, 7), cuts=()) == [6]
     assert wrong(simple(25, 25), simple(45, 45), simple(60, 60)) == [25, 45, 60]
     assert list(wrongly_converted(blocks([]), blocks([simple(3, 4)]))) == [3]

@@ -42,7 +42,7 @@ sys.stdin.read()
 
 @contextmanager
 def broker_on(root: Path, watermark: int | None) -> Iterator[None]:
-    """A process that has the root as a broker has it, and has noted the high watermark since."""
+    """A process that locks the root as a broker does. The high watermark is written meanwhile."""
     (root / ".lock").touch()
     with subprocess.Popen(
         [sys.executable, "-c", _BROKER, str(root / ".lock")],
@@ -58,13 +58,13 @@ def broker_on(root: Path, watermark: int | None) -> Iterator[None]:
 
 
 def note(root: Path, watermark: int) -> None:
-    """Note the high watermark, long after all segments were written or exchanged."""
+    """Write the high watermark checkpoint, with a time long after all segments."""
     write_checkpoint(root, MARKS, {NAME: watermark})
     os.utime(root / MARKS, (time.time() + 3600,) * 2)
 
 
 def data(*offsets: int, producer: int = -1) -> bytes:
-    """A batch of records, of keys a, b, c in turns."""
+    """A batch of records with the keys a, b and c in turn."""
     records = [Record(n, T + n, b"abc"[n % 3 : n % 3 + 1], b"v%d" % n) for n in offsets]
     return data_batch(records, producer)
 
@@ -79,7 +79,7 @@ def segment(base: int) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Segments 0, 4 and the active 8, which ends at 12 and has half a batch behind."""
+    """Segments 0, 4 and the active 8, which ends at offset 12 and has half a batch after it."""
     root = tmp_path / "root"
     write_segment(root / NAME, 0, [data(0, 1), data(2, 3)])
     write_segment(root / NAME, 4, [data(4, 5), data(6, 7)])
@@ -158,7 +158,7 @@ def test_log_that_ends_below_its_high_watermark_is_refused(
 
 
 def test_segment_without_its_index_is_read(root: Path) -> None:
-    """A cleaner that exchanges a segment renames its log before its index."""
+    """A cleaner that replaces a segment renames its log before its index."""
     (root / NAME / segment(8)).with_suffix(".index").unlink(missing_ok=True)
     with broker_on(root, 12):
         assert offsets(root) == list(range(12))
@@ -198,7 +198,7 @@ def test_single_file_that_the_broker_may_be_writing_is_refused(root: Path) -> No
 
 
 def cleaned(root: Path) -> None:
-    """As a broker's cleaner: one new segment in the place of 0 and 4."""
+    """Replace segments 0 and 4 by one new segment, as a broker's cleaner does."""
     for suffix in (".log", ".index", ".timeindex"):
         for base in (0, 4):
             path = (root / NAME / segment(base)).with_suffix(suffix)
@@ -207,7 +207,7 @@ def cleaned(root: Path) -> None:
 
 
 def expired(root: Path) -> None:
-    """As retention: the two closed segments go."""
+    """Delete the two closed segments, as retention does."""
     for base in (0, 4):
         for suffix in (".log", ".index", ".timeindex"):
             (root / NAME / segment(base)).with_suffix(suffix).unlink()
@@ -220,7 +220,7 @@ def rolled(root: Path) -> None:
 
 
 def recut(root: Path) -> None:
-    """As another leader's word: the log is cut at 10, and goes on otherwise."""
+    """Truncate the log at offset 10 and append other records, as after an election."""
     (root / NAME / segment(8)).write_bytes(data(8, 9) + data(10, 11, 12, 13))
     (root / NAME / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 10\n")
 
@@ -228,7 +228,7 @@ def recut(root: Path) -> None:
 def in_the_middle(
     monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], None], root: Path, times: int = 1
 ) -> None:
-    """Let the broker move as soon as the log was listed."""
+    """Change the root during a read, just after its segments were listed."""
     real, left = log_dir.read_partition, [times]
 
     def read(folder: str, *below: int) -> object:
@@ -263,13 +263,14 @@ def test_log_that_changes_before_it_is_read_is_read_again(
 def test_segment_cleaned_after_the_checkpoint_needs_a_newer_checkpoint(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cleaner has taken a@0, b@1 and c@2 for later writes that are not below the bound."""
+    """The cleaner removed a@0, b@1 and c@2 because of later writes above the high watermark."""
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
     with broker_on(root, 4):
         assert lastwrite.latest(str(root), "t").keys() == {b"a", b"b", b"c"}
         cleaned(root)
         note(root, 4)
-        monkeypatch.setattr(log_dir, "_NOTING_NS", 7200 * 10**9)  # as if it was noted before
+        # as if the checkpoint were older than the cleaning
+        monkeypatch.setattr(log_dir, "_NOTING_NS", 7200 * 10**9)
         with pytest.raises(CommitConflict, match="since the last high watermark was written"):
             lastwrite.latest(str(root), "t")
         monkeypatch.undo()
@@ -373,7 +374,7 @@ def test_vanished_file_is_named_in_the_error(tmp_path: Path) -> None:
 
 
 def test_copy_ends_at_the_last_stable_offset(root: Path, tmp_path: Path) -> None:
-    """Producer 7 has a transaction open from 10 on, whose marker is not replicated."""
+    """Producer 7 has a transaction open from offset 10. Its marker is not replicated."""
     active = root / NAME / segment(8)
     active.write_bytes(
         data(8, 9) + data(10, 11, producer=7) + data(12) + marker(7, 13, ControlType.ABORT)

@@ -28,7 +28,7 @@ def batch(offset: int, size: int) -> bytes:
 
 
 def write_topic(root: Path, name: str, sizes: list[int]) -> bytes:
-    """A partition with a batch of a record of each size; its bytes."""
+    """Write a partition with one-record batches of these sizes. Returns its bytes."""
     batches = [batch(n, size) for n, size in enumerate(sizes)]
     write_segment(root / name, 0, batches, mtime_ms=NOW_MS)
     return b"".join(batches)
@@ -77,7 +77,8 @@ def test_fetch_keeps_complete_batches_before_a_truncated_one(tmp_path: Path) -> 
     assert other.reason is not None and other.end_offset is None
     assert found.exit_status == 1
     assert stored(archive, "t-0") == written[: len(stored(archive, "t-0"))] != b""
-    with broken(root, tmp_path / "state", [150_000]) as url:  # the same command goes on there
+    # a second run of the command continues there
+    with broken(root, tmp_path / "state", [150_000]) as url:
         again = lastwrite.fetch(url, str(archive))
     assert (again.exit_status, again.partitions[0].first_offset) == (0, 20)
     assert stored(archive, "t-0").endswith(written[-3_000:])

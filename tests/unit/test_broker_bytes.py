@@ -41,13 +41,13 @@ from lastwrite.kafka.format.text import (
 from lastwrite.kafka.producers.snapshot import decode_snapshot, encode_snapshot
 
 CORPUS = Path(__file__).parent.parent / "corpus"
-# Tiers name their files otherwise: tests/conformance/test_kafka_tier.py.
+# Tiered segments have other names: tests/conformance/test_kafka_tier.py.
 LOGS = [log for log in sorted(CORPUS.glob("*/*/*/*.log")) if "tiered" not in log.parts]
-# Of the metadata log the corpus has no indexes.
+# The corpus has no indexes of the metadata log.
 STOPPED = [
     log for log in LOGS if "stopped" in log.parts and "__cluster_metadata-0" not in log.parts
 ]
-INDEX_INTERVAL_BYTES = 200  # what tests/corpus/make.py set for its topics
+INDEX_INTERVAL_BYTES = 200  # the settings of the topics in tests/corpus/make.py
 
 
 def name(path: Path) -> str:
@@ -66,7 +66,8 @@ def test_batches_round_trip(log: Path) -> None:
         original = segment[at : at + header.size_bytes]
         payload = original[BATCH_HEADER.size :]
         plain = encode_records(batch.records, header.base_offset, header.base_timestamp_ms)
-        if not attributes.append_time:  # the records' own times are not in the records then
+        # with append time the records do not contain their own timestamps
+        if not attributes.append_time:
             assert (
                 bytes(decompress(attributes.codec, payload, 1 << 24)) == plain
                 if batch.records
@@ -109,7 +110,7 @@ def test_indexes_of_one_session_equal_the_brokers(log: Path) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=name)
 def test_indexes_of_any_session_point_at_the_right_batches(log: Path) -> None:
-    """A broker that starts again counts the bytes to the next entry from 0, so it has fewer entries
+    """After a restart a broker counts the bytes to the next entry from 0, so it has fewer entries
     than we.
     """
     positions, _, last_offsets, timestamps_ms = columns(log)
@@ -122,7 +123,8 @@ def test_indexes_of_any_session_point_at_the_right_batches(log: Path) -> None:
         assert (last_offsets[rows] == index.offsets).all()
     if time_file.exists():
         times = decode_time_index(time_file.read_bytes(), int(log.stem))
-        rows = np.searchsorted(largest_ms, times.timestamps_ms)  # the earliest batch that has it
+        # the first batch with the largest timestamp
+        rows = np.searchsorted(largest_ms, times.timestamps_ms)
         assert (largest_ms[rows] == times.timestamps_ms).all()
         assert (last_offsets[rows] == times.offsets).all()
 

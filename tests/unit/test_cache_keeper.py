@@ -23,7 +23,7 @@ def _round(how: str, rows: int = 1) -> TableRound:
 
 
 def _kept(turns: list[Callable[[], TableRound]]) -> tuple[list[TableRound], list[str]]:
-    """What a keeper tells of these turns, after the last of which it is asked to stop."""
+    """The reports and notes of a keeper during ``turns``. It is stopped after the last one."""
     told: list[TableRound] = []
     notes: list[str] = []
     left = iter(turns)

@@ -1,4 +1,4 @@
-"""Tests of the compaction examples in tests/cases, whose README describes the form."""
+"""Tests of the compaction examples in tests/cases, whose README describes their format."""
 
 from __future__ import annotations
 

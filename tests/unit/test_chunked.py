@@ -1,4 +1,4 @@
-"""Tests of chunked segments: manifests of Aiven's own classes, and malformed manifests."""
+"""Tests of chunked segments: manifests written by Aiven's own classes, and malformed manifests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def packed(values: list[int], width: int) -> str:
-    """Sizes of chunks as ``ChunkSizesBinaryCodec`` has them."""
+    """Chunk sizes in the encoding of Aiven's ``ChunkSizesBinaryCodec``."""
     data = struct.pack(">i", len(values))
     if len(values) > 1:
         least = min(values[:-1])
@@ -62,7 +62,8 @@ def test_malformed_chunk_sizes_are_refused() -> None:
         index(transformed_chunks="no base 64").sizes()
     with pytest.raises(CorruptLog):
         index(transformed_chunks=base64.b64encode(b"no zstd").decode()).sizes()
-    short = struct.pack(">iiBhi", 3, 1, 2, 1, 3)  # one of two sizes beyond the least
+    # Only one of the two sizes above the minimum is present.
+    short = struct.pack(">iiBhi", 3, 1, 2, 1, 3)
     text = base64.b64encode(zstandard.ZstdCompressor().compress(short)).decode()
     with pytest.raises(CorruptLog, match="chunk sizes cannot have"):
         index(transformed_chunks=text).sizes()

@@ -33,7 +33,7 @@ def make_java(home: Path, version: int = 17, *, is_trimmed: bool = False) -> Jav
 
 
 def write(archive: ClassArchive, program: str) -> int:
-    """Let ``program`` stand for Java, which writes what its option says."""
+    """Run ``program`` in place of Java, which writes the file that its option names."""
     path = archive.options[0].partition("=")[2]
     return subprocess.run(
         [*archive.shell, "sh", "-c", program, "java", path], check=False
@@ -55,9 +55,8 @@ def test_first_run_writes_the_archive_and_the_next_uses_it(
     java = make_java(tmp_path / "jdk", version, is_trimmed=is_trimmed)
     first = class_archive(java, jars, ["-Xmx1m"])
     assert first.is_written and not list(cache.glob("*.jsa")) and not list(cache.glob("*.aot"))
-    assert (
-        class_archive(java, jars, ["-Xmx1m"]) == ClassArchive()
-    )  # another run, while the first writes
+    # A second run gets no options while the first one writes.
+    assert class_archive(java, jars, ["-Xmx1m"]) == ClassArchive()
     write(first, 'echo classes > "$1"')
     taken = class_archive(java, jars, ["-Xmx1m"])
     assert not taken.is_written
@@ -67,9 +66,9 @@ def test_first_run_writes_the_archive_and_the_next_uses_it(
         and Path(path).parent == cache
         and Path(path).read_text() == "classes\n"
     )
-    assert class_archive(java, jars, ["-Xmx2m"]).is_written  # other options, other classes
+    assert class_archive(java, jars, ["-Xmx2m"]).is_written  # other options need another archive
     os.utime(jars, ns=(1, 1))
-    assert class_archive(java, jars, ["-Xmx1m"]).is_written  # another Spark
+    assert class_archive(java, jars, ["-Xmx1m"]).is_written  # so does another Spark
 
 
 def test_failed_java_leaves_no_archive_and_is_not_retried(

@@ -35,8 +35,9 @@ def name(topic: str, partition: int = 0) -> TopicPartition:
 def write(
     root: Path, partition: TopicPartition, records: int = 200, clean_to: int = 0, age_ms: int = 5000
 ) -> Path:
-    """Segments of some 20 records of 5 keys, the last one closed; below ``clean_to`` the log counts
-    as clean.
+    """Write segments of about 20 records with 5 keys. The last segment is closed.
+
+    The checkpoint counts the records below offset ``clean_to`` as clean.
     """
     first_ms = time.time_ns() // 1_000_000 - age_ms - records
     with TopicWriter(str(root), partition, segment_bytes=2000, batch_bytes=200) as writer:
@@ -49,7 +50,7 @@ def write(
 
 
 def break_closed_segment(folder: Path) -> bytes:
-    """Flip a byte of a record in the first segment; what was there comes back."""
+    """Flip a byte of a record in the first segment. Returns the file and its original bytes."""
     segment = min(folder.glob("*.log"))
     content = segment.read_bytes()
     segment.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
@@ -57,7 +58,7 @@ def break_closed_segment(folder: Path) -> bytes:
 
 
 def clean(*roots: Path, **options: object) -> tuple[int, list[Event]]:
-    """One pass; the exit status and what was told."""
+    """Run ``clean`` once. Returns its exit status and its events."""
     events: list[Event] = []
     config = {**COMPACT, **options}
     status = lastwrite.clean(

@@ -16,8 +16,9 @@ from lastwrite.kafka.system import KAFKA
 
 
 def replace(file: Path, text: str) -> None:
-    """Atomically, as configuration management does: the inode is another one even where size and
-    time are equal.
+    """Replace the file atomically, as configuration management does.
+
+    The inode changes even if size and time do not.
     """
     file.with_suffix(".new").write_text(text)
     os.rename(file.with_suffix(".new"), file)

@@ -1,4 +1,4 @@
-"""Tests of kernels that call the codec libraries: same bytes as ``compression``, or a refusal."""
+"""Tests of kernels that call the codec libraries: same bytes as ``compression``, or a rejection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from lastwrite.encoding.codec_libraries import Contexts
 from lastwrite.encoding.compression import Codec, Codecs, compress
 from tests.support.plains import plains
 
-GUARD = 64  # bytes around what a kernel may touch
+GUARD = 64  # bytes before and after the buffers that a kernel may touch
 CONTEXTS = Contexts()
 FRAMES = {Codec.LZ4: lz4_frame, Codec.ZSTD: zstd_frame}
 
 
 def _run(kernel: Callable[..., int], data: bytes, before: int, room: int) -> bytes | None:
-    """What ``kernel`` makes of the bytes behind ``before`` bytes of output; None: it refuses."""
+    """Run ``kernel`` on ``data`` with ``before`` bytes already in its output. None if
+    it refuses.
+    """
     source = np.full(len(data) + 2 * GUARD, 0xA5, np.uint8)
     source[GUARD : GUARD + len(data)] = np.frombuffer(data, np.uint8)
     target = np.full(before + room + 2 * GUARD, 0x5A, np.uint8)
@@ -60,9 +62,7 @@ def by_library(frame: bytes, room: int) -> bytes | None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what its wheels show")
 def test_both_libraries_export_their_functions() -> None:
-    """Here, as in all wheels of these packages for Linux; a package that no longer does costs a
-    tenth of a round, and nothing else.
-    """
+    """All Linux wheels of these packages export them. Without them a round takes a tenth longer."""
     assert CONTEXTS.words.all()
 
 
@@ -115,7 +115,7 @@ def test_other_zstd_frames_are_left_to_python() -> None:
         assert opened(good[:cut], 10_000) is None
     for options in ({"write_content_size": True}, {"write_checksum": True}):
         assert opened(zstandard.ZstdCompressor(**options).compress(plain), 10_000) is None
-    # a window of 16 MiB; one byte that stands for 69,077, which no window of 2 KiB holds (by fuzz)
+    # a window of 16 MiB, and a run of 69,077 bytes beyond its window of 2 KiB (found by fuzzing)
     assert opened(good[:5] + bytes([14 << 3]) + good[6:], 10_000) is None
     assert opened(good[:5] + bytes.fromhex("08aa6e085855000018616263"), 100_000) is None
 
@@ -123,7 +123,7 @@ def test_other_zstd_frames_are_left_to_python() -> None:
 @settings(max_examples=1500)
 @given(plains(), st.data())
 def test_kernel_accepts_nothing_that_python_refuses(plain: bytes, data: st.DataObject) -> None:
-    """And where both accept, damage that no checksum finds gives both the same bytes."""
+    """If both accept a frame with undetectable damage, both return the same bytes."""
     frame = bytearray(compress(Codec.ZSTD, plain))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(frame) - 1))

@@ -1,5 +1,6 @@
-"""Tests of refused commits and of cleaned copies. Killed commits:
-``tests/system/test_crash_commit.py``.
+"""Tests of refused commits and of cleaned copies.
+
+For killed commits see ``tests/system/test_crash_commit.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tests.support.kafka.crashing import (
 from tests.support.kafka.logs import read_checkpoint, write_checkpoint
 from tests.support.kafka.single import commit, publish_copy
 
-LAYOUT = LAYOUTS[2]  # merged groups, snapshots of vanished bases
+LAYOUT = LAYOUTS[2]  # merged groups, and producer snapshots of removed base offsets
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_commit_refuses_a_wrong_relative_offset(tmp_path: Path) -> None:
     old = contents(folder.parent)
     wrong: dict[str, Callable[[list[NewSegment]], list[NewSegment]]] = {
         "replaces no segment": lambda made: made[1:],
-        # The further segment's batches, as if they belonged to the first.
+        # The batches of the second new segment in the first one.
         "too far above its base": lambda made: [replace(made[0], log_path=made[1].log_path)],
         "ends at offset": lambda made: [made[0], replace(made[1], base_offset=3)],
         "end at 2147483655": lambda made: [replace(made[0], sources=made[0].sources[:1]), made[1]],
@@ -190,7 +191,7 @@ def test_commit_without_outputs_moves_only_the_checkpoint(folder: Path) -> None:
 
 
 def test_commit_deletes_leftovers_of_other_attempts(folder: Path) -> None:
-    """A ``.cleaned`` at a low offset would make a loader throw away our ``.swap`` files."""
+    """A ``.cleaned`` file at a low offset would make Kafka's loader delete our ``.swap`` files."""
     log, outputs = begin(folder)
     (folder / f"{0:020d}.log.a0.cleaned").write_bytes(b"half")
     (folder / f"{0:020d}.log.cleaned").write_bytes(b"half")
@@ -241,7 +242,7 @@ def test_full_disk_leaves_the_old_log(small_disk: Path) -> None:
 def test_unwritable_folder_leaves_the_old_log(folder: Path) -> None:
     log, outputs = begin(folder)
     old = contents(folder.parent)
-    for path in (folder, *folder.parents):  # up to what is everybody's
+    for path in (folder, *folder.parents):  # up to the first folder that everybody may write to
         if path.stat().st_mode & 0o1000:
             break
         os.chmod(path, 0o755)
@@ -355,7 +356,8 @@ def test_copy_refuses_a_root_that_a_broker_has_locked(folder: Path, tmp_path: Pa
     target = tmp_path / "to" / "t-0"
     log = log_dir.read_partition(str(folder))
     with lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
-        publish_copy(log, (), str(target), None)  # our own lock on the source is no hindrance
+        # our own lock on the source does not prevent the copy
+        publish_copy(log, (), str(target), None)
     shutil.rmtree(target)
 
     def elsewhere() -> None:
@@ -376,7 +378,7 @@ def test_staging_folder_has_a_name_that_a_broker_deletes(tmp_path: Path) -> None
 
 
 def test_copy_of_a_half_swapped_log_is_recovered(tmp_path: Path) -> None:
-    """The source may not be put in order for it, and the copy is in order all the same."""
+    """The source must not be recovered, but the copy must be."""
     layout = LAYOUTS[7]
     folder = write_layout(tmp_path / "old", layout)
     shutil.copytree(tmp_path / "old", tmp_path / "root")

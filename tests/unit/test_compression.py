@@ -98,7 +98,7 @@ def test_truncated_data_is_refused(codec: Codec) -> None:
     out = np.empty(len(PLAIN), np.uint8)
     for cut in [*range(40), *range(40, len(data), 997), len(data) - 1]:
         if codec is Codec.SNAPPY and cut in snappy_chunk_ends(data):
-            # A xerial stream has no end mark: cut between two chunks it is a shorter stream.
+            # A xerial stream has no end mark. Cut between two chunks, it is a valid shorter stream.
             assert decompress_into(codec, data[:cut], out) < 70_000
             continue
         with pytest.raises(CorruptLog):
@@ -134,14 +134,11 @@ def test_damage_raises_only_log_errors(
             assert error.at is not None or isinstance(error, OutOfMemoryBudget)
 
 
-# ------------------------------------------------------------------------- contexts that are used
-# again
+# ---------------------------------------------------------------------------------- reused contexts
 
 
 def test_reused_codecs_write_the_same_bytes() -> None:
-    """Byte for byte, over thousands of batches: what was compressed before must not change what
-    comes now.
-    """
+    """Over thousands of batches: earlier data must not influence later output."""
     draw = np.random.default_rng(11)
     codecs = Codecs()
     out = np.empty(1 << 20, np.uint8)
@@ -191,7 +188,7 @@ def test_reused_codecs_fail_like_the_functions(
 
 
 def test_zstd_window_of_gigabytes_is_refused() -> None:
-    """A window of gigabytes is refused, and costs nothing, as by the function."""
+    """Both decoders refuse it without allocating the window."""
     packed = bytearray(compress(Codec.ZSTD, PLAIN))
     packed[5] = 0xF8
     for decode in (decompress_into, Codecs().decompress_into):
@@ -257,7 +254,7 @@ def test_raw_snappy_block_of_librdkafka_is_accepted() -> None:
         (XERIAL_HEADER + b"\0\0\0\1\xff", CorruptLog, 20),
         (XERIAL_HEADER[:8] + bytes(8), UnsupportedFormat, 8),
         (XERIAL_HEADER + XERIAL_HEADER[:4] + bytes(12), CorruptLog, 16),
-        (b"\xff\xff\xff\xff\x0f", CorruptLog, 0),  # one raw block that claims 4 GiB
+        (b"\xff\xff\xff\xff\x0f", CorruptLog, 0),  # one raw block with a stated size of 4 GiB
     ],
 )
 def test_broken_snappy_is_refused(data: bytes, error: type[LogError], at: int) -> None:

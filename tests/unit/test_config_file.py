@@ -15,7 +15,7 @@ from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
-# What the distributions bring, comments left out.
+# Configuration files of the distributions, without comments.
 ROCKETMQ_N0 = """brokerClusterName = DefaultCluster
 brokerName = broker-a
 brokerId = -1
@@ -65,7 +65,7 @@ webserviceTlsProvider=
 def taken(
     folder: Path, text: str, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, object], str]:
-    """The settings of a file of that text, and what was said of it."""
+    """The settings read from a file with this text, and the standard error."""
     file = folder / "broker.conf"
     file.write_text(text)
     return settings(Output(), None, str(file)), capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tests of content rows: equal after compaction, different after any other change."""
+"""Tests of content rows: equal after compaction, and different after any other change."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def rows_of(
     order: int = BY_OFFSET,
     header: str = "",
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """All rows of a segment's bytes, flags split off as the last number, and the tally."""
+    """All rows of a segment's bytes, with flags as the last number, and the tally."""
     buffer = np.frombuffer(data, dtype=np.uint8).copy()
     format, contents = KafkaFormat(), KafkaContents(SEED, is_after, now_ms, order, header)
     table, _, _, buffer = format.split(buffer, 0, len(buffer), 0)
@@ -82,7 +82,7 @@ def rows_of(
 
 
 def facts_of(data: bytes, seed: bool = True) -> list[list[int]]:
-    """The facts of a segment's bytes."""
+    """The facts about the batches of a segment's bytes."""
     buffer = np.frombuffer(data, dtype=np.uint8).copy()
     format, contents = KafkaFormat(), KafkaContents(SEED if seed else None, False, None)
     found = []
@@ -301,7 +301,7 @@ def test_facts_describe_producers_and_markers() -> None:
 
 
 def test_older_format_has_the_rows_of_its_converted_batch() -> None:
-    """The same as the v2 batch that they become, but for their flags."""
+    """They equal the rows of the converted v2 batch, except for flags."""
     records = [Record(n, START + n, b"k%d" % n, None if n == 3 else b"v") for n in (3, 4, 6)]
     for codec in (Codec.NONE, Codec.GZIP, Codec.LZ4):
         messages = b"".join(encode_message(record, 1) for record in records)
@@ -325,7 +325,7 @@ def test_older_format_has_the_rows_of_its_converted_batch() -> None:
 
 
 def test_version_is_a_timestamp_or_the_last_header_of_its_name() -> None:
-    """A timestamp, or what the last header of that name holds in eight bytes."""
+    """A timestamp, or the eight bytes in the last header of the configured name."""
     eight = (-5).to_bytes(8, "big", signed=True)
     none = NO_VERSION % (1 << 64)
     cases: list[tuple[tuple[tuple[bytes, bytes | None], ...], int]] = [
@@ -383,7 +383,7 @@ def test_damage_inside_a_batch_is_named() -> None:
         header = decode_batch(encoded, 0).header
         if codec is Codec.NONE:
             payload = bytearray(encoded[61:])
-            payload[3] = 9  # the first record's offset delta: -5
+            payload[3] = 9  # offset delta of the first record: -5
         else:
             import gzip
 

@@ -1,4 +1,4 @@
-"""Tests of the server's copies: a size limit, and the least recently used is deleted."""
+"""Tests of the server's local copies: size limit and removal of the least recently used."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# By how much a count may be more than it was: lengths of drawn names and of times are in some.
+# Tolerance: some counts vary with the lengths of random names and times.
 _MORE = 1.01
 _REMEDY = "if that is meant, say why in the commit that records it: python -m bench.counts --write"
 

@@ -27,7 +27,9 @@ PULSAR = "persistent://public/default/orders"
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, Any]:
-    """Of values as JSON; a registry of files has the same schema for frames."""
+    """Options that decode values as JSON. The schema registry is a folder of files with the same
+    schema.
+    """
     schemas = tmp_path / "schemas"
     schemas.mkdir()
     for name in ("5.json", "orders-value.json"):
@@ -40,12 +42,14 @@ def value(n: int) -> bytes:
 
 
 def changes_schema(table: Any) -> pa.Schema:
-    """What ``follow`` gives: the table's columns, and whether the key was deleted."""
+    """The schema of changes from ``follow``: the table's columns and whether the key
+    was deleted.
+    """
     return table.reader().schema.append(pa.field("deleted", pa.bool_()))
 
 
 def write(system: str, root: Path, values: dict[str, bytes]) -> str:
-    """A topic ``orders`` with these last writes, in this order; its place."""
+    """Write a topic ``orders`` with these values in order. Returns its path."""
     place = root / system
     if system == "rocketmq":
         sents = [Sent(n, key, each) for n, (key, each) in enumerate(values.items())]
@@ -80,7 +84,7 @@ def test_rocketmq_and_pulsar_have_the_same_columns(
         table.to_arrow()
     aside = tmp_path / "aside"
     with lastwrite.table(path, "orders", **options, on_bad="aside", bad_to=str(aside)) as table:
-        assert table.to_arrow(["key"]).num_rows == 3  # values are not looked at
+        assert table.to_arrow(["key"]).num_rows == 3  # values are not decoded
         assert table.to_arrow(["key", "value"])["key"].to_pylist() == [b"a", b"c"]
     (file,) = aside.iterdir()
     assert pq.read_table(file)["value"].to_pylist() == [b'{"id":']
@@ -147,7 +151,7 @@ def test_follow_decodes_its_rows(tmp_path: Path, options: dict[str, Any]) -> Non
     assert (b["key"], b["value"], b["_error"]) == ("b", None, None)
     assert [row["deleted"] for row in (a, b, c)] == [False, True, False]
     assert (c["key"], c["value"]) == ("c", None) and "it stops early" in c["_error"]
-    for _ in range(2):  # nothing was passed over
+    for _ in range(2):  # the failed change is not skipped
         with pytest.raises(BadValue, match="t-0: offset 4, value"):
             list(strict.follow(poll_s=None))
     log.append([(b"c", value(4), 7)])
@@ -166,7 +170,7 @@ def test_value_that_follow_sets_aside_is_not_replaced_by_an_older_one(
     applied = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}
     for changes in (
         [(b"a", b"{", 6), (b"\xff", value(3), 6), (b"c", value(4), 6)],
-        [(b"\xff", b"[", 7)],  # nothing of it can be told
+        [(b"\xff", b"[", 7)],  # neither key nor value can be decoded
         [(b"d", value(5), 8)],
     ):
         log.append(changes)
@@ -260,7 +264,7 @@ def test_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any
             table.to_arrow()
         with pytest.raises(BadValue, match="no file for schema 9"):
             table[b"b"]
-        # a schema that cannot be read by ours is none, either
+        # a schema in another format is reported
         (schemas / "9.avsc").write_text('"long"')
         with pytest.raises(
             BadValue,
@@ -272,7 +276,7 @@ def test_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any
         good, bad = table.to_arrow().to_pylist()
         assert good["value"] == {"id": 1, "name": "name 1"} and good["_error"] is None
         assert bad["value"] is None and "no file for schema 9" in bad["_error"]
-        # it is looked for again
+        # the registry is asked again
         (schemas / "9.json").write_text(json.dumps(SCHEMA))
         assert table[b"b"] == {"id": 2, "name": "name 2"}
     aside = tmp_path / "aside"
@@ -284,7 +288,7 @@ def test_unknown_schema_id_is_a_bad_value(tmp_path: Path, options: dict[str, Any
 
 
 def _varint_map(pairs: list[tuple[str, int]]) -> bytes:
-    """A message whose field 1 is a map of text to int64."""
+    """A Protobuf message whose field 1 is a map of string to int64."""
     entries = (b"\x0a%c%s\x10%c" % (len(key), key.encode(), n) for key, n in pairs)
     return b"".join(b"\x0a%c%s" % (len(each), each) for each in entries)
 

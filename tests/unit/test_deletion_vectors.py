@@ -1,4 +1,4 @@
-"""Tests of deletion vectors: their bytes, and tables that use them, above all Delta tables."""
+"""Tests of deletion vectors: their bytes, and tables with them, mainly Delta tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_vector_is_readable_by_pyiceberg(positions: list[int]) -> None:
 
 
 def test_vector_has_the_specified_bytes() -> None:
-    # as Delta's protocol has them: length, magic, one bitmap of key 0, an array of one value, 7
+    # from Delta's protocol: length, magic, one bitmap with key 0, an array container of the value 7
     assert encode(np.array([7], np.int64)).hex() == (
         "00000022" + "d1d33964" + "0100000000000000" + "00000000"
         "3a300000" + "01000000" + "0000" + "0000" + "10000000" + "0700" + "b8e72272"
@@ -77,13 +77,13 @@ def test_vectors_stay_enabled_on_an_existing_table(topic: Topic) -> None:
     first = topic.round(vectors=True)
     assert first.written_anew == 0 and len(topic.vectors()) == 1
     topic.check()
-    second = topic.round()  # nobody says it any more
+    second = topic.round()  # later rounds keep the format without the option
     assert second.written_anew == 0 and len(topic.vectors()) == 2
     topic.check()
     protocol = Loaded(str(topic.to)).protocol()
     assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
     assert protocol.reader_features == ["deletionVectors"]
-    with pytest.raises(DeltaProtocolError):  # a reader that has them not says so
+    with pytest.raises(DeltaProtocolError):  # a reader without support reports it
         Loaded(str(topic.to)).to_pyarrow_table()
     topic.round(anew=True)
     topic.round()
@@ -96,7 +96,8 @@ def test_vector_that_only_a_checkpoint_names_is_found(topic: Topic) -> None:
     topic.round(changes=1)
     table = DeltaTable(str(topic.to))
     others = [*range(KEYS)]
-    for _ in range(CHECKPOINT_EVERY + 2):  # in one bucket, which is written anew again and again
+    # always in the same bucket, which is rewritten again and again
+    for _ in range(CHECKPOINT_EVERY + 2):
         key = b"key-%d" % others.pop()
         topic.log.append([(key, b"later", 4)])
         topic.model[key] = b"later"

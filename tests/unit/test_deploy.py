@@ -26,7 +26,7 @@ SEPARATORS = {"&&", "|", ";"}
 
 
 class CommandLine(NamedTuple):
-    """The arguments of one ``lastwrite`` in a file."""
+    """The arguments of one call of ``lastwrite`` in a file."""
 
     path: Path
     arguments: list[str]
@@ -75,7 +75,7 @@ def command_lines() -> Iterator[CommandLine]:
         for line in shell_lines(path):
             try:
                 words = shlex.split(line, comments=True)
-            except ValueError:  # a sentence with an apostrophe
+            except ValueError:  # prose with an apostrophe
                 continue
             for at, word in enumerate(words[:-1]):
                 if PROGRAM.fullmatch(word) and words[at + 1] in commands:

@@ -1,4 +1,4 @@
-"""Tests of settings as a broker 4.4.0 describes them; ``test_serve_tools`` compares them with a
+"""Tests of settings as a broker 4.4.0 describes them. ``test_serve_tools`` compares them with a
 broker.
 """
 
@@ -53,7 +53,7 @@ def test_synonyms_are_ordered_by_source_then_by_unit() -> None:
 
 
 def test_coarser_unit_gives_the_value_but_is_not_a_synonym() -> None:
-    """A broker drops the synonyms before the first under the setting's own name."""
+    """A broker drops the synonyms that precede the first one with the setting's own name."""
     topic = BrokerSettings(file={"log.roll.hours": "2"}).describe_topic({})
     assert _one(topic, "segment.ms") == DescribedSetting(
         "segment.ms", "7200000", SettingType.LONG, True, ()

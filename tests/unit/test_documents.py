@@ -86,7 +86,7 @@ def test_elements_of_a_long_document_are_built_one_at_a_time(
     monkeypatch.setattr(output, "_write", heard)
     output.document(value)
     assert capfd.readouterr().out == as_before
-    assert made == sorted(set(made))  # something was said between any two of them
+    assert made == sorted(set(made))  # progress was reported between any two lines
 
 
 def test_schema_names_the_printed_fields() -> None:
@@ -101,7 +101,7 @@ def test_schema_names_the_printed_fields() -> None:
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
 def test_golden_output_matches_its_schema(path) -> None:  # type: ignore[no-untyped-def]
     command = path.stem.split("-")[1]
-    if command == "latest":  # no command prints it
+    if command == "latest":  # no command prints this document
         return
     for printed in json.loads(path.read_text(encoding="utf-8"))["documents"]:
         problems = []

@@ -1,10 +1,9 @@
-"""Tests that a transaction marker outlives its aborted data, in every layout in which brokers have
-dropped it early.
+"""Tests that a transaction marker outlives its aborted data.
 
-A ``read_committed`` consumer hides data by the transaction index, and a broker that rebuilds the
-index uses the next marker of the producer. After every round the marker and its index entry must
-exist while one aborted record is in the log. The rounds continue past every horizon until the log
-is empty.
+They use every layout in which brokers have dropped a marker too early. A ``read_committed``
+consumer hides data by the transaction index, and a broker that rebuilds the index uses the
+producer's next marker. After every round the marker and its index entry must exist as long as the
+log has one of its aborted records. The rounds continue past every horizon until the log is empty.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ BOB, EVE = 7, 8
 
 
 def data(offset: int, keys: str, producer: int = -1, sequence: int = 0) -> ModelBatch:
-    """A batch of records ``x=<offset>``, one a letter of ``keys``; of a transaction, if a producer
-    wrote it.
+    """A batch with a record ``x=<offset>`` for each letter of ``keys``.
+
+    It is transactional if it has a producer.
     """
     records = tuple(
         ModelRecord(n, NOW_MS, key.encode(), b"%d" % n) for n, key in enumerate(keys, offset)
@@ -79,14 +79,16 @@ def marker(offset: int, producer: int, kind: str = "abort") -> ModelBatch:
 
 
 class Log:
-    """A log of given segments, written with its transaction indexes and a snapshot, and the truth
-    about it.
+    """A log of the given segments with transaction indexes and a snapshot.
+
+    It also knows which of its records were aborted.
     """
 
     def __init__(self, root: Path, segments: dict[int, list[ModelBatch]]) -> None:
         self.root = root
         self.folder = root / NAME
-        self.now_ms = NOW_MS + 10  # where producers expire after a millisecond, they have
+        # later than any producer expires if the expiration is one millisecond
+        self.now_ms = NOW_MS + 10
         state: dict[int, Known] = {}
         for base, batches in segments.items():
             if base:
@@ -119,7 +121,7 @@ class Log:
         return [entry for segment in self.read() for entry in segment.aborted]
 
     def dirty(self) -> None:
-        """Append a record and roll, so that there is a round to run."""
+        """Append a record and roll the segment, so that the next round has work."""
         last = bases(self.folder)[-1]
         there = (self.folder / f"{last:020d}.log").read_bytes()
         old = [
@@ -140,8 +142,8 @@ class Log:
         self.check()
 
     def check(self) -> None:
-        """Whatever aborted data there is, is hidden: by the log, and by an index entry in its
-        marker's segment.
+        """Check that all aborted data is hidden, by the log and by the index entry of its marker's
+        segment.
         """
         segments = self.read()
         present = {
@@ -185,7 +187,8 @@ def test_marker_in_a_later_segment_outlives_its_data(tmp_path: Path, like_broker
         },
     )
     log.round(like_broker, EXPIRING)
-    # The data go at once, and shadow nothing: a@0 and d@6 are what was committed last.
+    # Aborted data is removed at once and supersedes nothing: the last committed writes are a@0 and
+    # d@6.
     assert [r.offset for s in log.read() for b in s.batches for r in b.records] == [0, 1, 6, 7, 8]
     assert (stays := log.batch(7)) is not None and stays.horizon_ms is None
     assert log.entries() == [ModelAborted(BOB, 2, 7, 8)]
@@ -208,7 +211,7 @@ def test_marker_in_a_later_segment_outlives_its_data(tmp_path: Path, like_broker
 def test_lost_index_entries_are_rebuilt_from_the_log(
     tmp_path: Path, like_broker: bool, lost: str
 ) -> None:
-    """The log itself tells what was aborted; the new segments' indexes tell it again."""
+    """The markers in the log show what was aborted. The new segments get complete indexes."""
     log = Log(
         tmp_path,
         {
@@ -224,27 +227,26 @@ def test_lost_index_entries_are_rebuilt_from_the_log(
         index.unlink()
     elif lost == "one":
         index.write_bytes(entries[34:])
-    else:  # it claims to begin behind its data
+    else:  # the entry's first offset lies after its data
         index.write_bytes(entries[:10] + (4).to_bytes(8, "big") + entries[18:])
-    # A broker keeps the last batch of an active producer: a shell, which its marker outlives.
+    # A broker keeps the last batch of an active producer, so its marker stays, too.
     log.round(like_broker)
     assert [r.offset for s in log.read() for b in s.batches for r in b.records] == [0, 5, 6, 7, 8]
     assert (shell := log.batch(2)) is not None and not shell.records
-    if (
-        like_broker or lost != "first-offset"
-    ):  # of a first offset too late nothing is left that it would fail to hide
+    # The remaining data is hidden even by an entry whose first offset is too late.
+    if like_broker or lost != "first-offset":
         assert {(entry.producer_id, entry.last_offset) for entry in log.entries()} == {
             (BOB, 5),
             (EVE, 6),
         }
     log.dirty()
     log.round(like_broker)
-    assert {entry.producer_id for entry in log.entries()} == {BOB}  # of Eve's nothing is left
+    assert {entry.producer_id for entry in log.entries()} == {BOB}  # no aborted data of Eve is left
     for _ in range(6):
         log.dirty()
         log.round(like_broker, EXPIRING, after_ms=RETENTION_MS)
     left = [batch.marker for segment in log.read() for batch in segment.batches if batch.control]
-    assert left == ["commit"]  # b@7 is there still
+    assert left == ["commit"]  # b@7 is still there
 
 
 @both
@@ -265,9 +267,7 @@ def test_index_that_claims_committed_data_is_ignored(tmp_path: Path, like_broker
 
 @both
 def test_marker_stays_if_a_round_removes_only_its_data(tmp_path: Path, like_broker: bool) -> None:
-    """The marker's segment is too young for the first round, and so is left as it is, its index
-    too.
-    """
+    """The marker's segment is too young for the first round, so its files are left unchanged."""
     young = [
         replace(batch, max_timestamp_ms=NOW_MS + 5000, append_time=True)
         for batch in (marker(3, BOB), data(4, "c"))
@@ -287,8 +287,8 @@ def test_marker_stays_if_a_round_removes_only_its_data(tmp_path: Path, like_brok
 
 
 def test_marker_in_an_unchanged_segment_keeps_its_index_entry(tmp_path: Path) -> None:
-    """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides
-    nothing yet.
+    """Only the data's segment is rewritten. The marker's segment keeps its bytes and its entry,
+    although the entry hides nothing any more.
     """
     many = [data(3 + n, chr(200 + n)) for n in range(30)]
     log = Log(
@@ -307,9 +307,7 @@ def test_marker_in_an_unchanged_segment_keeps_its_index_entry(tmp_path: Path) ->
 def test_marker_outlives_the_empty_last_batch_of_its_producer(
     tmp_path: Path, like_broker: bool
 ) -> None:
-    """As long as the producer is active its last batch stays, empty: the marker and its entry stay
-    as well.
-    """
+    """While the producer is active, its empty last batch, the marker and the index entry stay."""
     log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB), marker(3, BOB)], 4: []})
     for _ in range(4):
         log.dirty()
@@ -322,11 +320,11 @@ def test_marker_outlives_the_empty_last_batch_of_its_producer(
 
 @both
 def test_expired_marker_stays_while_its_data_remains(tmp_path: Path, like_broker: bool) -> None:
-    """As Kafka leaves it where the log's start was raised over a transaction: stamped, its entry
-    gone, its data not.
+    """Kafka leaves such a marker after raising the log start over a transaction: with horizon,
+    without entry.
 
-    Kafka's next round drops the marker. Ours finds the data first; what a reader of an archive
-    would have seen goes.
+    Kafka's next round drops the marker. Ours first removes the aborted data, which a reader of an
+    archive would otherwise get.
     """
     stamped = replace(marker(3, BOB), horizon_ms=NOW_MS - 1, base_timestamp_ms=NOW_MS - 1)
     log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB), stamped], 4: []})
@@ -341,7 +339,7 @@ def test_expired_marker_stays_while_its_data_remains(tmp_path: Path, like_broker
 def test_round_in_small_pieces_equals_a_round_in_one_piece(
     tmp_path: Path, like_broker: bool, piece_bytes: int
 ) -> None:
-    """What one piece cannot tell of a marker, the pieces before it do."""
+    """State about a marker is passed from piece to piece."""
     segments = {
         0: [data(0, "ab", BOB), data(2, "cd", EVE), data(4, "ef", BOB, 2), data(6, "gh")],
         8: [data(8, "a", EVE, 2), marker(9, BOB), data(10, "b", BOB, 4), marker(11, BOB, "commit")],

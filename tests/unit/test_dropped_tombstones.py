@@ -1,9 +1,8 @@
-"""Tests that no tombstone is dropped while an older value remains; see docs/decisions/dropping-a-
-tombstone.md.
+"""Tests that no tombstone is dropped while an older value remains.
 
-In each test a tombstone's horizon has passed, and an older value of its key is where a compactor
-might not look. After any number of rounds a reader must never find the value without the tombstone
-after it.
+See docs/decisions/dropping-a-tombstone.md. In each test a tombstone's horizon has passed, and an
+older value of its key is in a place that a compactor might miss. After any number of rounds a
+reader must never get the value without the tombstone after it.
 """
 
 from __future__ import annotations
@@ -39,15 +38,14 @@ from tests.support.rocketmq.model import ModelPair, ModelQueue, message, write_s
 NOW_MS = 1_700_000_000_000
 PASSED_MS = NOW_MS - 1
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": "1000"}
-FAR = [
-    f"other-{n}" for n in range(40)
-]  # enough unchanged records that no neighbour's rewrite takes them along
+# Enough unchanged records that no round merges this segment into its neighbour.
+FAR = [f"other-{n}" for n in range(40)]
 
 both = pytest.mark.parametrize("like_broker", [True, False], ids=["like-a-broker", "sparing"])
 
 
 def batch(offset: int, *words: str, timestamp_ms: int = NOW_MS) -> ModelBatch:
-    """Records ``key=value``, or ``key`` alone for a tombstone, in one batch."""
+    """A batch of records ``key=value``. A bare ``key`` is a tombstone."""
     records = []
     for n, word in enumerate(words, offset):
         key, _, value = word.partition("=")
@@ -60,7 +58,9 @@ def batch(offset: int, *words: str, timestamp_ms: int = NOW_MS) -> ModelBatch:
 
 
 def stamped(made: ModelBatch, horizon_ms: int = PASSED_MS) -> ModelBatch:
-    """As a replica gets it from a leader that has cleaned it: the horizon comes with the batch."""
+    """The batch with a delete horizon, as a replica fetches it from a leader that has
+    cleaned it.
+    """
     return replace(made, horizon_ms=horizon_ms, base_timestamp_ms=horizon_ms)
 
 
@@ -82,8 +82,7 @@ def table(root: Path) -> Mapping[bytes, bytes]:
     return fold(readable(read_segments(root / NAME)))
 
 
-# ---------------------------------------------------------------------- 1. below: in a file that is
-# left alone
+# --------------------------------------------------- 1. the value is in an older, unchanged segment
 
 
 @both
@@ -101,8 +100,7 @@ def test_value_in_a_file_without_duplicates_is_removed_with_its_tombstone(
         checkpoint,
     )
     compact(root, CONFIG, NOW_MS, like_broker=like_broker)
-    # The tombstone goes in the round that first compares it, and takes the value with it: in one
-    # swap.
+    # The first round that compares the tombstone removes it and its older value in one swap.
     assert 0 not in offsets(root) and 41 not in offsets(root)
     assert b"a" not in table(root)
 
@@ -111,7 +109,7 @@ def test_value_in_a_file_without_duplicates_is_removed_with_its_tombstone(
 def test_unchanged_segment_never_contains_the_value_of_a_dropped_tombstone(
     tmp_path: Path, like_broker: bool
 ) -> None:
-    """Round by round: what is untouched was compared all the same."""
+    """Over several rounds. The keys of an unchanged segment are compared, too."""
     root = write(
         tmp_path,
         {
@@ -127,8 +125,7 @@ def test_unchanged_segment_never_contains_the_value_of_a_dropped_tombstone(
         write(root, {number: [batch(number, "dirt=x")], number + 1: []})
 
 
-# ---------------------------------------------------------------------- 2. above: behind the range,
-# and older
+# ------------------------------------------------------- 2. the value is after the range, but older
 
 
 @both
@@ -136,8 +133,8 @@ def test_unchanged_segment_never_contains_the_value_of_a_dropped_tombstone(
 def test_tombstone_waits_for_older_values_at_higher_offsets(
     tmp_path: Path, like_broker: bool, strategy: str
 ) -> None:
-    """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for
-    what is above.
+    """By offset, values at higher offsets are newer (next test). By KIP-280's orders they may be
+    older, so the tombstone is kept.
     """
     delete, value = (
         batch(0, "a", "b=1", timestamp_ms=NOW_MS),
@@ -149,9 +146,8 @@ def test_tombstone_waits_for_older_values_at_higher_offsets(
     root = write(tmp_path, {0: [stamped(delete)], 2: [value]})
     compact(root, config, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [0, 1, 2]
-    write(
-        root, {3: []}
-    )  # rolled: the next round reaches the value, which is the log's last record, and so stays
+    # Rolled: the next round includes the value. It is kept as the log's last record.
+    write(root, {3: []})
     compact(root, config, NOW_MS, like_broker=like_broker)
     assert offsets(root) == [0, 1, 2]
     write(root, {3: [batch(3, "c=1", timestamp_ms=NOW_MS)], 4: []})
@@ -173,8 +169,7 @@ def test_by_offset_no_higher_record_is_older(tmp_path: Path, like_broker: bool) 
     assert offsets(root) == [2, 3]
 
 
-# ---------------------------------------------------------------------- 3. never compared: its time
-# ran out before
+# -------------------------------------------------- 3. the tombstone expired before it was compared
 
 
 @both
@@ -182,8 +177,8 @@ def test_by_offset_no_higher_record_is_older(tmp_path: Path, like_broker: bool) 
 def test_expired_tombstone_stays_until_it_was_compared(
     tmp_path: Path, like_broker: bool, checkpoint: int
 ) -> None:
-    """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind
-    it, stamped.
+    """Kafka leaves this state if its offset map was full: a checkpoint within a batch, and a
+    stamped tombstone after it.
     """
     root = write(
         tmp_path,
@@ -198,8 +193,7 @@ def test_expired_tombstone_stays_until_it_was_compared(
     assert offsets(root) == [1, 2, 3, 5]
 
 
-# ---------------------------------------------------------------------- 4. beside: files that are
-# not replaced together
+# ---------------------------------------------- 4. both are in files that are not replaced together
 
 
 SPREAD = {
@@ -214,8 +208,8 @@ SPREAD = {
 def test_crash_between_two_files_never_restores_the_value(
     like_broker: bool, tmp_path: Path
 ) -> None:
-    """Killed before every file operation of a round: the next run meets all of the old log or all
-    of the new one.
+    """The round is killed before every file operation. The next run finds either all files of the
+    old log or all of the new one.
     """
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         point, survived = 0, 0
@@ -229,9 +223,8 @@ def test_crash_between_two_files_never_restores_the_value(
             )
             if read_checkpoint(root, "cleaner-offset-checkpoint"):
                 survived += 1
-                assert 0 not in offsets(root), (
-                    point
-                )  # what a checkpoint calls clean has been swapped
+                # All segments below the checkpoint have been swapped.
+                assert 0 not in offsets(root), point
             compact(root, CONFIG, NOW_MS, like_broker=like_broker)
             assert 0 not in offsets(root) and 44 not in offsets(root), point
         assert point > 20
@@ -243,13 +236,12 @@ def test_copy_has_the_result_of_a_single_round(tmp_path: Path, like_broker: bool
     root = write(tmp_path / "log", SPREAD)
     compact(root, CONFIG, NOW_MS, like_broker=like_broker, to=str(tmp_path / "copy"))
     assert 0 not in offsets(tmp_path / "copy") and 44 not in offsets(tmp_path / "copy")
-    # What lies here was not cleaned, and nothing says so.
+    # The source was not cleaned, and no checkpoint covers it.
     assert {0, 44} <= set(offsets(root))
     assert read_checkpoint(root, "cleaner-offset-checkpoint") == {}
 
 
 def test_path_of_a_segment_compacts_its_partition(tmp_path: Path) -> None:
-    """Its path means the partition that it lies in."""
     root = write(tmp_path, SPREAD)
     compact(root / NAME / f"{44:020d}.log", CONFIG, NOW_MS)
     assert 0 not in offsets(root) and 44 not in offsets(root)
@@ -259,8 +251,8 @@ def test_path_of_a_segment_compacts_its_partition(tmp_path: Path) -> None:
 def test_retention_removes_the_value_before_its_tombstone(
     tmp_path: Path, like_broker: bool
 ) -> None:
-    """Files expire oldest first, whatever their age: a tombstone is never gone before what it
-    deletes.
+    """Segments expire in order, whatever their age, so a tombstone is never removed before its
+    older value.
     """
     young = [replace(made, max_timestamp_ms=NOW_MS + 10**6, append_time=True) for made in SPREAD[0]]
     root = write(tmp_path, {**SPREAD, 0: young})
@@ -300,7 +292,9 @@ def test_idle_log_keeps_a_tombstone_until_expired_deletes_are_dropped(
 
 
 def test_round_for_expired_deletes_compares_all_keys(tmp_path: Path) -> None:
-    """The checkpoint says that all is clean, and is wrong: the value goes with its delete."""
+    """The checkpoint wrongly counts everything as clean. The value is removed with its
+    tombstone.
+    """
     segments = {0: [batch(0, "a=1", "b=1")], 2: [stamped(batch(2, "a"))], 3: []}
     root = write(tmp_path, segments, checkpoint=3)
     (found,) = compact(root, CONFIG, NOW_MS, drop_expired_deletes=True).partitions

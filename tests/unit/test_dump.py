@@ -49,9 +49,7 @@ def coded(data: bytes) -> str:
 
 
 def write(root: Path, count: int = 300, topic: str = "orders", codec: Codec = Codec.NONE) -> Path:
-    """A partition of several segments, several batches each, with keys that repeat and some
-    tombstones.
-    """
+    """Write a partition of several segments and batches with repeated keys and some tombstones."""
     settings: dict[str, Any] = {
         "segment_bytes": 3000,
         "batch_bytes": 600,
@@ -74,7 +72,7 @@ def segments(folder: Path) -> list[Path]:
 
 
 def single(folder: Path, *batches: bytes) -> Path:
-    """A partition whose only segment holds ``batches``."""
+    """A partition with one segment of ``batches``."""
     folder.mkdir(parents=True)
     for ending in (".index", ".timeindex"):
         (folder / f"{0:020}{ending}").write_bytes(b"")

@@ -17,7 +17,9 @@ class Asked(Exception):
 
 
 def units_of(sizes: list[int], workers: int) -> list[list[tuple[int, int]]]:
-    """The slices of buckets by partition, of partitions of so many entries."""
+    """For partitions of these sizes in entries: the slices of buckets that the units of
+    each elect.
+    """
     asked: list[Any] = []
 
     def elect(units: list[Any], _: object) -> list[Any]:
@@ -38,7 +40,7 @@ def units_of(sizes: list[int], workers: int) -> list[list[tuple[int, int]]]:
         blocks = [Block(0, "", 0, entries, 0, 2)]
         scan = SimpleNamespace(blocks=blocks, dirty_from=0, records=entries, states="", states_at=0)
         partitions.append(SimpleNamespace(plan=plan, scans=[scan]))
-    with pytest.raises(Asked):  # what comes of it is not looked at here
+    with pytest.raises(Asked):  # only the units are needed, so the election is broken off
         elect_partitions(context, partitions)
     slices: list[list[tuple[int, int]]] = [[] for _ in sizes]
     for unit in asked:
@@ -54,7 +56,7 @@ def test_one_large_partition_is_divided_among_all_workers() -> None:
 
 
 def test_partitions_are_divided_only_as_far_as_the_workers_need() -> None:
-    """A hundred workers, four hundred partitions: not each of them in two hundred slices."""
+    """With a hundred workers and four hundred partitions, each partition stays whole."""
     slices = units_of([1_000_000] * 400, 100)
     assert {len(of_one) for of_one in slices} == {1}
     slices = units_of([10_000_000] + [250_000] * 40, 50)

@@ -17,7 +17,7 @@ _FAR = 1 << 31
 
 
 class Data:
-    """Bytes that columns point into, with others between."""
+    """Column data with other bytes between the values."""
 
     def __init__(self) -> None:
         self.bytes = bytearray(b"...")

@@ -45,7 +45,7 @@ def data(*records: Written, at: int = START_MS, **fields: Any) -> ModelBatch:
 
 
 def sent(producer_id: int, *records: Written, at: int = START_MS) -> ModelBatch:
-    """Data in a transaction of the producer."""
+    """A batch in a transaction of the producer."""
     return data(
         *records,
         at=at,
@@ -72,7 +72,7 @@ def marker(producer_id: int, commits: bool, at: int = START_MS) -> ModelBatch:
 
 
 class Log:
-    """A partition that grows and is cleaned by turns."""
+    """A partition that grows and is cleaned in turn."""
 
     def __init__(self, root: Path, **config: object) -> None:
         self.root = root
@@ -88,8 +88,8 @@ class Log:
     def add(
         self, *segments: Sequence[ModelBatch], changed_ms: int = NOW, replicated: int | None = None
     ) -> None:
-        """Append the batches, the first ones to the active segment; the last segment is then
-        active.
+        """Append batches, the first list to the active segment. Each further list begins a new
+        segment.
         """
         placed, offset = [], 0
         for segment in segments:
@@ -255,7 +255,7 @@ def test_explain_names_an_open_transaction(log: Log) -> None:
     assert (found.is_due, found.first_uncleanable_offset) == (True, 2)
     assert log.record(B, 2).message == "producer 7 wrote it in a transaction that is still open"
     assert log.record(A, 0).fate is RecordOutcome.NEXT_ROUND
-    later = log.record(A, 1)  # superseded by offset 3, behind the transaction
+    later = log.record(A, 1)  # superseded by offset 3, which comes after the transaction
     assert later.fate is RecordOutcome.LATER and "open transaction (from offset 2)" in (
         later.change or ""
     )
@@ -391,7 +391,8 @@ def test_each_duplicate_has_its_outcome(log: Log) -> None:
     assert (found[1].at_ms, found[2].at_ms) == (NOW + 9_999, NOW + 9_999)
     assert log.compact() == "cleaned"
     assert log.offsets() == [1, 2, 3, 4]
-    log.add([data((C, V))], [])  # the active segment is closed; the lag has not passed
+    # the former active segment is closed, but the compaction lag has not passed
+    log.add([data((C, V))], [])
     assert log.compact(NOW + 9_998) == "skipped"
     assert log.compact(NOW + 9_999) == "cleaned"
     assert log.offsets() == [2, 4, 5]
@@ -399,7 +400,8 @@ def test_each_duplicate_has_its_outcome(log: Log) -> None:
 
 def test_aborted_record_is_explained(log: Log) -> None:
     log.config["producer.id.expiration.ms"] = (
-        1  # else the producer's last batch stays, as a shell, and so the marker
+        # Otherwise the producer's empty last batch would stay, and the marker with it.
+        1
     )
     log.add(
         [sent(7, (A, V))], [marker(7, commits=False)], [sent(8, (A, V)), marker(8, commits=False)]
@@ -489,8 +491,7 @@ def test_missing_key_has_no_records(log: Log) -> None:
     assert [record.offset for record in log.explain(key=b"").records or ()] == [1]
 
 
-# ---------------------------------------------------------------------- why is this tombstone still
-# there
+# ------------------------------------------------------------------- why a tombstone is still there
 
 
 def test_explain_follows_a_tombstone_until_it_is_dropped(log: Log) -> None:
@@ -516,7 +517,7 @@ def test_explain_follows_a_tombstone_until_it_is_dropped(log: Log) -> None:
         horizon,
     )
 
-    # Past its horizon it still takes a round, and a round takes dirty data.
+    # After the horizon, removal still needs a round, and a round needs dirty data.
     third = log.record(A, 1, now_ms=horizon + 3)
     assert third.fate is RecordOutcome.NEXT_ROUND and "passed 3 ms ago" in third.message
     assert "no round is due now: all offsets below 2 were compacted before" in (third.change or "")
@@ -569,7 +570,7 @@ def test_tombstone_of_an_old_format_expires_with_its_file(log: Log) -> None:
     assert first.fate is RecordOutcome.LATER and f"changed at time {NOW}" in first.message
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_old == 1
-    # The clean part was changed that long after the file.
+    # the clean part was rewritten that much later
     write_checkpoint(log.root, "cleaner-offset-checkpoint", {NAME: 2})
     later = NOW + RETENTION
     assert bases(log.folder) == [0, 2, 3]
@@ -658,7 +659,7 @@ def test_text_output_shows_local_times(log: Log, capfd: pytest.CaptureFixture[st
 
 
 def test_sentences_contain_local_times(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
-    """In sentences, too; and an expired delete of a log at rest says what drops it."""
+    """For an expired tombstone without a due round, the sentence states what drops it."""
     log.config["min.cleanable.dirty.ratio"] = 0
     log.add([data((A, V), (A, None))], [])
     assert log.compact(NOW + 7) == "cleaned"

@@ -1,4 +1,4 @@
-"""Tests of recognising a file by more than path, inode, size and modification time."""
+"""Tests of recognising a file by more than its path, inode, size and modification time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIME_NS = 1_700_000_000_000_000_000
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write in place, and set the modification time, as a restore from a backup does."""
+    """Overwrite the file and set its modification time, as a restore from a backup does."""
     path.write_bytes(content)
     os.utime(path, ns=(TIME_NS, TIME_NS))
 
@@ -43,10 +43,10 @@ def test_checksum_of_ends_detects_a_change_at_either_end(tmp_path: Path) -> None
         changed[at] ^= 1
         _write(path, bytes(changed))
         assert checksum_of_ends(str(path), 100, len(content) - 100, state) != known
-    assert checksum_of_ends(str(path), 100, len(content), state) is None  # it is too short
+    assert checksum_of_ends(str(path), 100, len(content), state) is None  # the file is too short
     path.rename(tmp_path / "before")
     _write(path, content)
-    assert checksum_of_ends(str(path), 100, len(content) - 100, state) is None  # another file
+    assert checksum_of_ends(str(path), 100, len(content) - 100, state) is None  # a new file
 
 
 def test_checkpoint_rewritten_in_place_is_read_again(tmp_path: Path) -> None:
@@ -67,6 +67,6 @@ def test_server_reads_a_segment_replaced_with_equal_metadata(tmp_path: Path) -> 
         os.replace(tmp_path / "copy", path)
         assert files.read(segment, 0, 7) == b"healthy"
         path.unlink()
-        assert files.read(segment, 0, 7) == b"healthy"  # the file is still open
+        assert files.read(segment, 0, 7) == b"healthy"  # the old file is still open
     finally:
         files.close()

@@ -1,5 +1,6 @@
-"""Tests of fingerprints: distribution, distinctness at every length, secrecy, and exact comparison
-on collision.
+"""Tests of fingerprints.
+
+They cover distribution, distinctness at every length, secrecy, and exact comparison on collision.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def test_another_secret_gives_another_fingerprint() -> None:
 
 
 def colliding_keys(count: int) -> list[bytes]:
-    """Keys that collide in both lanes under a secret whose words are all the same."""
+    """Keys that collide in both 64-bit lanes if all words of the secret are equal."""
     word = int(secret_from(bytes(8 * SECRET_WORDS))[0])
     return [word.to_bytes(8, "little") + n.to_bytes(8, "little") for n in range(count)]
 

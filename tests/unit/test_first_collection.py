@@ -1,4 +1,4 @@
-"""Tests of when the command line lets Python collect garbage."""
+"""Tests of when the command line allows Python to collect garbage."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def log(held: HoldReason | None = None, size: int = 0, partition: int = 0) -> Fo
 
 
 class Planned:
-    """Gives one turn after another, then waits to be stopped."""
+    """A source that returns one round after another, then waits to be stopped."""
 
     def __init__(self, *turns: Sequence[FollowedLog] | LogError) -> None:
         self._turns = list(turns)
@@ -64,7 +64,9 @@ class Planned:
 
 
 def run(planned: Planned) -> tuple[list[Event], list[float], str]:
-    """What a follower tells of all turns, how long it rests after each, and its metrics."""
+    """Run the follower through all rounds. Returns its events, its waits in seconds, and its
+    metrics.
+    """
     told: list[Event] = []
     rests: list[float] = []
     registry = CollectorRegistry()

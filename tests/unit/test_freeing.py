@@ -1,4 +1,4 @@
-"""Tests of deleting files: the name at once, the disk space a moment later."""
+"""Tests of deleting files: the name is removed at once, the disk space is freed a little later."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_number_of_deferred_files_is_limited(tmp_path: Path) -> None:
     with deferred_unlink.after_syncs():
         for path in paths:
             files.unlink(str(path))
-        # and one that the thread has in hand
+        # plus one that the thread is closing
         assert len(os.listdir("/proc/self/fd")) - before <= deferred_unlink._MOST_HELD + 1
         assert not any(path.exists() for path in paths)
     deferred_unlink.wait()

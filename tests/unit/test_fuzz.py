@@ -41,7 +41,7 @@ def test_every_reader_of_bytes_is_covered(targets: list[Target]) -> None:
 
 @pytest.mark.long
 def test_targets_run_the_functions_that_they_cover(targets: list[Target]) -> None:
-    """Of what is Python; kernels are called from it, or by each other."""
+    """Only Python functions are checked. They call the kernels."""
     called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -51,7 +51,7 @@ def test_targets_run_the_functions_that_they_cover(targets: list[Target]) -> Non
 
     for target in targets:
         if target.share < 0.2:
-            continue  # whole rounds, and files: the same readers once more
+            continue  # targets for whole rounds and files, which use the same readers
         rng = random.Random(target.name)
         sys.setprofile(note)
         try:
@@ -96,7 +96,7 @@ def crash(data: bytes) -> None:
 
 
 def beyond(data: bytes) -> None:
-    """A load of a byte beyond those that were given."""
+    """A read of one byte beyond the input."""
     faulthandler.disable()
     edge = Edge()
     found = edge.put(data)

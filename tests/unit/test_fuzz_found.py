@@ -1,4 +1,7 @@
-"""Tests of inputs that the fuzzer found, each reduced. Each must end in a result or a log error."""
+"""Tests of inputs that the fuzzer found, each reduced.
+
+Each must end in a result or a LogError.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +106,8 @@ def test_queue_order_with_a_count_of_5000_digits_is_refused() -> None:
 
 @pytest.mark.parametrize("room", [100, 270, 5000])
 def test_zstd_frame_with_a_wrong_size_is_refused_for_any_buffer(room: int) -> None:
-    """A frame of one block of 270 bytes whose header says 4,095; a small buffer refused it, a large
-    one did not.
+    """A frame with one block of 270 bytes and a stated size of 4,095. Only small buffers rejected
+    it.
     """
     frame = bytes.fromhex("28b52ffd60ff0e55000018616263010008aa6e08")
     with pytest.raises(CorruptLog):
@@ -150,7 +153,7 @@ def test_unended_zstd_frame_without_a_size_is_refused() -> None:
     "index",
     [
         b'"type":"fixed","transformedChunkSize":9,"finalTransformedChunkSize":9,'
-        b'"originalFileSize":4611686018427387904',  # a list of as many sizes
+        b'"originalFileSize":4611686018427387904',  # would need a list of as many chunk sizes
         b'"type":"vari\x80ble","originalFileSize":9',
         b'"type":"variable","originalFileSize":9,"transformedChunks":"\xc3\xa9"',
         b'"type":"fixed","originalFileSize":9,"other":' + DEEP,

@@ -60,7 +60,7 @@ def test_last_pulsar_ledgers_are_read_or_refused(tmp_path: Path, ledger: int) ->
     write_ledger(folder, ledger, [single("k", "v"), single("k", "w")])
     assert lastwrite.inspect(str(tmp_path)).partitions
     report = lastwrite.compact(str(tmp_path), spark=INLINE)
-    assert report.exit_status in (0, 1)  # no ledger id is left, or it does not fit an offset
+    assert report.exit_status in (0, 1)  # no ledger id is left, or it does not fit into an offset
 
 
 @pytest.mark.parametrize("event_time", [2**61 - 1, LONG_MAX])

@@ -1,5 +1,6 @@
-"""Tests of ``fetch --accept-gap``: the archive records what was lost between two fetches, and
-commands name it.
+"""Tests of ``fetch --accept-gap``.
+
+The archive records what was lost between two fetches, and commands name the gap.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def fetch(root: Path, archive: Path, **how: bool) -> FetchedLog:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Of offsets 0 to 3, and 9 to 11."""
+    """An archive of offsets 0 to 3 and 9 to 11."""
     to, root = tmp_path / "archive", tmp_path / "root"
     fetch(write(root, range(4)), to)
     shutil.rmtree(root)
@@ -90,7 +91,7 @@ def test_fetch_that_accepts_a_gap_names_it(
     write(root, range(9, 12))
     options = ["--include-active", "--accept-gap", "--to", str(to)]
     assert GAP in said(capfd, "fetch", str(root), *options)
-    assert GAP not in said(capfd, "fetch", str(root), *options)  # it was accepted before
+    assert GAP not in said(capfd, "fetch", str(root), *options)  # the gap was accepted before
 
 
 def test_gap_at_the_end_of_the_log_is_recorded(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_latest_and_follow_warn_of_the_gap(archive: Path) -> None:
 
 def test_spark_source_warns_of_the_gap(archive: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits came with PySpark 4.2")
-    from lastwrite.source.reader import DefaultSource  # not before it is known to be there
+    from lastwrite.source.reader import DefaultSource  # imported only if PySpark has its base class
     from tests.unit.test_source_filters import SCHEMA
 
     options = {"path": str(archive), "subscribe": "t", "startingOffsets": "earliest"}
@@ -181,7 +182,7 @@ def test_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
     fetch(write(tmp_path / "new", range(9, 12)), source)
     assert fetch(source, target).held is HoldReason.GAP
     assert fetch(source, target, accepts_gap=True).end_offset == 12
-    assert fetch(source, target).reason is None  # nothing new
+    assert fetch(source, target).reason is None  # no new gap
     fetch(write(tmp_path / "newer", range(15, 17)), source, accepts_gap=True)
     assert fetch(source, target).end_offset == 17
     (found,) = lastwrite.inspect(str(target)).partitions
@@ -191,7 +192,7 @@ def test_fetch_from_an_archive_keeps_the_gaps_of_both(tmp_path: Path) -> None:
 
 
 def test_accepted_gap_is_not_a_missing_segment(archive: Path) -> None:
-    """Even where the topic's policy tells that no cleaner made it."""
+    """A topic's policy without compaction normally makes a gap a missing segment."""
     report = lastwrite.verify(str(archive), config={"cleanup.policy": "delete"})
     assert report.exit_status == 0
 

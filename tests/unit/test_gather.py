@@ -33,7 +33,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def expected(log: PartitionLog, first: int, end: int, is_committed: bool) -> list[dict[str, Any]]:
-    """The slow twin: a Python statement a record."""
+    """A slow model that builds one row for each record."""
     aborted, rows = AbortedData(log), []
     for segment in log.segments:
         for _, _, data in whole_batches(segment, lambda problem: None):
@@ -80,7 +80,7 @@ def test_columns_equal_the_records(folder: str, is_committed: bool) -> None:
 
 
 def test_corpus_contains_all_kinds_of_records() -> None:
-    """What the test above is worth."""
+    """Without all kinds of records the test above would prove little."""
     found = [row for folder in FOLDERS for row in rows(read_partition(folder), is_committed=False)]
     for column in ("key", "value", "headers"):
         assert {row[column] is None for row in found} == {True, False}

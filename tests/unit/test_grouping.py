@@ -52,10 +52,11 @@ def test_offsets_fit_31_bits_relative_to_the_group() -> None:
         [5],
         [far + 1, far + 9],
     ]
+    # Empty segments have no index entries.
     assert bases({0: 1, 5: 0, far + 1: 1}, far + 2, 100) == [
         [0, 5],
         [far + 1],
-    ]  # empty ones have no entries
+    ]
     assert bases({0: 1, 5: 1}, far, 100) == [[0, 5]]
     assert bases({0: 1, 5: 1}, far + 1, 100) == [[0], [5]]
 

@@ -48,7 +48,7 @@ def test_groups_lists_positions_of_a_log_directory(tmp_path: Path) -> None:
 
 def test_groups_lists_positions_of_a_server_state(tmp_path: Path) -> None:
     root, state = log(tmp_path / "root"), tmp_path / "state"
-    store = Offsets(str(state))  # of a server that runs
+    store = Offsets(str(state))  # its server is running
     store.commit([(GroupPartition("a", "t", 0), Commit(2, 0, "here"))], NOW_MS)
     [alone] = lastwrite.groups(str(state)).positions
     assert (alone.position, alone.lag, alone.metadata) == (2, None, "here")
@@ -84,7 +84,7 @@ def offsets_log(root: Path, *records: tuple[bytes | None, bytes | None], number:
     name = TopicPartition("__consumer_offsets", number)
     folder = root / str(name)
     folder.mkdir()
-    write_offset(str(root), RECOVERY_POINTS, name, 0)  # as a broker that was killed leaves it
+    write_offset(str(root), RECOVERY_POINTS, name, 0)  # a killed broker leaves this recovery point
     batch = encode_batch([Record(n, NOW_MS, *each) for n, each in enumerate(records)])
     path = folder / f"{0:020}.log"
     path.write_bytes(batch)
@@ -108,7 +108,7 @@ def test_unreadable_record_does_not_hide_other_groups(tmp_path: Path, which: str
     [unread] = found.unread
     assert (unread.source, unread.offset, unread.group) == (path, 2, group)
     assert found.exit_status == 3
-    if key == KEY:  # the position before it may be beyond the newest: it is no answer
+    if key == KEY:  # the previous offset may be above the newest one, so it is not reported
         assert found.positions == others
     fetched = lastwrite.fetch([str(root)], topic="t", to=str(archive), config=CONFIG)
     assert (fetched.unread_positions, fetched.exit_status) == ((unread,), 3)
@@ -136,7 +136,7 @@ def test_later_record_of_the_key_replaces_an_unreadable_one(tmp_path: Path) -> N
 
 
 def test_records_that_are_not_positions_are_skipped(tmp_path: Path) -> None:
-    """Groups' members, types of a later release, and records without a key."""
+    """Records of group members, types of a later release, and records without a key."""
     root = log(tmp_path / "root")
     others = [(b"\0\2\0\1a", b"\0\3members"), (b"\0\x63\0\1a", b"\0\0x"), (None, b"x")]
     offsets_log(root, *others, (KEY, value_of(Commit(5))))

@@ -1,4 +1,4 @@
-"""Tests of ``hold.tombstones.for.groups``: finding positions, keeping tombstones, and reporting
+"""Tests of ``hold.tombstones.for.groups``: finding committed offsets, keeping tombstones, reporting
 them.
 """
 
@@ -62,7 +62,7 @@ HOLD = {
 
 
 def log(root: Path) -> Path:
-    """Two deletes whose horizon has passed, at 1 and 3, and an end at 6."""
+    """A log with two tombstones whose horizon has passed, at offsets 1 and 3, and end offset 6."""
     return write(
         root,
         {
@@ -89,7 +89,7 @@ def round_of(root: Path, config: Mapping[str, object], now_ms: int = NOW_MS) -> 
 
 def test_tombstone_is_dropped_after_all_groups_passed_it(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
-    commit(root, {"a": 3, "B": 7})  # beside the log, as a broker has them
+    commit(root, {"a": 3, "B": 7})  # committed in the same root, as in a broker's log directory
     report = round_of(root, HOLD)
     assert offsets(root) == [0, 2, 3, 5]
     [held] = report.held_for
@@ -100,7 +100,7 @@ def test_tombstone_is_dropped_after_all_groups_passed_it(tmp_path: Path) -> None
 
 def test_unknown_group_keeps_all_tombstones_until_the_limit(tmp_path: Path) -> None:
     root = log(tmp_path / "root")
-    commit(root, {"a": 6, "b": 6})  # capitals count
+    commit(root, {"a": 6, "b": 6})  # group names are case-sensitive
     assert round_of(root, HOLD, PASSED_MS + LIMIT_MS - 1).held_for[0].position is None
     assert offsets(root) == [0, 1, 2, 3, 5]
     write(root, {6: [batch(6, "q=1")], 7: []})
@@ -138,7 +138,8 @@ def test_unreplicated_commit_is_not_a_position(tmp_path: Path) -> None:
     name = TopicPartition("__consumer_offsets", 0)
     end = read_partition(str(root / str(name))).end_offset
     commit(root, {"a": 6})
-    write_offset(str(root), HIGH_WATERMARKS, name, end)  # another leader may not have the last
+    # above the high watermark, so another leader may lack the last commit
+    write_offset(str(root), HIGH_WATERMARKS, name, end)
     [held] = round_of(root, HOLD).held_for
     assert (held.group, held.position) == ("a", 2)
 
@@ -231,10 +232,10 @@ def test_transaction_commits_positions_with_its_marker() -> None:
             data(0, one, 10, 7),
             data(1, three, 30, 8),
             data(2, two, 20, 7),
-            encode_batch([plain]),  # said later than what the transaction will commit
+            encode_batch([plain]),  # at a higher offset than the records of the open transaction
             marker(4, 1, 7),
             marker(5, 0, 8),
-            data(6, one, 11, 9),  # open still
+            data(6, one, 11, 9),  # a transaction that is still open
         ]
     )
     found = OffsetCommits()
@@ -253,7 +254,7 @@ def test_positions_of_all_versions_are_decoded() -> None:
 
 
 def test_unset_option_leaves_the_output_unchanged(tmp_path: Path) -> None:
-    """Unset, the bytes are as without the setting."""
+    """Without the setting the output has the same bytes."""
     one, two = log(tmp_path / "one"), log(tmp_path / "two")
     commit(one, {"a": 0})
     round_of(one, CONFIG)

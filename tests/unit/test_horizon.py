@@ -28,8 +28,10 @@ HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
         (EARLIEST, ReadStep(LogPart.COMPACTED, EARLIEST, 0)),
         (at(10, 2), ReadStep(LogPart.COMPACTED, at(10, 2), 1)),
         (at(10, 3), ReadStep(LogPart.COMPACTED, at(10, 3), 1)),
-        (at(10, 4), ReadStep(LogPart.COMPACTED, at(10, 6))),  # nothing: behind the horizon
-        (at(10, 5), ReadStep(LogPart.COMPACTED, at(10, 6))),  # the horizon itself is compacted
+        # no more messages: only removed ones up to the horizon
+        (at(10, 4), ReadStep(LogPart.COMPACTED, at(10, 6))),
+        # the entry at the horizon is compacted, too
+        (at(10, 5), ReadStep(LogPart.COMPACTED, at(10, 6))),
         (at(10, 6), ReadStep(LogPart.BACKLOG, at(10, 6))),
         (at(11, 0), ReadStep(LogPart.BACKLOG, at(11, 0))),
     ],
@@ -47,7 +49,7 @@ def test_log_without_a_horizon_reads_the_backlog() -> None:
 
 
 def test_horizon_before_the_first_entry_of_a_newer_ledger_is_reached() -> None:
-    """After a reload the mark-delete may stand at N:-1."""
+    """After a topic reload the mark-delete position may be N:-1."""
     horizon = at(12, -1)
     assert step(at(10, 4), horizon, COMPACTED) == ReadStep(LogPart.COMPACTED, at(12, 0))
     assert step(at(12, 0), horizon, COMPACTED) == ReadStep(LogPart.BACKLOG, at(12, 0))
@@ -84,7 +86,8 @@ def test_last_message_id_comes_from_the_right_part(
             [0],
             [False],
             NOT_BATCHED,
-        ),  # sic: not 0, as it would be in the backlog
+            # Unlike in the backlog, where it would be 0.
+        ),
         (LogPart.COMPACTED, 4, [0, 2], [], 2),
         (
             LogPart.COMPACTED,
@@ -92,8 +95,9 @@ def test_last_message_id_comes_from_the_right_part(
             [],
             [False, True, False, True],
             2,
-        ),  # written before batches named survivors
-        (LogPart.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
+            # Written by a release whose batches do not list the kept messages.
+        ),
+        (LogPart.COMPACTED, 4, [], [], 3),  # encrypted, so the batch cannot be read
     ],
 )
 def test_last_batch_index_skips_removed_messages(

@@ -69,9 +69,8 @@ def test_round_is_one_snapshot_with_one_delete_file_per_bucket(
             deletes = [task.delete_files for task in table.scan().plan_files()]
             assert len({file.file_path for some in deletes for file in some}) <= 2
             per_bucket = [task.file.partition[0] for task in table.scan().plan_files()]
-            assert (
-                max(map(per_bucket.count, per_bucket)) <= 2 * update.MANY_FILES
-            )  # by what was earned
+            # The bound on files follows from when a bucket is rewritten.
+            assert max(map(per_bucket.count, per_bucket)) <= 2 * update.MANY_FILES
 
 
 def test_many_rounds_keep_the_number_of_files_bounded(log: GrowingLog, tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_old_snapshots_are_expired(log: GrowingLog, tmp_path: Path) -> None:
 def test_failure_at_every_step_leaves_the_old_table_or_the_new(
     log: GrowingLog, tmp_path: Path
 ) -> None:
-    """Each operation on the disk fails in turn, and all after it."""
+    """Each file operation and all after it fail, in turn."""
     to, copy = tmp_path / "table", tmp_path / "copy"
     log.append([(b"k%d" % n, b"0", T) for n in range(20)])
     made(log, to, buckets=2)

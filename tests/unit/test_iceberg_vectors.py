@@ -62,21 +62,21 @@ def test_puffin_file_is_readable_by_pyiceberg() -> None:
 
 
 def test_version_2_table_becomes_version_3_in_one_commit(topic: Topic) -> None:
-    with mock.patch.object(update, "_SMALL_BYTES", 0):  # no bucket is written anew
+    with mock.patch.object(update, "_SMALL_BYTES", 0):  # prevents the rewrite of buckets
         topic.round(buckets=2)
         topic.round()
         plain = files_of(topic)
         assert iceberg_table(topic.to).format_version == 2 and not topic.vectors()
         topic.round(changes=1, vectors=True)
         first = files_of(topic)
-        topic.round()  # nobody says it any more
+        topic.round()  # later rounds keep the format without the option
     after = files_of(topic)
     assert iceberg_table(topic.to).format_version == 3
     assert not any(map(is_vector, plain)) and len(topic.vectors()) == 2
     for files in (first, after):
         vectors = [file for file in files if file.content.value]
-        assert vectors and all(map(is_vector, vectors))  # also of buckets without a change
-        assert len(set(map(referenced, vectors))) == len(vectors)  # one a file of rows
+        assert vectors and all(map(is_vector, vectors))  # unchanged buckets have vectors, too
+        assert len(set(map(referenced, vectors))) == len(vectors)  # one vector for each data file
         assert set(map(referenced, vectors)) <= {each.file_path for each in files}
         for each in vectors:
             at, size = blob_of(each)
@@ -93,7 +93,7 @@ def test_row_ids_are_unique_and_stable(topic: Topic) -> None:
     topic.round(buckets=2)
     topic.round()
     known: dict[str, tuple[int, int]] = {}
-    with mock.patch.object(iceberg_snapshot, "_MANY_MANIFESTS", 3):  # they become one, too
+    with mock.patch.object(iceberg_snapshot, "_MANY_MANIFESTS", 3):  # forces the merge of manifests
         for turn in range(7):
             topic.round(changes=4, vectors=not turn)
             files = [file for file in files_of(topic) if not is_vector(file)]

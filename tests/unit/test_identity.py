@@ -1,6 +1,7 @@
 """Tests of a recreated topic with more messages than a checkpoint counts.
 
-``follow``, tables and streams of RocketMQ and Pulsar report it as data loss.
+``follow``, tables and streams of RocketMQ and Pulsar report it as data loss. In these tests a life
+is the time from a topic's creation to its deletion.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from tests.support.rocketmq.stores import StoreWriter  # noqa: E402
 
 ALL = ReadAllAvailable()
 LIFE_MS = 3_600_000
-Create = Callable[[Path, int, int], None]  # a store, which life it is, how many messages
+# arguments: the store's path, the number of the life, the number of messages
+Create = Callable[[Path, int, int], None]
 
 
 def create_queue(store: Path, life: int, messages: int) -> None:
-    """Queue offsets begin at 0 in each life, store times go on."""
+    """Create a queue. Queue offsets restart at 0 in each life, but store times increase."""
     shutil.rmtree(store, ignore_errors=True)
     sent = [
         Sent(n, f"k{n % 7}", b"%d of life %d" % (n, life), time_ms=TIME_MS + life * LIFE_MS + n)
@@ -52,7 +54,7 @@ def create_queue(store: Path, life: int, messages: int) -> None:
 
 
 def write_lives(store: Path, log: list[tuple[str, str]], compaction: list[tuple[str, str]]) -> None:
-    """A store whose commit log and compaction log have these messages, from offset 0 on."""
+    """Write a store whose commit log and compaction log contain these messages from offset 0."""
     store.mkdir()
     for messages, is_compaction in ((log, False), (compaction, True)):
         writer = StoreWriter(store)
@@ -66,7 +68,7 @@ def write_lives(store: Path, log: list[tuple[str, str]], compaction: list[tuple[
 
 
 def create_topic(store: Path, life: int, messages: int) -> None:
-    """A topic of a cluster that was set up again: ledger ids begin at 10 in each life."""
+    """Create a topic in a reinstalled cluster, whose ledger ids restart at 10 in each life."""
     shutil.rmtree(store, ignore_errors=True)
     folder = topic_folder(store, "persistent://public/default/t")
     values = [(f"k{n % 7}", f"{n} of life {life}", life * LIFE_MS + n) for n in range(messages)]
@@ -161,7 +163,7 @@ def test_stream_reports_a_recreated_topic(tmp_path: Path, create: Create) -> Non
 
 
 def test_recreated_queue_is_detected_after_compaction_removed_the_record(tmp_path: Path) -> None:
-    """Compaction took it in both lives; the store times of what is left decide."""
+    """Compaction removed it in both lives. The store times of the remaining records differ."""
     create_queue(tmp_path, 1, 20)
     rows = rows_of("rocketmq")
     log = log_at(tmp_path, "rocketmq")
@@ -217,7 +219,9 @@ def test_stream_continues_after_a_round_moved_the_log_start(tmp_path: Path) -> N
 
 
 def test_compaction_log_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
-    """Its broker appends the next topic's messages from offset 30 on; the commit log has all."""
+    """The broker appends the new topic's messages from offset 30 on. The commit log has all of
+    them.
+    """
     first, store = tmp_path / "first", tmp_path / "store"
     lives = [[(f"k{n % 9}", f"{n} of {life}") for n in range(45)] for life in (1, 2)]
     write_lives(first, lives[0][:30], lives[0][:30])
@@ -235,7 +239,7 @@ def test_compaction_log_of_a_recreated_topic_is_refused(tmp_path: Path) -> None:
 def test_recreated_topic_with_fewer_messages_is_refused_and_its_remedy_works(
     tmp_path: Path,
 ) -> None:
-    """Its broker appends nothing to the compaction log before queue offset 30."""
+    """The broker appends nothing to the compaction log below queue offset 30."""
     first, store = tmp_path / "first", tmp_path / "store"
     lives = [[(f"k{n % 9}", f"{n} of {life}") for n in range(30)] for life in (1, 2)]
     write_lives(first, lives[0], lives[0])
@@ -259,7 +263,7 @@ def test_recreated_topic_with_fewer_messages_is_refused_and_its_remedy_works(
 
 
 def test_archive_refuses_ledgers_of_a_reinstalled_cluster(tmp_path: Path) -> None:
-    """Its ledger ids begin below those of the archive."""
+    """The cluster's new ledger ids begin below those of the archive."""
 
     def fetch(life: int, *ids: int) -> FetchReport:
         source = tmp_path / f"source-{life}"

@@ -1,4 +1,4 @@
-"""Tests of the three indexes: Kafka's bytes, the indexer against a plain model, and damage."""
+"""Tests of the three indexes against Kafka's bytes, a plain model and damage."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_offset_that_does_not_fit_is_not_encoded() -> None:
 def plain_indexes(
     base_offset: int, interval_bytes: int, rows: Sequence[Row]
 ) -> tuple[bytes, bytes]:
-    """The rule of docs/formats/kafka-cleaning.md, "Index entries", in plain Python."""
+    """The rule in docs/formats/kafka-cleaning.md, "Index entries", in plain Python."""
     offsets, times = b"", b""
     since, largest, largest_offset, written = 0, -1, base_offset, -1
     for position, size, last_offset, max_timestamp in rows:
@@ -217,7 +217,7 @@ def test_indexer_equals_the_plain_model(
         start = index.lookup(last_offset)[1]
         assert start <= position and all(o < last_offset for p, s, o, _ in rows if p + s <= start)
         row = int(np.searchsorted(times.timestamps_ms, timestamp - 1, side="right")) - 1
-        # Without an entry the search begins at the base, included.
+        # Without an entry the search begins at the base offset, inclusive.
         assert row < 0 or last_offset > times.offsets[row]
         assert size > 0
 

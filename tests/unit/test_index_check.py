@@ -17,8 +17,8 @@ def column(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-# Four batches: at bytes 0, 100, 250, 300 up to 400; offsets 10-19, 20-24, 30-39, 40-40; times 5, 9,
-# 7, 9.
+# Four batches at bytes 0, 100, 250 and 300, ending at 400. Offsets 10-19, 20-24, 30-39 and 40-40,
+# largest timestamps 5, 9, 7 and 9.
 BEGINS, TIMES = column(0, 100, 250, 300), column(5, 9, 7, 9)
 BASES, LASTS = column(10, 20, 30, 40), column(19, 24, 39, 40)
 END = 400
@@ -29,18 +29,17 @@ END = 400
     [
         ((24, 100), True),
         ((39, 250), True),
-        ((24, 0), True),  # of the first batch's begin: a reader scans more, and misses nothing
+        ((24, 0), True),  # the first batch's position: a reader scans more bytes and misses nothing
         ((30, 250), True),
         (
             (29, 250),
             False,
-            # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's
-            # end
+            # a search for 29 would find 30, but no batch ends at 29
         ),
-        ((24, 250), False),  # the batch that holds 24 lies before
+        ((24, 250), False),  # the batch with offset 24 is before byte 250
         ((24, 101), False),
         ((24, 399), False),
-        ((99, 400), True),  # of the next piece
+        ((99, 400), True),  # belongs to the next piece
     ],
 )
 def test_false_offset_entry_is_found(entry: tuple[int, int], is_true: bool) -> None:
@@ -56,8 +55,8 @@ def test_false_offset_entry_is_found(entry: tuple[int, int], is_true: bool) -> N
         ((5, 19), True),
         ((9, 24), True),
         ((8, 24), False),
-        ((8, 23), True),  # inside the batch that ends at 24: counts with what lies before it
-        ((9, 39), False),  # its own time is 7
+        ((8, 23), True),  # within the batch that ends at 24: the entry covers the batches before it
+        ((9, 39), False),  # the timestamp of this batch is 7
         ((9, 38), True),
         ((8, 30), False),
         ((9, 40), True),
@@ -65,10 +64,9 @@ def test_false_offset_entry_is_found(entry: tuple[int, int], is_true: bool) -> N
         (
             (10, 31),
             True,
-            # names no batch: whoever looks for 10 or later finds nothing before it, and there is
-            # nothing
+            # points to no batch, but there is no record with a timestamp of 10 or later
         ),
-        ((7, 41), True),  # of the next piece
+        ((7, 41), True),  # belongs to the next piece
     ],
 )
 def test_false_time_entry_is_found(entry: tuple[int, int], is_true: bool) -> None:
@@ -92,7 +90,7 @@ def test_kernel_agrees_with_both_checks(data: st.DataObject) -> None:
     begins, last = table["origin"] + shift, table["next_offset"] - 1
 
     def named(true: np.ndarray) -> np.ndarray:
-        """Some of what a true index would name, and others."""
+        """Some positions or offsets of a correct index, and wrong ones."""
         some = data.draw(st.lists(st.sampled_from([*true.tolist(), 4, 12]), max_size=5))
         return column(*sorted(some))
 
@@ -157,13 +155,13 @@ def test_widest_gap_includes_both_ends() -> None:
     assert index_check.widest_gap(column(300), 400) == 300
 
 
-# Producer 7 commits 0-9 (marker 10), aborts 12-19 (marker 25); 8 aborts 20-24 (marker 30), has 33
-# open.
+# Producer 7 commits 0-9 (marker 10) and aborts 12-19 (marker 25). Producer 8 aborts 20-24 (marker
+# 30) and has 33 open.
 TRANSACTIONS = np.array(
     [
         [10, 7, COMMIT_MARKER, 2, 0, 9, 5],
         [25, 7, ABORT_MARKER, 2, 12, 19, 5],
-        [27, 9, ABORT_MARKER, 0, -1, -1, 0],  # nothing is left of it
+        [27, 9, ABORT_MARKER, 0, -1, -1, 0],  # no data of the transaction is left
         [30, 8, ABORT_MARKER, 1, 20, 24, 5],
     ],
     dtype=np.int64,
@@ -182,10 +180,10 @@ def first_lie(
 
 def test_correct_transaction_index_passes() -> None:
     assert first_lie(RIGHT) is None
-    assert (
-        first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None
-    )  # more than needed
-    assert first_lie([(7, 12, 25, 3), (8, 20, 30, 31)]) is None  # a reader searches on
+    # More entries than necessary.
+    assert first_lie([(7, 11, 25, 20), (9, 26, 27, 20), (8, 19, 30, 31)]) is None
+    # a wider range only makes a reader search longer
+    assert first_lie([(7, 12, 25, 3), (8, 20, 30, 31)]) is None
     assert first_lie(RIGHT[:1], 0, 30) is None and first_lie(RIGHT[1:], 30) is None
     assert first_lie([], 0, 25) is None and first_lie([], 31) is None
     assert TransactionIndexCheck(TRANSACTIONS[:0], None).first_bad_entry([], 0, 99) is None
@@ -212,7 +210,8 @@ def test_correct_transaction_index_passes() -> None:
             [(7, 0, 10, 11), *RIGHT],
             0,
             "points to an abort marker that does not exist",
-        ),  # it was committed
+            # The transaction was committed.
+        ),
         ([(7, 12, 26, 20), RIGHT[1]], 0, "points to an abort marker that does not exist"),
         ([*RIGHT, (8, 31, 99, 32)], 2, "is beyond its segment"),
         (

@@ -1,4 +1,4 @@
-"""Tests of ``inspect``: its counts, the dirty ratio, and damage named by file and byte."""
+"""Tests of ``inspect``: its counts, the dirty ratio, and damage reported by file and byte."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_old_formats_are_counted(tmp_path: Path) -> None:
     broken[60] ^= 1
     path.write_bytes(broken)
     found = inspected(path.parent)
-    assert found.is_damaged and found.problems[0].position == 39  # the wrapper's crc
+    assert found.is_damaged and found.problems[0].position == 39  # position of the wrapper's CRC
     assert found.contents.formats == {"v0": 2, "v2": 1}
 
 
@@ -153,7 +153,7 @@ def test_each_flipped_byte_of_a_segment_is_found_and_located(tmp_path: Path) -> 
     whole = path.read_bytes()
     batches = list(iter_batches(memoryview(whole)))
     starts = [at for at, _ in batches] + [len(whole)]
-    unproven = range(12, 16)  # the leader epoch is outside the checksum
+    unproven = range(12, 16)  # the CRC does not cover the leader epoch
     for at in range(0, len(whole), 13):
         start, end = next((a, b) for a, b in itertools.pairwise(starts) if at < b)
         if at - start in unproven or at - start < 8:  # nor does it cover the base offset
@@ -190,7 +190,7 @@ def test_bad_batch_hides_no_other_batch(tmp_path: Path) -> None:
 def test_malformed_records_under_a_valid_checksum_are_found(tmp_path: Path, codec: Codec) -> None:
     good = [encode_batch([Record(n, n, b"k", b"v" * 20)], codec=codec) for n in (0, 2)]
     bad = bytearray(encode_batch([Record(1, 1, b"k", b"v" * 20)]))
-    bad[61] ^= 2  # the record's length
+    bad[61] ^= 2  # length of the record
     import google_crc32c
 
     bad[17:21] = google_crc32c.value(bytes(bad[21:])).to_bytes(4, "big")
@@ -318,7 +318,8 @@ def test_transactions_are_counted_and_open_ones_listed(tmp_path: Path) -> None:
         {"producer_id": 3, "first_offset": 12}
     ]
     assert found.last_stable_offset == 12 and found.high_watermark == 15
-    # Producer 1 wrote last at T + 10, 2 at T + 8, and what 3 began never expires.
+    # Producer 1 last wrote at T + 10, producer 2 at T + 8. Producer 3 has an open transaction,
+    # which does not expire.
     assert (found.producers, found.active_producers, found.expired_producers) == (3, 2, 1)
     told = found.to_dict()
     assert told["open_transactions"] == [{"producer_id": 3, "first_offset": 12}]
@@ -332,7 +333,7 @@ def test_transactions_are_counted_and_open_ones_listed(tmp_path: Path) -> None:
 def test_aborted_records_do_not_count_as_keys(
     aborted: tuple[tuple[int, int, int, int], ...], tmp_path: Path
 ) -> None:
-    """Even where the transaction index contradicts the log."""
+    """Also if the transaction index contradicts the log."""
     found = inspected(replace(LOG, aborted=aborted).write(tmp_path))
     assert found.keys == len({"a", "b", "e", "z"})
 

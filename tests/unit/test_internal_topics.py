@@ -1,5 +1,6 @@
-"""Tests of the records of Kafka's internal topics: as Kafka's classes and a broker write them, and
-damaged.
+"""Tests of the records of Kafka's internal topics.
+
+The records were written by Kafka's classes or by a broker, or are damaged.
 """
 
 from __future__ import annotations

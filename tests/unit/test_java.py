@@ -27,11 +27,11 @@ def make_java(home: Path, version: str, *, trimmed: bool = False) -> Path:
 
 @pytest.fixture(autouse=True)
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No Java anywhere, and an environment that is put back afterwards."""
+    """A machine without Java. The environment is restored afterwards."""
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"):
-        monkeypatch.setenv(name, "")  # registers the name, so that what the code sets is undone
+        monkeypatch.setenv(name, "")  # makes monkeypatch restore the variable afterwards
         monkeypatch.delenv(name)
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(java, "_prepared", None)
@@ -60,7 +60,8 @@ def test_old_java_home_is_replaced_by_a_newer_java(
     monkeypatch.setenv("PATH", str(newer.parent))
     assert java.prepare_environment().version == 21
     assert os.environ["JAVA_HOME"] == str(tmp_path / "new")
-    assert [found.version for found in java.survey_java()] == [21, 21]  # JAVA_HOME has moved
+    # JAVA_HOME now has this version, too
+    assert [found.version for found in java.survey_java()] == [21, 21]
 
 
 def test_missing_java_home_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +164,7 @@ def test_check_of_a_folder_that_runs_programs_works(tmp_path: Path) -> None:
 def test_release_file_is_read_instead_of_starting_java(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = make_java(tmp_path / "jdk", "99")  # what it says itself
+    program = make_java(tmp_path / "jdk", "99")  # the version that the program itself reports
     release = tmp_path / "jdk" / "release"
     release.write_text(
         'JAVA_VERSION="17.0.15"\nMODULES="java.base jdk.incubator.vector"\nSOURCE=""\n'

@@ -1,4 +1,4 @@
-"""Tests of merging small segments: few remain, and no byte is copied often."""
+"""Tests of merging small segments: few remain, and no byte is copied many times."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MOST = 1 << 20
 
 
 class Tail(NamedTuple):
-    """Segments by size, and for each how often its first byte was copied."""
+    """The sizes of segments in bytes, and how often the first byte of each was copied."""
 
     sizes: list[int]
     copies: list[int]
 
 
 def turns(sizes: list[int]) -> tuple[Tail, int]:
-    """What is there after turns of so many bytes, and how many were written."""
+    """The segments after rounds that add so many bytes, and the total bytes written."""
     tail, written = Tail([], []), 0
     for size in sizes:
         count = joined(tail.sizes, MOST - size)
@@ -37,7 +37,7 @@ def turns(sizes: list[int]) -> tuple[Tail, int]:
 
 
 def test_equal_rounds_leave_few_segments() -> None:
-    """A day of turns of a kilobyte, two a minute."""
+    """A day of rounds of 1,000 bytes each, two a minute."""
     tail, written = turns([1000] * 2880)
     assert len(tail.sizes) <= 17
     assert written < 5.1 * 2880 * 1000

@@ -1,4 +1,4 @@
-"""Tests of JSON structs that several threads decode first."""
+"""Tests of JSON structs that several threads decode for the first time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lastwrite.encoding.json_structs import convert_struct, decode_struct
 
-# By ``msgspec.json.decode`` itself this process ends with a segmentation fault, each time.
+# With plain ``msgspec.json.decode`` this program always ends with a segmentation fault.
 MANY_THREADS = """
 import sys, threading, types
 from lastwrite.encoding.json_structs import convert_struct, decode_struct

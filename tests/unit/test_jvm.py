@@ -1,4 +1,4 @@
-"""Tests of the JVM options, and of when the start is left to Spark."""
+"""Tests of the JVM options, and of when Spark starts its own JVM."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_unknown_launcher_leaves_the_start_to_spark(tmp_path: Path) -> None:
     "limit", [None, "the limit of this control group, 300 MiB (/x/memory.max)"]
 )
 def test_death_of_the_jvm_is_explained(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is real, the kernel's counter is not: tests/system/test_memory_kills.py has
-    both.
+    """A real process with a simulated kernel counter. tests/system/test_memory_kills.py uses a real
+    one.
     """
     one = jvm.Jvm.__new__(jvm.Jvm)
     one._kills_before = {}

@@ -46,8 +46,8 @@ def records(draw: st.DrawFn, base: int) -> list[Record]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """One to four batches with holes between and inside, some empty, some with a horizon or append
-    time.
+    """One to four batches with gaps between and within them. Some are empty, have a horizon or
+    append time.
     """
     out, base = [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 4))):

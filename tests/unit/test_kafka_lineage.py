@@ -1,6 +1,4 @@
-"""Tests of choosing the segments of a tier, by example and against a model that looks at each
-offset.
-"""
+"""Tests of choosing the segments of a tier, by example and against a model of each offset."""
 
 from __future__ import annotations
 
@@ -48,13 +46,16 @@ def test_last_complete_copy_of_a_segment_is_chosen() -> None:
 def test_leader_epochs_below_the_log_start_are_ignored() -> None:
     copied = TieredSegment(0, 60, ((1, 0), (2, 30)), 1)
     assert agree_until(copied, ((2, 40),)) == 60
-    assert agree_until(copied, ((2, 25),)) == 25  # it began elsewhere: another history
+    # the epoch began at another offset, so the histories differ
+    assert agree_until(copied, ((2, 25),)) == 25
     assert agree_until(copied, ((1, 40),)) == 30
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[TieredSegment], Epochs, int]:
-    """What leaders copied who followed one another, each from where it forked off."""
+    """Segments copied by successive leaders, each of which diverges from the former at
+    some offset.
+    """
     epochs: list[tuple[int, int]] = []
     copies: list[TieredSegment] = []
     end, epoch, copied_to = 0, 0, 0

@@ -45,8 +45,10 @@ def R(offset: int, key: str, time_ms: int | None = None) -> Record:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Producer 1 aborts 0 and 3 by 4, 2 commits 1 by 5, 3 is open from 7 on; 2, 6 and 8 are
-    nobody's.
+    """A log with transactions of three producers.
+
+    Producer 1 aborts offsets 0 and 3 by marker 4, producer 2 commits 1 by marker 5, and producer 3
+    has 7 open. Offsets 2, 6 and 8 are not transactional.
     """
     write_segment(
         tmp_path / NAME,
@@ -90,7 +92,7 @@ def test_read_honours_the_isolation_level(root: Path) -> None:
 def test_read_starts_at_an_offset(root: Path) -> None:
     assert offsets(root, offset=4) == ([6, 7, 8], "END_OF_PARTITION", 9)
     assert offsets(root, offset=9) == ([], "END_OF_PARTITION", 9)
-    assert offsets(root, offset=10) == ([], "END_OF_PARTITION", 10)  # written, not replicated
+    assert offsets(root, offset=10) == ([], "END_OF_PARTITION", 10)  # not replicated yet
     assert offsets(root, offset=11) == ([], "OFFSET_OUT_OF_RANGE", 11)
     assert offsets(root, offset=8, **COMMITTED) == ([], "OPEN_TRANSACTION", 8)
     assert offsets(root, offset=1, limit=2) == ([1, 2], "LIMIT", 3)
@@ -100,12 +102,13 @@ def test_read_starts_at_an_offset(root: Path) -> None:
 def test_read_starts_at_a_time(root: Path) -> None:
     assert offsets(root, time_ms=T)[0][0] == 0
     assert offsets(root, time_ms=T + 2, limit=2)[0] == [2, 3]
+    # Offset 5 is a marker.
     assert offsets(root, time_ms=T + 5, **COMMITTED) == (
         [6],
         "OPEN_TRANSACTION",
         7,
-    )  # the marker at 5
-    assert offsets(root, time_ms=T + 9) == ([], "END_OF_PARTITION", 9)  # not replicated
+    )
+    assert offsets(root, time_ms=T + 9) == ([], "END_OF_PARTITION", 9)  # not replicated yet
     assert offsets(root, time_ms=T + 8, **COMMITTED) == ([], "OPEN_TRANSACTION", 7)
 
 
@@ -132,7 +135,7 @@ def test_damage_is_reported_after_the_complete_records(root: Path) -> None:
     segment = root / NAME / f"{0:020d}.log"
     bytes_ = bytearray(segment.read_bytes())
     size = len(data(1, R(0, "a")))
-    bytes_[size + 65] ^= 1  # in the batch of offset 1
+    bytes_[size + 65] ^= 1  # in the batch at offset 1
     segment.write_bytes(bytes_)
     reading = lastwrite.read(str(root))
     found = []
@@ -148,7 +151,7 @@ def test_damage_is_reported_after_the_complete_records(root: Path) -> None:
 def test_batch_beyond_the_memory_limit_is_refused(
     tmp_path: Path, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On disk, and decompressed."""
+    """Beyond the limit on disk, or only when decompressed."""
     monkeypatch.setattr("lastwrite.kafka.look.read.BATCH_LIMIT_BYTES", 1 << 20)
     large = Record(0, T, b"a", bytes(5 << 20))
     write_segment(tmp_path / NAME, 0, [encode_batch([large], leader_epoch=0, codec=codec)])

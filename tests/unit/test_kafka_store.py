@@ -1,4 +1,6 @@
-"""Tests of finding and reading Kafka's log directories, and of problems named by file and byte."""
+"""Tests of finding and reading Kafka's log directories, and of problems reported by
+file and byte.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +177,7 @@ def test_active_segment_may_have_preallocated_or_missing_indexes(folder: Path) -
         log.segments[-1].index_bytes < 100
         and log.segments[-1].largest_timestamp_ms == CLOCK_MS + 44
     )
-    # A new time index that a broker has not written to yet: the walk knows the largest timestamp.
+    # A new time index without entries: the scan of the segment finds the largest timestamp.
     (folder / f"{40:020d}.timeindex").write_bytes(bytes(1200))
     assert log_dir.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
 
@@ -192,7 +194,7 @@ def test_long_active_segment_is_walked_from_its_last_index_entry(tmp_path: Path)
     write_segment(folder, 7, [batch(offset) for offset in range(7, 1007)], INTERVAL_BYTES)
     log = log_dir.read_partition(str(folder))
     assert log.end_offset == 1007 and not log.problems
-    # An index that lies does not hide the end.
+    # A wrong index does not hide the end of the log.
     index = folder / f"{7:020d}.index"
     index.write_bytes(
         index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big")
@@ -201,7 +203,7 @@ def test_long_active_segment_is_walked_from_its_last_index_entry(tmp_path: Path)
 
 
 def test_no_file_is_opened_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A root may have ten thousand partitions."""
+    """A root may have ten thousand partitions, so each open counts."""
     write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 45})
     opened: list[str] = []
     system_open = os.open
@@ -219,7 +221,7 @@ def test_no_file_is_opened_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("has_producer", [False, True])
 def test_producers_are_found_without_a_snapshot(tmp_path: Path, has_producer: bool) -> None:
-    """The walk to the end sees that there are none, and the segment is not read again for them."""
+    """The scan to the log end also finds the producers, so the segment is read only once."""
     producer = 7 if has_producer else -1
     sent = [
         encode_batch([Record(offset, CLOCK_MS, b"k", b"v")], producer_id=each)
@@ -232,7 +234,9 @@ def test_producers_are_found_without_a_snapshot(tmp_path: Path, has_producer: bo
 
 
 def test_recent_checkpoints_of_a_root_are_reused_briefly(folder: Path) -> None:
-    """Whoever lists many looks at the root's checkpoints once; later it is looked at again."""
+    """Listing many partitions reads the root's checkpoints once. After a while they are
+    read again.
+    """
     root, path = str(folder.parent), str(folder)
     write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 41})
     seen = root_state.RootState(root)
@@ -409,7 +413,7 @@ def test_segments_of_old_formats_are_listed(tmp_path: Path) -> None:
 
 
 def test_half_finished_swap_of_a_broker_is_read_as_its_loader_reads_it(folder: Path) -> None:
-    """``commit`` leaves a note; a broker does not."""
+    """``commit`` leaves a note during its swap. A broker leaves none."""
     for kind in ("log", "index", "timeindex"):
         (folder / f"{0:020d}.{kind}.swap").write_bytes((folder / f"{20:020d}.{kind}").read_bytes())
         (folder / f"{40:020d}.{kind}.cleaned").write_bytes(b"half")
