@@ -1,4 +1,6 @@
-"""A real S3 server for the tests of a file, and a proxy before it that spoils requests."""
+"""Fixtures: a real S3 server for the tests of a file, and a proxy before it that applies fault
+rules.
+"""
 
 from __future__ import annotations
 

@@ -27,8 +27,10 @@ def test_commits_that_were_reported_are_in_the_bucket(tmp_path: Path) -> None:
 def test_round_on_small_partitions_needs_at_most_seven_requests_each(
     tmp_path: Path, topics: int
 ) -> None:
-    """Found and read: 1. Scanned and rewritten: 2. Journal, segment, manifest: 3. The rest is of
-    the archive: one listing finds all partitions, however many topics they are of.
+    """Reading the manifest takes 1 request a partition, scan and rewrite 2, the commit 3.
+
+    The commit writes the journal, the segment and the manifest. The remaining requests are for the
+    whole archive: one listing finds all partitions of all topics.
     """
     partitions = 40
     for n in range(partitions):

@@ -40,7 +40,7 @@ COMPACT = {"cleanup.policy": "compact", "log.cleaner.backoff.ms": 50}
 
 @dataclass
 class Archive:
-    """An archive, and the folder that its objects lie in as files."""
+    """An archive, and the folder that has its objects as files."""
 
     address: str
     files: Path
@@ -49,8 +49,10 @@ class Archive:
     events: list[Event] = field(default_factory=list)
 
     def fetch(self, topic: str, records: int = 200, own_keys: bool = False) -> None:
-        """Segments of some 20 records of 5 keys, or half of them with keys of their own, the last
-        one closed; more are added behind.
+        """Write a log and fetch it. Its closed segments have about 20 records each.
+
+        The records have 5 keys. With ``own_keys``, every second record has a key of its own. A
+        later call with more ``records`` appends to the archive.
         """
         first_ms = time.time_ns() // 1_000_000 - 3_600_000 - records
         shutil.rmtree(self.log, ignore_errors=True)
@@ -66,7 +68,7 @@ class Archive:
         assert report.exit_status == 0, report
 
     def clean(self, **options: Any) -> int:
-        """One pass; what was told is in ``events``."""
+        """Run one pass. Its events are in ``events``."""
         self.events.clear()
         config = {**COMPACT, **self.config, **options.pop("config", {})}
         options = {"once": True, "spark": INLINE, "tell": self.events.append, **options}
@@ -130,7 +132,7 @@ def test_pass_cleans_due_partitions_and_the_next_only_checks(archive: Archive) -
     assert (archive.clean(), archive.rounds, archive.notes) == (0, [], "")
     assert (
         sent_requests() - before
-    ).puts <= 4  # a sweep asks what time it is, where something is unused
+    ).puts <= 4  # a sweep of unused objects writes one to learn the store's time
     archive.fetch("a", records=300)
     assert archive.clean() == 0
     assert archive.rounds == ["a-0"]
@@ -182,7 +184,7 @@ def test_damaged_partition_is_quarantined_in_the_archive(
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """What lies on the disk of a store rots: the object's name, size and version stay."""
+    """Overwrite an object's file on the store's disk. Its name, size and version stay the same."""
     with open(path, "r+b") as file:
         file.write(content)
 
@@ -210,7 +212,7 @@ def test_round_of_a_dead_local_process_is_ignored(archive: Archive) -> None:
 
 
 def begun_elsewhere(archive: Archive, topic: str, writer: str = "elsewhere:1") -> Path:
-    """A journal of another writer's round."""
+    """Write a journal of another writer's round. Returns its path."""
     folder = archive.partition(topic)
     with patch("lastwrite.archive.partition_store._writer", lambda: f"lastwrite 1 {writer}"):
         begun = partition_store_at(folder).begin(archive.seen(topic))
@@ -227,7 +229,7 @@ def test_round_that_loses_to_another_is_repeated_without_a_failure(archive: Arch
     told: list[object] = []
 
     def late(rounds: RoundRunner, *rest: Any) -> Any:
-        """Another round commits after this one has read the log."""
+        """Read the log, and let another round commit afterwards."""
         read = rounds._system.read  # type: ignore[attr-defined]
 
         def read_and_lose(folder: str, *more: Any) -> Any:
@@ -255,7 +257,7 @@ def test_round_that_loses_to_another_is_repeated_without_a_failure(archive: Arch
 @pytest.mark.broker
 @pytest.mark.slow
 def test_two_daemons_on_one_archive_equal_a_single_one(bucket: Archive) -> None:
-    """Each in a process of its own; what both leave is what one leaves."""
+    """Each daemon is a process of its own. Together they leave what a single one leaves."""
     for n in range(4):
         bucket.fetch(f"t{n}", records=300)
     daemons = [run_daemon(bucket) for _ in range(2)]
@@ -433,7 +435,7 @@ def test_requests_are_counted_in_the_metrics(bucket: Archive) -> None:
 
 @pytest.fixture(autouse=True)
 def _settings_of_stores() -> Iterator[None]:
-    """What a test said of stores holds for the process."""
+    """Restore the process-wide store settings that a test changes."""
     from lastwrite.storage.objects import address
 
     before = address.used()
@@ -442,13 +444,13 @@ def _settings_of_stores() -> Iterator[None]:
 
 
 class ends:
-    """Let a daemon in a thread end with the block."""
+    """Stop a daemon that runs in a thread when the block ends."""
 
     def __init__(self, cleaners: list[Any]) -> None:
         self._cleaners = cleaners
 
     def __enter__(self) -> None:
-        """The daemon comes later."""
+        """Do nothing: the daemon starts inside the block."""
 
     def __exit__(self, *_: object) -> None:
         wait_for(lambda: self._cleaners)

@@ -1,4 +1,4 @@
-"""Tests of Kafka rounds on an archive whose store does not answer when the manifest is replaced."""
+"""Tests of Kafka rounds on an archive whose store does not answer a manifest's replacement."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_whole(archive: Path) -> int:
-    """All that the manifest names is there; which generation that is."""
+    """Check that all objects of the manifest exist. Returns its generation."""
     [manifest] = archive.rglob("manifest.json")
     seen = PartitionStore(FolderStore(str(manifest.parent)), "").read()
     assert seen is not None

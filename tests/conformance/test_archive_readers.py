@@ -1,4 +1,4 @@
-"""Tests of reading an archive whose objects a round or a sweep removes during the read."""
+"""Tests of reading an archive while a round or a sweep removes objects that are being read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EACH, SEGMENTS = 20, 6
 
 
 class Archive:
-    """One partition, whose segments have the same keys, but for one key of each segment's own."""
+    """An archive of one partition. All segments have the same keys, and each one key of its own."""
 
     def __init__(self, address: str, log: Path, config: dict[str, object]) -> None:
         self.address, self._log, self.stores = address, log, config or None
@@ -49,7 +49,7 @@ class Archive:
         assert report.exit_status == 0
 
     def replace(self) -> None:
-        """A round that replaces nearly all objects; what it replaced is gone then."""
+        """Run a round that replaces nearly all objects, and delete the replaced ones."""
         self._write()
         self.fetch()
         config = {**self.config, "min.cleanable.dirty.ratio": 0, "segment.bytes": 1000}
@@ -95,7 +95,8 @@ def test_reader_continues_after_its_last_offset(archive: Archive, reader: str, r
     assert offsets == sorted(set(offsets)), "each once, in order"
     assert got[:EACH] == all_rows[:EACH]
     told = {row["offset"]: (row["key"], row["value"]) for row in got}
-    for row in READERS[reader](archive):  # what counts now, but for what was passed before it came
+    # the current rows; those before the reader's position may be missing from what it got
+    for row in READERS[reader](archive):
         if row["offset"] in told:
             assert told[row["offset"]] == (row["key"], row["value"])
         else:

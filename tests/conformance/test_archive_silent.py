@@ -28,7 +28,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def indexes_of_all_segments() -> Iterator[None]:
-    """Small segments have indexes too, which may be silent."""
+    """Give small segments index objects, too, so that requests for these can go unanswered."""
     with patch("lastwrite.kafka.store.archived_segment.LEAST_INDEXED_BYTES", -1):
         yield
 

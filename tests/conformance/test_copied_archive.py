@@ -1,4 +1,4 @@
-"""Tests of an archive copied object by object, whose manifests have the etags of another store."""
+"""Tests of an archive copied object by object: its manifests have another store's etags."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at(path: str) -> tuple[ObjectStore, str]:
 
 
 def copy_all(here: str, there: str) -> None:
-    """As any tool for buckets does; manifests last."""
+    """Copy all objects, the manifests last, as any tool for buckets does."""
     (source, above), (target, prefix) = at(here), at(there)
     found_keys = (each.key for each in source.list(f"{above}/".lstrip("/")))
     for key in sorted(found_keys, key=lambda key: "manifest" in key):
@@ -111,7 +111,7 @@ def test_changed_or_missing_object_of_a_copy_is_named(
     assert done.status == ("failed" if change == "shorter" else "damaged")
     assert found.key in str(done.reason) and "copy of the archive" in str(done.reason)
     assert manifest_of(there) == before
-    copy_all(here, there)  # the remedy
+    copy_all(here, there)  # as the remedy says
     assert compact(there, config).status == "cleaned"
 
 

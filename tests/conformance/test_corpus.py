@@ -1,5 +1,5 @@
-"""Tests of the corpus of a real broker: same records as a consumer read, and the same bytes
-again.
+"""Tests of a real broker's logs: the same records as a consumer read, and the same bytes
+encoded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def batches_of(log: Path) -> Iterator[tuple[int, Batch]]:
 
 
 def consumed(folder: Path) -> list[tuple[object, ...]]:
-    """What a consumer read of this topic, as (offset, timestamp, type, key, value, headers)."""
+    """The records that a consumer read: (offset, timestamp, type, key, value, headers)."""
     topic = folder.name.removesuffix("-0")
 
     def plain(text: str | None) -> bytes | None:
@@ -79,7 +79,7 @@ def test_every_offset_index_entry_points_at_a_batch(folder: Path) -> None:
         last_offsets = {position: batch.header.last_offset for position, batch in batches_of(log)}
         index = log.with_suffix(".index")
         entries = list(struct.iter_unpack(">ii", index.read_bytes())) if index.exists() else []
-        while entries and entries[-1] == (0, 0):  # preallocated
+        while entries and entries[-1] == (0, 0):  # preallocated entries
             entries.pop()
         for relative, position in entries:
             assert last_offsets[position] == int(log.stem) + relative
@@ -87,11 +87,11 @@ def test_every_offset_index_entry_points_at_a_batch(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_encoded_batches_equal_the_brokers_or_decode_alike(folder: Path) -> None:
-    """Byte for byte where nothing is compressed; compressors of other versions may choose other
+    """Uncompressed batches are equal byte for byte. Other compressor versions may find other
     matches.
 
-    A broker that stamps its own time changes the header in place; the producer's deltas stay in the
-    records.
+    A broker that sets its own timestamps changes only the header. The records keep the producer's
+    deltas.
     """
     for log in sorted(folder.glob("*.log")):
         data = log.read_bytes()

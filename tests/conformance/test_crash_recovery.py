@@ -1,6 +1,4 @@
-"""Tests that Kafka's loader opens what a killed commit left, with the old records or the new
-ones.
-"""
+"""Tests that Kafka's loader opens what a killed commit left, with all old or all new records."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def test_kafka_loads_the_log_of_a_killed_commit(
         folder = root / "t-0"
         assert run_until(point, lambda folder=folder: compact(folder, layout))
         seen, indexed = offsets_seen(folder), transaction_indexes_seen(folder)
-        # Without a clean shutdown the loader also checks every crc and makes every index anew.
+        # Without a clean shutdown, the loader also checks every CRC and rebuilds every index.
         answer = oracle.ask("load", dir=str(folder), clean_shutdown=bool(point % 2))
         assert answer["log_end"] == end, (point, answer)
         loaded = [
@@ -63,7 +61,7 @@ def test_kafka_loads_the_log_of_a_killed_commit(
         ]
         assert loaded == seen, point
         assert seen in (layout.old_offsets, layout.new_offsets), point
-        if point % 2:  # else the loader made them anew, as far as it knew of the producers
+        if point % 2:  # otherwise the loader rebuilt them from the producers that it knew
             assert transaction_indexes_at(folder) == indexed, point
         for base in bases(folder)[:-1]:
             if seen == layout.new_offsets or not layout.outgrows_its_indexes:

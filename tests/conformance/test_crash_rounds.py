@@ -1,4 +1,4 @@
-"""Tests that Kafka's loader opens what a killed round left, and the result of the next run."""
+"""Tests that Kafka's loader opens what a killed round left, and the next run's result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Tests of the log of a killed broker in every state of docs/formats/kafka-cleaning.md, "Loading a
-log".
+"""Tests of a killed broker's log in all states of docs/formats/kafka-cleaning.md, "Loading a log".
 
-Kafka's loader opens a copy. Its log end, log start, segments, sizes and largest timestamps equal
-those that we list for the original. Then ``recover`` puts another copy in order and ``compact``
-cleans a third, and the loader accepts both.
+Kafka's loader opens a copy. Its log end, log start, segments, sizes and largest timestamps must
+equal those that Lastwrite lists for the original. Then ``recover`` repairs another copy and
+``compact`` cleans a third. The loader must accept both.
 """
 
 from __future__ import annotations
@@ -69,7 +68,9 @@ LOST = [
 
 
 def loaded(oracle: Oracle, folder: Path, recovery_point: int) -> dict[str, object]:
-    """What Kafka's loader makes of the folder, which it changes."""
+    """Load the folder with Kafka's loader, which may change it. Returns the log's bounds and
+    segments.
+    """
     starts = folder.parent / "log-start-offset-checkpoint"
     start = int(starts.read_text().split()[-1]) if starts.exists() else 0
     answer = oracle.ask(
@@ -87,17 +88,20 @@ def loaded(oracle: Oracle, folder: Path, recovery_point: int) -> dict[str, objec
 
 
 def seen(log: PartitionLog) -> dict[str, object]:
-    """The same of our listing."""
+    """The log's bounds and segments as Lastwrite lists them."""
     assert all(problem.kind is ProblemKind.RECOVERED for problem in log.problems), log.problems
     segments = [(one.base_offset, one.size_bytes, one.largest_timestamp_ms) for one in log.segments]
-    if not segments:  # a broker makes one where the log starts; its file is as old as it is
+    # a broker creates a segment at the log start; its largest timestamp is the file's time
+    if not segments:
         segments = [(log.log_start, 0, 0)]
     return {"log_start": log.log_start, "log_end": log.end_offset, "segments": segments}
 
 
 def without_file_times(found: dict[str, object]) -> dict[str, object]:
-    """The largest timestamp of a segment without timestamps is its file's, which a loader touches
-    where it cuts.
+    """The bounds with timestamp 0 for empty segments.
+
+    For a segment without timestamps, Kafka takes the file's time, which changes when the loader
+    truncates it.
     """
     segments = found["segments"]
     assert isinstance(segments, list)
@@ -108,7 +112,7 @@ def without_file_times(found: dict[str, object]) -> dict[str, object]:
 
 
 def table(folder: Path, log_start: int) -> dict[bytes | None, bytes | None]:
-    """The last value of each key, control records and aborted ones aside."""
+    """The last value of each key, without control records and aborted records."""
     found: dict[bytes | None, bytes | None] = {}
     for record in records_of(read_segments(folder)):
         is_data = (
@@ -174,8 +178,8 @@ def test_log_equals_the_result_of_kafkas_loader(
 def test_remedy_states_the_truncation_of_kafkas_loader(
     tmp_path: Path, oracle: Oracle, loss: Loss, recovery_point: int
 ) -> None:
-    """Where records are lost the remedy names the offset at which a start cuts, and the segments
-    that it removes.
+    """The remedy states the offset at which a broker truncates the log, and the segments it
+    removes.
     """
     folder = left_by_crash(tmp_path / "root", loss, recovery_point)
     before = bases(folder)
@@ -202,13 +206,13 @@ def test_remedy_states_the_truncation_of_kafkas_loader(
     assert f"offset {loss.ends}" in remedy
 
 
-# ---------------------------------------------------------------------- other remedies, followed
+# ---------------------------------------------------------------------- other remedies
 
 
 def after_an_orderly_shutdown(root: Path, state: State) -> Path:
     folder = left_by_crash(root, state, END)
     (root / ".kafka_cleanshutdown").touch()
-    for kind in ("index", "timeindex"):  # which are cut to their entries by then
+    for kind in ("index", "timeindex"):  # a clean shutdown trims them to their entries
         (folder / name(ACTIVE, kind)).write_bytes(b"")
     return folder
 
@@ -225,7 +229,8 @@ def test_broker_truncates_a_torn_tail_only_after_an_unclean_shutdown(
     assert (answer["log_end"], answer["segments"][-1]["size"]) == (ACTIVE + 8, size), (
         "it writes behind what is torn"
     )
-    # As the remedy says: without the note it cuts there, and no more.
+    # As the remedy says: without the clean-shutdown file, Kafka truncates the log there, and no
+    # more.
     answer = oracle.ask(
         "load", dir=str(tmp_path / "copy" / "t-0"), clean_shutdown=False, recovery_point=END
     )
@@ -265,7 +270,9 @@ def test_broker_rebuilds_missing_indexes(tmp_path: Path, oracle: Oracle, harm: H
 def test_broker_replaces_a_missing_time_index_by_an_empty_one(
     tmp_path: Path, oracle: Oracle
 ) -> None:
-    """Which is why the remedy names all three: retention would go by the file's time."""
+    """The remedy therefore names all three files. Otherwise, retention would use the file's
+    time.
+    """
     folder = after_an_orderly_shutdown(
         tmp_path / "root", State("", [remove(name(2 * EACH, "timeindex"))])
     )

@@ -1,4 +1,4 @@
-"""Tests of Kafka logs in an archive: ``fetch`` copies the log, and rounds equal rounds on the log
+"""Tests of Kafka logs in an archive: ``fetch``, and rounds that equal rounds on the log
 directory.
 """
 
@@ -74,17 +74,17 @@ REAL = [
 
 @pytest.fixture(scope="module", autouse=True)
 def indexes_of_all_segments() -> Iterator[None]:
-    """Small segments have indexes too, so that these are judged."""
+    """Give small segments index objects, too, so that these are checked."""
     with patch(INDEXED, -1):
         yield
 
 
-# ---------------------------------------------------------------------- judging
+# ---------------------------------------------------------------------- comparison
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One partition of an archive in a folder, read by other eyes."""
+    """One partition of an archive in a folder, read without the package."""
 
     to: Path
     name: str = NAME
@@ -110,7 +110,9 @@ class Archive:
         return [b for _, stem in self.segments() for b in split(stem.with_suffix(".log"))]
 
     def submit(self, root: Path) -> Path:
-        """The same log as a directory: what a broker would have there, if it had these segments."""
+        """Write the archived log as a broker's log directory to ``root``. Returns the partition's
+        folder.
+        """
         shutil.rmtree(root, ignore_errors=True)
         folder = root / self.name
         folder.mkdir(parents=True)
@@ -129,7 +131,7 @@ class Archive:
             if (folder / f"{base:020d}.log").stat().st_size:
                 check_indexes(folder, base)
         found = headers_of(folder / f"{bases(folder)[-1]:020d}.log") if log["segments"] else []
-        # A manifest says where the log ends; a directory by an empty segment, if no batch does.
+        # A manifest has the log end. In a directory, an empty segment shows it if no batch does.
         if not found or found[-1][1].next_offset < log["end_offset"]:
             (folder / f"{log['end_offset']:020d}.log").touch()
         if log["producers"]:
@@ -149,10 +151,11 @@ class Archive:
 
 
 def _make_indexes(stem: Path, said: dict[str, Any]) -> None:
-    """Those of a small segment, of the sizes that the manifest has."""
+    """Write a small segment's indexes, with the sizes in the manifest."""
     sizes = (said.get("index_bytes", 0), said.get("time_index_bytes", 0))
     headers = [header for _, header in headers_of(stem.with_suffix(".log"))]
-    intervals = (4096, 100, 1, 0, *range(2, 4096))  # the topic's is not in the manifest
+    # the manifest does not have the topic's interval
+    intervals = (4096, 100, 1, 0, *range(2, 4096))
     made = (plain_index(said["base_offset"], headers, each) for each in intervals)
     found = next(each for each in made if (len(each[0]), len(each[1])) == sizes)
     for side, content in zip((".index", ".timeindex"), found, strict=True):
@@ -167,7 +170,7 @@ def split(log: Path) -> list[bytes]:
 
 
 def cut(root: Path, name: str, end: int) -> Path:
-    """Let the log in ``root`` end at ``end``, a batch's begin."""
+    """Truncate the log in ``root`` at the offset ``end``, where a batch begins."""
     folder = root / name
     for base in bases(folder):
         stem = folder / f"{base:020d}"
@@ -198,7 +201,7 @@ def cut(root: Path, name: str, end: int) -> Path:
 
 
 def fetch(source: Path, to: Path, **options: Any) -> FetchedLog:
-    """Of one partition."""
+    """Fetch one partition. Returns its report."""
     report = lastwrite.fetch([str(source)], str(to), **options)
     (found,) = report.partitions
     assert isinstance(found, FetchedLog)
@@ -213,9 +216,9 @@ def brought(source: Path, to: Path, **options: Any) -> FetchedLog:
 
 
 def check_as_cut(root: Path, archive: Archive, end: int, is_new: bool, exact: bool = True) -> None:
-    """The archive says what a reader says of the log directory, if that ended there.
+    """Check the archive against the log directory truncated at ``end``.
 
-    ``is_new``: this was the first fetch; ``exact``: nothing was compacted yet.
+    ``is_new`` means the first fetch. ``exact`` means that nothing was compacted yet.
     """
     twin = root.with_name("cut")
     shutil.rmtree(twin, ignore_errors=True)
@@ -225,7 +228,7 @@ def check_as_cut(root: Path, archive: Archive, end: int, is_new: bool, exact: bo
     assert log.end_offset == log.high_watermark == end
     assert log.producers == wanted.producers
     first_unstable = wanted.first_unstable_offset
-    if first_unstable is not None:  # retention may have taken the transaction's begin
+    if first_unstable is not None:  # retention may have removed the transaction's begin
         first_unstable = max(first_unstable, log.log_start)
     assert log.first_unstable_offset == first_unstable
     if exact:
@@ -256,7 +259,7 @@ def check_as_cut(root: Path, archive: Archive, end: int, is_new: bool, exact: bo
 
 
 def replicated(folder: Path, share: float) -> int:
-    """A batch's end about there."""
+    """The last batch end within the first ``share`` of the log's offsets."""
     ends = [
         h.next_offset for base in bases(folder) for _, h in headers_of(folder / f"{base:020d}.log")
     ]
@@ -265,26 +268,26 @@ def replicated(folder: Path, share: float) -> int:
 
 
 def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms: int) -> None:
-    """A round of the archive, and one of the same log as a directory."""
+    """Compare a round on the archive with a round on the same log as a directory."""
     folder = archive.submit(laid)
     was_cleaned = NAME in read_checkpoint(laid, CLEANER_OFFSETS)
     wanted = compact(laid, config, now_ms, include_active=True).partitions[0]
     report = compact(archive.to, config, now_ms).partitions[0]
     is_delete = config.get("cleanup.policy") == "delete"
     if is_delete and not was_cleaned and has_hole_between_segments(folder):
-        # Only the manifest tells that no segment between two others is missing.
+        # Only the manifest shows that no segment between two others is missing.
         assert (wanted.status, report.status == "damaged") == ("damaged", False)
         return
-    if archive.log()["segments"] or report.status != "skipped":  # of a log without any
+    if archive.log()["segments"] or report.status != "skipped":  # the log has segments
         assert report.status == wanted.status, (report, wanted)
     whole = [batch for base in bases(folder) for batch in split(folder / f"{base:020d}.log")]
     assert archive.batches() == whole
     ours, theirs = read_partition(str(archive.folder)), read_partition(str(folder))
     assert ours.checkpoint == theirs.checkpoint
-    # A directory starts where its first segment does; a manifest keeps the offset.
+    # A directory starts at its first segment. A manifest keeps the log start offset.
     assert ours.log_start <= theirs.log_start <= max(bases(folder)[0], ours.log_start)
     assert ours.end_offset == theirs.end_offset
-    if theirs.log_start < theirs.end_offset:  # a loader believes no snapshot at the log's start
+    if theirs.log_start < theirs.end_offset:  # a loader ignores a snapshot at the log start
         assert ours.producers == theirs.producers
         assert ours.first_unstable_offset == theirs.first_unstable_offset
     assert ours.aborted == theirs.aborted
@@ -334,7 +337,7 @@ retentions = st.sampled_from(
 
 @contextlib.contextmanager
 def in_parts(part_bytes: int) -> Iterator[None]:
-    """Many workers, who cut a segment into parts of so many bytes, at any batch."""
+    """Split segments into parts of at least ``part_bytes`` bytes for five workers."""
     with (
         patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
         patch("lastwrite.engine.pieces._PIECE_BYTES", part_bytes),
@@ -347,7 +350,7 @@ def in_parts(part_bytes: int) -> Iterator[None]:
 
 
 def copy(folder: Path, to: Path) -> Path:
-    """A log root with what a broker wrote, without the marks of the other partitions."""
+    """Copy a broker's partition to a new log root, without checkpoint files."""
     to.mkdir()
     shutil.copytree(folder, to / folder.name)
     return to
@@ -372,12 +375,13 @@ def test_log_of_a_real_broker_is_fetched_and_compacted(tmp_path: Path, folder: P
     assert (log["snapshot"] is not None) == bool(ends)
     if ends:
         assert (archive.folder / log["snapshot"]).read_bytes() == ends[0].read_bytes()
-    for now_ms in (1_900_000_000_000, 1_900_000_000_000 + 2 * DAY_MS):  # tombstones expire
+    # tombstones expire in between
+    for now_ms in (1_900_000_000_000, 1_900_000_000_000 + 2 * DAY_MS):
         compare_rounds(archive, tmp_path / "laid", {"cleanup.policy": "compact"}, now_ms)
     assert not brought(root, archive.to, include_active=True).segments
 
 
-# ---------------------------------------------------------------------- again and again
+# ---------------------------------------------------------------------- repeated fetches
 
 
 @settings(max_examples=12)
@@ -423,7 +427,7 @@ def key_batch(offset: int, epoch: int = 0, count: int = 1) -> bytes:
 
 
 def write_log(root: Path, layout: dict[int, range], epochs: dict[int, int], id: str = "A") -> None:
-    """A log of a batch an offset, whose ``epochs`` begin where they say."""
+    """Write a log with one record in each batch, and with leader epochs from ``epochs``."""
     shutil.rmtree(root, ignore_errors=True)
     folder = root / NAME
     for base, offsets in layout.items():
@@ -512,7 +516,7 @@ def test_log_that_does_not_continue_the_archive_is_refused(
         found = fetch(root, archive.to)
     assert found.reason is not None and words in found.reason
     assert found.is_damaged == (status == 3)
-    assert status == 3 or " — " in found.reason  # with a remedy
+    assert status == 3 or " — " in found.reason  # the reason ends with a remedy
     assert contents(archive.to) == before
     if change in (across, damaged):
         return
@@ -528,8 +532,10 @@ def test_log_that_does_not_continue_the_archive_is_refused(
 
 
 def test_replica_with_deleted_or_lost_epochs_continues_the_archive(tmp_path: Path) -> None:
-    """Retention moves the begin of the first epoch; a replica that was made anew knows a later
-    begin of a compacted one.
+    """The archive's epochs remain, although the replica's have other start offsets.
+
+    Retention raises the start of the first epoch. A replica that was created again has later starts
+    in a compacted log.
     """
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0, 1: 10})
@@ -545,7 +551,7 @@ def test_replica_with_deleted_or_lost_epochs_continues_the_archive(tmp_path: Pat
 
 
 def test_fetch_without_new_records_confirms_that_no_delete_was_lost(tmp_path: Path) -> None:
-    """A fetch that finds nothing new has seen that nothing was cleaned."""
+    """A fetch without new records confirms that the log was not cleaned in between."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0})
     brought(root, archive.to)
@@ -584,14 +590,14 @@ def test_archive_is_fetched_into_another_archive(tmp_path: Path) -> None:
     assert brought(first.to, second.to).end_offset == 30
     assert second.batches() == first.batches()
     third = Archive(tmp_path / "third")
-    compact(first.to, {}, START_MS, to=str(third.to))  # a segment that loses nothing is copied
+    compact(first.to, {}, START_MS, to=str(third.to))  # an unchanged segment is copied
     assert lastwrite.latest(str(third.to)) == lastwrite.latest(str(root))
     for name in ("epochs", "topic_id", "producers", "end_offset"):
         assert third.log()[name] == first.log()[name]
 
 
 def test_cluster_metadata_is_copied_with_an_archive(tmp_path: Path) -> None:
-    """Groups' positions, and since when deletes may have expired, into copies of an archive."""
+    """The groups' offsets, and the time since when tombstones may have expired, are copied, too."""
     root = tmp_path / "log"
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0, 1: 10})
     first = Archive(tmp_path / "first")
@@ -622,7 +628,7 @@ def test_cluster_metadata_is_copied_with_an_archive(tmp_path: Path) -> None:
 
 
 def test_group_offsets_are_read_from_the_offsets_topic(tmp_path: Path) -> None:
-    """As a live broker tells it: transactions that were aborted do not count, nor who is gone."""
+    """The result equals a live broker's: aborted transactions and deleted offsets do not count."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive", "orders-0")
     groups = root / "__consumer_offsets-0"
     shutil.copytree(CORPUS / "internal-topics" / groups.name, groups)
@@ -643,7 +649,7 @@ def test_group_offsets_are_read_from_the_offsets_topic(tmp_path: Path) -> None:
     assert fetch_orders() == before
     log = read_partition(str(groups))
     key = struct.pack(">hh6sh6si", 1, 6, b"static", 6, b"orders", 0)
-    moved = struct.pack(">hqihq", 3, 35, 4, 0, START_MS)  # offset, epoch, no word, time
+    moved = struct.pack(">hqihq", 3, 35, 4, 0, START_MS)  # offset, epoch, empty metadata, time
     gone = struct.pack(">hh3sh6si", 1, 3, b"new", 6, b"orders", 0)
     batch = [
         Record(log.end_offset, START_MS, key, moved),
@@ -652,12 +658,12 @@ def test_group_offsets_are_read_from_the_offsets_topic(tmp_path: Path) -> None:
     with open(log.segments[-1].path, "ab") as file:
         file.write(encode_batch(batch))
     after = [before[0], before[2], ["static", 35, 4, ""]]
-    assert fetch_orders() == after  # positions alone are news
+    assert fetch_orders() == after  # changed offsets are enough for a new manifest
     shutil.rmtree(groups)
-    assert fetch_orders() == after  # of groups that other brokers coordinate nothing is known
+    assert fetch_orders() == after  # groups with other coordinators keep their offsets
 
 
-# ---------------------------------------------------------------------- what is wrong with it
+# ---------------------------------------------------------------------- refused fetches
 
 
 def spoil_manifest(archive: Archive, change: Callable[[bytes], bytes]) -> Path:
@@ -795,7 +801,7 @@ def test_damaged_object_is_named_with_a_remedy(
     assert verified.exit_status == (1 if change == "cut" else 3)
     assert "copy of the archive" in str(verified)
     assert contents(archive.to) == before
-    again = brought(root, Archive(tmp_path / "other").to)  # the remedy
+    again = brought(root, Archive(tmp_path / "other").to)  # as the remedy says
     assert again.segments == 2
 
 
@@ -844,11 +850,11 @@ def test_address_without_an_archive_is_refused(
             assert f"{wrong}: no such file or folder" in "".join(capsys.readouterr())
 
 
-# ---------------------------------------------------------------------- killed, and two at once
+# ---------------------------------------------------------------------- kills and concurrency
 
 
 def check_no_waste(archive: Archive) -> None:
-    """A sweep leaves what the manifest names, and what it lists for readers of the one before."""
+    """Check that a sweep leaves only objects that the manifest lists as used or unused."""
     report = lastwrite.sweep(str(archive.to), older_than_ms=0, everything=True)
     assert [each.reason for each in report.partitions] == [""]
     found = {name for name in contents(archive.folder) if not name.endswith(".lock")}
@@ -858,7 +864,9 @@ def check_no_waste(archive: Archive) -> None:
 
 
 def all_killed(work: Callable[[], None], start: Callable[[], None]) -> Iterator[int]:
-    """``work`` killed before each of its changes to files, after ``start``; then once not."""
+    """Call ``start``, then ``work``, killed before each of its file system changes. At last, not
+    killed.
+    """
     for point in itertools.count(1):
         start()
         was_killed = run_until(point, work)
@@ -919,7 +927,7 @@ def test_fetch_killed_at_any_point_can_be_repeated(tmp_path: Path) -> None:
 
 
 def void(_: object) -> None:
-    """For its effect."""
+    """Ignore the result."""
 
 
 def test_one_of_two_concurrent_rounds_wins_and_the_other_is_repeated(tmp_path: Path) -> None:

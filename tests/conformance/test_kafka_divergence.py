@@ -1,5 +1,5 @@
-"""Tests of an archive that has another history than its log: the common end, and setting aside the
-rest.
+"""Tests of an archive whose history differs from its log: the common end, and setting the rest
+aside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Epochs = list[tuple[int, int]]
 
 
 def epochs_of(history: list[int]) -> Epochs:
-    """Where each leader epoch of a log begins, given that of each offset."""
+    """The start offset of each leader epoch, given the epoch of each offset."""
     begins = [0] if history else []
     begins += [n for n, (a, b) in enumerate(pairwise(history), 1) if a != b]
     return [(history[n], n) for n in begins]
@@ -40,8 +40,9 @@ def epochs_of(history: list[int]) -> Epochs:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Of an archive and of a log: the leader epoch of each offset. A leader goes on from a part of
-    either that it has, in an epoch that nobody else had.
+    """The leader epoch of each offset, of an archive and of a log.
+
+    Each leader continues from a prefix of either, with a new epoch.
     """
     copies: list[list[int]] = [[], []]
     for epoch in range(draw(st.integers(1, 8))):
@@ -81,7 +82,7 @@ def bring(tmp_path: Path) -> Archive:
 
 
 def test_diverging_tail_is_set_aside(tmp_path: Path) -> None:
-    """At each offset: what was there is there, below the cut or in an archive of its own."""
+    """Every batch is below the cut, or in the archive that was set aside."""
     archive = bring(tmp_path)
     shutil.copytree(archive.to, tmp_path / "begin")
     old, before = archive.batches(), archive.log()
@@ -102,7 +103,7 @@ def test_diverging_tail_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_cleaned_log_is_set_aside_completely(tmp_path: Path) -> None:
-    """It may have removed records below the cut for the sake of some beyond."""
+    """A compaction may have removed records below the cut because of records above it."""
     archive = bring(tmp_path)
     compact(archive.to, {}, START_MS)
     old, table = archive.batches(), lastwrite.latest(str(archive.to))

@@ -1,5 +1,5 @@
-"""Tests of restoring Kafka logs into a log root: same records and offsets, loaded without a
-recovery.
+"""Tests of restoring Kafka logs to a log root: the same records and offsets, and no recovery
+needed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def log_root(
     directories: Sequence[bytes] = (),
     settings: dict[str, str] | None = None,
 ) -> Path:
-    """A stopped broker's, of a cluster that has the topic, which has no record yet."""
+    """The log root of a stopped broker. Its cluster has the topic, without records."""
     root.mkdir(exist_ok=True, parents=True)
     (root / "meta.properties").write_text(
         f"version=1\ncluster.id=c\nnode.id=1\ndirectory.id={text_of(b'd' * 16)}\n"
@@ -106,7 +106,7 @@ def log_root(
 
 
 def restore(archive: Path, to: Path, **options: Any) -> RestoredLog:
-    """Of one partition."""
+    """Restore one partition. Returns its report."""
     report = lastwrite.restore(str(archive), to=str(to), **options)
     assert isinstance(report, LogsRestored)
     (found,) = report.partitions
@@ -129,8 +129,9 @@ def batches_of(segments: Sequence[ModelSegment]) -> list[ModelBatch]:
 
 
 def ended(segments: Sequence[ModelSegment], end: int) -> dict[str, list[ModelBatch]]:
-    """Batches that begin below ``end``, by what became of their transactions below it: ``plain``
-    ones have none.
+    """The batches that begin below ``end``, by the outcome of their transactions below it.
+
+    Batches without a transaction are under ``plain``, and markers under ``control``.
     """
     found: dict[str, list[ModelBatch]] = {"plain": [], "commit": [], "abort": [], "control": []}
     open_: dict[int, list[ModelBatch]] = {}
@@ -154,7 +155,7 @@ def records(*batches: ModelBatch, end: int) -> list[ModelRecord]:
 
 
 def check_loads(root: Path, name: str, end: int, log_start: int, topic_id: bytes) -> Path:
-    """What a loader would look at."""
+    """Check the files that a broker's loader reads."""
     folder = root / name
     assert set(root.glob(f"{name}*")) == {folder}, "nothing is left beside it"
     assert {file.suffix for file in folder.iterdir() if file.name[:1] == "0"} <= {
@@ -184,13 +185,17 @@ def check_loads(root: Path, name: str, end: int, log_start: int, topic_id: bytes
 def check_same(
     folder: Path, source: Sequence[ModelSegment], begin: int, end: int, snapshot: bytes | None
 ) -> None:
-    """Batches as they were, less what was open at the end; below ``begin`` nobody reads."""
+    """Check that the batches are the original ones, except for transactions that are open at
+    ``end``.
+
+    Batches below ``begin`` may differ, because nobody reads them.
+    """
     every = sorted(sum(ended(source, end).values(), []), key=lambda batch: batch.base_offset)
     whole = every.pop() if every and every[-1].next_offset > end else None
     kept = [batch for batch in every if batch.next_offset > begin]
     got = batches_of(read_segments(folder))
     left = [] if whole is None or whole.transactional else records(whole, end=end)
-    if whole is not None and left:  # it lay across the end
+    if whole is not None and left:  # the batch contains the offset ``end``
         cut = got.pop()
         assert (cut.base_offset, cut.next_offset, list(cut.records)) == (
             whole.base_offset,
@@ -214,7 +219,7 @@ def check_same(
 
 
 def check_elsewhere(folder: Path, source: Sequence[ModelSegment], begin: int, end: int) -> None:
-    """What was committed, and no trace of a producer."""
+    """Check that all committed records are there, without producers and transactions."""
     of = ended(source, end)
     got = batches_of(read_segments(folder))
     seen, wanted = records(*got, end=end), records(*of["plain"], *of["commit"], end=end)
@@ -279,7 +284,7 @@ def test_restored_log_equals_the_fetched_log(life: Life, data: st.DataObject) ->
         got = batches_of(read_segments(folder))
         has_gap = any(a.next_offset != b.base_offset for a, b in itertools.pairwise(got))
         verified = lastwrite.verify(str(target), spark=INLINE).exit_status
-        # No cleaner is known to have taken offsets from between two segments.
+        # Without a cleaner checkpoint, missing offsets between two segments count as damage.
         assert verified == 0 or (verified == 3 and has_gap and cleaned is None)
         again = restored(archive.to, target, **options)
         assert not again.is_written and again.end_offset == stop
@@ -318,11 +323,11 @@ def test_log_of_a_real_broker_is_restored(tmp_path: Path, folder: Path, is_same:
         assert whole is False or lastwrite.latest(str(target)) == lastwrite.latest(str(archive.to))
 
 
-# ---------------------------------------------------------------------- into which log root
+# ---------------------------------------------------------------------- choice of the log root
 
 
 def written(tmp_path: Path, topic_id: bytes = metadata.TOPIC_ID) -> Archive:
-    """An archive of 60 offsets in three segments, of leader epochs 0 and 5."""
+    """An archive of 60 offsets in three segments, with the leader epochs 0 and 5."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 60)}, {0: 0, 5: 25})
     set_topic_id(root / NAME, topic_id)
@@ -428,7 +433,7 @@ def test_missing_topic_is_refused_with_the_command_that_creates_it(tmp_path: Pat
     for n in range(3):
         write_segment(root / f"orders-{n}", 0, [])
     lastwrite.fetch([str(root)], str(archive.to), include_active=True)
-    new = tmp_path / "new"  # of a cluster without any topic
+    new = tmp_path / "new"  # the log root of a cluster without topics
     metadata.write_identity(new, "c")
     metadata.write_records(new, f"{0:020d}.log", 0)
     for target in (log_root(tmp_path / "target"), new):
@@ -500,7 +505,7 @@ def test_until_option_restores_nothing_later(tmp_path: Path) -> None:
 
 
 def write_times(root: Path, times: Sequence[int]) -> None:
-    """Batches of three records, a segment of six batches."""
+    """Write batches of three records in segments of six batches."""
     all_records = [Record(offset, ms, b"k", b"v") for offset, ms in enumerate(times)]
     made = [encode_batch(all_records[at : at + 3]) for at in range(0, len(times), 3)]
     for at in range(0, len(made), 6):

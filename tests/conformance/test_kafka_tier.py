@@ -1,5 +1,6 @@
-"""Tests of tiered segments (KIP-405) of a real broker, against its consumer; see
-``tests/corpus/make_tiered.py``.
+"""Tests of a real broker's tiered segments (KIP-405), compared with its consumer.
+
+``tests/corpus/make_tiered.py`` makes the segments.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ TOPICS = ("orders", "forked")
 
 
 def consumed(name: str, topic: str) -> list[dict[str, Any]]:
-    """What a consumer of the broker read, in the fields of ``read``."""
+    """The records that a consumer of the broker read, with the fields of ``read``."""
     rows = map(json.loads, gzip.decompress((CORPUS / f"{name}.jsonl.gz").read_bytes()).splitlines())
     return [row for row in rows if row.pop("topic") == topic]
 
 
 def seen(rows: Any) -> list[dict[str, Any]]:
-    """The same fields of what ``read`` gives."""
+    """The rows of ``read`` with the same fields."""
     return [
         {
             "offset": row["offset"],
@@ -101,7 +102,7 @@ def test_records_equal_those_of_a_consumer(topic: str, isolation: str) -> None:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_latest_equals_the_table_of_a_consumer(topic: str) -> None:
-    # Of orders the tier alone has what somebody deleted below offset 40.
+    # The tier still has the records of orders below offset 40, which were deleted on the broker.
     rows = below_end(consumed("committed", topic), topic)
     table = lastwrite.latest(str(TIER), topic)
     wanted = table_of(rows)
@@ -181,7 +182,7 @@ def test_last_segment_without_files_is_found_by_the_metadata(tier: Path, local: 
     ).partitions
     assert found.status != "whole" and last.name[21:43] in str(found.problems[0])
     (found,) = lastwrite.inspect(str(tier), topic="orders", spark=INLINE).partitions
-    assert found.status == "whole"  # without the metadata nothing shows it
+    assert found.status == "whole"  # without the metadata, the loss is not noticed
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,8 @@ def test_incomplete_copy_is_ignored(tier: Path) -> None:
     before = read_partition(str(folder("orders")))
     assert read_partition(str(folder("orders", tier))).end_offset == before.end_offset
     assert len(read_partition(str(folder("orders", tier))).segments) == len(before.segments)
-    # Leaders come last: with them it is a copy, of which the longer one counts.
+    # The leader epoch file is written last. With it the copy is complete, and the longer copy is
+    # used.
     epochs = whole.with_suffix(".leader_epoch_checkpoint")
     shutil.copy(epochs, part.with_suffix(".leader_epoch_checkpoint"))
     log = read_partition(str(folder("orders", tier)))
@@ -266,7 +268,7 @@ def test_topic_of_a_log_root_may_have_the_name_of_a_tier_folder(tmp_path: Path) 
     assert read_partition(str(tmp_path / name)).name.topic == name[:-2]
 
 
-# ---------------------------------------------------------------------- into an archive
+# ---------------------------------------------------------------------- fetch into an archive
 
 COMPACT = {"cleanup.policy": "compact"}
 
@@ -339,8 +341,9 @@ def test_fetch_adds_segments_copied_since(tier: Path, tmp_path: Path) -> None:
 
 
 def overlapping(tier: Path) -> int:
-    """Add what the next leader would copy that had rolled its segment within the one before; where
-    that one is cut then.
+    """Add the copy of a next leader that rolled its segment inside the previous one.
+
+    Returns the offset at which that leader's segment begins.
     """
     source = folder("orders", tier)
     (first,), (second,) = source.glob(f"{0:020d}-*.log"), source.glob(f"{60:020d}-*.log")
@@ -422,7 +425,7 @@ def test_compact_to_writes_a_compacted_copy_at_once(tier: Path, tmp_path: Path) 
     assert contents(tier) == before
 
 
-# ---------------------------------------------------------------------- and the log root beside it
+# ---------------------------------------------------------------------- a tier and a log root
 
 
 @pytest.fixture
@@ -436,7 +439,8 @@ def test_local_segments_continue_the_tier(topic: str, tmp_path: Path) -> None:
     report = lastwrite.inspect(both, topic=topic, spark=INLINE)
     assert [(each.topic, each.status) for each in report.partitions] == [(topic, "whole")]
     wanted = consumed("committed", topic)
-    assert report.partitions[0].log_start == wanted[0]["offset"]  # which the tier does not know
+    # the log start, which the tier does not record
+    assert report.partitions[0].log_start == wanted[0]["offset"]
     lastwrite.fetch(both, archive, topic=topic, include_active=True)
     rows = lastwrite.read(archive, topic=topic, isolation_level="read_committed")
     assert seen(rows) == wanted
@@ -474,7 +478,7 @@ def test_tier_metadata_excludes_unfinished_copies(tier: Path, local: Path) -> No
 
 
 def note(root: Path, copy: Path, state: int) -> None:
-    """Let a log root have a later state of a copy, as a broker notes it."""
+    """Append a later state of a copy to the log root's metadata topic, as a broker does."""
     metadata = read_partition(str(root / "__remote_log_metadata-0"))
     id = base64.urlsafe_b64decode(copy.name[21:43] + "==")
     (update,) = [
@@ -482,7 +486,7 @@ def note(root: Path, copy: Path, state: int) -> None:
         for segment in metadata.segments
         for value in tier_and_root._values(segment)
         if value[1] == 1 and id in value
-    ]  # its last bytes are the state, and that no tags follow
+    ]  # its last two bytes are the state and the empty list of tags
     record = Record(metadata.end_offset, 1_700_000_000_000, None, update[:-2] + bytes([state, 0]))
     with open(metadata.segments[-1].path, "ab") as file:
         file.write(encode_batch([record]))
@@ -490,7 +494,7 @@ def note(root: Path, copy: Path, state: int) -> None:
 
 @pytest.mark.parametrize("is_joined", [True, False])
 def test_copy_under_deletion_is_ignored(tier: Path, local: Path, is_joined: bool) -> None:
-    """Whether the root has the partition too, or only what became of the copies."""
+    """The log root has the partition, or only the metadata of the copies."""
     copies = sorted(folder("orders", tier).glob("*.log"))[:2]
     if not is_joined:
         shutil.rmtree(local / "orders-0")
@@ -499,7 +503,7 @@ def test_copy_under_deletion_is_ignored(tier: Path, local: Path, is_joined: bool
     assert before.status == "whole" and before.log_start < 130
     for copy, state in zip(copies, (3, 2), strict=True):
         note(local, copy, state)
-    copies[0].unlink()  # and the other lies there still, or in part
+    copies[0].unlink()  # the other copy is truncated
     copies[1].write_bytes(copies[1].read_bytes()[:2000])
     (found,) = lastwrite.inspect([str(tier), str(local)], topic="orders", spark=INLINE).partitions
     assert (found.status, found.log_start, found.end_offset) == ("whole", 130, end)
@@ -511,7 +515,9 @@ def test_copy_under_deletion_is_ignored(tier: Path, local: Path, is_joined: bool
 
 
 def test_segments_expired_at_the_start_are_not_damage(tier: Path) -> None:
-    """Nobody notes it beside the segments; a gap behind the first one is damage all the same."""
+    """Nothing records an expiry beside the segments. A gap after the first segment is still
+    damage.
+    """
     for copy in folder("orders", tier).glob(f"{0:020d}-*"):
         copy.unlink()
     log = read_partition(str(folder("orders", tier)))
@@ -520,7 +526,7 @@ def test_segments_expired_at_the_start_are_not_damage(tier: Path) -> None:
 
 
 def test_copy_of_which_only_the_start_is_recorded_is_ignored(tier: Path, local: Path) -> None:
-    """It does not count at the end of a tier, where only the metadata speak of it."""
+    """At the end of a tier, a copy counts only if the metadata record that it finished."""
     write_metadata(local, {"orders": {}})
     note(local, max(folder("orders", tier).glob("*.log")), 0)
     report = lastwrite.inspect(str(tier), topic="orders", metadata=str(local), spark=INLINE)
@@ -537,7 +543,7 @@ def test_topic_with_another_id_is_not_joined(tier: Path, local: Path) -> None:
 
 
 def test_tier_metadata_record_is_decoded() -> None:
-    """The first record of a segment in a broker's log, and its parts."""
+    """The first metadata record of a segment in a broker's log, and its fields."""
     value = bytes.fromhex(
         "010000076f7264657273942dc220266941f1b60191bca1d6675c0000000000415cd4322b924faa862eb56a1d7a"
         "1c7d00000000000000000000000000000000c700000001000001a2027e48a7000001a2027e4dfc020000000000"
@@ -562,7 +568,7 @@ CHUNKS = CORPUS / "chunks"
 
 
 def keys(*ids: str) -> dict[str, object]:
-    """The setting that gives the private keys of these pairs, or of both."""
+    """The setting with the private keys of these key pairs. Without arguments, of both pairs."""
     pytest.importorskip("Crypto")
     files = (f"{each}:{CHUNKS}/keys/{each}.pem" for each in ids or ("one", "two"))
     return {"storage.encryptionKeys": ",".join(files)}
@@ -600,7 +606,7 @@ def test_chunked_tier_is_read_and_compacted(kind: str, tmp_path: Path) -> None:
     assert dict(lastwrite.latest(archive, config=config)) == table
     lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE, config=config)
     lastwrite.sweep(archive, older_than_ms=0, everything=True)
-    assert dict(lastwrite.latest(archive)) == table  # which no key opens
+    assert dict(lastwrite.latest(archive)) == table  # readable without keys
     assert contents(source) == before
 
 
@@ -673,7 +679,7 @@ def test_tier_in_a_bucket_is_read_and_fetched(s3: S3) -> None:
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
         lastwrite.compact(root, spark=INLINE, config=config)
     table = dict(lastwrite.latest(str(TIER), "orders"))
-    chunks = in_bucket(s3, CHUNKS / "zstd", "kafka")  # as archives have a folder
+    chunks = in_bucket(s3, CHUNKS / "zstd", "kafka")  # in a folder of the bucket, like an archive
     assert dict(lastwrite.latest(chunks, config=config)) == table
     chunks = in_bucket(s3, CHUNKS / "encrypted", "encrypted")
     assert dict(lastwrite.latest(chunks, config=config | keys())) == table

@@ -30,7 +30,7 @@ from tests.support.objects import BUCKET, S3, FaultProxy
 pytestmark = pytest.mark.broker
 
 NOW_MS = 1_700_000_000_000
-EACH = 200  # records a segment, a kilobyte each
+EACH = 200  # records in a segment, 1 kB each
 SECRET = "_lastwrite/kept.secret"
 POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000"}
 
@@ -42,7 +42,7 @@ def keeping_small_segments() -> Iterator[None]:
 
 
 class Pair:
-    """A log directory, and two archives of it: one in which scans are kept, and one without."""
+    """A log directory, and its two archives: with stored scans and without."""
 
     def __init__(self, s3: S3, tmp_path: Path, endpoint: str | None = None) -> None:
         self.root = tmp_path / "log"
@@ -60,7 +60,7 @@ class Pair:
         return f"s3://{BUCKET}/{self.name}/bare"
 
     def grow(self, numbers: list[int], *, keep_scans: bool = False) -> None:
-        """A segment with these keys, brought into both archives."""
+        """Append a segment with these keys, and fetch it into both archives."""
         records = [
             Record(self.end + n, NOW_MS, b"key %d" % number, (b"%d " % self.end) * 200)
             for n, number in enumerate(numbers)
@@ -81,7 +81,7 @@ class Pair:
         )
 
     def rounds(self) -> tuple[CompactionReport, CompactionReport]:
-        """One of each; they leave the same."""
+        """Run a round on both archives, and check that they are equal. Returns both reports."""
         ours, wanted = self.round(self.kept, keep_scans=True), self.round(self.bare)
         assert ours.exit_status == wanted.exit_status == 0, (ours, wanted)
         assert repr(told(ours)).replace(self.kept, self.bare) == repr(told(wanted))
@@ -105,7 +105,7 @@ class Pair:
         return contents_of(read_versioned_manifest(folder).manifest, folder)
 
     def objects(self) -> dict[int, str]:
-        """By segment the key of what is kept of it."""
+        """The key of each segment's stored scan, by base offset."""
         return {
             each.base_offset: each.kept.key for each in self.log(self.kept).segments if each.kept
         }
@@ -137,7 +137,7 @@ def test_second_round_reads_only_new_data_and_fingerprints(pair: Pair) -> None:
     ours, wanted = pair.rounds()
     assert read_bytes(wanted) > log_bytes
     assert read_bytes(ours) < log_bytes / 4 + 20 * 5 * EACH + 40_000
-    pair.grow([5, *range(5 * EACH, 6 * EACH)])  # the first segment loses a record, no other does
+    pair.grow([5, *range(5 * EACH, 6 * EACH)])  # only the first segment loses a record
     before = pair.objects()
     ours, wanted = pair.rounds()
     assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
@@ -145,7 +145,7 @@ def test_second_round_reads_only_new_data_and_fingerprints(pair: Pair) -> None:
     assert {base for base in after if after[base] != before.get(base)} == {0, 5 * EACH}
     first = next(each for each in pair.log(pair.kept).segments if each.base_offset == 0)
     assert first.records == EACH - 1
-    # What is left of it is known, too, and nothing of the log is read.
+    # The scan of the remaining records is stored, too, so that a round reads nothing of the log.
     pair.round(pair.kept, keep_scans=True)
     again = pair.round(pair.kept, keep_scans=True, drop_expired_deletes=True)
     assert again.partitions[0].status == "unchanged"
@@ -156,7 +156,7 @@ def test_second_round_reads_only_new_data_and_fingerprints(pair: Pair) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["folder", "shuffle"])
 def test_spark_tasks_use_stored_scans(pair: Pair, exchange: str) -> None:
-    """Where no file is shared, what scans found goes to those who write it by the shuffle."""
+    """Without a shared folder, scan results reach the writing tasks by the shuffle."""
     conf = {"spark.lastwrite.exchange": exchange}
     pair.on = {"master": "local[2]", "conf": conf}
     pair.rounds()
@@ -165,14 +165,16 @@ def test_spark_tasks_use_stored_scans(pair: Pair, exchange: str) -> None:
     ours, wanted = pair.rounds()
     assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
     pair.grow([EACH + 7, 7 * EACH])
-    pair.on = {"spark": INLINE}  # which uses what was kept by another exchange
+    pair.on = {"spark": INLINE}  # uses the scans that another exchange stored
     ours, wanted = pair.rounds()
     assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
     assert pair.log(pair.kept).segments[0].records == EACH - 1
 
 
 def test_first_round_after_a_fetch_reads_only_fingerprints(pair: Pair) -> None:
-    """Repeated keys and a part of a segment, too; a segment that loses something is read once."""
+    """Also with repeated keys and a part of a segment. A segment that loses records is read
+    once.
+    """
     pair.rounds()
     pair.grow([*range(4 * EACH, 5 * EACH)], keep_scans=True)
     pair.grow([*range(5 * EACH, 6 * EACH)], keep_scans=True)
@@ -187,7 +189,7 @@ def test_first_round_after_a_fetch_reads_only_fingerprints(pair: Pair) -> None:
 
 @pytest.mark.parametrize("source", ["root", "archive"])
 def test_copy_into_an_archive_has_its_own_scans(pair: Pair, source: str) -> None:
-    """Under the secret of the archive that it lies in."""
+    """The copy's scans are encrypted with the secret of the target archive."""
     pair.grow([5])
     to = f"s3://{BUCKET}/{pair.name}/copy"
     pair.rounds()
@@ -197,7 +199,7 @@ def test_copy_into_an_archive_has_its_own_scans(pair: Pair, source: str) -> None
     assert report.exit_status == 0, report
     found = [each.kept for each in pair.log(to).segments if each.bytes > 10_000]
     assert len(found) == 4 and None not in found
-    pair.round(to, keep_scans=True)  # which asks the store what it promises
+    pair.round(to, keep_scans=True)  # this round also probes the store's guarantees
     again = pair.round(to, keep_scans=True, drop_expired_deletes=True)
     assert again.partitions[0].status == "unchanged"
     assert read_bytes(again) < 20 * 5 * EACH + 40_000
@@ -305,7 +307,7 @@ def test_secret_file_outside_the_bucket_takes_precedence(pair: Pair, tmp_path: P
 def test_secret_is_neither_logged_nor_recoverable_from_scans(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor can fingerprints be seen in what is kept."""
+    """The stored scans do not show fingerprints, either."""
     caplog.set_level(logging.DEBUG)
     ours, _ = pair.rounds()
     store, _ = store_at(pair.kept)
@@ -316,7 +318,7 @@ def test_secret_is_neither_logged_nor_recoverable_from_scans(
         everything += (store.get(each.key) or pytest.fail())[0]
     for told_as in (secret[:8], secret[:8].hex().encode(), repr(secret[:8])[2:-1].encode()):
         assert told_as not in everything
-    # Two archives of one log: the same keys, and nothing alike in what is kept of them.
+    # Scans of the same keys in two archives have no block in common.
     again = f"s3://{BUCKET}/{pair.name}/again"
     assert lastwrite.fetch([str(pair.root)], again, config=pair.config, include_active=True)
     pair.round(again, keep_scans=True)

@@ -1,5 +1,5 @@
-"""Tests of reading segments from objects: same bytes as files, few requests, and never another
-object.
+"""Tests of reading segments from objects: the same bytes as from files, few requests, and never the
+bytes of a replaced object.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests of logs of formats v0 and v1 that Kafka wrote: same records as Kafka reads, and the same
-bytes again.
+"""Tests of Kafka's logs of formats v0 and v1: the same records as Kafka reads, and the same bytes
+encoded.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def test_records_equal_those_that_kafka_reads(name: str) -> None:
 
 
 def test_encoded_entries_equal_kafkas(name: str) -> None:
-    """To the byte where no library chooses among blobs; else the same messages in the same shell."""
+    """Without compression and in gzip the bytes are equal, otherwise the header and the
+    messages.
+    """
     data = log_of(name)
     for position, batch in iter_batches(data):
         if batch.header.magic == MAGIC:
@@ -81,7 +83,7 @@ def test_encoded_entries_equal_kafkas(name: str) -> None:
         else:
             fields = slice(
                 16, 30 if batch.header.magic else 22
-            )  # up to the key's length, which is null
+            )  # up to the length of the key, which is null
             assert again[:8] == whole[:8] and again[fields] == whole[fields]
             assert decode_batch(again, 0).records == batch.records
 

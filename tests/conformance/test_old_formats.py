@@ -1,7 +1,7 @@
-"""Tests of logs of formats v0 and v1 against Kafka's own cleaner: by hand, random, and bytes of old
-brokers.
+"""Tests of logs of formats v0 and v1 against Kafka's own cleaner.
 
-For the checks of each round see ``rounds.py``.
+The logs are written by hand, drawn at random, or encoded like those of old brokers.
+``tests/support/kafka/judged.py`` checks each round.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def oracle() -> Iterator[Oracle]:
 def old(
     magic: int, codec: str, *records: tuple[str | None, str | None], at: int = START, **more: Any
 ) -> list[Any]:
-    """Actions that append ``records`` (key, value): a wrapper, or without a codec a message each."""
+    """Actions that append ``records`` (key, value) in one wrapper, or uncompressed as single
+    messages.
+    """
     found = [
         {"k": unless_none(key), "v": unless_none(value), "t": at + n}
         for n, (key, value) in enumerate(records)
@@ -82,7 +84,7 @@ def new(*records: tuple[str | None, str | None], at: int = START) -> list[Any]:
 def plan_of(
     *phases: tuple[int, Sequence[Any], int], plain: bool = False, **config: str
 ) -> dict[str, Any]:
-    """Each phase: the clock it is written at, what is appended, and the clock it is cleaned at."""
+    """A plan of phases: the time of the appends, the actions, and the time of the round."""
     return {
         "name": "by hand",
         "config": {**CONFIG, **config},
@@ -116,8 +118,9 @@ def kept(round_: Round) -> list[tuple[int, str | None]]:
 def test_each_magic_and_codec_is_compacted_like_kafka(
     magic: int, codec: str, oracle: Oracle
 ) -> None:
-    """First, last and middle records of wrappers go; keyless ones; whole wrappers; nothing at all
-    goes; v2 between.
+    """Removes first, last, middle and keyless records of wrappers, and whole wrappers.
+
+    Other wrappers stay unchanged, and some batches have magic 2.
     """
     first = [
         *old(magic, codec, ("a", "1"), ("b", "1"), ("c", "1")),
@@ -145,7 +148,7 @@ def test_each_magic_and_codec_is_compacted_like_kafka(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_append_time_of_a_wrapper_is_kept(codec: str, oracle: Oracle) -> None:
-    """The wrapper's time is every record's, and stays when records go; messages keep each its
+    """All records of a wrapper have its time, also after some are removed. Messages have their
     own.
     """
     first = [
@@ -173,13 +176,14 @@ def test_append_time_of_a_wrapper_is_kept(codec: str, oracle: Oracle) -> None:
 def test_tombstones_expire_with_their_file(
     past: int, magic: int, codec: str, oracle: Oracle
 ) -> None:
-    """One goes if its file was last changed at or before the last clean file's change minus the
-    retention.
+    """A tombstone expires by its file's modification time.
+
+    It must be at most that of the last clean file, minus the retention.
     """
     retention = int(CONFIG["delete.retention.ms"])
     plan = plan_of(
         (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
-        # The clock goes back, as it does when a replica is copied from elsewhere.
+        # The clock goes back, as after a replica is copied from another machine.
         (
             START + 50_000 - retention - past,
             [*old(magic, codec, ("a", None), ("c", "1")), ROLL],
@@ -200,8 +204,8 @@ def test_tombstones_expire_with_their_file(
 def test_batch_that_kafka_cannot_clean_becomes_empty(
     magic: int, codec: str, oracle: Oracle
 ) -> None:
-    """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log:
-    an empty v2 batch.
+    """An old batch at the high watermark that loses all its records becomes an empty one of magic
+    2.
     """
     first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
     second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
@@ -214,8 +218,9 @@ def test_batch_that_kafka_cannot_clean_becomes_empty(
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_last_record_of_a_final_wrapper_is_kept(magic: int, rolled: bool, oracle: Oracle) -> None:
-    """In a closed segment Kafka lets the batch end sooner. In the active one, which it never
-    cleans, the log would.
+    """In a closed segment, Kafka ends the batch earlier, which is harmless there.
+
+    In the active segment, which Kafka never cleans, the log itself would end earlier.
     """
     written = [*old(magic, "gzip", ("a", "1"), (None, "no key")), *([ROLL] if rolled else [])]
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
@@ -231,14 +236,14 @@ def test_last_record_of_a_final_wrapper_is_kept(magic: int, rolled: bool, oracle
         )
         assert round_.cleaned == rolled
         assert not rolled or seen_as_new(batches_of(left)) == seen_as_new(batches_of(round_.left))
-        # As after a crash: the log's end is what its batches and its segments' names say.
+        # As after a crash: batches and segment names show the log end.
         opened = round_.opened(round_.before / NAME)
         loaded = oracle.ask("load", **opened, clean_shutdown=False, recovery_point=0)
         assert loaded["log_end"] == round_.bounds["log_end"] == 2
 
 
 def test_unchanged_segment_is_not_rewritten(oracle: Oracle) -> None:
-    """An old segment all of whose records stay, and which has no tombstone, stays as it is."""
+    """An old segment without tombstones that loses no record stays as it is."""
     first = [*old(0, "lz4", ("a", "1"), ("b", "1")), *old(1, "none", ("c", "1")), ROLL]
     plan = plan_of((START, first, START + 1), (START + 2, [*new(("d", "1")), ROLL], START + 3))
     list(checked(oracle, plan))
@@ -251,11 +256,11 @@ def test_unchanged_segment_is_not_rewritten(oracle: Oracle) -> None:
             assert contents(ours / NAME) == before
 
 
-# ---------------------------------------------------------------------- drawn
+# ---------------------------------------------------------------------- random logs
 
 
 def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """The plan with most of the batches that may be of an older format made so."""
+    """The plan with most of the batches that can have an older format changed to magic 0 or 1."""
     for phase in plan["phases"]:
         actions = []
         for action in phase["actions"]:
@@ -289,26 +294,25 @@ def test_random_logs_are_compacted_like_kafka(seed: int, oracle: Oracle) -> None
     assert list(checked(oracle, made_older(scenario(1000 + seed), rng)))
 
 
-# ---------------------------------------------------------------------- what Kafka no longer writes
+# ---------------------------------------------------------------------- formats of old brokers
 
 
 def entries_of_old_brokers(codec: Codec) -> list[bytes]:
-    """Wrappers that were written once, and that Kafka still reads."""
+    """Wrappers that Kafka still reads but no longer writes."""
 
     def records(first: int, *keys: bytes, step: int = 1) -> list[Record]:
         return [Record(first + step * n, START + n, key, b"v%d" % n) for n, key in enumerate(keys)]
 
     return [
-        # The first wrapper of a log, its offset 0.
+        # the first wrapper of a log, at offset 0
         encode_wrapper(records(0, b"z"), 1, codec),
-        # KAFKA-4298: messages of magic 0 in a wrapper of magic 1, with either kind of time.
+        # KAFKA-4298: messages of magic 0 in a wrapper of magic 1, with either kind of timestamp
         encode_wrapper(records(1, b"a", b"b", b"c"), 1, codec, inner_magic=0),
         encode_wrapper(records(4, b"d", b"e"), 1, codec, inner_magic=0, append_time_ms=START + 77),
-        # Wrappers that an earlier compaction thinned: holes, and relative offsets that begin
-        # anywhere.
+        # wrappers with records removed by an earlier compaction; relative offsets begin anywhere
         encode_wrapper(records(6, b"f", b"g", b"a", step=3), 0, codec),
         encode_wrapper(records(20, b"h", b"i", b"b", step=5), 1, codec, inner_offsets=[7, 12, 17]),
-        # A largest timestamp that is none of a record's.
+        # the wrapper's largest timestamp is not of its last record
         encode_wrapper(
             [Record(31, START + 9, b"j", b"1"), Record(32, START + 8, b"k", b"1")],
             1,
@@ -353,6 +357,6 @@ def test_wrappers_of_old_brokers_are_compacted_like_kafka(codec: Codec, oracle: 
         wanted = seen_as_new(batches_of(read_segments(kafka / NAME)))
         for copy, like_broker in ((ours, True), (sparing, False)):
             compact(copy, CONFIG, now_ms, like_broker=like_broker)
-            # Base timestamps apart: with an append time nobody reads them, and Kafka takes -1 from
-            # a record of magic 0.
+            # Base timestamps are not compared: readers ignore them with an append time, and Kafka
+            # writes -1 for magic 0.
             assert seen_as_new(batches_of(read_segments(copy / NAME))) == wanted

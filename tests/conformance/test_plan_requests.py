@@ -1,4 +1,4 @@
-"""Tests that ``plan`` predicts the requests of ``compact`` in a bucket."""
+"""Tests that ``plan`` predicts the number of requests that ``compact`` sends to a bucket."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.broker
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
-LARGE = 10_000  # bytes of a value of which a segment has parts
+LARGE = 10_000  # value size in bytes with which a segment is written in parts
 
 
 def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | None) -> None:
-    """A segment of a partition; all of its records are in the archive then, and brought next."""
+    """Write the next segment of a partition."""
     batches = [
         encode_batch([Record(base + n, NOW_MS, b"key %d" % numbers[n], value)])
         for n in range(len(numbers))
@@ -38,7 +38,9 @@ def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | N
 
 
 def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path: Path) -> None:
-    """The target is 8 requests a partition. A further ledger costs two, for its data."""
+    """The target is 8 requests for a partition. An additional ledger needs two more for its
+    data.
+    """
     count, to = 16, f"s3://{BUCKET}/{tmp_path.name}"
     config = {**s3.config, "storage.keepReplacedMs": str(DAY_MS)}
     asked: list[int] = []
@@ -47,7 +49,7 @@ def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path:
             folder = topic_folder(tmp_path, f"persistent://public/default/t{number}")
             put_ledger(folder, 10 + step, [single(f"k{n % 5}") for n in range(20)])
         lastwrite.fetch([str(tmp_path)], to, config=config)
-        if step == 2:  # what the second round replaced is deleted
+        if step == 2:  # this round also deletes the objects that the second one replaced
             config["storage.keepReplacedMs"] = "0"
         options: dict[str, Any] = {"config": config, "spark": INLINE}
         plan, made = lastwrite.plan(to, **options), lastwrite.compact(to, **options)
@@ -55,8 +57,8 @@ def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path:
         assert plan.requests == made.requests is not None
         found = made.requests
         asked.append(found.gets + found.puts + found.lists + found.deletes)
-    few = 14  # of the whole round: listings, the store's promises, one deletion of journals
-    assert asked[0] <= 7 * count + few  # 7.35 a partition where there are 40
+    few = 14  # for the whole round: listings, the probe of the store, one deletion of journals
+    assert asked[0] <= 7 * count + few  # 7.35 requests a partition with 40 partitions
     assert asked[1] <= 9 * count + few
     assert asked[2] <= 9 * count + few
 
@@ -65,8 +67,9 @@ def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path:
 def test_plan_predicts_the_exact_number_of_requests(
     s3: S3, tmp_path: Path, keep_scans: bool
 ) -> None:
-    """With parts of uploads, deletes that expire, objects that are unused for long, a partition of
-    which nothing is due, and one that loses all.
+    """Covers multipart uploads, expiring tombstones and objects unused for long.
+
+    One partition is not due, and one loses all its records.
     """
     root, to = tmp_path / "log", f"s3://{BUCKET}/{tmp_path.name}"
     config = {
@@ -103,13 +106,13 @@ def test_plan_predicts_the_exact_number_of_requests(
             patch.object(ArchiveRounds.__init__, "__defaults__", (0,)),
             patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         ):
-            if step == 0:  # the store is asked for its promises once
+            if step == 0:  # the first round probes the store's guarantees
                 lastwrite.compact(to, **{**options, "keep_scans": False})
                 grow(root, 0, ends[0], range(7), b"v")
                 ends[0] += 7
                 write_checkpoint(root, "replication-offset-checkpoint", {"t-0": ends[0]})
                 lastwrite.fetch([str(root)], to, topic="t", config=config, include_active=True)
-            time.sleep(1.1)  # stores date objects by the second, and the grace is none
+            time.sleep(1.1)  # stores date objects by the second, and the grace period is 0
             before = {found.key: found.version for found in store.list(prefix)}
             plan = lastwrite.plan(to, **options)
             assert {found.key: found.version for found in store.list(prefix)} == before

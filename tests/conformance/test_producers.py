@@ -1,8 +1,8 @@
 """Tests of producers, the stable offset and aborted transactions against Kafka's loader.
 
-A log of random rounds is loaded before and after each: complete, without some snapshots, and
-without all snapshots and transaction indexes, which the loader then rebuilds, as ``read_history``
-does.
+The logs of random rounds are loaded before and after each round: with all snapshots, without some,
+and without any snapshot and transaction index. In the last case the loader rebuilds them, as
+``read_history`` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.sample import some
 
 pytestmark = pytest.mark.oracle
 
-# The oracle expires what is a day old, by the clock that it is given. Ours keeps all that it ever
+# The oracle expires producers after a day, by the given clock. Lastwrite keeps all that it has
 # read.
 BEFORE_ALL_EXPIRY_MS = 0
 
@@ -57,10 +57,10 @@ def test_kafka_loads_the_same_state(seed: int, oracle: Oracle) -> None:
 
 
 def check_producers(oracle: Oracle, root: Path) -> None:
-    """Equal with all snapshots, with all but the newest, with half of them, and with none.
+    """Compare the producers with all snapshots, without the newest, with half of them, and with
+    none.
 
-    Kafka takes no notice of one in the middle of a segment, which a broker leaves that is stopped
-    and started.
+    Kafka ignores a snapshot inside a segment, which a restarted broker leaves.
     """
     begins = bases(root / NAME)
     present = [
@@ -73,8 +73,8 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             if offset not in present[:kept]:
                 (copy / NAME / f"{offset:020d}.snapshot").unlink()
         log = read_partition(str(copy / NAME))
-        # Without any snapshot Kafka takes it after an orderly shutdown that there are no producers,
-        # and looks only after a crash.
+        # Without a snapshot, Kafka assumes after a clean shutdown that there are no producers. Only
+        # after a crash does it read the log.
         loaded = oracle.ask(
             "load",
             dir=str(copy / NAME),
@@ -84,8 +84,7 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             clean_shutdown=kept > 0,
         )
         assert loaded["log_end"] == log.end_offset
-        # It leaves its state at the log's end, unless nothing lies between there and the log's
-        # start.
+        # Kafka leaves its state at the log end, unless the log is empty.
         left = read_snapshot(copy / NAME, log.end_offset) if log.end_offset > log.log_start else {}
         theirs: State = {
             producer: (known.epoch, known.last_offset, known.timestamp_ms, known.open_from)
@@ -96,14 +95,15 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             for p in log.producers
         }
         assert ours == theirs, f"with {kept} snapshots"
-        # What is not replicated Kafka forgets when it loads a snapshot from behind the marker.
+        # Kafka forgets that a marker is not replicated when it loads a snapshot taken after the
+        # marker.
         assert log.last_stable_offset <= loaded["last_stable"]
         if log.high_watermark == log.end_offset:
             assert log.last_stable_offset == loaded["last_stable"]
 
 
 def check_history(oracle: Oracle, root: Path) -> None:
-    """Built from the log alone, the index is Kafka's to the byte, and hides what the old one hid."""
+    """An index built from the log alone equals Kafka's and hides what the old one hid."""
     copy = _copy(root)
     log = read_partition(str(copy / NAME))
     history = read_history(log)
@@ -116,7 +116,7 @@ def check_history(oracle: Oracle, root: Path) -> None:
         "load", dir=str(copy / NAME), now_ms=BEFORE_ALL_EXPIRY_MS, log_start=0, clean_shutdown=False
     )
     assert history.aborted == aborted_in(copy / NAME)
-    # Fewer entries than before, or such that begin later: the batches in between are gone.
+    # Entries may be missing or begin later, because batches in between were removed.
     before = {entry.last_offset: entry for entry in indexed}
     for entry in history.aborted:
         assert before[entry.last_offset].first_offset <= entry.first_offset
@@ -142,7 +142,7 @@ def aborted_in(folder: Path) -> tuple[AbortedTransaction, ...]:
 
 
 def hidden(batches: Iterable[ModelBatch], aborted: tuple[AbortedTransaction, ...]) -> list[int]:
-    """The base offsets of the data batches that a reader with these entries skips."""
+    """The base offsets of the data batches that a reader skips with these entries."""
     return [
         batch.base_offset
         for batch in batches
@@ -157,7 +157,7 @@ def hidden(batches: Iterable[ModelBatch], aborted: tuple[AbortedTransaction, ...
 
 
 def _copy(root: Path) -> Path:
-    """The log root once more; what lay there before is gone."""
+    """Copy the log root again. Returns the copy."""
     copy = root.with_name("loaded")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root, copy)

@@ -1,5 +1,5 @@
-"""Tests of Pulsar topics in an archive, in a folder and in a real S3 server, with every command
-that reads.
+"""Tests of Pulsar topics in an archive, in a folder and in a real S3 server, with every reading
+command.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.support.pulsar.topics import put_ledger, read_compacted, read_ledger,
 from tests.unit.test_pulsar_topic import single
 
 NOW_MS = 1_800_000_000_000
-PLACES = ("file", "position")  # of a row, that differ by where it lies
+PLACES = ("file", "position")  # fields of a row that depend on its source
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def topic_folders(bookies: list[str], to: Path, number: int, *names: str) -> Path:
-    """Topic folders as they were after the brokers' round of that number."""
+    """Fetch topic folders as they were after the brokers' round of that number."""
     for name in names:
         said = CORPUS / "topics" / name / str(number)
         report = lastwrite.fetch(
@@ -65,7 +65,7 @@ def topic_folders(bookies: list[str], to: Path, number: int, *names: str) -> Pat
 
 
 def brought(source: Path | str, to: str, **options: Any) -> dict[str, dict[int, str]]:
-    """Of each topic how each of its ledgers came."""
+    """Fetch into an archive. Returns how each ledger was fetched, by topic."""
     report = lastwrite.fetch([str(source)], to, **options)
     assert isinstance(report, FetchReport)
     assert report.exit_status == 0, report.to_dict()
@@ -80,7 +80,7 @@ def here(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def without_paths(said: Any) -> Any:
-    """Texts without the folders of paths in them."""
+    """The texts without the folders of paths."""
     if isinstance(said, str):
         return re.sub(r"(?:s3:/)?/[^ :]*/", "", said)
     if isinstance(said, dict):
@@ -89,7 +89,7 @@ def without_paths(said: Any) -> Any:
 
 
 def said_of(path: str, topic: str, config: dict[str, str]) -> dict[str, Any]:
-    """What the commands that read say of one topic, but for where it lies."""
+    """The output of all reading commands for one topic, without file names and positions."""
     found: dict[str, Any] = {}
     inspected = lastwrite.inspect(path, topic=topic, config=config, now_ms=NOW_MS)
     (one,) = inspected.partitions
@@ -114,7 +114,7 @@ def said_of(path: str, topic: str, config: dict[str, str]) -> dict[str, Any]:
         found[f"read {compacted}"] = rows, reading.summary()
     try:
         found["latest"] = lastwrite.latest(path, topic, config=config)
-    except LogError as error:  # some have what nobody can look into
+    except LogError as error:  # some topics have a message that cannot be decoded
         found["latest"] = type(error), error.problem
     explained = lastwrite.explain(path, topic=topic, config=config, now_ms=NOW_MS)
     (why,) = explained.to_dict()["partitions"]
@@ -139,7 +139,7 @@ def older(bookies: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(older: Path) -> Callable[[str], dict[str, Any]]:
-    """What is said of a topic folder, asked once."""
+    """The output of all reading commands for a topic folder. Each is run once."""
     known: dict[str, dict[str, Any]] = {}
 
     def of(name: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_archive_in_a_folder_equals_the_topic(
     how = brought(older, str(to), topic=TOPICS[name])
     assert set(how[TOPICS[name]].values()) == {"present"}
     whole = json.loads(next(to.glob("**/manifest.json")).read_bytes())
-    assert whole["generation"] == 1  # there was nothing to say
+    assert whole["generation"] == 1  # no second manifest was needed
 
 
 @pytest.mark.parametrize("name", ["shapes", "events"])
@@ -206,7 +206,7 @@ def test_only_new_ledgers_are_fetched(tmp_path: Path, bookies: list[str]) -> Non
     assert said_of(str(to), TOPICS["events"], {}) == said_of(
         str(tmp_path / "2"), TOPICS["events"], {}
     )
-    # An older folder brings nothing, and takes nothing back.
+    # Fetching an older folder changes nothing.
     again = brought(tmp_path / "1", str(to))
     assert set(next(iter(again.values())).values()) == {"present"}
     assert list_topic(now.folder).horizon == there.horizon
@@ -242,7 +242,7 @@ def test_ledgers_that_do_not_continue_the_archive_are_refused(
     folder = next(source.glob("*/*/persistent/events"))
     before = (to / "pulsar").rglob("*")
     files = {path: path.read_bytes() for path in before if path.is_file()}
-    # The same topic made anew: its ledgers are others.
+    # The topic was created again: its ledgers have other ids.
     for path in [*folder.glob("managed-ledger*"), folder / "fetched.json"]:
         path.unlink(missing_ok=True)
     (folder / "compacted.json").unlink()
@@ -272,7 +272,7 @@ def test_archive_of_the_older_form_is_refused_as_a_target(tmp_path: Path, older:
 
 @dataclass
 class Archived:
-    """One topic of an archive in a folder, read by other eyes."""
+    """One topic of an archive in a folder, read without the package's store."""
 
     archive: Path
     topic: str
@@ -286,7 +286,7 @@ class Archived:
         return found
 
     def compacted(self) -> list[tuple[Position, bytes]]:
-        """Ids and bodies of the compacted ledger, its parts one after the other."""
+        """Ids and bodies of all parts of the compacted ledger."""
         said = self.manifest()["log"]["compacted"]
         if said is None:
             return []
@@ -307,7 +307,7 @@ class Archived:
         return {key: (self.folder / key).read_bytes() for key in keys}
 
     def named(self) -> set[str]:
-        """The files that the manifest names or lists as unused, and it."""
+        """The manifest, and all files that it lists as used or unused."""
         said = self.manifest()
         return {each["key"] for each in (*said["objects"], *said["unused"])} | {"manifest.json"}
 
@@ -319,7 +319,7 @@ class Archived:
 
 @contextlib.contextmanager
 def small_pieces(piece_bytes: int, block_bytes: int = 1500) -> Iterator[None]:
-    """A ledger is cut into many pieces, and the result is of many parts, as of a large one."""
+    """Split ledgers into many pieces and results into many parts, as with large ledgers."""
     with (
         patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
         patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
@@ -357,7 +357,7 @@ def test_rounds_follow_the_rules(seed: int, of: Rules, piece_bytes: int, block_b
                 check_round(found, topic.model, topic.model.compact(of), report)
             assert found.raw() == raw
             assert lastwrite.verify(str(found.archive)).exit_status == 0
-        # A copy is what the place is.
+        # Compacting to another place leaves the same result there.
         if topic.model.horizon is not None:
             copy = Archived(base.with_name("copy"), found.topic)
             topic.grow()
@@ -394,7 +394,7 @@ def test_rounds_in_a_bucket_give_the_same(s3: S3, seed: int, of: Rules) -> None:
                 check_round(found, topic.model, topic.model.compact(of), report)
         verified = lastwrite.verify(address, config=s3.config)
         assert verified.exit_status == 0, verified.to_dict()
-        # From a topic folder into the bucket at once.
+        # Compact a topic folder directly into the bucket.
         topic.grow()
         copy = Archived(s3.data / BUCKET / f"{prefix}-copy", found.topic)
         copied = lastwrite.compact(
@@ -428,7 +428,7 @@ def test_rounds_in_a_bucket_give_the_same(s3: S3, seed: int, of: Rules) -> None:
 def test_round_on_an_archive_equals_one_on_the_topic_folder(
     tmp_path: Path, bookies: list[str], name: str, is_parted: bool
 ) -> None:
-    """On what real brokers left, by every command."""
+    """Uses real brokers' data and every command."""
     older, to = tmp_path / "older", tmp_path / "archive"
     said = CORPUS / "topics" / name / "2" / "managed-ledger"
     fetched = lastwrite.fetch(
@@ -442,7 +442,7 @@ def test_round_on_an_archive_equals_one_on_the_topic_folder(
             done = lastwrite.compact(str(path), now_ms=NOW_MS, spark=INLINE)
         (one,) = done.to_dict()["partitions"]
         one.pop("seconds")
-        if is_parted:  # each is a segment, and begins with a header
+        if is_parted:  # each part is a segment with a header of its own
             for each in ("bytes_written", "bytes_after", "segments_after"):
                 one.pop(each)
         reports.append(without_paths(one))
@@ -539,4 +539,4 @@ def test_round_killed_at_any_point_leaves_the_old_topic_or_the_new(tmp_path: Pat
 
 
 def void(report: object) -> None:
-    """For who wants no report."""
+    """Ignore the report."""

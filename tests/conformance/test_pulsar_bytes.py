@@ -1,5 +1,5 @@
-"""Tests of bytes of real clusters (``tests/corpus/pulsar``), decoded by the slow readers and
-encoded again.
+"""Tests that real clusters' bytes (``tests/corpus/pulsar``) are decoded, and encoded to the same
+bytes.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def aborted(name: str) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_raw_entry_is_verified_and_round_trips(name: str) -> None:
-    """Pulsar's own writers put fields where our tables do, so what is decoded and encoded again is
-    the same bytes.
+    """Pulsar writes fields in the order of Lastwrite's tables, so that the encoded bytes are the
+    same.
     """
     without_checksum = 0
     for entry, data in zip(entries(name), raw_entries(name).values(), strict=True):
@@ -130,8 +130,8 @@ def test_corpus_has_every_shape() -> None:
 
 
 def is_readable(entry: Entry) -> bool:
-    """Whether it is something whole, and in a shape that a reader can open; ``odd`` has some that
-    are not.
+    """Whether a reader can decode the entry, or it is a chunk. ``odd`` has entries that it
+    cannot.
     """
     try:
         messages_of(entry)
@@ -167,8 +167,8 @@ def shown(message: PulsarMessage, place: tuple[int, int], size: int | None) -> d
 
 
 def told(path: str) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The Java reader's messages by place; one of the readers gave up at a message that it cannot
-    read.
+    """The Java reader's messages by position. One reader stopped at a message that it cannot
+    decode.
     """
     return {
         (row["ledger"], row["entry"], row.get("batchIndex", -1)): row
@@ -197,7 +197,7 @@ def test_messages_equal_those_of_the_java_reader(name: str, number: int) -> None
                 continue
             answer = answers[(*place, index)]
             seen.add((*place, index))
-            if entry.is_encrypted:  # a reader shows what lies there in its own way
+            if entry.is_encrypted:  # a reader presents an encrypted batch in its own way
                 assert answer["encrypted"] and answer["key"] == (
                     None if message.key is None else message.key.decode()
                 )
@@ -222,8 +222,8 @@ def broker_s_own(entry: Entry, kept: set[int], with_prefix: bool) -> bytes | Non
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
 def test_batches_are_rebuilt_like_the_real_compactors(name: str, number: int) -> None:
-    """From the raw entry and who survived: the bytes that the real compactor wrote, decoded where
-    they are packed.
+    """A raw batch and its kept indexes give the real compactor's bytes. Compressed ones are
+    decoded.
     """
     originals = {(entry.ledger, entry.entry): entry for entry in entries(name)}
     batches = 0
@@ -262,9 +262,7 @@ def test_batches_are_rebuilt_like_the_real_compactors(name: str, number: int) ->
 
 @pytest.mark.parametrize("kind", [row["kind"] for row in rows("topics/unreadable.jsonl")])
 def test_undecodable_batch_is_kept(kind: str) -> None:
-    """The real compactor keeps some whole and gives up over others; to us all are one thing that
-    stays.
-    """
+    """The real compactor keeps some of them and fails on others. Lastwrite keeps all."""
     (row,) = (row for row in rows("topics/unreadable.jsonl") if row["kind"] == kind)
     raw = {(one["ledger"], one["entry"]): base64.b64decode(one["bytes"]) for one in row["raw"]}
     found = [decode_entry(data, *place) for place, data in raw.items()]
@@ -277,7 +275,7 @@ def test_undecodable_batch_is_kept(kind: str) -> None:
         assert [(tuple(position), body) for position, _, body in kept] == list(raw.items())
 
 
-# ---------------------------------------------------------------- where ledgers lie
+# ---------------------------------------------------------------- files of ledgers
 
 OBJECTS = [path for path in (CORPUS / "offloaded").iterdir() if parse_object_name(path.name)]
 
@@ -359,8 +357,8 @@ LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
 
 
 def test_records_of_entry_logs_are_verified() -> None:
-    """Every record is proven, by a digest that was guessed and by the one that its ledger's
-    metadata name.
+    """Every record's digest is checked: with the guessed type and with that of the ledger's
+    metadata.
     """
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     digests = {
@@ -392,7 +390,9 @@ def test_records_of_entry_logs_are_verified() -> None:
 
 
 def test_journals_are_read_to_their_end() -> None:
-    """Read to their end, or to where the bookie was killed; the same records as in the logs."""
+    """A journal is read to its end, or to where the bookie was killed. Its records are those of the
+    logs.
+    """
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     seen: set[tuple[int, int]] = set()
     for path in sorted((CORPUS / "bookies").rglob("*.txn.gz")):
@@ -451,12 +451,12 @@ def test_managed_ledger_and_cursor_nodes_round_trip(name: str, number: int) -> N
     assert mark.encode() == entry or entry[:2] == b"\x47\x78"
 
 
-# ---------------------------------------------------------------- a second opinion
+# ---------------------------------------------------------------- an independent decoder
 
 
 @pytest.fixture(scope="module")
 def peer() -> ModuleType:
-    """An independent reader of the same bytes."""
+    """An independent decoder of the same bytes, from the peer."""
     path = Path(os.path.abspath(PEERS / "pulsar" / "pulsarbytes.py"))
     if not path.exists():
         pytest.skip(f"no Pulsar peer at {path.parent}; LASTWRITE_PEERS names the folder of peers")

@@ -1,4 +1,6 @@
-"""Tests of compaction beside a real Pulsar's, with keyless messages kept and with event times."""
+"""Tests of compaction against a real Pulsar's: default, with keyless messages, and by event
+time.
+"""
 
 from __future__ import annotations
 

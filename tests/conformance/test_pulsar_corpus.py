@@ -1,7 +1,8 @@
 """Tests of compacting the raw entries of a real cluster without a broker.
 
-Each round gets the ledgers that the topic had then. Horizon and compacted ledger equal the real
-ones: the horizon stops before an open transaction and includes markers and aborted messages.
+Each round gets the ledgers that the topic had then. The horizon and the compacted ledger must equal
+the real ones. The horizon stops before an open transaction, and includes markers and aborted
+messages.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ EVENTS = {
 
 
 def lay_out(name: str, number: int, folder: Path) -> None:
-    """What the topic had when the real compactor made that round; a ledger that both rounds ended
-    in grew.
+    """Write the topic's ledgers as they were at that round of the real compactor.
+
+    A ledger that was the last in both rounds had fewer entries in the first.
     """
     told = [horizon(name, each)["horizon"] for each in (1, 2)]
     grew = told[0]["ledger"] if told[0]["ledger"] == told[1]["ledger"] and number == 1 else None
@@ -59,8 +61,9 @@ def lay_out(name: str, number: int, folder: Path) -> None:
 
 
 def known(records: Iterable[tuple[Position, bytes]]) -> list[tuple[object, ...]]:
-    """What entries hold, of metadata the fields that a broker knows: it drops others from a batch,
-    and we do not.
+    """The entries' content, with only the metadata fields that a broker knows.
+
+    A broker drops unknown fields from a batch, Lastwrite keeps them.
     """
     found = []
     for position, body in records:
@@ -98,8 +101,8 @@ def test_each_round_equals_the_real_compactors(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "files"])
 def test_round_continues_from_the_real_compactors_ledger(tmp_path: Path, name: str) -> None:
-    """The compacted ledger of the real first round, from the bookies' own files, and the raw
-    entries behind it.
+    """The first round is the real compactor's, fetched from the bookies. The second is
+    Lastwrite's.
     """
     bookies = unpack("bookies", tmp_path / "bookies")
     said = CORPUS / "topics" / name

@@ -1,7 +1,7 @@
 """Tests of topics fetched from real bookies and compacted like the real cluster, entry for entry.
 
-Like ``test_pulsar_compaction``, but without a broker: raw entries and compacted ledgers are in the
-corpus.
+These compare as ``test_pulsar_compaction`` does, but need no broker: raw entries and compacted
+ledgers are in the corpus.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ EVENTS = {
     "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
 }
 SETTINGS = {"events": EVENTS}
-# The topic, the round to equal, and the one before it, if any. The ledger that was open after the
-# first round of ``events`` went on growing, and by event time two rounds are not one: a broker
-# forgets the times of what it deleted.
+# Topic, round to compare with, and the round before it or None. ``events`` has one case: its open
+# ledger grew after the first round, and by event time a broker forgets the times of deleted keys.
 CASES = [
     *(
         (name, number, before)
@@ -47,7 +46,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def fetched(bookies: list[str], archive: Path, name: str, number: int, cursor: int | None) -> Path:
-    """The topic as it was after that round, with what was compacted after the round ``cursor``."""
+    """The topic as it was after round ``number``, with the compacted ledger of round ``cursor``."""
     said = CORPUS / "topics" / name
     report = lastwrite.fetch(
         bookies,
@@ -62,7 +61,7 @@ def fetched(bookies: list[str], archive: Path, name: str, number: int, cursor: i
 
 
 def compacted(archive: Path, folder: Path, name: str) -> tuple[str, list[bytes]]:
-    """Horizon and records after a round of ours."""
+    """Compact the topic. Returns the horizon and the records."""
     report = lastwrite.compact(
         str(archive), config=SETTINGS.get(name), now_ms=NOW_MS, spark=INLINE, like_broker=True
     )
@@ -74,8 +73,9 @@ def compacted(archive: Path, folder: Path, name: str) -> tuple[str, list[bytes]]
 
 
 def same(ours: list[bytes], theirs: list[bytes]) -> None:
-    """Entry for entry; a library may compress otherwise, and the broker drops fields that it does
-    not know.
+    """Compare two compacted ledgers entry for entry.
+
+    Libraries may compress differently, and the broker drops fields that it does not know.
     """
     places = [[slow.record(each)[0] for each in side] for side in (ours, theirs)]
     assert places[0] == places[1]

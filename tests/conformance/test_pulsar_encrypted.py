@@ -1,4 +1,4 @@
-"""Tests that ``dump`` of encrypted messages gives the owner of the private key all that it needs."""
+"""Tests that ``dump`` of encrypted messages gives the key's owner all that decryption needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PEM = (CORPUS / "encrypted" / "private.pem").read_text()
 
 
 def payload(row: Row) -> bytes:
-    """What was encrypted, by what a row says alone."""
+    """The decrypted payload, computed from the fields of a row."""
     found = row["encryption"]
     (wrapped,) = found["wrapped_keys"]
     assert (wrapped["name"], found["keys"], wrapped["metadata"]) == ("accounts", ["accounts"], {})

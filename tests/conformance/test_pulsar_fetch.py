@@ -1,4 +1,4 @@
-"""Tests of fetching topics from all files of a real cluster: objects, MapFiles, entry logs and
+"""Tests of fetching topics from a real cluster's files: objects, MapFiles, entry logs and
 journals.
 """
 
@@ -40,7 +40,7 @@ RAW_NAMES = ["shapes", "odd", "parts-partition-1", "files"]
 
 @pytest.fixture(scope="module")
 def bookies(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The folders of the three bookies, entry logs unpacked and without journals."""
+    """The folders of the three bookies, with unpacked entry logs and without journals."""
     folder = unpack("bookies", tmp_path_factory.mktemp("bookies"))
     for journal in folder.rglob("*.txn"):
         journal.unlink()
@@ -49,7 +49,7 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def journals(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The same with journals alone."""
+    """The folders of the three bookies, with journals only."""
     folder = unpack("bookies", tmp_path_factory.mktemp("journals"))
     for log in folder.rglob("*.log"):
         log.unlink()
@@ -70,7 +70,7 @@ def entries_of(topic: FetchedTopic, is_compacted: bool = False) -> dict[tuple[in
 
 
 def messages_left(record: bytes) -> int:
-    """Messages of a compacted ledger's entry; what cannot be opened is one."""
+    """The number of messages in a compacted ledger's entry. An encrypted entry counts as one."""
     position, _, body = decode_record(record)
     entry = decode_entry(body, *position)
     return (
@@ -204,9 +204,7 @@ def test_entries_of_a_killed_bookie_are_fetched_from_its_journal(tmp_path: Path)
     )
     [ledger] = report.topics[0].ledgers
     assert ledger.is_open
-    assert (
-        ledger.entries == 5
-    )  # nobody wrote an entry behind the sixth that would have confirmed it
+    assert ledger.entries == 5  # no entry after the sixth confirms it
     assert "the last add confirmed" in report.topics[0].problems[0].message
     report = lastwrite.fetch(
         [str(folder / "0")],
@@ -444,7 +442,7 @@ def test_missing_paths_and_ambiguous_topics_are_refused(tmp_path: Path, bookies:
 def test_failed_fetch_is_completed_by_the_next(
     tmp_path: Path, bookies: list[str], monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
-    if is_killed:  # then nobody tidies up
+    if is_killed:  # a killed process does not remove its unfinished files
         monkeypatch.setattr(OffloadWriter, "abandon", lambda writer: None)
 
     def bring(archive: Path) -> FetchReport:
@@ -516,7 +514,7 @@ def test_intact_entries_of_a_damaged_map_file_are_fetched(
     member.write_bytes(data[:at] if cut else data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :])
     try:
         report = lastwrite.fetch([str(folder / "files")], str(folder / "archive"))
-    except NotALog:  # the only one that says of which topic it is
+    except NotALog:  # the damaged file is the only one that states the topic
         return
     raw = raw_entries("files")
     for topic in report.topics:
@@ -536,7 +534,7 @@ def test_intact_entries_of_a_damaged_map_file_are_fetched(
 
 @pytest.mark.parametrize("suffix, at", [("", 700), ("-index", 40)])
 def test_fetch_replaces_a_deleted_damaged_object(tmp_path: Path, suffix: str, at: int) -> None:
-    """Every command that finds the damage says so; and it is true."""
+    """Every command that finds the damage gives this remedy, so it must work."""
     archive = str(tmp_path / "archive")
 
     def fetch() -> list[FetchMethod]:

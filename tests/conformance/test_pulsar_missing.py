@@ -1,7 +1,7 @@
 """Tests of damaged or missing parts of a real cluster's files.
 
-Every command names the missing part, the intact rest is fetched and readable, and nothing passes as
-the complete topic.
+Every command reports the missing part. The intact rest is fetched and readable, and no command
+reports the topic as complete.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lastwrite.storage import files
 from tests.support.pulsar.commands import check_damaged, check_whole, files_of, said_of
 from tests.support.pulsar.corpus import CORPUS, TOPICS, compacted_entries, raw_entries, unpack
 
-OPEN = {"odd": 54, "shapes": 62, "files": 59}  # the ledger that was open when the files were taken
+OPEN = {"odd": 54, "shapes": 62, "files": 59}  # the ledger that was open when the files were copied
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def said(name: str, file: str = "stats-internal.json") -> str:
 
 
 def never_compacted(name: str, folder: Path) -> str:
-    """The topic's statistics as they were before anybody compacted it."""
+    """Write the topic's statistics without its compaction. Returns the path."""
     stats: dict[str, Any] = json.loads(Path(said(name)).read_text())
     del stats["cursors"]["__compaction"]
     stats.pop("compactedLedger", None)
@@ -54,7 +54,9 @@ def never_compacted(name: str, folder: Path) -> str:
 
 
 def damaged_copies(bookies: list[Path], folder: Path, *entries: bytes) -> list[Path]:
-    """Copies of the bookies' folders, in which every copy of these entries has another last byte."""
+    """Copies of the bookies' folders in which all copies of these entries have a wrong last
+    byte.
+    """
     found = [Path(shutil.copytree(bookie, folder / bookie.name)) for bookie in bookies]
     for log in sorted(folder.rglob("*.log")):
         data = bytearray(log.read_bytes())
@@ -107,7 +109,7 @@ def ids(read: Any) -> list[tuple[int, int]]:
 def test_ledger_known_only_from_the_archives_metadata_is_missing(
     tmp_path: Path, bookies: list[Path], keeps_known: bool
 ) -> None:
-    """As an earlier release would have left it, without ``fetched.json``, and as this one does."""
+    """Earlier releases left no ``fetched.json``, this one does."""
     report = fetch(bookies, tmp_path, "odd", never_compacted("odd", tmp_path))
     folder = folder_of(report)
     for path in folder.glob("*-ledger-54*"):
@@ -145,9 +147,7 @@ def test_bucket_without_confirmed_entries_is_incomplete(
 
 
 def test_bucket_is_complete_if_nothing_else_is_known(tmp_path: Path) -> None:
-    """An open ledger without a confirmed length; ledgers known from the bucket alone; a ledger that
-    was trimmed.
-    """
+    """Covers an open ledger without a confirmed length, an unknown ledger, and a deleted ledger."""
     report = fetch([CORPUS / "offloaded"], tmp_path / "a", "odd", None)
     assert report.exit_status == 0
     check_whole(folder_of(report), has_table=False)
@@ -232,7 +232,7 @@ def test_intact_entries_around_a_damaged_one_are_fetched(
     assert sorted(set(ids(lastwrite.dump(str(folder))))) == whole
     assert sorted(set(ids(lastwrite.read(str(folder))))) == whole
     assert sorted(set(ids(lastwrite.read(str(folder), read_compacted=True)))) == whole
-    # The same files again know nothing more and lose nothing; then others that are whole come.
+    # The same files change nothing. Then intact files complete the topic.
     again = fetch(bad, tmp_path / "a", "events", str(tmp_path / "stats.json"))
     assert (again.exit_status, of(again, 69).how, brought(again)) == (
         3,
@@ -263,7 +263,7 @@ def test_entries_of_two_fetches_are_merged(tmp_path: Path, bookies: list[Path]) 
 def test_ledger_truncated_by_an_earlier_release_is_completed(
     tmp_path: Path, bookies: list[Path]
 ) -> None:
-    """7 of 35 entries lie there as if they were all."""
+    """7 of the 35 entries are present, and nothing shows that there were more."""
     metadata = never_compacted("shapes", tmp_path)
     report = fetch(bookies, tmp_path / "a", "shapes", metadata)
     path = Path(of(report, 17).path)
@@ -412,7 +412,7 @@ def test_copy_of_a_damaged_topic_is_complete(tmp_path: Path, bookies: list[Path]
     bad = damaged_copies(bookies, tmp_path / "bad", raw_entries("odd")[4, 2])
     folder = folder_of(fetch(bad, tmp_path / "a", "odd", never_compacted("odd", tmp_path)))
     (path,) = folder.glob("*-ledger-54")
-    for suffix in ("", "-index"):  # two objects of one ledger, and an index that says nothing
+    for suffix in ("", "-index"):  # two objects of one ledger, and an index that cannot be decoded
         shutil.copy(f"{path}{suffix}", folder / f"{uuid4()}-ledger-54{suffix}")
         shutil.copy(f"{path}", folder / f"{uuid4()}-ledger-60{suffix}")
     report = lastwrite.compact(str(folder), to=str(tmp_path / "copy"), spark=INLINE)
@@ -434,7 +434,7 @@ def test_fetch_killed_at_any_step_keeps_the_known_facts(
     before = damaged_copies(bookies, tmp_path / "before", raw[4, 5])
 
     def bring(archive: Path) -> FetchReport:
-        if is_bad:  # an earlier fetch had another gap
+        if is_bad:  # an earlier fetch missed another entry
             fetch(before, archive, "odd", metadata)
         return fetch(sources, archive, "odd", metadata)
 
@@ -457,7 +457,7 @@ def test_fetch_killed_at_any_step_keeps_the_known_facts(
         assert len(list(folder.glob("*-ledger-4"))) == 1
 
 
-# ---------------------------------------------------------------------- by command
+# ---------------------------------------------------------------------- the command line
 
 
 def test_commands_name_a_gap_in_text(
@@ -536,7 +536,7 @@ def test_intact_entries_of_a_truncated_object_are_fetched(
 @pytest.mark.parametrize("source", ["offloaded", "filesystem"])
 def test_unreadable_ledger_of_a_source_is_remembered(tmp_path: Path, source: str) -> None:
     bucket = Path(shutil.copytree(CORPUS / source, tmp_path / "bucket"))
-    if source == "offloaded":  # what the bucket notes beside the object says whose it is
+    if source == "offloaded":  # the object's metadata in the bucket states the topic
         name, ledger, (path,) = "shapes", 17, bucket.glob("*-ledger-17-index")
     else:
         name, ledger, (path,) = "files", 9, bucket.rglob("9-*/data")

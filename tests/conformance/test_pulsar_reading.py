@@ -1,4 +1,4 @@
-"""Tests of ``read`` against the Java reader of a real Pulsar, on the same bytes
+"""Tests of ``read`` against a real Pulsar's Java reader, on the same bytes
 (tests/corpus/pulsar).
 """
 
@@ -32,7 +32,7 @@ def lines(path: Path) -> Iterator[Row]:
 
 
 def make_folder(archive: Path, name: str, round_: Path) -> Path:
-    """The topic as it lay after that compaction."""
+    """The topic's folder as it was after that compaction."""
     folder = topic_folder(archive, f"persistent://public/default/{name}")
     stats = json.loads((round_ / "stats-internal.json").read_text())
     last = Position.parse(stats["lastConfirmedEntry"])
@@ -51,7 +51,7 @@ def make_folder(archive: Path, name: str, round_: Path) -> Path:
 
 
 def as_java_says(row: Row) -> Row:
-    """A row of ours in the words of the peer's reader."""
+    """A row of ``read`` in the format of the Java reader's program."""
     found = {
         "ledger": row["ledger"],
         "entry": row["entry"],
@@ -84,7 +84,8 @@ def test_read_equals_the_java_reader(round_: Path, reads_compacted: bool, tmp_pa
     rows, expected = list(reading), list(lines(file))
     if {
         "timeout": True
-    } in expected:  # it does not get past what it cannot decompress: "odd" has such a message
+        # the Java reader stops at a message that it cannot decompress, such as one in "odd"
+    } in expected:
         expected = expected[: expected.index({"timeout": True})]
         assert rows[len(expected)]["problem"] is not None
         rows = rows[: len(expected)]
@@ -113,7 +114,7 @@ def _place(row: Row) -> Position:
 BOOKIE_LOGS = [
     path
     for path in sorted((TOPICS.parent / "bookies").glob("*/current/*.log.gz"))
-    if gzip.decompress(path.read_bytes())  # those made ahead are empty
+    if gzip.decompress(path.read_bytes())  # preallocated logs are empty
 ]
 
 

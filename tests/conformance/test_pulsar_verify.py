@@ -1,6 +1,4 @@
-"""Tests that ``verify`` accepts what a real cluster wrote and compacted, and our compaction of
-it.
-"""
+"""Tests that ``verify`` accepts a real cluster's ledgers, its compaction, and Lastwrite's."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def test_ledger_of_the_real_compactor_is_verified(tmp_path: Path, bookies: Path,
     )
     [found] = lastwrite.verify(str(tmp_path / "archive")).partitions
     assert str(found.status) == "verified", found.problems
-    # This one was compacted with topicCompactionRetainNullKey, which no metadata say.
+    # Compacted with topicCompactionRetainNullKey, which the metadata do not record.
     assert [line for line in found.advice if "without a key" not in line] == [] and bool(
         found.advice
     ) == (name == "events")
@@ -65,8 +63,8 @@ def test_ledger_of_the_real_compactor_is_verified(tmp_path: Path, bookies: Path,
     "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])]
 )
 def test_real_compaction_keeps_the_promises(tmp_path: Path, bookies: Path, name: str) -> None:
-    """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor
-    ours.
+    """The real compacted ledger is checked against all raw ledgers, without the compactor's
+    code.
     """
     said = CORPUS / "topics" / name / "2"
     sources = [str(bookies / str(number)) for number in range(3)]
@@ -79,14 +77,14 @@ def test_real_compaction_keeps_the_promises(tmp_path: Path, bookies: Path, name:
     [fetched] = lastwrite.fetch(
         sources, str(tmp_path / "after"), cursor=str(said / "cursor"), **known
     ).topics
-    if name == "events":  # no metadata say by which settings a broker compacts
+    if name == "events":  # the metadata do not record a broker's compaction settings
         manifest = read_manifest(fetched.folder)
         assert manifest is not None
         replace_manifest(
             fetched.folder, replace(manifest, order="event-time", retain_null_key=True)
         )
     report = lastwrite.verify(str(tmp_path / "after"), before=str(tmp_path / "before"))
-    # Fields that a broker does not know are gone from the batches that it thins.
+    # A broker drops unknown fields from the batches that it rewrites.
     assert {found.promise for found in report.violations} == (
         {"changed"} if name == "odd" else set()
     )

@@ -1,7 +1,7 @@
-"""Tests against Kafka's own cleaner: 300 random logs of its append path, cleaned round by round
-(``rounds.py``).
+"""Tests against Kafka's own cleaner: 300 random logs of its append path, cleaned round by round.
 
-``python -m tests.proof`` does the same with any number of logs.
+``tests/support/kafka/judged.py`` compares each round. ``python -m tests.proof`` does the same with
+any number of logs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.unit.test_dropped_tombstones import batch, stamped, write
 
 SEEDS = int(os.environ.get("LASTWRITE_ORACLE_SEEDS", "300"))
 
-# Seeds beyond those, each of which once told something.
+# Further seeds, each of which once found a difference.
 KEPT = {
     56: "a retention of Long.MAX: a batch with a delete is rebuilt, and gets no horizon",
     523: "Kafka forgets a transaction below the log's start, and drops its marker before its data",
@@ -63,16 +63,18 @@ def test_round_leaves_the_same_log_as_kafka(seed: int, oracle: Oracle) -> None:
 @settings(max_examples=100)
 @given(life=lives())
 def test_reference_of_the_property_tests_equals_kafka(life: Life, oracle: Oracle) -> None:
-    """What those tests hold the engine against, on the logs that they draw."""
+    """The reference of the property tests equals Kafka's cleaner on the logs that these tests
+    draw.
+    """
     with tempfile.TemporaryDirectory(prefix="lastwrite-life-", dir=SCRATCH) as folder:
         root, twin = Path(folder) / "kafka", Path(folder) / "reference"
         (root / NAME).mkdir(parents=True)
         for phase in life.phases:
             end = append(root / NAME, phase, life.interval_bytes)
             segments = read_segments(root / NAME)
-            # A marker without a timestamp, which no broker writes: the oracle holds its producer
-            # for active, as a broker does until it looks for producers that have expired (every
-            # producer.id.expiration.check.interval.ms); the model and the engine for expired.
+            # No broker writes a marker without a timestamp. Kafka counts its producer as active
+            # until the next check for expired producers (producer.id.expiration.check.interval.ms).
+            # The model and the engine count it as expired.
             assume(all(b.max_timestamp_ms >= 0 for b in batches_of(segments) if b.control))
             high_watermark = int(end * phase.replicated)
             if first_unstable(segments, high_watermark) != first_unstable(segments, end):
@@ -90,7 +92,7 @@ def test_reference_of_the_property_tests_equals_kafka(life: Life, oracle: Oracle
                 high_watermark=high_watermark,
             )
             if not said["ok"]:
-                return  # an old batch that would have to stay empty
+                return  # Kafka fails because an old batch would become empty
             shut_down(root / NAME)
             assert found.eligible == said["picked_by_kafka"]
             assert read_segments(twin / NAME) == read_segments(root / NAME)
@@ -128,8 +130,9 @@ def test_kafka_drops_a_tombstone_with_a_negative_horizon_and_we_keep_it(
 def _cleaned(
     oracle: Oracle, folder: Path, horizon_ms: int | None
 ) -> tuple[tuple[list[int], list[ModelBatch]], list[ModelBatch]]:
-    """A log with a delete at 1 after a round of Kafka: offsets and batches; its batches after one
-    of ours.
+    """Clean a log with a delete at offset 1.
+
+    Returns offsets and batches after Kafka's round, and the batches after Lastwrite's.
     """
     first = batch(0, "a=1", "b")
     if horizon_ms is not None:

@@ -1,9 +1,9 @@
-"""Tests against Kafka's own retention: same segments at every limit, and Kafka's loader opens the
-rest.
+"""Tests against Kafka's own retention: the same segments at every limit, and a log that Kafka
+loads.
 
-The logs are random ones of Kafka's append path, often cleaned once, so that they have merged and
+The logs are random ones of Kafka's append path. Often they were cleaned once, and have merged and
 empty segments, transactions, several leader epochs and future timestamps. For each log, limits are
-drawn that just do and just do not expire a segment.
+drawn that just do or just do not expire a segment.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from tests.support.kafka.single import retain as take_out
 from tests.support.sample import some
 
 SEEDS = int(os.environ.get("LASTWRITE_RETENTION_SEEDS", "30"))
-CASES = 5  # of each log
+CASES = 5  # cases for each log
 YEAR_MS = 366 * 86_400_000
-NO_PRODUCERS = encode_snapshot([])  # which says no more than no snapshot
+NO_PRODUCERS = encode_snapshot([])  # an empty snapshot, equivalent to no snapshot
 
 pytestmark = pytest.mark.oracle
 
@@ -59,7 +59,7 @@ def oracle() -> Iterator[Oracle]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is asked of a log."""
+    """Retention settings, the time and the bounds of a log."""
 
     config: dict[str, str]
     now_ms: int
@@ -79,8 +79,8 @@ class Case:
 def write_log(
     oracle: Oracle, rng: random.Random, seed: int, folder: Path
 ) -> tuple[dict[str, str], int]:
-    """A random log; returns its topic's settings without retention, and the clock when it was
-    written.
+    """Write a random log. Returns its topic's settings without retention, and the time of the last
+    append.
     """
     plan = scenario(seed)
     config = {
@@ -89,7 +89,7 @@ def write_log(
     folder.mkdir(parents=True)
     now = 0
     phases = plan["phases"][: rng.randrange(1, 4)]
-    if rng.random() < 0.5:  # else the last segment is empty most of the time
+    if rng.random() < 0.5:  # otherwise the last segment is mostly empty
         phases[-1]["actions"] = [action for action in phases[-1]["actions"] if "roll" not in action]
     for phase in phases:
         oracle.ask(
@@ -113,7 +113,7 @@ def write_log(
                 checkpoint=0,
                 map_slots=MAP_SLOTS,
             )
-            if not answer["ok"]:  # an old batch that would have to stay empty
+            if not answer["ok"]:  # Kafka fails because an old batch would become empty
                 shutil.rmtree(folder)
                 shutil.copytree(before, folder)
             shutil.rmtree(before)
@@ -122,7 +122,9 @@ def write_log(
 
 
 def draw_case(rng: random.Random, log: PartitionLog, config: dict[str, str], now_ms: int) -> Case:
-    """Settings and bounds that lie just on, or just beside, what takes a segment of ``log``."""
+    """Settings and bounds at, just below or just above the limit that expires a segment of
+    ``log``.
+    """
     segment = rng.choice(log.segments)
     if rng.random() < 0.2:
         now_ms += rng.choice([1, 10 * YEAR_MS])
@@ -165,12 +167,12 @@ def logs_of(folder: Path) -> dict[str, bytes]:
 
 
 def check_case(oracle: Oracle, written: Path, case: Case) -> tuple[int, bool]:
-    """Both take out what has expired; returns how many segments went, and whether all did."""
+    """Compare both retentions. Returns the number of expired segments, and whether all expired."""
     theirs, ours = written.with_name("theirs") / NAME, written.with_name("ours") / NAME
     for folder in (theirs, ours):
         shutil.copytree(written, folder)
     answer = oracle.ask("retention", **case.opened(theirs))
-    # Kafka opens the log for that, which may change snapshots and leader epochs already.
+    # Kafka loads the log before retention, which may already change snapshots and leader epochs.
     oracle.ask("load", **case.opened(ours))
     shut_down(ours)
     write_checkpoint(ours.parent, "log-start-offset-checkpoint", {NAME: case.log_start})
@@ -186,14 +188,14 @@ def check_case(oracle: Oracle, written: Path, case: Case) -> tuple[int, bool]:
     after = read_partition(str(ours))
     assert not after.problems, after.problems
     assert (after.log_start, after.end_offset) == (answer["log_start"], answer["log_end"])
-    # A broker's own file has an entry only where the first segment's name does not say it.
+    # A broker writes an entry only if the log start differs from the first segment's base offset.
     entry = {} if after.log_start == after.segments[0].base_offset else {NAME: after.log_start}
     assert read_checkpoint(ours.parent, "log-start-offset-checkpoint") == entry
     epochs = "leader-epoch-checkpoint"
     assert (ours / epochs).read_text() == (theirs / epochs).read_text()
     assert not [path for path in ours.iterdir() if path.name.endswith((".deleted", ".tmp"))]
 
-    # A start of Kafka makes the same of both.
+    # Kafka loads both logs with the same result.
     told = []
     for folder in (ours, theirs):
         left = logs_of(folder)
@@ -287,7 +289,7 @@ def test_kafka_loads_the_log_of_a_killed_process(
             point
         )
         assert not [path for path in folder.iterdir() if path.name.endswith(".deleted")], point
-        # Then the broker stops, and the next run, and the next retention of the broker, agree.
+        # Then the broker stops. Lastwrite's next run and the broker's next retention agree.
         shut_down(folder)
         recover(str(folder))
         retain(folder, layout)

@@ -1,5 +1,5 @@
-"""Tests of RocketMQ compaction logs in an archive: ``fetch`` copies the log, and rounds equal
-rounds on the store.
+"""Tests of RocketMQ compaction logs in an archive: ``fetch``, and rounds that equal rounds on the
+store.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ UNCLEAN = {"unclean": "true"}
 Rows = list[dict[str, Any]]
 
 
-# ---------------------------------------------------------------------- judging
+# ---------------------------------------------------------------------- comparison
 
 
 @dataclass(frozen=True)
 class Archive:
-    """One queue of an archive in a folder, read by other eyes."""
+    """One queue of an archive in a folder, read without the package's store."""
 
     to: Path
     topic: str
@@ -77,7 +77,7 @@ class Archive:
         return found
 
     def records(self) -> dict[int, bytes]:
-        """The bytes of each record by its queue offset, its address set to 0."""
+        """Each record's bytes by queue offset, with the address set to 0."""
         found: dict[int, bytes] = {}
         named = {each["key"]: each["bytes"] for each in self.manifest()["objects"]}
         end = 0
@@ -132,7 +132,7 @@ def compact(path: Path | str, now_ms: int = NOW_MS, **arguments: Any) -> Any:
 
 
 def rows(path: Path | str, **options: Any) -> Rows:
-    """What ``dump`` says, but for where it lies."""
+    """The rows of ``dump`` without file names and positions."""
     where = ("file", "position", "physical_offset", "message_id")
     return [
         {name: value for name, value in row.items() if name not in where}
@@ -142,7 +142,7 @@ def rows(path: Path | str, **options: Any) -> Rows:
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.broker)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    """Where an archive can lie, and how it is reached."""
+    """The address of an archive, and the settings that access it."""
     if request.param == "folder":
         return str(tmp_path / "archive"), {}
     s3: S3 = request.getfixturevalue("s3")
@@ -168,7 +168,7 @@ def test_log_of_a_real_broker_is_fetched_and_compacted(
     check_looks(store, to, config)
     copied, twin = to + "-copied", to + "-twin"
     compact(to, to=copied, config=config)
-    if config:  # a copy of a store in a folder is a store
+    if config:  # a store in a folder is copied to a store
         compact(store, to=twin, include_active=True, config=config)
     plan = lastwrite.plan(to, spark=INLINE, now_ms=NOW_MS, config=config)
     report = compact(to, config=config)
@@ -193,7 +193,7 @@ def test_log_of_a_real_broker_is_fetched_and_compacted(
 
 
 def check_looks(store: Path, to: str, config: dict[str, str]) -> None:
-    """Every command that looks says of the archive what it says of the store."""
+    """Check that every reading command returns the same for the archive and the store."""
     told: dict[str, Any] = {"config": config}
     assert lastwrite.latest(to, "ctopic", **told) == lastwrite.latest(str(store), "ctopic")
     ends = lastwrite.latest(to, **told, topic="ctopic").end_offsets
@@ -224,13 +224,13 @@ def check_looks(store: Path, to: str, config: dict[str, str]) -> None:
     assert len(rows(to, index=True, **told)) == len(all_rows)
 
 
-# ---------------------------------------------------------------------- drawn by a seed
+# ---------------------------------------------------------------------- random queues
 
 
 def compacted(
     messages: Sequence[ModelMessage], position: int, last: int, now_ms: int
 ) -> list[ModelMessage]:
-    """A round over all of them; ``last``: the offset that stays whatever it is."""
+    """The messages after a round over all of them. The message at offset ``last`` always stays."""
     latest = {each.key: each.offset for each in messages if each.offset > position}
     return [
         each
@@ -245,12 +245,14 @@ def compacted(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_archive_has_every_message_or_the_fetch_is_refused(tmp_path: Path, seed: int) -> None:
-    """Messages, rounds over the store (a broker's and ours), fetches, rounds over the archive."""
+    """Appends messages, compacts the store (as a broker and with Lastwrite), fetches, and compacts
+    the archive, in random order.
+    """
     rng = random.Random(f"archive-{seed}")
     index_bytes = 46 * rng.randint(4, 9)
     queue = ModelQueue(index_bytes * 30, index_bytes)
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", queue.topic, 0)
-    kept: list[ModelMessage] = []  # in the archive
+    kept: list[ModelMessage] = []  # the messages that the archive must have
     end, position, offset, now_ms = 0, -1, rng.randint(0, 3), START_MS
     for step in range(rng.randint(3, 7)):
         for _ in range(rng.randint(1, 25)):
@@ -390,7 +392,9 @@ def test_rounds_between_fetches_are_accepted_with_the_retention_setting(
 
 
 def test_uncompacted_replica_continues_the_archive(tmp_path: Path) -> None:
-    """It still has the last message before the archive's end, which the first one had dropped."""
+    """It still has the last message before the archive's end offset, which the other one has
+    dropped.
+    """
     queues = [(orders(count), orders(count)) for count in range(20, 60)]
     one, other = next(
         pair for pair in queues if not pair[0].pairs[-2].messages[-1].body and pair[0].pairs[2:]
@@ -448,7 +452,7 @@ def test_dropped_tombstones_are_fetched_from_the_commit_log(tmp_path: Path, expi
 
 
 def test_log_that_begins_with_keyless_messages_continues_the_archive(tmp_path: Path) -> None:
-    """What never came into the compaction log is not lost."""
+    """Messages without a key are never in the compaction log, so that none is lost."""
     store, to = tmp_path / "store", tmp_path / "archive"
     writer = StoreWriter(store, log_bytes=1 << 16)
     writer.send("orders", b"one", {"KEYS": "key"})
@@ -577,7 +581,8 @@ def test_fetch_without_the_active_file_copies_the_closed_files(tmp_path: Path) -
     assert list(archive.records()) == list(range(found.end_offset))
     log = archive.log()
     assert (log["topic"], log["source"]) == (None, str(store))
-    assert log["last_stored_ms"] == START_MS + found.end_offset  # of the message that comes next
+    # the store time of the next message
+    assert log["last_stored_ms"] == START_MS + found.end_offset
 
 
 def test_daemon_cleans_due_queues(tmp_path: Path, place: tuple[str, dict[str, str]]) -> None:

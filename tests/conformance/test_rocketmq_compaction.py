@@ -1,5 +1,6 @@
-"""Tests of compaction beside RocketMQ's own, seed by seed; for more: ``python -m tests.proof
---system rocketmq``.
+"""Tests of compaction against RocketMQ's own, seed by seed.
+
+``python -m tests.proof --system rocketmq`` runs more seeds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Tests of files of real brokers 5.5.0 and 4.9.3, decoded completely and rebuilt from the commit
-log byte for byte.
-"""
+"""Tests of files of real brokers 5.5.0 and 4.9.3: decoded completely, and rebuilt byte for byte."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def files(folder: Path) -> Iterator[tuple[int, bytes]]:
 
 @cache
 def commit_log(store: str) -> list[tuple[bytes, int, RocketmqMessage]]:
-    """Every record: its bytes, its address, and what it says."""
+    """Every record: its bytes, its address and its message."""
     found = []
     for base, data in files(CORPUS / store / "commitlog"):
         table, consumed, code, at, _ = split(data, rows=1000)
@@ -142,7 +140,7 @@ def test_inner_batches_are_split() -> None:
 
 
 def dispatched(store: str, folder: str) -> dict[tuple[str, int], bytes]:
-    """The units that the commit log gives, by topic and queue."""
+    """The consume queue units that follow from the commit log, by topic and queue."""
     found: dict[tuple[str, int], list[bytes]] = defaultdict(list)
     batch_topics = {name for name, topic in topics(store).items() if topic.has_batch_queues}
     for _, address, message in commit_log(store):
@@ -192,8 +190,9 @@ def test_consume_queues_equal_those_built_from_the_commit_log(store: str, folder
 
 
 def check_extension(store: str, queue: tuple[str, int], found: bytes, wanted: bytes) -> None:
-    """Address and size as ever; the tags code says where in the extension the real one is, with the
-    store time.
+    """Check units with an extension: addresses and sizes are equal.
+
+    The tags code is a position in the extension, which has the real tags code and the store time.
     """
     extension = b"".join(
         data

@@ -1,5 +1,6 @@
-"""Tests of ``dump`` and ``inspect`` on stores of real brokers: records as RocketMQ decodes them,
-found by each index.
+"""Tests of ``dump`` and ``inspect`` on real brokers' stores: the same records as RocketMQ decodes.
+
+Each record is found by each index.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def records_of(name: str) -> list[Row]:
 
 
 def dumped(store: Path, **options: Any) -> list[Row]:
-    """The rows; nothing is found but by an index."""
+    """The rows of ``dump``. Fails if it had to scan the commit log."""
     heard: list[str] = []
     rows = list(lastwrite.dump(str(store), say=heard.append, batches=True, **options))
     assert not heard, heard
@@ -106,7 +107,7 @@ def test_each_message_is_found_by_every_attribute(store: Path) -> None:
             if key:
                 some = dumped(store, topic=row["topic"], key=key.encode())
                 assert here[0] in [one["physical_offset"] for one in some]
-                # A broker does not index the members of inner batches: these are scanned for.
+                # A broker does not index the messages of inner batches, so that a scan finds them.
                 how = {one["found_by"] for one in some}
                 assert "index file" in how and how <= {"index file", "commit log (no index)"}
         unique = row["properties"].get("UNIQ_KEY")

@@ -1,4 +1,4 @@
-"""Tests that Kafka's loader ignores stored scans in a partition's folder and leaves them there."""
+"""Tests that Kafka's loader ignores stored scans in a partition's folder, and leaves them there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of ``doctor --store``: it detects a store that breaks a promise."""
+"""Tests of ``doctor --store``: it detects a store that breaks a guarantee."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _number = iter(range(1000))
 
 
 def asked(store: MemoryStore, prefix: str = "") -> dict[str, PromiseResult]:
-    store.address = f"memory {next(_number)}"  # what is known of another is not this one's
+    # a new address, because results are remembered by address
+    store.address = f"memory {next(_number)}"
     store.now_ms += now_ms()
     return {finding.promise: finding for finding in probe_store(store, prefix, now_ms)}
 
@@ -68,7 +69,9 @@ class ReplacesAnything(MemoryStore):
 
 
 class LetsTwoWin(MemoryStore):
-    """As s3proxy does: who comes second at nearly the same time is told yes, too."""
+    """A store that sometimes lets a second writer of the same version succeed, too, as s3proxy
+    does.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -200,7 +203,7 @@ def test_doctor_tests_a_bucket(s3: S3) -> None:
 def test_doctor_detects_a_server_with_two_winners(tmp_path: Path) -> None:
     with s3proxy_server(tmp_path) as settings:
         config = [f"--config={name}={value}" for name, value in settings.items()]
-        for _ in range(5):  # of a thousand questions one is answered well by chance
+        for _ in range(5):  # by chance, the server may answer correctly
             status, found = doctor("--store", f"s3://{BUCKET}/some/prefix", *config)
             if status:
                 break
@@ -237,7 +240,7 @@ def test_archive_in_a_store_that_breaks_a_promise_is_not_changed(
             promises.reject_if_broken("s3://bucket/some/archive", now_ms)
         puts = store.requests.puts
         promises.reject_if_broken("s3://bucket/some/archive", now_ms)
-        assert store.requests.puts == puts  # it is remembered
+        assert store.requests.puts == puts  # the result is remembered
         return
     with pytest.raises(LogError, match="breaks a guarantee") as refused:
         promises.reject_if_broken("s3://bucket/some/archive", now_ms)

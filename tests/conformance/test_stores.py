@@ -1,4 +1,4 @@
-"""Tests of the promises of every store (``storage/objects/store.py``).
+"""Tests of the guarantees of every store (``storage/objects/store.py``).
 
 The stores are a folder, one in memory, a real S3 server, and that server behind a network with
 faults.
@@ -33,7 +33,7 @@ ADDRESS = f"s3://{BUCKET}"
 
 
 class Below:
-    """A store below a prefix of its own, so that tests of one bucket do not meet."""
+    """A store with a prefix of its own, so that tests can share a bucket."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self.store, self.prefix = store, prefix
@@ -83,7 +83,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return answers
 
 
-# ---------------------------------------------------------------------- what every store promises
+# ---------------------------------------------------------------------- every store
 
 
 def test_created_object_is_visible_at_once(at: Below) -> None:
@@ -225,7 +225,7 @@ def test_keys_are_listed_in_order_by_any_prefix(at: Below) -> None:
 
 
 def test_many_objects_are_listed_and_removed(at: Below) -> None:
-    # A folder knows no such number.
+    # Only buckets list and delete at most 1,000 objects in a request.
     many = range(1100) if isinstance(at.store, BucketStore) else range(980, 1010)
     names = [f"many/{number:04}" for number in many]
     for name in names:
@@ -262,7 +262,7 @@ def test_invalid_key_is_refused(at: Below, key: str) -> None:
             call()
 
 
-# ---------------------------------------------------------------------- a folder alone
+# ---------------------------------------------------------------------- folders
 
 
 def test_leftovers_of_a_crash_are_not_listed(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_interrupted_change_leaves_complete_objects(
             assert content is not None
             is_old = found.key == "manifest.json" and content[0] == b"old"
             assert is_old or content[0] == b"12345678"
-        # Whoever comes next is kept from nothing.
+        # The next writer is not blocked.
         now = whole(store, "manifest.json")
         if now is not None:
             assert store.replace("manifest.json", b"next", now[1]) is not None
@@ -375,7 +375,7 @@ def test_interrupted_change_leaves_complete_objects(
     raise AssertionError("the change has no end")
 
 
-# ---------------------------------------------------------------------- a bucket alone
+# ---------------------------------------------------------------------- buckets
 
 
 @pytest.mark.broker
@@ -383,7 +383,8 @@ def test_abandoned_upload_leaves_no_parts(s3: S3) -> None:
     writer = BucketStore(ADDRESS, s3.settings).writer("upload/1.log", 5 * MIB)
     for _ in range(6):
         writer.write(bytes(3 * MIB))
-    while len(s3.unfinished("upload/1.log")) < 3:  # a part that is under way may come after the end
+    # an upload in progress may finish after ``abandon``
+    while len(s3.unfinished("upload/1.log")) < 3:
         time.sleep(0.01)
     writer.abandon()
     assert s3.unfinished("upload/1.log") == []
@@ -453,7 +454,7 @@ CALLS = ["get", "head", "create", "replace", "read", "list", "folders", "remove"
 @pytest.mark.broker
 @pytest.mark.parametrize("call", CALLS)
 class TestRefused:
-    """Each call says what is wrong and what to do, and nothing that is secret."""
+    """Each error states the problem and a remedy, without secrets."""
 
     def test_missing_bucket_is_named(self, s3: S3, call: str) -> None:
         error = refused(BucketStore("s3://nothing-here", s3.settings), call)
@@ -477,9 +478,9 @@ class TestRefused:
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
         for is_known in (False, True):
             store = BucketStore(ADDRESS, s3.settings)
-            store._is_there = is_known  # credentials that have ended since
+            store._is_there = is_known  # the credentials have expired since the first request
             if is_known and call == "head":
-                continue  # its answer has no body that tells this 404 from another
+                continue  # the answer to a HEAD has no body, and looks like a missing object
             error = refused(store, call)
             assert "is forbidden (404 XAdminUserNotFound)" in error.problem
             assert "AWS_ACCESS_KEY_ID" in str(error.remedy)
@@ -517,7 +518,7 @@ class TestRefused:
 def test_wrong_clock_is_named(spoilt: BucketStore, proxy: FaultProxy, call: str) -> None:
     proxy.spoil({"do": "503", "code": 403, "name": "RequestTimeTooSkewed"})
     error = refused(spoilt, call)
-    # The answer to a HEAD has no body that says it.
+    # The answer to a HEAD has no body with this error.
     assert "clock is wrong" in error.problem or (call == "head" and "forbidden" in error.problem)
 
 
@@ -531,12 +532,12 @@ def test_interrupt_does_not_wait_for_a_response(spoilt: BucketStore, proxy: Faul
     with pytest.raises(KeyboardInterrupt):
         spoilt.get("hangs")
     timer.join()
-    assert proxy.gets(0) == []  # the answer has not come: it did not end the wait
+    assert proxy.gets(0) == []  # there is no answer yet: the interrupt ended the wait
     proxy.spoil()
     assert spoilt.get("hangs") is None
 
 
-# ---------------------------------------------------------------------- a bucket, and faults
+# ---------------------------------------------------------------------- buckets with faults
 
 
 PASSING = {
@@ -610,7 +611,7 @@ def test_failed_upload_leaves_no_parts(spoilt: BucketStore, proxy: FaultProxy, s
     assert spoilt.head("failing/1.log") is None
 
 
-# None is a question: the object tells. Rule, and whether what was written is there then.
+# Rule, and whether the object is written in the end. None means that a read must find out.
 CONDITIONAL = {
     "503": ({"do": "503", "times": 2}, True),
     "lost": ({"do": "lost", "times": 1}, True),
@@ -634,7 +635,7 @@ def test_write_with_a_lost_response_is_resolved_by_reading(
 ) -> None:
     rule, is_made = CONDITIONAL[fault]
     key = f"questions/{kind}-{fault.replace(' ', '-')}"
-    assert spoilt.get(key) is None  # as a round does first
+    assert spoilt.get(key) is None  # a round reads before it writes
     before = spoilt.create(key, b"before") if kind == "replace" else None
 
     def write() -> Version | None:

@@ -1,5 +1,6 @@
-"""Tests of tables in a bucket of a real S3 server, with refused, lost and wrong responses, and with
-a real REST catalog.
+"""Tests of tables in a real S3 server and a real REST catalog.
+
+Some requests are refused, and some answers are lost or wrong.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _loaded(to: str, endpoint: str, uri: str | None) -> Table:
 
 
 def others_find(format: str, to: str, endpoint: str, uri: str | None) -> dict[bytes, bytes]:
-    """What the libraries of the formats read, by their own ways to a bucket."""
+    """The rows that the formats' own libraries read from the bucket."""
     if format == "delta":
         how = {"aws_endpoint": endpoint, "allow_http": "true"}
         found = DeltaTable(to, storage_options=how).to_pyarrow_table()
@@ -121,14 +122,15 @@ def test_forbidden_write_is_reported(
             "t",
             to=to,
             format=format,
-            config=options_of(s3.endpoint.replace("127.0.0.1", "localhost")),  # no client is kept
+            # a new address, so that no cached client is used
+            config=options_of(s3.endpoint.replace("127.0.0.1", "localhost")),
         )
     assert caught.value.remedy
     assert not list((s3.data / BUCKET).glob("refused/**/*.parquet"))
 
 
 def _of_a_bucket(s3: S3) -> dict[str, str]:
-    """What the server of a catalog is told, to have its tables there."""
+    """The settings with which a catalog server keeps its tables in the bucket."""
     return {
         "IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
         "S3_ENDPOINT": s3.endpoint,
@@ -153,7 +155,7 @@ def test_table_in_a_rest_catalog_is_updated(
     ):
 
         def turn(uri: str, to: str = "shop.t") -> Any:
-            now = vectors and has_begun  # a table of version 2 becomes one of version 3
+            now = vectors and has_begun  # a table of version 2 is upgraded to version 3
             how = {"catalog": uri, "vectors": now, "config": options_of(s3.endpoint)}
             return lastwrite.table_to(str(topic.root), "t", to=to, **how)
 
@@ -181,7 +183,7 @@ def test_table_in_a_rest_catalog_is_updated(
         assert others_find("iceberg", "shop.new", s3.endpoint, url) == model
         for name in ("shop.t", "shop.new"):
             assert _loaded(name, s3.endpoint, url).format_version == 2 + vectors
-        # what a dead run left goes, and nothing else, wherever the catalog has the table
+        # A later round deletes the files of a killed run, and no others, wherever the tables are.
         left = tmp_path / "warehouse" / "shop" / "t" / "data" / "00000-0123456789abcdef.parquet"
         if place == "folder":
             left.write_bytes(b"of a run that died")
@@ -191,7 +193,7 @@ def test_table_in_a_rest_catalog_is_updated(
         assert tidied and not left.exists()
         proof = lastwrite.verify_table(str(topic.root), "shop.t", topic="t", **told)
         assert proof.is_proven and proof.proven == proof.rows, proof
-        # somebody else's table, and a catalog that is none
+        # a table of another program, and a server that is not a catalog
         load_catalog("any", uri=url).create_table(
             ("shop", "theirs"), _loaded("shop.t", s3.endpoint, url).schema()
         )

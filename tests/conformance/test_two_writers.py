@@ -1,4 +1,4 @@
-"""Tests of two real writers on one archive or table: the one that loses the compare-and-swap starts
+"""Tests of two real writers on one archive or table: the loser of a compare-and-swap starts
 again.
 """
 
@@ -54,7 +54,7 @@ TOPICS = {"kafka": "client-zstd", "rocketmq": "ctopic"}
 
 @pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.broker)])
 def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """The address of an archive, and the settings by which it is reached."""
+    """The address of an archive, and the settings that access it."""
     if request.param == "folder":
         yield str(tmp_path / "archive"), {}
         return
@@ -64,7 +64,7 @@ def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 
 
 def source_of(system: str, folder: Path) -> str:
-    """A source of the system, with one topic of one partition that is wanted."""
+    """A source of the system with the topic to fetch, which has one partition."""
     if system == "pulsar":
         put_ledger(topic_folder(folder), 10, entries(20))
         return str(folder)
@@ -72,7 +72,7 @@ def source_of(system: str, folder: Path) -> str:
 
 
 def fetched(source: str, system: str, to: str, config: dict[str, str]) -> Any:
-    """The report of a fetch, and that of its one partition."""
+    """Fetch one partition. Returns the report, and the partition's part of it."""
     partition = None if system == "pulsar" else 0
     options: dict[str, Any] = {"topic": TOPICS.get(system), "partition": partition}
     report = lastwrite.fetch(source, to, config=config, **options)
@@ -117,7 +117,7 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
     older_than_ms = 0
     if not config:
         age(Path(folder) / "rounds")
-        older_than_ms = ABANDONED_MS  # else a sweep removes what the other one is writing
+        older_than_ms = ABANDONED_MS  # a sweep must not remove what the other one is writing
     found = run_both(
         PartitionStore,
         *[lambda: lastwrite.sweep(to, older_than_ms=older_than_ms, config=config)] * 2,
@@ -131,7 +131,9 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
 
 
 class Rival:
-    """Commits the log as it is before the first commits of others to one partition."""
+    """A writer that commits the unchanged log before the first ``times`` commits of other
+    writers.
+    """
 
     def __init__(self, folder: str, times: int) -> None:
         self._folder, self._commit, self.commits = folder, PartitionStore.commit, 0
@@ -149,7 +151,7 @@ class Rival:
 
 
 def losing(folder: str, times: int = 2 * ATTEMPTS) -> tuple[Any, Rival]:
-    """A context in which another writer wins the first commits to the partition, and that one."""
+    """A context in which another writer wins the first commits, and that writer."""
     rival = Rival(folder, times)
     return patch.object(
         PartitionStore, "commit", lambda *given, **named: rival.before(*given, **named)
@@ -178,7 +180,7 @@ def test_fetch_and_sweep_of_kafka_that_keep_losing_fail_after_their_last_attempt
             (said,) = json.loads(capfd.readouterr().out)["partitions"]
             assert said["attempts"] == ATTEMPTS and "run the command again" in said["reason"]
     assert rival.commits == 2 * ATTEMPTS
-    for command in (fetch, sweep):  # the remedy
+    for command in (fetch, sweep):  # as the remedy says
         assert cli.run(command) == 0, command
         (said,) = json.loads(capfd.readouterr().out)["partitions"]
         assert said["attempts"] == 1
@@ -224,7 +226,7 @@ def test_fetch_of_pulsar_that_keeps_losing_fails_after_its_last_attempt(tmp_path
 
 
 def test_follower_that_loses_starts_again(tmp_path: Path) -> None:
-    """Of RocketMQ, two copies of one store: each follower dispatches its own."""
+    """For RocketMQ, each of two followers dispatches its own copy of the store."""
     to, told = str(tmp_path / "archive"), list[Any]()
     followers = []
     for name in ("a", "b"):

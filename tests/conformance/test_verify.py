@@ -1,4 +1,4 @@
-"""Tests of ``verify`` on logs of a real broker, and on Kafka's own compaction of random logs."""
+"""Tests of ``verify`` on a real broker's logs, and on Kafka's own compactions of random logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_log_of_a_broker_is_verified(state: str) -> None:
 
 @pytest.fixture(scope="module")
 def met() -> Counter[str]:
-    """How often each fault was tried."""
+    """How often each fault was tested."""
     return Counter()
 
 
@@ -47,15 +47,15 @@ def oracle() -> Iterator[Oracle]:
 def test_kafkas_own_compaction_is_verified_and_each_fault_is_found(
     seed: int, oracle: Oracle, met: Counter[str], tmp_path: Path
 ) -> None:
-    """Its promises are ours to hold; were they not, the promises would be wrong, not Kafka.
+    """Kafka's own compactions must keep the promises of ``verify``.
 
-    With one thing wrong in what it left, a promise is broken, and the report says which and where.
+    With one fault in Kafka's result, ``verify`` reports a broken promise and its offset.
     """
     rng = random.Random(seed)
     for round_ in played(oracle, scenario(seed), tmp_path):
         if listed(round_.before).last_stable_offset < round_.last_stable:
-            # Kafka forgot that a marker was not replicated, and cleaned what a running broker would
-            # not
+            # Kafka forgot that a marker was not replicated, and cleaned more than a running broker
+            # would
             break
         report = verified(round_, round_.after)
         assert report.exit_status == 0, [str(problem) for problem in report.problems]
@@ -107,6 +107,6 @@ def verified(round_: Round, after: Path) -> VerifyReport:
 
 @pytest.mark.oracle
 def test_every_kind_of_fault_was_tested(met: Counter[str]) -> None:
-    """After all seeds; some of them alone may miss one."""
+    """Checks all seeds together, because a single seed may lack a fault."""
     if sum(met.values()) > 1000:
         assert {kind.__name__ for kind in FAULTS} == set(met), met

@@ -1,4 +1,4 @@
-"""Tests that Kafka loads what the writer writes without changes, and builds the same indexes."""
+"""Tests that Kafka loads the writer's segments unchanged, and builds the same indexes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but the indexes of the empty active segment, which Kafka fills with zeros when it
-    opens the log.
-    """
+    """All files except for the indexes of the empty active segment, which Kafka preallocates."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
