@@ -42,7 +42,9 @@ T = 1_700_000_000_000
 
 
 def clean(root: Path, tables: Tables, config: Mapping[str, Any] = COMPACT) -> tuple[int, list[Any]]:
-    """One pass; the exit status and the events without notes and untouched files."""
+    """Run ``clean`` once. Returns its exit status and its events, except notes and
+    untouched files.
+    """
     events: list[Event] = []
     status = lastwrite.clean(
         [str(root)], config, once=True, spark=INLINE, tell=events.append, tables=tables
@@ -51,7 +53,7 @@ def clean(root: Path, tables: Tables, config: Mapping[str, Any] = COMPACT) -> tu
 
 
 def written(root: Path, topic: str, turn: int = 0) -> None:
-    """A partition of closed segments with deletes."""
+    """A partition of closed segments with tombstones."""
     with TopicWriter(
         str(root), TopicPartition(topic, 0), segment_bytes=2000, batch_bytes=200
     ) as log:
@@ -94,7 +96,7 @@ def test_table_of_each_topic_is_updated_before_its_rounds(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("system", list(TOPICS))
 def test_incremental_updates_suffice_while_rounds_run(system: str, tmp_path: Path) -> None:
-    """A round takes deletes that the table has not seen: the table's turn is before it."""
+    """A round removes tombstones that the table has not read, so the table is updated before it."""
     topic = TOPICS[system](tmp_path / "log", random.Random(4))
     tables = Tables(to=f"{tmp_path}/table-{{topic}}", config={"*": {"as": "parquet"}})
     config = COMPACT if system == "kafka" else {"log.cleaner.backoff.ms": 20}
@@ -114,7 +116,7 @@ def test_incremental_updates_suffice_while_rounds_run(system: str, tmp_path: Pat
         name = hows and lastwrite.verify_table(str(topic.root), str(place.parent), topic=None)
         assert name and name.is_proven
     assert system_of(str(topic.root), None) == system
-    if system == "kafka":  # the others' models undo their rounds
+    if system == "kafka":  # the models of the other systems undo their rounds
         assert hows == ["made", *["updated"] * 4]
 
 
@@ -133,7 +135,7 @@ def test_failing_table_stops_no_round(tmp_path: Path) -> None:
         and failed.tries == 1
     )
     assert not place.exists()
-    # Of a table that is another topic's nothing is changed.
+    # A table of another topic is left unchanged.
     lastwrite.table_to(str(root), "a", to=str(place), format="parquet")
     before = lastwrite.verify_table(str(root), str(place))
     status, events = clean(root, Tables(config={"b": {"to": str(place), "as": "parquet"}}))

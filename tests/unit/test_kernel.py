@@ -24,7 +24,7 @@ def doubled_and_one(number: int) -> int:
 def test_second_thread_waits_for_a_kernel_under_compilation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else it is called before it knows what it calls."""
+    """Otherwise the thread would call it before the kernels that it calls are compiled."""
     is_made, goes_on = threading.Event(), threading.Event()
     known = kernel._for_numba
 

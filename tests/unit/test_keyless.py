@@ -1,5 +1,6 @@
-"""Tests of records without a key in a compacted topic: nothing is cleaned until an option allows
-it.
+"""Tests of records without a key in a compacted topic.
+
+The topic is not compacted until an option allows it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def keyed(count: int, keyless: Sequence[int], first: int = 0) -> list[Record]:
 
 
 def partition(root: Path, *segments: list[bytes], end: int = 10**6) -> Path:
-    """Closed segments, each of some batches, and an empty active one."""
+    """Write closed segments of some batches each and an empty active one."""
     folder = root / "t-0"
     for batches in segments:
         base = int.from_bytes(batches[0][:8], "big")
@@ -146,7 +147,9 @@ def test_keyless_counts_equal_the_model(
     codec: Codec,
     piece_bytes: int,
 ) -> None:
-    """Over any number of pieces: how many, the first, and whether the partition is left alone."""
+    """For pieces of any size: the count, the first offset, and whether the partition is left
+    unchanged.
+    """
     root = tmp_path_factory.mktemp("keyless")
     offset, batches, missing = 0, [], []
     for flags in drawn:
@@ -228,8 +231,7 @@ def test_verify_counts_the_removed_keyless_records(tmp_path: Path) -> None:
     assert (found.keyless, found.first_keyless_offset, found.violation_count) == (2, 4, 0)
 
 
-# ---------------------------------------------------------------------- the words, and the other
-# systems
+# ------------------------------------------------------------------ messages, and the other systems
 
 
 def test_plan_warns_of_keyless_records(tmp_path: Path) -> None:
@@ -242,8 +244,9 @@ def test_plan_warns_of_keyless_records(tmp_path: Path) -> None:
 
 
 def rocketmq_store(root: Path) -> Path:
-    """A queue of a closed file and an active one; a message without a key in the first, as another
-    writer may.
+    """A queue of a closed file and an active one.
+
+    The first has a message without a key, as a program other than the broker may write it.
     """
     queue = ModelQueue(log_bytes=3680, index_bytes=368)
     made = [message(n, None if n == 1 else "k", b"x", START_MS + n) for n in range(3)]

@@ -1,5 +1,6 @@
-"""Tests that a key given as text, hexadecimal digits or Base64 finds the same records in every
-command and system.
+"""Tests of keys given as text, hexadecimal digits or Base64.
+
+Each form finds the same records in every command and system.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KEY = b"a key"
 
 
 def ways(key: bytes) -> list[tuple[str, str]]:
-    """How a command is given the key."""
+    """The options with which a command accepts the key."""
     found = [
         ("--key-hex", key.hex()),
         ("--key-base64", base64.b64encode(key).decode()),
@@ -39,7 +40,9 @@ def ways(key: bytes) -> list[tuple[str, str]]:
 
 
 def write(system: str, root: Path) -> str:
-    """A topic ``orders`` in which ``KEY`` was written twice, last as ``2``."""
+    """Write a topic ``orders`` in which ``KEY`` is written twice, the second time with
+    value ``2``.
+    """
     if system == "kafka":
         pairs = [(KEY, b"1"), (b"b", b"1"), (KEY, b"2")]
         records = [Record(n, 1_700_000_000_000, *pair) for n, pair in enumerate(pairs)]
@@ -63,14 +66,14 @@ def write(system: str, root: Path) -> str:
 
 
 def lines(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
-    """The JSON lines of a command, and what it says beside them."""
+    """The JSON lines that a command prints, and its standard error."""
     assert run([*arguments, "--json"]) == 0
     printed = capfd.readouterr()
     return [json.loads(line) for line in printed.out.splitlines()], printed.err
 
 
 def explained(capfd: pytest.CaptureFixture[str], *arguments: str) -> int:
-    """How many records of the key ``explain`` lists."""
+    """The number of records of the key that ``explain`` lists."""
     assert run(["explain", *arguments, "--json"]) == 0
     [partition] = json.loads(capfd.readouterr().out)["partitions"]
     return len(partition["records"])
@@ -119,7 +122,7 @@ def test_lookup_without_a_match_is_reported(
 def test_key_of_a_key_value_schema_is_found(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], topic: str, key: bytes
 ) -> None:
-    """Pulsar sends them as Base64 of the key's bytes, which is what Java's ``getKey`` gives."""
+    """Pulsar stores these keys as Base64, and Java's ``getKey`` returns that text."""
     unpack(CORPUS / "p6-keyvalue-archive.tgz", tmp_path)
     path, coded = str(tmp_path / "arch6"), base64.b64encode(key).decode()
     whole = [row for row in lastwrite.dump(path, topic=topic) if row["key"] == coded]
@@ -136,7 +139,7 @@ def test_key_of_a_key_value_schema_is_found(
 
 
 def test_message_of_an_inner_batch_is_found_by_its_key(tmp_path: Path) -> None:
-    """No index file leads to it: RocketMQ's broker indexes the batch alone."""
+    """RocketMQ's broker enters only the whole batch in the index files."""
     writer = StoreWriter(tmp_path)
     pairs = [properties.build({"KEYS": f"k{n} x"}) for n in range(3)]
     writer.send("b", inner=[(n, b"body %d" % n, pairs[n]) for n in range(3)])

@@ -12,7 +12,9 @@ DATA = np.arange(100, dtype=np.uint8)
 
 
 def table(*rows: tuple[int, int, int], at: int = 0) -> BatchTable:
-    """(Base offset, next offset, records); ten bytes each, from ``at`` on."""
+    """A table of batches of ten bytes each from byte ``at`` on: base offset, next
+    offset, records.
+    """
     found = np.zeros(len(rows), BATCH)
     found["horizon"] = NO_HORIZON
     for n, row in enumerate(rows):
@@ -28,18 +30,18 @@ def test_same_batch_is_skipped() -> None:
     left, is_another = batches_from(BEFORE, 10, DATA, table((5, 10, 5), (10, 12, 2), at=10), False)
     assert left["base_offset"].tolist() == [10] and not is_another
     left, is_another = batches_from(BEFORE, 10, DATA, table((10, 12, 2), at=20), False)
-    assert len(left) == 1 and not is_another  # a cleaner took it
+    assert len(left) == 1 and not is_another  # the batch may have been removed by a cleaner
 
 
 @pytest.mark.parametrize(
     "row, compacts, is_another",
     [
-        ((5, 10, 5), False, True),  # other bytes
+        ((5, 10, 5), False, True),  # a different batch
         ((5, 10, 5), True, True),
         ((5, 10, 4), False, True),
-        ((5, 10, 4), True, False),  # thinned
+        ((5, 10, 4), True, False),  # the cleaner removed a record
         ((6, 10, 4), True, True),
-        ((5, 9, 4), True, True),  # it ends elsewhere
+        ((5, 9, 4), True, True),  # another end offset
     ],
 )
 def test_other_batch_is_recognised(

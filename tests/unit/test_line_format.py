@@ -1,4 +1,4 @@
-"""Tests of ``dump -f``: the bytes that each letter prints, and what is refused."""
+"""Tests of ``dump -f``: the bytes that each format letter prints, and rejected formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS = [
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A topic of two messages and a tombstone, and an aborted transaction's marker."""
+    """A topic with two messages and a tombstone, and the marker of an aborted transaction."""
     folder = tmp_path / "orders-7"
     folder.mkdir()
     for ending in (".index", ".timeindex"):

@@ -35,7 +35,7 @@ with open(sys.argv[1], "r+") as file:
 
 @contextlib.contextmanager
 def broker_on(lock_file: Path, length: int = 0) -> Iterator[None]:
-    """A process that has the lock as a broker has it."""
+    """A process that locks the root as a broker does."""
     lock_file.touch()
     with subprocess.Popen(
         [sys.executable, "-c", _BROKER, str(lock_file), str(length)],
@@ -107,7 +107,7 @@ def test_checkpoints_of_the_real_root_apply_through_a_link(root: Path, tmp_path:
     link.symlink_to(root / "t-0")
     config = {
         name: value for name, value in CONFIG.items() if name != "cleanup.policy"
-    }  # one partition is named
+    }  # the link selects one partition
     [report] = compact(link, config, NOW_MS).partitions
     assert (report.topic, report.partition, report.status) == ("t", 0, Status.CLEANED)
     assert (root / "cleaner-offset-checkpoint").exists()
@@ -116,7 +116,7 @@ def test_checkpoints_of_the_real_root_apply_through_a_link(root: Path, tmp_path:
 
 @pytest.fixture
 def elsewhere(root: Path, tmp_path: Path) -> Path:
-    """The broker's root has a link to another disk."""
+    """The partition's folder is on another disk, and the broker's root has a link to it."""
     disk = tmp_path / "disk2"
     disk.mkdir()
     shutil.move(root / "t-0", disk / "t-0")
@@ -154,7 +154,7 @@ def test_link_between_two_brokers_roots_is_refused(root: Path, elsewhere: Path) 
     sys.platform != "linux", reason="only Linux tells who has a file open for writing"
 )
 def test_open_segment_reveals_a_broker_without_a_root(root: Path, elsewhere: Path) -> None:
-    """A broker knows the folder by another name, which nobody here can see."""
+    """The broker opens the folder by a path that is unknown here."""
     active = elsewhere / "t-0" / f"{80:020d}.log"
     before = contents(elsewhere)
     with active.open("r+b"), pytest.raises(LogHeld, match="open for writing"):
@@ -223,7 +223,7 @@ def test_link_into_a_store_with_a_broker_is_read_only(tmp_path: Path, link: str)
             lastwrite.compact(str(place), system="rocketmq", spark=INLINE)
         planned = lastwrite.plan(str(place), system="rocketmq", spark=INLINE)
         assert planned.partitions
-        for partition in planned.partitions:  # through the link, too, the broker is seen
+        for partition in planned.partitions:  # reading through the link detects the broker, too
             assert ProblemKind.OPEN in {problem.kind for problem in partition.problems}
         assert lastwrite.inspect(str(place)).exit_status == 0
         assert contents(root) == before

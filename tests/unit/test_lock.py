@@ -1,5 +1,6 @@
-"""Tests of locks on partitions: between processes, in one process, beside a broker, and in
-unwritable folders.
+"""Tests of locks on partitions.
+
+They cover several processes, one process, a broker, and unwritable folders.
 """
 
 from __future__ import annotations
@@ -158,8 +159,7 @@ def test_own_lock_excludes_other_processes_and_the_same_process(tmp_path: Path) 
             pass
         with lock.hold(str(tmp_path), [B]):
             pass
-        # Neither looking nor a second hold has let go of it: to close any handle of the file would
-        # have.
+        # The first lock is still held. Closing any handle of the lock file would have released it.
         assert "another run" in attempt(tmp_path, 0)
         assert attempt(tmp_path, 1) == "got it"
     assert not lock.is_locked(str(tmp_path))
@@ -220,10 +220,11 @@ def test_several_checkpoint_entries_change_at_once(tmp_path: Path) -> None:
     write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: 1, b: 2, gone: 9})
     assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {a: 1, b: 2, gone: 9}
     write_offsets(str(tmp_path), CLEANER_OFFSETS, {a: None, b: 3, c: 4})
+    # The folder of partition a no longer exists.
     assert dict(read_offsets(str(tmp_path), CLEANER_OFFSETS)) == {
         b: 3,
         c: 4,
-    }  # one has no folder any more
+    }
 
 
 def test_every_partition_has_its_own_lock_byte(tmp_path: Path) -> None:
@@ -244,6 +245,6 @@ def test_forked_child_has_no_locks(tmp_path: Path) -> None:
 
 
 def test_flock_does_not_see_the_record_lock(tmp_path: Path) -> None:
-    """Why it is a record lock: the other kind does not see it."""
+    """A record lock is used, because ``flock`` does not conflict with it."""
     with lock.hold(str(tmp_path), [A]), open(tmp_path / ".lock") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

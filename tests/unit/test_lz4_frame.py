@@ -1,5 +1,6 @@
-"""Tests of the LZ4 kernel against the library: same bytes or a refusal, and no write outside its
-buffer.
+"""Tests of the LZ4 kernel against the library.
+
+Both return the same bytes or reject the frame, and the kernel writes only to its buffer.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from lastwrite.model.columns import ByteArray
 from tests.support.plains import plains
 
 HEADER = bytes.fromhex("04224d18604082")
-GUARD = 64  # bytes around what the kernel may touch
+GUARD = 64  # bytes before and after the buffers that a kernel may touch
 WORDS = b"".join(
     b"key-%06d some words that repeat, some that do not %x;" % (i, i * i * i) for i in range(6000)
 )
 
 
 def decoded(frame: bytes, room: int, before: int = 0, tight: bool = True) -> bytes | None:
-    """What the kernel makes of ``frame`` behind ``before`` bytes of output; None: it refuses.
+    """Decode ``frame`` by the kernel after ``before`` bytes of output. None if it rejects the
+    frame.
 
-    The guards around input and output prove that it writes nowhere else, and that what lies behind
-    the input (``tight``: nothing that it may read) does not matter.
+    Guard bytes around the buffers show that it writes nowhere else, and that bytes after the input
+    do not matter. ``tight`` means that it must not read them.
     """
     source = np.full(len(frame) + 2 * GUARD, 0xA5, np.uint8)
     source[GUARD : GUARD + len(frame)] = np.frombuffer(frame, np.uint8)
@@ -156,7 +158,7 @@ def test_broken_frame_is_refused() -> None:
 @settings(max_examples=1500)
 @given(plains(), st.data())
 def test_kernel_accepts_nothing_that_the_library_refuses(plain: bytes, data: st.DataObject) -> None:
-    """And where both accept, damage that no checksum finds gives both the same bytes."""
+    """If both accept a frame with undetectable damage, both return the same bytes."""
     block = bytearray(lz4.block.compress(plain, store_size=False))
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(block) - 1))

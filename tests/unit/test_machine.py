@@ -1,4 +1,4 @@
-"""Tests that the limits of a container count as the machine's."""
+"""Tests that a container's limits are used as the machine's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lastwrite.storage import machine
 
 
 def group(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:
-    """Let this process be in the control group ``/a/b`` with these limit files."""
+    """Put this process into the control group ``/a/b`` with these limit files."""
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ V1 = "12:cpu,cpuacct:/x\n5:memory:/pods/one\n0::/\n"
             "memory/pods/one/memory.limit_in_bytes",
             "the limit of this control group, 300 MiB ({limit})",
         ),
-        # a container that sees its own group as the uppermost, and another's path
+        # a container whose own group is the root of its view, but whose path is the host's
         (
             V1,
             "memory/memory.oom_control",
@@ -120,9 +120,7 @@ def test_memory_kills_are_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the files that the kernel writes, copied from both kinds of groups; here they are made by
-    hand.
-    """
+    """From hand-made copies of the kernel's files for both versions of control groups."""
     monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
     monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     (tmp_path / "proc/self").mkdir(parents=True)
@@ -150,7 +148,7 @@ def test_children_have_a_higher_kill_score_than_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_PROC", tmp_path)
-    machine.raise_oom_score()  # not on this system
+    machine.raise_oom_score()  # has no effect without the kernel's file
     (tmp_path / "self").mkdir()
     for now, then in (("0\n", "250"), ("-500\n", "-250"), ("900\n", "1000")):
         (tmp_path / "self/oom_score_adj").write_text(now)

@@ -27,7 +27,7 @@ def inner(data, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=False, nogil=True)
 def summed(data, matrix, table, pair, factor, share, turned):  # type: ignore[no-untyped-def]
-    """Something of every kind of argument, and of results."""
+    """A kernel with every kind of argument and result."""
     total = np.int64(0)
     for i in range(len(data)):
         total += inner(data, i)
@@ -75,7 +75,7 @@ def arguments() -> tuple[Any, ...]:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What is kept, in place of files beside this one."""
+    """Stored machine code in memory, by file name."""
     files: dict[str, bytes] = {}
     monkeypatch.setattr(machine_code, "load_code", lambda _, name: files.get(name, b""))
     monkeypatch.setattr(
@@ -103,7 +103,7 @@ def test_kernel_code_accepts_arguments_and_results_of_every_kind(
     assert [CodeOf(answered)(np.int64(n)) for n in (3, 4)] == [False, True]
     assert len(kept) == 2 and all(map(len, kept.values()))
     without_compiling(monkeypatch)
-    assert CodeOf(summed)(*arguments()) == expected  # another process
+    assert CodeOf(summed)(*arguments()) == expected  # as in another process
     assert CodeOf(answered)(np.int64(4)) is True
 
 
@@ -124,7 +124,7 @@ def test_stale_or_damaged_code_is_compiled_again(
 def test_unsupported_kernel_is_detected_once(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It took ten milliseconds, and every call did."""
+    """Each attempt takes ten milliseconds, so it must not be repeated at every call."""
     asked: list[str] = []
     compiled = machine_code._compiled
     monkeypatch.setattr(
@@ -160,7 +160,9 @@ def test_code_is_stored_beside_the_source(tmp_path: Path) -> None:
 def test_calls_with_usual_and_other_arguments_agree(
     kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kinds that come first have a way of their own; others, fewer and more find theirs."""
+    """The usual kinds of arguments have a fast path. Other kinds and other numbers of arguments
+    must work, too.
+    """
     code = CodeOf(mixed)
     data, wide = np.arange(9, dtype=np.uint8), np.arange(9, dtype=np.int64)
     read_only = data.copy()
@@ -180,7 +182,7 @@ def test_calls_with_usual_and_other_arguments_agree(
 
 
 def test_numba_is_not_imported_after_kernels_are_stored(tmp_path: Path) -> None:
-    """Not by commands that look, and not by a round."""
+    """Neither a read-only command nor a round imports it."""
     code = (
         "import sys, lastwrite.cli\n"
         "try:\n"

@@ -1,4 +1,7 @@
-"""Tests of dividing the memory setting, and that no stage of a worker exceeds its share."""
+"""Tests of dividing the memory setting.
+
+No stage of a worker may exceed its share.
+"""
 
 from __future__ import annotations
 
@@ -71,8 +74,9 @@ def test_buffers_fit_in_the_share(share_mib: int) -> None:
 
 
 def write(folder: Path, batch: bytes, count: int, records: int) -> None:
-    """A closed segment of the same batch over and over (an offset is not under the checksum), and
-    an empty one.
+    """Write a closed segment of one repeated batch, and an empty segment.
+
+    The CRC does not cover the base offset, so it can differ in each copy.
     """
     folder.mkdir(parents=True)
     one = np.frombuffer(batch, dtype=np.uint8)
@@ -99,10 +103,10 @@ def batch_of(count: int, value: bytes, codec: Codec, keys: int) -> bytes:
 
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The least share a worker can have, and what Python and NumPy allocate followed."""
+    """The smallest share of a worker, with allocations of Python and NumPy traced."""
     monkeypatch.setattr("lastwrite.spark.use.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE))
     write(tmp_path / "warm" / "t-0", LOGS["a thousand bytes to one"][0], 4, 4000)
-    for exact in (False, True):  # kernels are compiled, modules imported
+    for exact in (False, True):  # compiles kernels and imports modules
         compact(tmp_path / "warm", {"cleanup.policy": "compact"}, _NOW_MS, exact=exact)
     tracemalloc.start()
     yield

@@ -57,9 +57,8 @@ def test_metadata_records_are_decoded_completely_or_refused() -> None:
     }
     for encoded, record in expected.items():
         assert decode_metadata_record(encoded) == record
-        for cut in range(
-            len(encoded) - 1
-        ):  # the last byte says that no tagged fields follow; we need none
+        # The last byte states that there are no tagged fields, and is not read.
+        for cut in range(len(encoded) - 1):
             with pytest.raises(TruncatedLog):
                 decode_metadata_record(encoded[:cut])
     assert decode_metadata_record(BEGIN) is Transaction.BEGIN

@@ -1,6 +1,6 @@
-"""Tests of objects that an archive's manifest names and that are missing.
+"""Tests of objects that an archive's manifest names but that are missing.
 
-Every command reports the damage with its offsets and keeps the rest. An object that a round has
+Every command reports the damage with its offsets and reads the rest. An object that a round has
 replaced is not damage.
 """
 
@@ -56,14 +56,14 @@ def pulsar_archive(folder: Path, to: Path) -> None:
 
 
 class Archived(NamedTuple):
-    """How an archive is made, what of it is removed, and what is left."""
+    """An archive, the object that is removed from it, and the expected results."""
 
     make: Callable[[Path, Path], None]
     removed: str
     topic: str
     held: str
-    rows: int  # of a dump of the rest
-    read: int  # of the partition alone
+    rows: int  # rows of ``dump`` over all partitions
+    read: int  # records of ``read`` in the damaged partition
 
 
 ARCHIVES = {
@@ -96,7 +96,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def archive(whole: Broken, tmp_path: Path) -> Broken:
-    """A copy without an object in the middle of it."""
+    """A copy of the archive without an object in the middle."""
     shutil.copytree(whole.folder, tmp_path / "archive")
     gone = tmp_path / "archive" / whole.gone.relative_to(whole.folder)
     gone.unlink()

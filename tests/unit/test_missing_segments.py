@@ -1,6 +1,6 @@
 """Tests of a segment missing from the middle of a Kafka partition.
 
-Every command reports damage for a topic that is not compacted, and a note if compaction may have
+Every command reports damage if the topic is not compacted, and a note if compaction may have
 removed the segment.
 """
 
@@ -56,7 +56,10 @@ def batch(base: int) -> bytes:
 
 
 def write(root: Path, policy: str | None = None, cleaned: int | None = None) -> str:
-    """A partition of five segments without the third; ``policy``: as its cluster's metadata has."""
+    """Write a partition of five segments without the third.
+
+    The cluster's metadata has the topic's ``policy``, if there is one.
+    """
     for base in (0, 10, 30, 40):
         write_segment(root / "t-0", base, [batch(base)], mtime_ms=T)
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 50})
@@ -94,7 +97,7 @@ def test_remedy_for_a_compacted_topic_works(
 ) -> None:
     root = write(tmp_path / "root", "delete")
     before = {path.name: path.read_bytes() for path in Path(root, "t-0").glob("*.log")}
-    if command[0] != "dump":  # ``dump`` ends with a status, and prints no remedy
+    if command[0] != "dump":  # ``dump`` reports damage by its exit status and prints no remedy
         assert "cleanup.policy=compact (in Spark" in run(capfd, command, root)[1]
     wanted = command if "--topic" in command else [*command, "--topic", "t"]
     status, said = run(capfd, [*wanted, "--config", "cleanup.policy=compact"], root)

@@ -28,7 +28,7 @@ def is_direct(handle: int) -> bool:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
-    """Each write at a place: where, how much, whether past the page cache."""
+    """Each write's position, size, and whether it bypasses the page cache."""
     seen: list[tuple[int, int, bool]] = []
     pwrite = os.pwrite
 
@@ -41,7 +41,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, bool]]:
 
 
 def goes_direct(folder: Path) -> bool:
-    """Whether the file system takes bytes past the page cache."""
+    """Whether the file system supports direct I/O, which bypasses the page cache."""
     try:
         os.close(os.open(folder / "tried", os.O_CREAT | os.O_WRONLY | os.O_DIRECT))
     except (OSError, AttributeError):
@@ -66,7 +66,7 @@ def test_file_contains_the_appended_pieces(
             data = bytearray(pattern(len(given), size))
             given += data
             file.append(memoryview(data))
-            data[:] = bytes(len(data))  # the caller's again
+            data[:] = bytes(len(data))  # the caller may reuse its buffer after ``append``
         file.close()
         assert path.read_bytes() == given
     finally:
@@ -101,7 +101,7 @@ def test_file_that_is_read_soon_stays_in_the_page_cache(
 
 
 def test_two_files_are_written_at_once(tmp_path: Path) -> None:
-    """The second finds no buffers as long as the first has them."""
+    """The second file cannot use the direct-I/O buffers while the first has them."""
     one, other = NewFile(str(tmp_path / "one"), None), NewFile(str(tmp_path / "other"), None)
     for n in range(12):
         one.append(pattern(n, 1 << 20))
@@ -120,7 +120,7 @@ def test_two_files_are_written_at_once(tmp_path: Path) -> None:
 def test_refused_direct_write_falls_back_to_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
-    """It refuses each write of that kind, or takes but a part of a block of the second."""
+    """The file system rejects every direct write, or writes only part of the second block."""
     pwrite, seen = os.pwrite, []
 
     def refusing(handle: int, data: memoryview, place: int) -> int:
@@ -176,7 +176,8 @@ def test_full_disk_is_reported_at_the_latest_on_close(
     assert told.value.errno == errno.ENOSPC
     file.abandon()
     monkeypatch.undo()
-    next_one = NewFile(str(tmp_path / "next"), None)  # has the buffers again, or does without
+    # it gets the buffers that the abandoned file released, or does without
+    next_one = NewFile(str(tmp_path / "next"), None)
     next_one.append(pattern(0, 9 << 20))
     next_one.close()
     assert (tmp_path / "next").read_bytes() == pattern(0, 9 << 20)

@@ -1,5 +1,6 @@
-"""Tests of times before the year 1 and after 9999, which SQL's and Python's timestamps cannot
-represent.
+"""Tests of timestamps before the year 1 and after 9999.
+
+SQL's and Python's timestamps cannot represent them.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 EDGES = {
     b"first": FIRST_MS,
     b"last": LAST_MS,
-    b"none": -1,  # Kafka's "no timestamp", which its source for Spark shows as a time, too
+    b"none": -1,  # Kafka's "no timestamp", which its Spark source shows as a time
     b"usual": 1_700_000_000_000,
 }
 ODD = {
-    b"micros": 1_700_000_000_000_000,  # a producer that sends microseconds
+    b"micros": 1_700_000_000_000_000,  # from a producer that sends microseconds
     b"most": (1 << 63) - 1,
     b"least": -(1 << 63),
     b"past the last": LAST_MS + 1,
@@ -106,7 +107,7 @@ def test_partitions_with_unrepresentable_times_and_deletes_are_compared(tmp_path
     other.append([(b"c", b"1", 1), (b"c", None, 1 << 60)])
     to = str(tmp_path / "table")
     lastwrite.table_to(str(one.root), "t", to=to, format="delta")
-    one.append([(b"c", b"2", (1 << 60) + 1)])  # later than the delete of the other partition
+    one.append([(b"c", b"2", (1 << 60) + 1)])  # later than the tombstone in the other partition
     report = lastwrite.table_to(str(one.root), "t", to=to)
     assert report.rows == 3 and lastwrite.verify_table(str(one.root), to).is_proven
 
@@ -158,7 +159,7 @@ def test_value_with_an_unrepresentable_time_is_bad(
 
 
 def zigzag(number: int) -> bytes:
-    """A number as Avro writes it."""
+    """Avro's zigzag encoding of an integer."""
     left, found = (number << 1) ^ (number >> 63), bytearray()
     while left > 0x7F:
         found.append(left & 0x7F | 0x80)

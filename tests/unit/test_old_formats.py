@@ -38,12 +38,12 @@ MANY = tuple(Record(100 + n, START + n, b"key-%d" % (n % 3), b"value" * n) for n
 
 
 def timeless(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """As message format v0 leaves them."""
+    """The records without timestamps, as in message format v0."""
     return tuple(Record(r.offset, -1, r.key, r.value) for r in records)
 
 
 def resealed(entry: bytes, change: Callable[[bytearray], Any]) -> bytes:
-    """The entry changed, with its size and its checksum made to fit again."""
+    """Change the entry, then correct its size and checksum."""
     data = bytearray(entry)
     change(data)
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
@@ -52,7 +52,7 @@ def resealed(entry: bytes, change: Callable[[bytearray], Any]) -> bytes:
 
 
 def wrapped(inside: bytes, magic: int = 1, codec: Codec = Codec.GZIP, offset: int = 9) -> bytes:
-    """A wrapper around any bytes."""
+    """A wrapper message around any bytes."""
     shell = encode_wrapper([Record(offset, START, None, b"")], magic, codec)
     blob = compress(codec, inside)
     at = 34 if magic else 26
@@ -178,8 +178,8 @@ def test_inner_offsets_may_be_absolute_or_relative(codec: Codec) -> None:
 
 
 def test_wrapper_at_offset_0_counts_from_0() -> None:
-    """Old third-party clients did not set its offset; a broker did, so in a log it has one
-    message.
+    """Old third-party clients left the wrapper's offset at 0. A broker sets it, so a wrapper at
+    offset 0 has one message in a log.
     """
     counted = [Record(n, 5, b"k", b"v") for n in range(3)]
     batch = decode_batch(encode_wrapper(counted, 1, Codec.GZIP, offset=0), 0)
@@ -193,7 +193,9 @@ def test_wrapper_at_offset_0_counts_from_0() -> None:
 
 
 def test_magic_0_messages_in_a_magic_1_wrapper_are_decoded() -> None:
-    """KAFKA-4298: offsets by the wrapper's rules, and no timestamps unless by append time."""
+    """KAFKA-4298: the wrapper's rules give the offsets. Without append time there are no
+    timestamps.
+    """
     encoded = encode_wrapper(MANY, 1, Codec.LZ4, inner_magic=0)
     assert decode_batch(encoded, 0).records == timeless(MANY)
     encoded = encode_wrapper(MANY, 1, Codec.LZ4, inner_magic=0, append_time_ms=77)
@@ -201,7 +203,7 @@ def test_magic_0_messages_in_a_magic_1_wrapper_are_decoded() -> None:
 
 
 def test_lz4_header_checksum_is_checked_only_in_v1() -> None:
-    """In v0 nobody looks at it; in v1 it must be right."""
+    """In v0 it is ignored, in v1 it must be correct."""
     for magic, at in ((0, 26), (1, 34)):
         encoded = encode_wrapper(MANY, magic, Codec.LZ4)
         assert encoded[at : at + 6] == bytes.fromhex("04224d186040")

@@ -59,9 +59,7 @@ stamps = st.integers(START - 1000, START + 1000) | st.sampled_from([-1, 0, 2**62
 
 @st.composite
 def entries(draw: st.DrawFn, new_too: bool = True) -> list[bytes]:
-    """One to six entries of all magics behind each other: messages, wrappers, and batches of magic
-    2 among them.
-    """
+    """One to six consecutive entries of any magic: messages, wrappers and batches of magic 2."""
     out, base = [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 6))):
         places = sorted(draw(st.sets(st.integers(0, 300), min_size=1, max_size=8)))
@@ -94,7 +92,7 @@ def array(data: bytes) -> ByteArray:
 
 
 class Part(NamedTuple):
-    """What one call of ``split`` gave, copied."""
+    """A copy of the result of one call of ``split``."""
 
     table: BatchTable
     buffer: ByteArray
@@ -112,9 +110,7 @@ def parts(format: KafkaFormat, data: ByteArray) -> list[Part]:
 
 
 def converted(row: np.void, buffer: ByteArray) -> Batch:
-    """The slow decoder's view of a converted batch, after its codec is taken out and its checksum
-    made to fit.
-    """
+    """A converted batch as the slow decoder sees it, without codec and with a correct CRC."""
     raw = buffer[int(row["position"]) : int(row["position"] + row["size"])].tobytes()
     header = BatchHeader._make(BATCH_HEADER.unpack_from(raw))
     assert header.crc == 0
@@ -241,7 +237,7 @@ def encoded_of(encoded: list[bytes], at: int) -> bytes:
 def test_kernels_and_slow_decoder_refuse_the_same_input(
     encoded: list[bytes], data: st.DataObject
 ) -> None:
-    """A bit is flipped anywhere; half of the time the entry's checksum is made to fit again."""
+    """Any bit is flipped. In half of the cases the entry's checksum is corrected afterwards."""
     whole = bytearray(b"".join(encoded))
     place = data.draw(st.integers(0, len(whole) - 1))
     whole[place] ^= 1 << data.draw(st.integers(0, 7))
@@ -254,7 +250,7 @@ def test_kernels_and_slow_decoder_refuse_the_same_input(
 
 
 def twin_accepts(data: bytes) -> list[int]:
-    """Where the entries end, up to the first that is refused."""
+    """The end positions of all entries before the first rejected one."""
     at, floor, ends = 0, 0, []
     while at < len(data):
         try:
@@ -290,7 +286,7 @@ def test_split_requests_the_bytes_of_a_truncated_entry() -> None:
     records = [Record(5, START, b"k", b"v" * 100), Record(6, START, b"k", None)]
     for encoded in (encode_message(records[0], 0), encode_wrapper(records, 1, Codec.GZIP)):
         buffer = array(encoded * 2)
-        buffer[len(encoded) + 7] += 2  # the second one's offset; the crc does not cover it
+        buffer[len(encoded) + 7] += 2  # the second entry's offset, which the CRC does not cover
         format = KafkaFormat()
         for end in range(len(encoded)):
             table, consumed, wanted, _ = format.split(buffer, 0, end, 0)
@@ -313,8 +309,8 @@ def test_entries_continue_in_a_second_table() -> None:
 
 
 def test_converted_entries_continue_in_a_second_output() -> None:
-    """What does not fit any more is converted with the next call; one entry alone may take all of
-    the limit.
+    """Entries beyond the limit are converted by the next call. A single entry may use the whole
+    limit.
     """
     value = bytes(1 << 19)
     wrappers = [encode_wrapper([Record(n, START, b"k", value)], 1, Codec.LZ4) for n in range(20)]
@@ -356,7 +352,7 @@ def test_error_position_is_relative_to_the_file() -> None:
 
 
 def mixed() -> list[bytes]:
-    """Sixty entries of all magics, of very different sizes."""
+    """Sixty entries of all magics and of very different sizes."""
     found = []
     for n in range(60):
         records = [

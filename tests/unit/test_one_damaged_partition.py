@@ -1,4 +1,7 @@
-"""Tests of topics of which one partition of three is damaged: what is refused, and its remedy."""
+"""Tests of topics of which one partition of three is damaged.
+
+They check what is refused, and its remedy.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def explained(path: Path, key: bytes | None = None, **arguments: Any) -> Partiti
 
 
 def record(path: Path, key: bytes, place: int, **arguments: Any) -> RecordExplanation:
-    """The key's record at this place in the list of them."""
+    """The explanation of the key's record at index ``place``."""
     found = explained(path, key, **arguments).records
     assert found is not None
     return found[place]
@@ -63,7 +63,9 @@ def compact(path: Path, now_ms: int = START_MS, **arguments: Any) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Offsets 0 to 9: a closed file of keys a, b by turns, b deleted at 3, and an active one."""
+    """A queue with offsets 0 to 9 in a closed and an active file. Keys a and b alternate, and b is
+    deleted at 3.
+    """
     queue = ModelQueue(46 * 30, 46 * 6)
     for offset in range(10):
         body = b"" if offset == 3 else b"body"

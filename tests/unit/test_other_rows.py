@@ -204,13 +204,13 @@ def test_latest_values_include_the_compacted_ledger_and_the_backlog(tmp_path: Pa
     assert dict(table.items()) == expected
     assert {key: table[key] for key in expected} == expected
     assert len(table) == len(expected)
-    # All of it is still there, and reads as it did.
+    # All messages are still there and are read as before.
     found = rows("pulsar", tmp_path)
     assert found == [pulsar_row(row) for row in lastwrite.read(str(tmp_path), "orders")]
 
 
 def parts(n: int, uuid: str, value: bytes, codec: PulsarCodec = PulsarCodec.NONE) -> list[bytes]:
-    """A message that was sent in three parts."""
+    """The three chunks of a message."""
     packed = PulsarCodecs().compress(codec, value)
     third = len(packed) // 3 + 1
     return [

@@ -32,7 +32,7 @@ FOLDERS = [
 
 
 class Plain(NamedTuple):
-    """What of a record stays."""
+    """The parts of a record that are preserved."""
 
     key: bytes | None
     value: bytes | None
@@ -45,7 +45,7 @@ class Plain(NamedTuple):
 
 
 def expected(log: PartitionLog, first: int, end: int) -> list[tuple[int, Plain]]:
-    """The slow twin."""
+    """A slow model: the records decoded one by one."""
     aborted, open_from, found = AbortedData(log), open_transactions(log, log.end_offset), []
     for segment in log.segments:
         for _, _, data in whole_batches(segment, lambda problem: None):
@@ -85,7 +85,7 @@ def sent(log: PartitionLog, first: int, end: int) -> list[tuple[int, Plain]]:
 
 
 def records_of(batch: OutgoingBatch, sequence: int) -> list[tuple[int, Plain]]:
-    """The records of a batch that a broker would take."""
+    """The records of a batch, after the checks of a broker."""
     data = batch.signed(5, 3, sequence).tobytes()
     made = decode_batch(data, 0)
     header = made.header
@@ -109,7 +109,7 @@ def test_outgoing_batches_equal_the_log(folder: str) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_outgoing_batches_equal_random_logs(seed: int, tmp_path: Path) -> None:
-    """Holes, cuts, every codec, times of the broker, horizons, batches without records."""
+    """Logs with gaps, cuts, every codec, append time, horizons, and batches without records."""
     rng = random.Random(seed)
     batches, base = [], 0
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Tests of running work that waits for the disk concurrently."""
+"""Tests of running tasks that wait for the disk in several threads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def failing(error: Exception) -> DiskWork:
 
 def test_syncs_run_concurrently() -> None:
     everybody = threading.Barrier(16, timeout=60)
-    assert run_parallel([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
+    # each of the 16 threads runs four tasks
+    assert run_parallel([everybody.wait] * 64) == [None] * 64
 
 
 def test_each_sync_has_its_own_error() -> None:

@@ -1,5 +1,6 @@
-"""Tests that new files have the owner of the old ones from their first byte on, or nothing is
-written.
+"""Tests that new files have the owner of the old files from their creation.
+
+Otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ROCKETMQ = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
 
 
 def dress(root: Path) -> None:
-    """Each file of the partition has something of its own."""
+    """Give each file of the partition different permissions and attributes."""
     for n, path in enumerate(sorted((root / "t-0").iterdir())):
         path.chmod((0o600, 0o640, 0o644)[n % 3])
         os.setxattr(path, "user.number", b"%d" % n)
@@ -88,7 +89,7 @@ def test_joined_segment_keeps_owner_and_mode(place: Path) -> None:
 
 @needs_root
 def test_kill_at_any_point_leaves_no_file_of_root(place: Path) -> None:
-    """A recovery, a broker's or our own, adopts what it finds."""
+    """A recovery, by the broker or by us, takes over any file that it finds."""
     source = write_root(place / "source")
     for point in range(1, 200):
         root = place / "data"
@@ -111,7 +112,7 @@ def _cleaned(report: CompactionReport) -> None:
 
 
 class _Watch(FaultPoints):
-    """Looks at each step whether others may read what they could not."""
+    """Checks at each operation whether others can read what they could not read before."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
@@ -203,8 +204,8 @@ def test_segment_of_another_user_fails_only_its_partition(place: Path) -> None:
 
 @needs_root
 def test_owner_of_the_root_folder_is_ignored(place: Path) -> None:
-    """``/data`` is root's and lets the broker in by its group: files in there are the broker's all
-    the same.
+    """``/data`` belongs to root and admits the broker by its group. Its files still belong to the
+    broker.
     """
     root = write_root(place / "data")
     os.chown(root, 0, GROUP)
@@ -233,7 +234,7 @@ def test_lock_file_of_an_earlier_release_gets_the_brokers_owner(place: Path) -> 
 
 @needs_root
 def test_lock_file_has_the_brokers_owner_from_its_creation(place: Path) -> None:
-    """At no moment can a broker that starts not open it."""
+    """A starting broker can open the file at any moment."""
     root = write_root(place / "data")
     seen = []
     link = os.link

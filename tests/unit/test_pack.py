@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def seconds(weights: list[int], workers: int) -> int:
-    """When the last worker ends, if each takes the next task as soon as it is free."""
+    """The time at which the last worker ends, if each takes the next task as soon as it is free."""
     free = [0] * workers
     for places in pack(weights, workers):
         heapq.heappush(free, heapq.heappop(free) + sum(weights[place] for place in places))
@@ -32,7 +32,9 @@ def test_each_unit_has_one_task_and_tasks_fill_rounds(weights: list[int], worker
 
 @pytest.mark.parametrize("total", [GIB // 2, 2 * GIB, 3 * GIB, 5 * GIB])
 def test_workers_end_together(total: int) -> None:
-    """Of 2.9 GB three tasks were made for two workers: one stood still for a third of the time."""
+    """Regression: 2.9 GB gave three tasks for two workers, so that one was idle for a third of the
+    time.
+    """
     weights = [total // 24] * 24
     for workers in (2, 3, 4):
         assert seconds(weights, workers) == total // 24 * 24 // workers

@@ -1,4 +1,4 @@
-"""Tests of the package as a Python caller first sees it."""
+"""Tests of the package from a Python caller's view."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_options_are_keywords_and_every_parameter_is_documented(name: str) -> No
     parameters = inspect.signature(function).parameters.values()
     optional = [each for each in parameters if each.default is not each.empty]
     by_place = [each.name for each in optional if each.kind is not each.KEYWORD_ONLY]
-    # what the call is about, and not how: ``clean(roots, config)``, ``latest(path, "orders")``
+    # ^ The subject of a call may be positional: ``clean(roots, config)``, ``latest(path,
+    # "orders")``.
     assert set(by_place) <= {"config", "before", "topic", "at"} and len(by_place) <= 1
     said = inspect.getdoc(function) or ""
     _, begins, arguments = said.partition("\nArgs:\n")
@@ -83,7 +84,7 @@ def test_each_optional_library_is_installed_by_the_extra_that_is_named_for_it() 
 
 
 def test_mypy_overrides_list_every_optional_library() -> None:
-    """``./check`` runs without extras: mypy has to be told what it cannot find there."""
+    """``./check`` runs without extras, so mypy must ignore their libraries."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
     overrides = project["tool"]["mypy"]["overrides"]
     told = {

@@ -43,12 +43,12 @@ def batch(base: int, codec: Codec, records: int, value: int) -> bytes:
 
 
 def log(codecs: list[Codec], sizes: list[tuple[int, int]]) -> ByteArray:
-    """Batches of (records, value bytes) as the lists say, in turn, one behind the other."""
+    """A log with one batch for each codec. ``sizes`` cycles through (records, bytes of a value)."""
     parts = [batch(100 * n, codec, *sizes[n % len(sizes)]) for n, codec in enumerate(codecs)]
     return np.frombuffer(b"".join(parts), np.uint8).copy()
 
 
-# Small ones, some of more than one lz4 block, and one of more than a run.
+# Small batches, some of several LZ4 blocks, and one that exceeds a run of batches.
 SIZES = [(20, 90), (1, 9), (100, 1800), (7, 300), (60, 2000), (90, 9000)]
 
 
@@ -76,7 +76,7 @@ def rebuilt(
 
 @pytest.fixture(params=["by kernels", "by Python"], autouse=True)
 def codecs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways that a codec's library is called."""
+    """A codec's library is called by kernels, or by Python."""
     if request.param == "by Python":
         monkeypatch.setattr(Contexts, "__init__", lambda self: setattr(self, "words", NO_WORDS))
 
@@ -126,7 +126,7 @@ def test_batches_rebuilt_together_equal_batches_rebuilt_alone(
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_first_damaged_batch_is_named(codec: Codec) -> None:
-    """A run ends in front of it, and what comes before it was handed out."""
+    """A run of batches ends before it. The batches before it were returned."""
     data = log([codec] * 8, [(20, 90)])
     table = KafkaFormat().split(data, 0, len(data), 0).table.copy()
     places = table["position"].tolist()
@@ -165,7 +165,7 @@ def test_memory_limit_applies_to_each_batch(codec: Codec) -> None:
 
 @pytest.mark.skipif(not may_keep_code(), reason="Numba is told where to keep things")
 def test_warm_up_compiles_the_kernels_of_compressed_batches() -> None:
-    """No kernel meets other types later: it would be compiled once more, while a scan waits."""
+    """No kernel is called with other types later, as this would compile it during a scan."""
     warm_up.compile_kernels()
     needed = [
         f"{packed_kernels.__name__}:{name}"

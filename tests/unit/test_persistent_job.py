@@ -1,4 +1,4 @@
-"""Tests of the job whose tasks stay, with threads in place of Spark's workers."""
+"""Tests of the job whose tasks stay alive, with threads in place of Spark's workers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKERS = 2
 
 
 class Threads:
-    """A job of so many threads."""
+    """A job whose tasks run in this many threads."""
 
     def __init__(self, serve: Callable[[int], None]) -> None:
         self.stage = ""
@@ -41,11 +41,14 @@ class Threads:
                 raise LogError(f"stage {self.stage}: {each.exception()}")
 
     def cancel(self) -> None:
-        """A thread goes on."""
+        """A thread cannot be cancelled."""
 
 
 class Threading:
-    """Begins jobs, and keeps them. ``around``: what a task calls with ``serve`` and its number."""
+    """Starts jobs and keeps them.
+
+    A task calls ``around`` with its ``serve`` function and its number.
+    """
 
     workers = WORKERS
 
@@ -155,11 +158,11 @@ def test_no_task_ends_while_another_works(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_unit_of_a_dead_task_is_repeated(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark begins the task again, with its number."""
+    """Spark starts the task again, with the same number."""
     died: list[int] = []
 
     def around(serve: Callable[[int], None], number: int) -> None:
-        if number == 0:  # takes one, dies, and is begun again
+        if number == 0:  # takes a unit, dies, and is started again
             tasks = Tasks(str(next(scratch.glob("*/meeting"))), number)
             until(lambda: tasks.take(tasks.list_tasks() or []) is not None)
             tasks.close()
@@ -203,9 +206,9 @@ def test_notification_to_the_wrong_task_is_forwarded() -> None:
     one, two = Tasks(meeting.folder, 0), Tasks(meeting.folder, 1)
     meeting.submit("1", b"")
     two.wait(0)
-    seen = two.list_tasks()  # before the second is there
+    seen = two.list_tasks()  # lists the units before the second one exists
     meeting.submit("2", b"")
-    one.wait(0)  # hears of the second, and takes the first
+    one.wait(0)  # sees the second unit, and takes the first
     assert one.take(one.list_tasks() or []) == "1.0"
     assert seen is not None and two.take(seen) is None
     begin = time.monotonic()

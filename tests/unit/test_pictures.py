@@ -1,4 +1,4 @@
-"""Tests of the pictures in README: they show published figures and the present output."""
+"""Tests of the pictures in README: they show published figures and current output."""
 
 from __future__ import annotations
 

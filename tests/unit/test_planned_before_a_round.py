@@ -1,6 +1,6 @@
 """Tests of a query whose files a cleaner replaces between planning and reading.
 
-It returns all planned rows, or raises an error that names the file and the remedy.
+It returns all planned rows, or raises an error with the file and the remedy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def clean(path: Path | str, **config: Any) -> None:
 
 
 def batch(path: Path | str) -> tuple[Any, Any]:
-    """A reader, and the pieces of its plan."""
+    """A reader and the partitions of its plan."""
     reader = DefaultSource({"path": str(path), "subscribe": "t"}).reader(SCHEMA)
     return reader, reader.partitions()
 
@@ -83,7 +83,7 @@ def test_query_of_a_cleaned_folder_raises_or_is_complete(
 def test_query_of_an_archive_raises_after_a_sweep(
     root: Root, tmp_path: Path, plan: Callable[[Path | str], tuple[Any, Any]]
 ) -> None:
-    """What a round replaces is kept for a while; then it is swept."""
+    """The files that a round replaced are kept for a while. Then ``sweep`` deletes them."""
     archive = str(tmp_path / "archive")
     lastwrite.fetch([str(root.path)], archive, topic="t", include_active=True)
     before = plan(archive)
@@ -103,7 +103,7 @@ def test_query_of_an_archive_raises_after_a_sweep(
 def test_failed_update_leaves_a_table_unchanged(
     root: Root, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A round replaces a segment between its listing and its scan: the next look scans it."""
+    """A round replaces a segment between listing and scan. The next update scans the new one."""
     table = lastwrite.table(root.path, "t")
     state = dict(table.items())
     root.add("t-0", 20)
@@ -143,7 +143,7 @@ def test_repeated_update_still_reports_deleted_keys(
     root.ends["t-0"] = 73
     for file in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         write_checkpoint(root.path, file, root.ends)
-    root.add("t-0", 4)  # k3 to k6; the delete is no longer in the active segment
+    root.add("t-0", 4)  # k3 to k6, so that the tombstone is no longer in the active segment
     later = 10_000_000_000_000
     for now_ms in (later, 2 * later, 3 * later):
         lastwrite.compact(
@@ -160,7 +160,7 @@ def test_repeated_update_still_reports_deleted_keys(
 
     def twice(system: Any, listed: Any, made: Any) -> Any:
         tries.append(1)
-        made(listed())  # what is found here is not lost when it is made again
+        made(listed())  # a repeated attempt must not lose the findings of the first
         return real(system, listed, made)
 
     monkeypatch.setattr(table_command, "steady", twice)

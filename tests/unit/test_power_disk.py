@@ -1,4 +1,4 @@
-"""Tests of the model of a disk that loses power: what it may lose and what it must keep."""
+"""Tests of the model of a disk that loses power: which data it may lose and which it must keep."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def journal_of(
 def states(
     tmp_path: Path, journal: Journal, profile: str, cut: int | None = None, count: int = 200
 ) -> set[str]:
-    """What the files below the disk may be afterwards, as text."""
+    """The possible contents of the disk after a power failure, as text."""
     found = set()
     for seed in range(count):
         rng = random.Random(seed)
@@ -181,7 +181,7 @@ def test_hard_and_symbolic_links_are_kept(tmp_path: Path) -> None:
 
 
 class _Keep(random.Random):
-    """Draws the first of all choices: nothing is lost."""
+    """A random source that always takes the first choice: nothing is lost."""
 
     def choice(self, seq):  # type: ignore[no-untyped-def]
         return seq[0]

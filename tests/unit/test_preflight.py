@@ -1,5 +1,6 @@
-"""Tests that obstacles to a swap are found and named before anything is written, and other
-partitions continue.
+"""Tests that obstacles to a swap are found before anything is written.
+
+Other partitions are compacted.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ def test_rocketmq_store_and_pulsar_folder_are_checked(place: Path) -> None:
     mark("+i", marked)
     before = names(store)
     for report in lastwrite.compact(str(store), spark=INLINE).partitions:
-        # The tree is exchanged as a whole, so it is no queue's own trouble.
+        # The tree is exchanged as a whole, so all queues fail.
         assert report.status is Status.FAILED and f"{marked}: the file is immutable" in str(
             report.reason
         )

@@ -40,7 +40,7 @@ def test_marker_of_a_higher_epoch_replaces_the_data_state() -> None:
     states = ProducerStates()
     states.data(7, 0, 10, 11, 1, True)
     states.marker(7, 1, 12, 2, COMMITS)
-    states.marker(8, 4, 13, 3, COMMITS)  # of a producer that was not known
+    states.marker(8, 4, 13, 3, COMMITS)  # a marker of an unknown producer
     assert states.producers == (ProducerState(7, 1, -1, 2), ProducerState(8, 4, -1, 3))
 
 
@@ -61,7 +61,7 @@ def test_abort_adds_an_index_entry() -> None:
     states.marker(7, 0, 13, 2, ABORTS)
     states.marker(9, 0, 14, 2, COMMITS)
     states.marker(8, 0, 15, 2, ABORTS)
-    states.marker(8, 0, 16, 2, ABORTS)  # one that wrote nothing is no entry
+    states.marker(8, 0, 16, 2, ABORTS)  # a transaction without data has no entry
     first, second = states.aborted
     assert first == AbortedTransaction(7, 10, 13, 1), "9's was open since before"
     assert second == AbortedTransaction(8, 12, 15, 16), "no other one was open"

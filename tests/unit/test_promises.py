@@ -1,4 +1,4 @@
-"""Tests of comparing the rows of two logs, against a plain model, at once and in parts."""
+"""Tests of comparing the rows of two logs with a plain model, in one part and in several."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from lastwrite.verification.rows import (
     TOMBSTONE,
 )
 
-LAST = 13  # the log's last offset, which counts where records have versions
+LAST = 13  # the log's last offset, which is always kept if records have versions
 Found = Counter[tuple[bool, int, Finding]]
 
 
 @dataclass(frozen=True)
 class Rec:
-    """A record as a row knows it; ``key`` None: its offset is its key."""
+    """A record as a row describes it. Without a key, its offset serves as the key."""
 
     key: int | None
     offset: int
@@ -58,7 +58,7 @@ class Rec:
 
 def row(record: Rec, is_after: bool) -> list[int]:
     key = 1000 + record.offset if record.key is None else record.key
-    # Keys 2n and 2n + 1 share the first lane: the second must tell them apart.
+    # Keys 2n and 2n + 1 share the first hash lane, so only the second distinguishes them.
     return [
         key // 2 << 40,
         key << 16 | record.flags | AFTER * is_after,
@@ -80,7 +80,7 @@ def twin(
     limit: int,
     by_version: bool = False,
 ) -> tuple[Found, int, int]:
-    """What the module's text says, key by key; the distinct keys; those alive."""
+    """A slow model, key by key: the findings, the number of distinct keys and that of live keys."""
     found: Found = Counter()
     was: dict[object, list[Rec]] = defaultdict(list)
     now: dict[object, list[Rec]] = defaultdict(list)
@@ -155,7 +155,9 @@ def twin(
 def kernel(
     rows: np.ndarray, log_start: int, limit: int, cuts: Sequence[int] = (), by_version: bool = False
 ) -> tuple[Found, np.ndarray]:
-    """The same from the kernel, in parts cut at the offsets ``cuts``, the last part first."""
+    """The findings and counts of the kernel, in parts divided at the offsets ``cuts``, last part
+    first.
+    """
     counts = np.zeros(COUNTS, dtype=np.int64)
     found: Found = Counter()
     carried = np.empty((0, ROW_WORDS), dtype=np.uint64)
@@ -222,8 +224,7 @@ def test_comparison_in_parts_equals_the_comparison_at_once(
     whole, whole_counts = kernel(rows, log_start, limit)
     parts, counts = kernel(rows, log_start, limit, sorted(cuts))
     assert parts == whole
-    # A key that was never there before counts by its first part only; it is a broken promise
-    # anyhow.
+    # A key that the original lacks is counted only in its first part. It is reported anyway.
     if not any(finding is Finding.ADDED for _, _, finding in whole):
         assert counts[KEYS:].tolist() == whole_counts[KEYS:].tolist()
     assert counts[FINDINGS:KEYS].tolist() == whole_counts[FINDINGS:KEYS].tolist()
@@ -263,7 +264,7 @@ LZ4, ZSTD = 3 << CODEC_SHIFT, 4 << CODEC_SHIFT
         ({"flags": HONEST | OLD}, None, Finding.BATCH_GONE),
         ({}, None, Finding.BATCH_GONE),
         ({"flags": HONEST | OWED}, None, Finding.BATCH_LOST),
-        ({"flags": HONEST | OWED, "base": 1}, None, Finding.BATCH_GONE),  # below the log's start
+        ({"flags": HONEST | OWED, "base": 1}, None, Finding.BATCH_GONE),  # below the log start
         ({"flags": HONEST | OWED}, {"flags": HONEST | EMPTY}, Finding.BATCH_KEPT),
     ],
 )
@@ -279,7 +280,7 @@ def test_batches_have_the_expected_finding(
 
 
 def test_marks_cover_ranges_of_transactional_records_and_required_batches() -> None:
-    """Stretches hold records of transactions only, owed batches are those of a base offset."""
+    """Ranges contain only transactional records, and required batches are given by base offset."""
     flags = [
         IN_TRANSACTION,
         0,

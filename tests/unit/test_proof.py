@@ -1,4 +1,4 @@
-"""Tests of the proof in the demo: it refuses a difference and names it."""
+"""Tests of the demo's proof, which must report any difference."""
 
 from __future__ import annotations
 

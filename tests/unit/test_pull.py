@@ -24,7 +24,7 @@ def test_queue_without_messages_has_no_message(files: list[FileOffsets | None]) 
 
 
 def test_documented_example_gives_its_responses() -> None:
-    # After the first run; offset 100 has no key and is in no file.
+    # After the broker's first compaction. Offset 100 has no key, so no file contains it.
     files = [R(77, 83), R(84, 99)]
     for offset in (0, 1, 50, 77):
         assert outcome(answer(offset, files)) == (PullStatus.FOUND, offset, 0)
@@ -40,15 +40,16 @@ def test_hole_between_files_is_skipped() -> None:
 
 
 def test_file_pair_without_a_message_is_skipped_or_null() -> None:
-    """Emptied pairs that were left."""
+    """File pairs that compaction emptied but did not remove."""
     assert outcome(answer(0, [None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(3, [R(0, 2), None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(6, [R(0, 2), None, R(5, 9)])) == (PullStatus.FOUND, 6, 2)
+    # A new active pair. The largest offset is searched for only in the last two files.
     assert outcome(answer(3, [R(0, 2), None])) == (
         PullStatus.OFFSET_OVERFLOW_ONE,
         3,
         None,
-    )  # a new active pair
+    )
     # The maximum is looked for in the last two files and in no other.
     assert outcome(answer(1, [R(0, 2), None, None])) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
 
@@ -72,7 +73,7 @@ def test_client_code_depends_on_the_requested_offset(
 
 def test_number_of_messages_in_a_response_is_limited() -> None:
     assert count_pulled([]) == 0
-    assert count_pulled([300_000, 1]) == 1  # the first always goes
+    assert count_pulled([300_000, 1]) == 1  # a response always has at least one message
     assert count_pulled([100] * 50) == 32
     assert count_pulled([100] * 50, max_messages=7) == 7
     assert count_pulled([100] * 50, on_disk=True) == 8
@@ -80,4 +81,4 @@ def test_number_of_messages_in_a_response_is_limited() -> None:
     assert count_pulled([200_000, 62_144, 1]) == 2
     assert (
         count_pulled([60, 40, 1], max_bytes=5) == 2
-    )  # a client cannot ask for less than 100 bytes
+    )  # a client cannot request less than 100 bytes

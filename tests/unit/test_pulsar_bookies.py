@@ -1,6 +1,6 @@
 """Tests with bookies that send false data, stop early or refuse.
 
-The reader uses another bookie, and raises an error if no bookie has the entry. For real ones see
+The reader uses another bookie, and raises an error if no bookie has the entry. For real bookies see
 ``tests/system/test_pulsar_remote.py`` and ``test_pulsar_bookies.py``.
 """
 
@@ -28,20 +28,20 @@ from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 LEDGER = 7
 used = Digest.CRC32
 gives_batches = True
-Answer = Callable[
-    [int, int, int], bytes | list[bytes]
-]  # to operation, ledger, entry: one, or several; empty: hang up
+# The response to operation, ledger and entry: one packet or several. Empty bytes close the
+# connection.
+Answer = Callable[[int, int, int], bytes | list[bytes]]
 
 
 @pytest.fixture(autouse=True, params=[Digest.CRC32, Digest.CRC32C], ids=str)
 def _digest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the digest that brokers use, and with another."""
+    """With the digest that brokers use and with another one."""
     monkeypatch.setattr(sys.modules[__name__], "used", request.param)
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["batches", "older"])
 def _batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of bookies that give batches, and of older ones, which hang up."""
+    """With bookies that support batch reads, and with older ones that close the connection."""
     monkeypatch.setattr(sys.modules[__name__], "gives_batches", request.param)
 
 
@@ -67,7 +67,7 @@ def honest(operation: int, ledger: int, entry: int) -> bytes:
 def batch(
     answer: Answer, ledger: int, first: int, number: int, most: int, most_bytes: int
 ) -> bytes | list[bytes]:
-    """What it says to a batch read, by what it says of each entry."""
+    """The response to a batch read, built from the answers for single entries."""
     if not gives_batches:
         return b""
     packets = b""
@@ -90,7 +90,7 @@ def batch(
 
 @contextmanager
 def bookie(answer: Answer, to_batches: Callable[..., bytes | list[bytes]] = batch) -> Iterator[str]:
-    """The address of somebody who answers every request so."""
+    """The address of a bookie that answers every request by these functions."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def talk(connection: socket.socket) -> None:
@@ -258,7 +258,8 @@ def test_responses_may_arrive_out_of_order() -> None:
         bookie(backwards) as address,
         Bookies(lambda address: address, timeout=1.0) as bookies,
     ):
-        striped = ledger(address, address, quorum=1)  # so it is never asked for a batch
+        # batch reads are used only for ledgers that are not striped
+        striped = ledger(address, address, quorum=1)
         assert [payload for _, payload in bookies.read(striped, 0, 15)] == EXPECTED[:16]
 
 
@@ -308,7 +309,7 @@ def test_malformed_batch_is_refused(
         )
         return answered(7, 0, ledger, first, struct.pack(">q", number) + lie(packets))
 
-    with bookie(honest, lying) as liar:  # who is asked for each entry then
+    with bookie(honest, lying) as liar:  # without a batch read, the liar is asked for each entry
         assert read(liar, last=3) == EXPECTED[:4]
 
 
@@ -355,7 +356,8 @@ def test_bookie_that_refuses_an_entry_is_named(code: int) -> None:
             writer.flush()
         assert writer.failed == bad
         writer.abandon()
-        again = LedgerWriter(bookies, ledger(good))  # answers that were under way are nobody's
+        # the new writer ignores responses to the abandoned one
+        again = LedgerWriter(bookies, ledger(good))
         for _ in range(6):
             again.add(b"x")
         again.flush()
@@ -422,9 +424,8 @@ def test_damaged_entry_keeps_the_connection_open() -> None:
 
     with bookie(damaged) as one, Bookies(lambda address: address, timeout=1.0) as bookies:
         assert len(list(bookies.read_intact(ledger(one), 0, 40))) == 40
-    assert (
-        len(talks) == 2
-    )  # the one that is read ahead from, and one that asks for entry 3 once more
+    # One for reading ahead, and one to read entry 3 again.
+    assert len(talks) == 2
 
 
 def test_metadata_without_bookies_is_refused() -> None:

@@ -34,7 +34,7 @@ def payload(entry: int, large_bytes: int) -> bytes:
 
 @contextmanager
 def broken(sizes: list[int], large_bytes: int = 1_500) -> Iterator[tuple[str, LiveLedger]]:
-    """A bookie behind connections that break, and a ledger of 40 entries on it."""
+    """A bookie behind connections that break, and a ledger with 40 entries on it."""
 
     def answer(operation: int, ledger: int, entry: int) -> bytes:
         return served.answered(
@@ -72,7 +72,7 @@ def test_entry_that_never_arrives_completely_is_named_within_the_timeout() -> No
 
 
 def test_stop_ends_the_retries_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The cluster breaks every connection, and the timeout is an hour."""
+    """Every connection breaks, and the timeout is an hour."""
 
     def look(cluster: PulsarCluster, topic: TopicName) -> Iterator[None]:
         asked.set()

@@ -53,7 +53,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def clean(root: Path, config: dict[str, object]) -> tuple[int, list[Event]]:
-    """One pass; the exit status and what was told."""
+    """Run ``clean`` once. Returns its exit status and its events."""
     events: list[Event] = []
     status = lastwrite.clean([str(root)], config, once=True, spark=INLINE, tell=events.append)
     return status, events
@@ -102,7 +102,8 @@ def test_cleaner_settings_apply_to_archives(archive: Path) -> None:
 
 def test_daemon_of_live_topics_can_be_disabled() -> None:
     events: list[Event] = []
-    given = {"metadataStoreUrl": "zk:127.0.0.1:1", "log.cleaner.enable": False}  # nobody is there
+    # nothing listens at this address
+    given = {"metadataStoreUrl": "zk:127.0.0.1:1", "log.cleaner.enable": False}
     topic = "persistent://public/default/a"
     status = lastwrite.clean([topic], given, once=True, spark=INLINE, tell=events.append)
     assert status == 0
@@ -174,7 +175,9 @@ def wait_for(condition: object, seconds: float = 120) -> None:
 
 
 def managed_ledger(folder: Path, *ledgers: tuple[int, int, int, int]) -> None:
-    """The topic's list: id, entries, bytes and when it was closed (0: it is open)."""
+    """Write the topic's ledger list: id, entries, bytes and closing time, which is 0 for the open
+    ledger.
+    """
     known = [
         {"ledgerId": ledger, "entries": count, "size": size, "timestamp": closed}
         for ledger, count, size, closed in ledgers
@@ -228,9 +231,7 @@ def test_plan_reports_the_backlog_and_its_deletable_part(tmp_path: Path) -> None
 
 
 def test_open_transaction_keeps_the_backlog_beyond_the_horizon(tmp_path: Path) -> None:
-    """A transaction that is open holds the horizon in ledger 12, so that ledger 12 lies beyond
-    it.
-    """
+    """An open transaction keeps the horizon before ledger 12."""
     folder = topic_folder(tmp_path)
     put_ledger(folder, 10, entries(20))
     meta, payload = encode_single(PulsarMessage(key=b"k", value=b"v", publish_time=NOW))
@@ -260,7 +261,7 @@ def test_reads_and_writes_have_separate_rate_limits(tmp_path: Path, slow: str) -
     [report] = lastwrite.compact(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
     seconds = time.monotonic() - begin
     counted = report.bytes_read if slow == "Read" else report.bytes_written
-    assert seconds >= counted / 300_000 - 0.3  # that much may have been saved up
+    assert seconds >= counted / 300_000 - 0.3  # the throttle allows this burst
     assert report.bytes_read > 4 * report.bytes_written
     if slow == "Write":
         assert seconds < report.bytes_read / 300_000 - 0.3

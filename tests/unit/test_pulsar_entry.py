@@ -1,4 +1,4 @@
-"""Tests of entries and compacted records, against bytes by hand and an independent slow reader."""
+"""Tests of entries and compacted records against hand-made bytes and an independent slow reader."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_tombstone_is_decoded_with_and_without_its_size(name: str, states_size: 
 
 
 def test_value_length_comes_from_the_metadata() -> None:
-    """Encrypted: the cipher text of nothing is not empty. Without a size the payload's own length
-    counts.
+    """The encrypted form of an empty value is not empty. Without the size field the payload's
+    length is used.
     """
     meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, partition_key=b"k")
     assert decode_entry(encode_entry(meta), 1, 0).value_bytes == 0
@@ -419,7 +419,7 @@ def test_wrong_uncompressed_size_is_refused(codec: PulsarCodec) -> None:
     packed = PulsarCodecs().compress(codec, b"ab" * 500)
     for size in (-1, 0, 999, 1001, 1 << 20, 1 << 40):
         if codec is PulsarCodec.ZLIB and 0 <= size < 1000:
-            continue  # an inflater stops when it has what was asked for
+            continue  # zlib stops decompressing at the expected size
         with pytest.raises((CorruptLog, OutOfMemoryBudget)):
             PulsarCodecs().decompress(codec, packed, size, 1 << 21)
     with pytest.raises(OutOfMemoryBudget):
@@ -429,7 +429,7 @@ def test_wrong_uncompressed_size_is_refused(codec: PulsarCodec) -> None:
             found = PulsarCodecs().decompress(codec, packed[:cut], 1000, 1 << 20)
         except CorruptLog:
             continue
-        assert found == b"ab" * 500  # of a zlib stream's flush nothing is missed
+        assert found == b"ab" * 500  # only the final flush of a zlib stream may be missing
 
 
 def test_zlib_output_ends_with_a_sync_flush() -> None:

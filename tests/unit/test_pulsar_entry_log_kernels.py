@@ -38,8 +38,10 @@ def walk(
     scratch: int = 1 << 16,
     is_journal: bool = False,
 ) -> tuple[list[tuple[int, int, int, bytes, int]], int, int]:
-    """Ledger, entry, last confirmed, payload and digest of what is found, where the walk stopped
-    and why.
+    """Walk over ``data``.
+
+    Returns ledger, entry, last confirmed entry, payload and digest of each record, and where and
+    why the walk stopped.
     """
     table = np.zeros(rows, kernels.STORED)
     array = np.frombuffer(data, np.uint8)

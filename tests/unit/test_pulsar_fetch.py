@@ -30,8 +30,11 @@ OWN += "state=CLOSED, length=99, lastEntryId={}, digestType=CRC32C, password=OMI
 
 
 def stats(path: Path, last: int | None = None) -> str:
-    """What ``stats-internal`` prints of ledger 10 with 2 entries and 11 with 1, with ``--metadata``
-    unless ``last`` is None: the last entry by the metadata of ledger 10 itself."""
+    """The output of ``stats-internal`` for ledger 10 with 2 entries and ledger 11 with 1.
+
+    With ``last`` it has the form of ``--metadata``, where ledger 10's own metadata has that last
+    entry.
+    """
     ledgers = [
         {"ledgerId": 10, "entries": 2, "size": 9},
         {"ledgerId": 11, "entries": 1, "size": 9},
@@ -44,7 +47,9 @@ def stats(path: Path, last: int | None = None) -> str:
 
 
 def bookie(folder: Path, confirmed: int | None = None) -> str:
-    """A bookie with three entries of ledger 10, of which the last deletes a key, and one of 11."""
+    """A bookie with three entries of ledger 10 and one of ledger 11. The third one
+    deletes a key.
+    """
     log = bytearray(encode_header())
     for entry, data in enumerate([single("a", "1"), single("b", "1"), single("a", None)]):
         log += encode_record(10, entry, data, last_confirmed=confirmed if entry == 2 else None)
@@ -55,7 +60,7 @@ def bookie(folder: Path, confirmed: int | None = None) -> str:
 
 
 def keys(archive: Path) -> list[str]:
-    """The keys that have a value at the topic's end."""
+    """The keys that have a value at the end of the topic."""
     return sorted(map(str, lastwrite.latest(str(topic_folder(archive)))))
 
 
@@ -73,7 +78,7 @@ def test_offloaded_ledger_is_fetched_to_its_end_despite_the_list(tmp_path: Path)
     ]
     node = tmp_path / MANAGED_LEDGER
     node.write_bytes(ManagedLedgerInfo(ledgers=tuple(listed)).encode())
-    for _ in range(2):  # the second one finds it there
+    for _ in range(2):  # the second fetch finds the ledger in the archive
         report = lastwrite.fetch(
             [str(bucket)], str(tmp_path / "archive"), topic=TOPIC, metadata=str(node)
         )
@@ -89,7 +94,9 @@ def test_offloaded_ledger_is_fetched_to_its_end_despite_the_list(tmp_path: Path)
 def test_confirmed_entries_on_bookies_are_fetched_beyond_the_list(
     tmp_path: Path, confirmed: int | None
 ) -> None:
-    """A confirmed one is the ledger's. Of another one the ledger's own metadata tell."""
+    """A confirmed entry belongs to the ledger. For other entries the ledger's own
+    metadata decides.
+    """
     sources = [bookie(tmp_path / "bookie", confirmed)]
     archive = tmp_path / "archive"
     report = lastwrite.fetch(sources, str(archive), topic=TOPIC, metadata=stats(tmp_path / "stats"))
@@ -102,7 +109,7 @@ def test_confirmed_entries_on_bookies_are_fetched_beyond_the_list(
     assert "entry 10:2" in problem.message and "--recover" in str(problem.remedy)
     [found] = lastwrite.compact(str(topic_folder(archive)), spark=INLINE).partitions
     assert found.status == "damaged" and "entry 10:2" in str(found.reason)
-    # each remedy works, in the same folder
+    # each remedy works in this folder
     shutil.copytree(archive, tmp_path / "other")
     report = lastwrite.fetch(
         sources, str(archive), topic=TOPIC, metadata=stats(tmp_path / "stats"), recover=True
@@ -137,7 +144,7 @@ def test_fetch_of_a_recreated_topic_skips_the_old_ledgers(tmp_path: Path) -> Non
     )
     assert list_topic(str(topic_folder(without))).problems == (note,)
     before = sorted(path.name for path in topic_folder(without).iterdir())
-    # an archive that was made without a list does not take one up
+    # an archive that was created without a ledger list never uses one
     lastwrite.fetch([str(without)], str(tmp_path / "archive"))
     second = topic_folder(tmp_path / "second")
     put_ledger(second, 54, [single("k", "2")], custom=NAME)
@@ -145,13 +152,13 @@ def test_fetch_of_a_recreated_topic_skips_the_old_ledgers(tmp_path: Path) -> Non
     held = lastwrite.fetch([str(tmp_path / "second")], str(tmp_path / "archive"))
     [problem] = held.topics[0].problems
     assert held.exit_status == 1 and "has ledger 51, which" in problem.message
-    # with the list, into the same folder: nothing tells which life the first ledger is of
+    # with the list, into the same folder: the first ledger may be of the deleted topic
     refused = lastwrite.fetch([str(bucket)], str(without), topic=TOPIC, metadata=str(node))
     [problem] = refused.topics[0].problems
     assert refused.exit_status == 1 and "ledger 51 is in the folder" in problem.message
     assert problem.remedy == "fetch into a new folder (--to)"
     assert sorted(path.name for path in topic_folder(without).iterdir()) == before
-    # and as the remedy says
+    # the remedy works
     report = lastwrite.fetch([str(bucket)], str(tmp_path / "new"), topic=TOPIC, metadata=str(node))
     assert (report.exit_status, report.topics[0].problems) == (0, ())
     assert keys(tmp_path / "new") == ["k"]

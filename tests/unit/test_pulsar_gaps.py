@@ -24,7 +24,7 @@ GAP = "entries 5:4 to before 9:0 were lost before they were fetched"
 
 
 def write(root: Path, *ledgers: int) -> Path:
-    """A topic folder with these raw ledgers, of four entries each."""
+    """Write a topic folder with these raw ledgers of four entries each."""
     folder = topic_folder(root, TOPIC)
     for ledger in ledgers:
         entries = [single(f"k{n % 3}", f"v{ledger}.{n}", ledger * 10 + n) for n in range(4)]
@@ -41,7 +41,7 @@ def fetch(root: Path, archive: Path, **how: bool) -> FetchedTopic:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of ledgers 5 and 9."""
+    """An archive of ledgers 5 and 9, with an accepted gap between them."""
     base = tmp_path_factory.mktemp("pulsar")
     write(base / "before", 5)
     write(base / "after", 9)
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = fetch(base / "after", base / "archive", accepts_gap=True)
     assert [GAP in each.message for each in found.problems] == [True]
     assert [each.ledger for each in found.ledgers] == [5, 9]
-    assert not fetch(base / "after", base / "archive").problems  # it was accepted before
+    assert not fetch(base / "after", base / "archive").problems  # the gap was accepted before
     return base / "archive"
 
 
@@ -123,7 +123,9 @@ def test_round_and_copies_keep_the_gap(archive: Path, tmp_path: Path) -> None:
 
 
 def test_round_over_the_gap_does_not_claim_the_lost_values(archive: Path, tmp_path: Path) -> None:
-    """The compacted ledger is made from the archive, which lacks the entries. Copies say so too."""
+    """The compacted ledger is built from the archive, which lacks the entries. Copies also report
+    the gap.
+    """
     lastwrite.compact(str(archive), to=str(tmp_path / "copy"), spark=INLINE)
     lastwrite.compact(str(archive), spark=INLINE)
     write(tmp_path / "after", 12)

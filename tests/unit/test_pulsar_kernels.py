@@ -60,7 +60,7 @@ SINGLE = encode_entry(*encode_single(PulsarMessage(key=b"k", value=b"v", publish
 def walked(
     form: PulsarFormat, buffer: ByteArray, table: BatchTable
 ) -> tuple[list[int], list[tuple[int, bytes, int]]]:
-    """The states, and of each record that competes its ordinal, key and version."""
+    """The states of all records, and ordinal, key and version of those that compete for a key."""
     records = int(table["records"].sum())
     states = np.full(records, 255, dtype=np.uint8)
     found = np.zeros((records + 1, 3), dtype=np.uint64)
@@ -91,7 +91,7 @@ def rebuilt(
     keep: Sequence[int],
     has_room: bool = True,
 ) -> list[tuple[bytes, int]]:
-    """The entries that are left when ``keep`` says who is, and how many records each has."""
+    """The remaining entries for the flags ``keep``, with the number of records in each."""
     kept = np.array(keep, dtype=np.uint8)
     actions = np.empty(len(table), dtype=np.uint8)
     at = 0
@@ -113,7 +113,7 @@ def rebuilt(
 
 
 def group_number(uuid: bytes) -> int:
-    """What the chunks of one message have for a version, save that they are chunks."""
+    """The number that the chunks of one message share as their version, without the chunk flag."""
     return int(fingerprint(buffer_of(uuid), 0, len(uuid), SECRET)[0]) & ~IN_GROUP
 
 
@@ -202,7 +202,7 @@ def test_round_on_random_entries_equals_the_slow_reader(
 
 
 def alike(body: bytes) -> tuple[object, ...]:
-    """An entry with its payload in the clear, if it can be."""
+    """The entry's parts, with decompressed payload if possible."""
     entry = decode_entry(body, 0, 0)
     assert entry.crc_holds is not False
     payload = entry.payload

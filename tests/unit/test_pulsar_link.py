@@ -1,7 +1,6 @@
-"""Tests of connections to peers that are no bookie or broker: they end in time, with a helpful
-error.
+"""Tests of connections to peers that are neither bookies nor brokers.
 
-For real peers see ``tests/system/test_pulsar_remote.py``.
+They end in time, with a helpful error. For real peers see ``tests/system/test_pulsar_remote.py``.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def test_receive_with_a_short_timeout_keeps_the_link() -> None:
 
 
 def test_broker_pings_are_answered_and_unrelated_commands_ignored() -> None:
-    """It pings at any time, and says things that nobody asked for."""
+    """A broker may ping at any time and send unrelated commands."""
     heard: list[int] = []
 
     def serve(connection: socket.socket) -> None:
@@ -186,7 +185,7 @@ def test_broker_that_closes_the_connection_ends_the_call_at_once() -> None:
             broker.lookup("persistent://a/b/c")
         with pytest.raises(RemoteFailed, match="looking up the broker"):
             broker.lookup("persistent://a/b/c")
-    assert time.monotonic() - begun < 20  # without waiting for the timeout
+    assert time.monotonic() - begun < 20  # less than the timeout
 
 
 def test_refused_authentication_is_reported_with_a_remedy() -> None:
@@ -329,7 +328,7 @@ def test_unreadable_tls_and_token_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("token:abc\n")
     identity = PulsarCredentials(Login(method="token", token_file=str(tmp_path / "token")))
     assert identity.headers() == {"Authorization": "Bearer abc"}
-    (tmp_path / "token").write_text("new")  # renewed meanwhile
+    (tmp_path / "token").write_text("new")  # the token was renewed
     assert identity.proof() == b"new"
 
 
@@ -412,7 +411,10 @@ def test_rocksdb_values_are_decoded() -> None:
 
 @pytest.fixture
 def answering() -> Iterator[Callable[[bytes, bool], str]]:
-    """Addresses of servers that answer something, and hang up, or not."""
+    """A function that starts a server with a fixed response and returns its address.
+
+    The server then closes the connection or keeps it open.
+    """
     servers: list[socket.socket] = []
     open_ones: list[socket.socket] = []
 
@@ -469,7 +471,7 @@ def test_server_that_is_not_zookeeper_is_named(
     remedy: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "_SECONDS", 60.0)  # this machine may be busy
+    monkeypatch.setattr(probe, "_SECONDS", 60.0)  # long enough for a busy machine
     address = answering(said, True)
     with MetadataStore(address, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
         store.bookies()
@@ -519,7 +521,7 @@ def test_unreachable_servers_are_each_reported(monkeypatch: pytest.MonkeyPatch) 
 def test_zookeeper_that_is_starting_gets_the_full_timeout(
     answering: Callable[[bytes, bool], str], said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One among servers that are none is enough to wait."""
+    """A single ZooKeeper among the addresses suffices for the full wait."""
     monkeypatch.setattr(probe, "_SECONDS", 60.0)
     monkeypatch.setattr(probe, "_STALLED_SECONDS", 0.1)
     url = f"127.0.0.1:1,{answering(said, True)}"

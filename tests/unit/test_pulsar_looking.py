@@ -257,7 +257,7 @@ def test_number_of_incomplete_chunk_groups_is_limited() -> None:
 
 
 def test_reader_moves_to_a_newer_compacted_ledger(folder: Path) -> None:
-    """What lay below the new horizon is now in the newer ledger, and the reader goes there."""
+    """Entries below the new horizon are in the newer ledger, and the reader continues there."""
     entries = [single(f"k{number % 50}", str(number), number) for number in range(400)]
     write_ledger(folder, 20, entries)
     reading = reading_of(folder, read_compacted=True)
@@ -277,8 +277,8 @@ def test_reader_moves_to_a_newer_compacted_ledger(folder: Path) -> None:
 def test_reader_retries_if_the_compacted_ledger_vanishes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the first looks is followed by a newer horizon, whose publication removes what was
-    just looked at.
+    """After each of the first reads of the manifest a newer compacted ledger replaces the one just
+    read.
     """
     newer = iter(((14, Position(10, 2)), (15, Position(12, 0)), (16, Position(12, 0))))
 
@@ -298,7 +298,7 @@ def test_reader_retries_if_the_compacted_ledger_vanishes(
 
 
 def test_reader_skips_deleted_ledgers_and_reads_new_ones(folder: Path) -> None:
-    """What was trimmed is passed over, what was fetched meanwhile is read."""
+    """Trimmed ledgers are skipped, and newly fetched ones are read."""
     write_ledger(folder, 11, [single("t", str(number), number) for number in range(150)])
     reading = reading_of(folder)
     first = [next(reading)["message_id"] for _ in range(6)]
@@ -307,11 +307,12 @@ def test_reader_skips_deleted_ledgers_and_reads_new_ones(folder: Path) -> None:
         path.unlink()
     write_ledger(folder, 20, [single("z", "last", 9)])
     rest = [row["message_id"] for row in reading]
+    # The reader reads 100 entries at a time.
     assert rest == [
         *(f"11:{number}:-1" for number in range(1, 100)),
         "12:0:-1",
         "20:0:-1",
-    ]  # a read is one of 100
+    ]
 
 
 def test_reader_gives_up_on_a_folder_that_keeps_changing(

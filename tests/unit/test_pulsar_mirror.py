@@ -49,7 +49,7 @@ def single(key: str, value: bytes) -> bytes:
 
 
 def batch(*keys: str | None) -> bytes:
-    """A batch; None: a message that is gone."""
+    """A batch. None stands for a removed message."""
     messages = [
         PulsarMessage(key=key.encode(), value=b"v", publish_time=1)
         if key
@@ -150,7 +150,7 @@ def test_manifest_follows_the_cluster(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         mirror.is_published(90, Position(12, -1))
         assert mirror.manifest is not None and mirror.manifest.ledger == 90
-        assert mirror.find(90, 2) is None  # listed as we began
+        assert mirror.find(90, 2) is None  # the ledger list was read when the context began
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(90, 2) is not None and mirror.find(77, 2) is None
         mirror.is_not_compacted()

@@ -122,7 +122,8 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
     assert find_topics(str(tmp_path), ["a/b/*"]) == [str(folders[name]) for name in names[:3]]
     assert find_topics(str(tmp_path), "t-partition-1*") == [str(folders[names[2]])]
     with pytest.raises(NotALog, match="no topic matches 'a\\*'"):
-        find_topics(str(tmp_path), "a*")  # no tenant's topics: a pattern stands for no slash
+        # matches no topic, because a pattern does not match across a slash
+        find_topics(str(tmp_path), "a*")
     with pytest.raises(NotALog, match="no such file"):
         find_topics(str(tmp_path / "missing"))
 
@@ -130,9 +131,8 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
 def test_kafka_folder_is_not_a_pulsar_archive(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
-    put_ledger(
-        tmp_path / "t-0", 1, [single("k")]
-    )  # a bucket's folder: nothing tells the topic's name
+    # The topic's name is unknown, as in a bucket's folder.
+    put_ledger(tmp_path / "t-0", 1, [single("k")])
     assert locate(str(tmp_path)) is None and locate(str(tmp_path / "t-0")) is None
     assert system_at(str(tmp_path)).name == "kafka"
 
@@ -244,13 +244,14 @@ def test_missing_ledger_is_damage_unless_compacted(tmp_path: Path) -> None:
         ProblemKind.DAMAGED,
         ProblemKind.RECOVERED,
     ]
-    assert compact(folder).status is Status.DAMAGED  # readers would take 10:0 for the topic's end
+    # otherwise readers would take 10:0 for the topic's end
+    assert compact(folder).status is Status.DAMAGED
     hidden.rename(path)
     assert compact(folder).status is Status.DAMAGED
     put_ledger(folder, 12, [single("b")])
     assert compact(folder).status is Status.CLEANED
     for old in folder.glob("*-ledger-10*"):
-        old.unlink()  # below the horizon
+        old.unlink()  # removes a ledger below the horizon
     assert not [kind for kind, _ in problems(folder) if kind is ProblemKind.DAMAGED]
     assert positions(folder) == ["10:0", "12:0", "15:0"]
 
@@ -287,7 +288,7 @@ def test_object_that_contradicts_its_index_is_damage(tmp_path: Path) -> None:
     path.write_bytes(whole)
     index.write_bytes(told[:-1])
     assert compact(folder).status is Status.DAMAGED
-    # An index of one entry more than there are.
+    # The index has one entry more than the ledger.
     other = put_ledger(
         topic_folder(tmp_path / "other"), 10, [single("a"), single("b"), single("c")]
     )
@@ -372,7 +373,7 @@ def test_compacted_ledger_may_be_empty(tmp_path: Path) -> None:
 
 
 def test_first_ledger_may_be_0(tmp_path: Path) -> None:
-    """BookKeeper counts ledgers from 0, and entry 0:0 has offset 0: it is still a raw entry."""
+    """BookKeeper counts ledgers from 0. Entry 0:0 has offset 0 and is an ordinary raw entry."""
     folder = topic_folder(tmp_path)
     raw = put_ledger(folder, 0, [single("a"), single("b"), single("a", b"w")])
     log = topic_log.read_topic(str(folder))
@@ -384,7 +385,7 @@ def test_first_ledger_may_be_0(tmp_path: Path) -> None:
     assert manifest is not None and (manifest.ledgers, str(manifest.horizon)) == ((0,), "0:2")
     assert raw.exists()
     former = folder / manifest.object
-    # A compacted ledger that has message 0:0, and the rest of ledger 0 beyond it.
+    # The compacted ledger has message 0:0, and the rest of ledger 0 is above the horizon.
     put_ledger(folder, 1, [single("b", b"")])
     assert compact(folder).status is Status.CLEANED and positions(folder) == ["0:2"]
     manifest = read_manifest(str(folder))
@@ -416,7 +417,7 @@ def test_compacted_ledger_without_a_manifest_is_kept_if_nothing_else_exists(
         report.reason
     )
     assert os.path.exists(stray.path)
-    # With its raw ledgers it is what a crash of the first round leaves.
+    # With its raw ledgers the folder looks as after a crash of the first round.
     put_ledger(folder, 10, [single("a"), single("b")])
     assert compact(folder).status is Status.CLEANED
     assert not os.path.exists(stray.path) and positions(folder) == ["10:0", "10:1", "12:0"]
@@ -428,7 +429,8 @@ def test_compacted_ledger_of_a_broker_is_recognised(tmp_path: Path) -> None:
     custom = {"component": b"compacted-ledger", "pulsar/compactedTopic": TOPIC.encode()}
     foreign = put_ledger(folder, 11, [b"\0\0\0\x04\x08\x0a\x10\0" + b"\0\0\0\1x"], custom=custom)
     assert not list_topic(str(folder)).ledgers[1:] and compact(folder).status is Status.CLEANED
-    assert positions(folder) == ["10:0"] and foreign.exists()  # not ours to remove
+    # an object of another program is not removed
+    assert positions(folder) == ["10:0"] and foreign.exists()
 
 
 # ---------------------------------------------------------------------- surveys

@@ -1,5 +1,6 @@
-"""Tests of a recreated topic as a real offloader left it: ledger 51 is of the old topic, 54 of the
-new one.
+"""Tests of a recreated topic as a real offloader left it.
+
+Ledger 51 belongs to the deleted topic, ledger 54 to the new one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def fetch(source: str, to: Path, ledgers: str | None = None) -> FetchReport:
 
 
 def lives(to: Path) -> list[str]:
-    """The values of all messages, by ``read`` and by ``dump``."""
+    """The values of all messages, from ``read`` and from ``dump``."""
     found = [row["value"] for row in lastwrite.dump(str(to), topic=TOPIC)]
     assert [row["value"] for row in lastwrite.read(str(to), topic=TOPIC)] == found
     return found
@@ -56,7 +57,7 @@ def test_ledger_list_selects_the_recreated_topic(source: str, ledgers: str, tmp_
     assert len(set(lives(to))) == 1 and len(lives(to)) == 2
     assert dict(lastwrite.latest(str(to), TOPIC)) == SECOND
     assert lastwrite.verify(str(to)).exit_status == 0
-    assert fetch(source, to).exit_status == 0  # the list that is there counts on
+    assert fetch(source, to).exit_status == 0  # the existing ledger list is used again
     assert dict(lastwrite.latest(str(to), TOPIC)) == SECOND
 
 
@@ -71,7 +72,7 @@ def test_ambiguity_is_named_without_a_ledger_list(
     assert len(list(reading)) == 4 == len(lives(to))
     assert [NO_LIST in note.message for note in reading.notes] == [True]
     assert NO_LIST in str(lastwrite.inspect(str(to)).to_dict())
-    # a list that does not name what is there is refused, and the remedy of the note helps
+    # a list that lacks an existing ledger is refused, and the remedy of the note helps
     assert fetch(source, to, ledgers).exit_status == 1
     assert len(lives(to)) == 4
     assert "fetch into a new folder with --topic, and with --metadata" in str(

@@ -32,7 +32,7 @@ def single(key: bytes | None, value: bytes) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two raw ledgers of several blocks, with a transaction, and a compacted one of the first."""
+    """Two raw ledgers of several blocks with a transaction, and a compacted ledger of the first."""
     made = topic_folder(tmp_path)
     members = [
         PulsarMessage(index=n, key=b"b%d" % n, value=b"x" * n, publish_time=NOW) for n in range(4)
@@ -63,7 +63,7 @@ def test_intact_topic_is_verified(folder: Path) -> None:
     found = verified(folder)
     assert (str(found.status), found.problems, found.advice) == ("verified", [], [])
     assert (found.segments, found.batches, found.records) == (3, 4 + 21 + 4, 6 + 24 + 3)
-    # The batch's first message is empty: a delete.
+    # The batch's first message is empty, which makes it a delete.
     assert (found.tombstones, found.keyless_records, found.control_records) == (2, 1, 1)
     assert found.transactions is not None
     assert found.transactions.to_dict() == {
@@ -152,9 +152,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 def made_by_hand(folder: Path, key: bytes | None, value: bytes, is_ours: bool = True) -> None:
-    """A compacted ledger of two messages, one with the key ``k0``, whose manifest says all that is
-    in it.
-    """
+    """Write a compacted ledger of two messages, one with key ``k0``, and a matching manifest."""
     records = [
         encode_record(Position(10, 0), -1, single(b"k0", b"v")),
         encode_record(Position(10, 1), -1, single(key, value)),

@@ -1,4 +1,4 @@
-"""Tests of the range of a round, by example, with the figures of the rule's own description."""
+"""Tests of a round's range of offsets, by example, with the figures from the rule's description."""
 
 from __future__ import annotations
 
@@ -127,13 +127,13 @@ def test_lag_ends_the_range_at_the_first_young_segment() -> None:
 
     assert reach(5000, 1000) == (20, Hold.ACTIVE_SEGMENT)  # exactly as old as the lag: cleanable
     assert reach(5000, 999) == (10, Hold.MIN_LAG)
-    assert reach(999, 5000) == (0, Hold.MIN_LAG)  # what follows is not looked at
+    assert reach(999, 5000) == (0, Hold.MIN_LAG)  # later segments are not considered
     found = cleanable_range(
         log([segment(0, largest=NOW), segment(10, largest=1), segment(20)], 25, checkpoint=10),
         config,
         NOW,
     )
-    assert found.first_uncleanable == 20  # a clean segment is not asked
+    assert found.first_uncleanable == 20  # segments below the checkpoint are not considered
 
 
 def test_young_segment_that_is_half_clean_ends_the_round_below_its_start() -> None:
@@ -157,10 +157,11 @@ def test_overdue_time_counts_closed_dirty_segments_by_their_first_batch() -> Non
         found = cleanable_range(log(segments, 1000, checkpoint), config, NOW)
         return found.overdue_ms, found.eligible
 
+    # Exactly at the limit. The active segment is not considered.
     assert late(NOW - 1000, 1) == (
         0,
         False,
-    )  # exactly at the limit; the active segment is not asked
+    )
     assert late(NOW - 1001, 1) == (1, True)
     assert late(NOW, NOW - 1500, 1) == (500, True)
     assert late(None, 1) == (0, False)
@@ -226,7 +227,7 @@ def test_reason_contains_the_figures(
 
 
 def test_following_archive_may_have_several_active_segments() -> None:
-    """No round touches them, unless it is told to, and retention of a log may."""
+    """A round leaves them unchanged unless told otherwise. Retention may delete them."""
     segments = [segment(10 * n) for n in range(5)]
     closed = replace(log(segments, 50), is_closed=True)
     assert cleanable_range(closed, KafkaTopicConfig(), NOW).first_uncleanable == 50

@@ -89,8 +89,8 @@ def test_log_is_walked_without_a_snapshot(folder: Path) -> None:
 
 
 def test_newest_snapshot_is_continued_with_the_log_after_it(folder: Path) -> None:
-    # It knows a producer that left nothing in the log, and 7 otherwise than the batches below it
-    # say.
+    # The snapshot has a producer without batches in the log, and for producer 7 other values than
+    # the batches below it.
     known = [ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1), ProducerEntry(7, 0, 0, 2, 0, 5, 3, 2)]
     snapshot(folder, 3)
     snapshot(folder, 5, *known)
@@ -170,7 +170,8 @@ def test_marker_above_the_high_watermark_is_undecided_despite_the_snapshot(
 def test_batches_larger_than_the_window_are_read(
     folder: Path, window_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producers, "_WINDOW_BYTES", max(window_bytes, 78))  # a marker has to fit
+    # the window must hold at least a marker
+    monkeypatch.setattr(producers, "_WINDOW_BYTES", max(window_bytes, 78))
     monkeypatch.setattr(producers, "_NARROW_BYTES", min(window_bytes, 4096))
     monkeypatch.setattr(producers, "_ROWS", 2)
     big = [
@@ -219,7 +220,7 @@ def test_empty_and_compressed_markers_are_handled(folder: Path) -> None:
 def test_control_record_without_version_and_type_ends_the_walk(
     folder: Path, key: bytes | None
 ) -> None:
-    """The walk ends there; the scan says where."""
+    """The walk ends at this record, and the scan reports its position."""
     for codec in (Codec.NONE, Codec.ZSTD):
         bad = encode_batch(
             [Record(5, 0, key, b"")], control=True, producer_id=7, producer_epoch=0, codec=codec
@@ -229,7 +230,7 @@ def test_control_record_without_version_and_type_ends_the_walk(
 
 
 def test_old_formats_have_no_producers_and_are_skipped(folder: Path) -> None:
-    plain = bytes.fromhex(  # by Kafka's own classes
+    plain = bytes.fromhex(  # written by Kafka's own classes
         "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
     )
     old = [(offset).to_bytes(8, "big") + plain[8:] for offset in (3, 4)]

@@ -1,4 +1,4 @@
-"""Tests that the remedies which errors name help.
+"""Tests that the remedies in errors help.
 
 A case is a command that fails, the text of its remedy, the user's step, and the command that then
 succeeds.
@@ -26,7 +26,7 @@ COMPACT = "t:cleanup.policy=compact"
 
 
 def write_root(root: Path, policy: str | None = None) -> None:
-    """A topic of four segments, whose last value is no JSON."""
+    """Write a topic of four segments. Its last value is not JSON."""
     for base in range(4):
         value = b"no JSON" if base == 3 else b"%d" % base
         batch = encode_batch([Record(base, T, b"k", value, ())], base_offset=base)

@@ -1,7 +1,7 @@
-"""Remedies of the commands that change a store: ``cut``, ``dispatch``, ``restore`` and ``sweep``.
+"""Tests of the remedies of ``cut``, ``dispatch``, ``restore`` and ``sweep``.
 
 Each case is a command that fails, words of its remedy, the steps of the user, and the command that
-then succeeds. No step deletes a file: what the user moves away stays in ``kept``.
+then succeeds. No step deletes a file: files that the user moves away stay in ``kept``.
 """
 
 from __future__ import annotations

@@ -53,8 +53,9 @@ def figures(report: PartitionReport) -> dict[str, object]:
 
 
 def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
-    """Segments of batches of one record, each a key and a time after ``AT``; the last segment is
-    the active one. The last batch of each other segment extends to the next segment.
+    """Write segments of one-record batches, each a key and a time after ``AT``.
+
+    The last segment is active. In each other segment the last batch extends to the next segment.
     """
     ends = [*segments, None][1:]
     for (base, records), end in zip(segments.items(), ends, strict=True):
@@ -102,8 +103,8 @@ def test_plan_compact_and_copy_report_and_do_the_same(tmp_path: Path, layout: Ex
 
 
 def test_retention_uses_the_sizes_after_the_round(tmp_path: Path) -> None:
-    """Of the seven records the round takes the three of segment 10: then the log has just what it
-    may keep.
+    """Of seven records compaction removes the three in segment 10. The log is then within its size
+    limit.
     """
     root = write(
         tmp_path,
@@ -131,9 +132,7 @@ def test_retention_uses_the_sizes_after_the_round(tmp_path: Path) -> None:
 
 
 def test_retention_uses_the_age_of_the_surviving_records(tmp_path: Path) -> None:
-    """The youngest record of segment 0 is an older write of its key than that in 10: the rest of 0
-    is old.
-    """
+    """The youngest record of segment 0 is superseded by segment 10. Its other records are old."""
     segments = {0: [("a", 10), ("b", 900)], 10: [("b", 901)], 20: [("c", 902)]}
     config = {**BOTH, "retention.ms": "500", "segment.bytes": "200"}
     root = write(tmp_path, segments)
@@ -207,7 +206,7 @@ def test_damaged_partition_keeps_expired_segments(tmp_path: Path) -> None:
 
 
 def test_unknown_retention_time_deletes_nothing(tmp_path: Path) -> None:
-    """The metadata log knows the topic, not what its brokers have in their files."""
+    """The metadata log has the topic, but not the settings in its brokers' files."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     year_later = AT + 366 * 86_400_000
     own = {"cleanup.policy": "delete"}
@@ -220,7 +219,7 @@ def test_unknown_retention_time_deletes_nothing(tmp_path: Path) -> None:
     assert plan(root, {"cleanup.policy": "delete"}, now_ms=year_later).segments_deleted == 0, (
         "of unknown topics"
     )
-    own["retention.bytes"] = "0"  # a limit of size is off unless somebody sets it
+    own["retention.bytes"] = "0"  # by default there is no size limit
     write_metadata(root, {"t": own})
     assert plan(root, {}, now_ms=year_later).segments_deleted == 2
     own.update({"retention.bytes": "-1", "retention.ms": "1000"})
@@ -236,7 +235,9 @@ def test_unknown_retention_time_deletes_nothing(tmp_path: Path) -> None:
 
 
 def test_unknown_policy_deletes_nothing_by_size_or_age(tmp_path: Path) -> None:
-    """The metadata log knows the topic; that the brokers' default is not compact nobody says."""
+    """The metadata log has the topic, but not whether its brokers' default policy is
+    ``compact``.
+    """
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     write_metadata(root, {"t": {"retention.ms": "1000", "retention.bytes": "0"}})
     silent = plan(root, {}, now_ms=AT + 10_000)
@@ -255,7 +256,7 @@ def test_unknown_policy_deletes_nothing_by_size_or_age(tmp_path: Path) -> None:
 
 
 def test_retention_time_of_a_broker_does_not_apply_to_an_unknown_topic(tmp_path: Path) -> None:
-    """It may have an age of its own."""
+    """The topic may have its own retention time."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     policy = {"cleanup.policy": "delete"}
     for stated in (

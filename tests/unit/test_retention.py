@@ -66,7 +66,7 @@ def test_segment_below_the_log_start_is_deleted_except_the_last(
         config = KafkaTopicConfig(cleanup_policy=policy, retention_bytes=-1, retention_ms=-1)
         found = expired(whole, config, NOW)
         assert taken(found) == gone
-        # A log start inside the first segment that stays is left where it is.
+        # A log start inside the first kept segment is not changed.
         assert (found.log_start, found.rolls) == (log_start, False)
         assert found.first_base == (gone[-1] + 10 if gone else 0)
 
@@ -111,7 +111,7 @@ def test_empty_segment_is_deleted_if_the_log_has_exactly_the_limit() -> None:
     whole = log([segment(0, 0), segment(10), segment(20, 0)], 20)
     assert taken(expired(whole, deleting(retention_bytes=100), NOW)) == [0]
     assert taken(expired(whole, deleting(retention_bytes=101), NOW)) == []
-    # The last one stays when it is empty, whatever the limit.
+    # The last segment stays even if it is empty, whatever the limit.
     assert taken(expired(whole, deleting(retention_bytes=0), NOW)) == [0, 10]
 
 

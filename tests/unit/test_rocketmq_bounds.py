@@ -1,7 +1,7 @@
 """Tests that no RocketMQ kernel reads beyond its input, whatever the input contains.
 
-The input ends before an unreadable page, so that a read beyond it ends the process; it is a
-separate process.
+The input ends before an unreadable page, so a read beyond it kills the process. Therefore the
+kernels run in a separate process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 3000
 
 
 def damaged(draw: random.Random) -> bytes:
-    """Some records, with bytes set to what lengths lie with, cut somewhere."""
+    """Some records, with bytes overwritten by typical wrong lengths, and cut at some position."""
     examples = [EXAMPLE_V1, EXAMPLE_V2, EXAMPLE_V3, EXAMPLE_RECORD_CRC, EXAMPLE_INNER]
     raw = bytearray(b"".join(draw.choices(examples, k=draw.randint(1, 3))))
     for _ in range(draw.choice([0, 1, 1, 2, 5])):
@@ -48,9 +48,8 @@ def main() -> None:
         seen += rows
     print(seen)
     sys.stdout.flush()
-    kernels.split(
-        edge.put(EXAMPLE_V1), 0, len(EXAMPLE_V1) + 8, table, False
-    )  # told of eight bytes too many
+    # Called with a length that is eight bytes too large.
+    kernels.split(edge.put(EXAMPLE_V1), 0, len(EXAMPLE_V1) + 8, table, False)
 
 
 def test_no_kernel_reads_beyond_its_input() -> None:

@@ -1,4 +1,4 @@
-"""Tests of fetching a live queue through broken connections, and from a broker that vanishes."""
+"""Tests of fetching a live queue over broken connections, and from a broker that disappears."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORT = {"default.api.timeout.ms": 1_500, "request.timeout.ms": 1_000}
 
 @contextmanager
 def broken(queue: ServedQueue, sizes: list[int]) -> Iterator[str]:
-    """A name server and broker behind connections that break."""
+    """A name server and a broker behind connections that break."""
     proxy = BreakingProxy(sizes)
     queue.address = proxy.address
     with serving(queue) as address, proxy.before(address):
@@ -110,7 +110,7 @@ def test_fetch_keeps_messages_before_an_incomplete_one(tmp_path: Path) -> None:
     assert found.reason is not None and "no message from offset 20 on arrived for" in found.reason
     assert "default.api.timeout.ms" in found.reason
     assert len(records(archive)) == 20
-    with broken(queue, [150_000]) as url:  # the same command goes on there
+    with broken(queue, [150_000]) as url:  # a second run of the command continues there
         again = fetch(url, archive)
     assert (again.reason, again.first_offset, len(records(archive))) == (None, 20, 41)
 
@@ -135,7 +135,7 @@ def test_first_fetch_of_a_compacted_queue_starts_again(tmp_path: Path) -> None:
     queue, archive = ServedQueue(is_compacted=True), tmp_path / "archive"
     fill(queue, *[1_500] * 100)
     queue.compact(50)
-    queue.expire(90)  # what was compacted could not be looked up
+    queue.expire(90)  # the broker could not look up the compacted messages
     queue.is_silent = lambda asked: asked > 2
     with serving(queue) as address:
         assert fetch(f"rocketmq://{address}", archive, **SHORT).held is HoldReason.WAITING

@@ -1,4 +1,4 @@
-"""Tests of the kernels of a round on RocketMQ records, against slow models, and of refused input."""
+"""Tests of the kernels of a round on RocketMQ records against slow models and rejected input."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_kept_records_are_copied_with_new_positions(
 def test_kept_record_is_verified_again_and_a_removed_one_is_not() -> None:
     data = buffer_of([message(n, f"k{n}", b"body" * 9, START_MS) for n in range(5)])
     at = data.tobytes().index(b"bodybody", len(data) // 5 * 2)
-    data[at] ^= 1  # of the third, since the scan
+    data[at] ^= 1  # damages the third record, as after the scan
     form = RocketmqFormat()
     with pytest.raises(CorruptLog, match="checksum"):
         table, end, *_ = form.split(data, 0, len(data), 0)

@@ -1,4 +1,4 @@
-"""Tests of the daemon on RocketMQ stores, in this process; for Kafka see ``test_cleaner``."""
+"""Tests of the daemon on RocketMQ stores, in this process. For Kafka see ``test_cleaner``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def clean(*roots: Path, **options: object) -> tuple[int, list[Event]]:
-    """One pass; the exit status and what was told."""
+    """Run ``clean`` once. Returns its exit status and its events."""
     events: list[Event] = []
     status = lastwrite.clean(
         [str(root) for root in roots], options, once=True, spark=INLINE, tell=events.append
@@ -63,7 +63,7 @@ def test_store_of_a_killed_broker_is_skipped(store: Path) -> None:
 def test_damaged_queue_is_quarantined_and_released(store: Path) -> None:
     first = min((store / "compaction" / "compactionLog" / "ctopic" / "0").iterdir())
     content = bytearray(first.read_bytes())
-    content[4] ^= 1  # the magic
+    content[4] ^= 1  # the record's magic
     first.write_bytes(content)
     status, events = clean(store)
     assert (status, cleaned(events)) == (3, {1})

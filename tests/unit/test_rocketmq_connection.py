@@ -1,7 +1,7 @@
-"""Tests of connections to peers that do not use RocketMQ's protocol: they end in time, with a
-helpful error.
+"""Tests of connections to peers that do not use RocketMQ's protocol.
 
-For a real broker see ``tests/system/test_rocketmq_client.py``.
+They end in time, with a helpful error. For a real broker see
+``tests/system/test_rocketmq_client.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lastwrite.rocketmq.network.frame import Command, encode_command
 
 @contextmanager
 def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The address of somebody who takes one connection and does ``answer`` with it."""
+    """The address of a server that accepts one connection and calls ``answer`` with it."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -99,9 +99,8 @@ def test_other_protocol_is_reported() -> None:
 def test_unrelated_responses_are_skipped() -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(1 << 16)
-        connection.sendall(
-            encode_command(Command(40, opaque=1))
-        )  # a broker asks its clients something
+        # A request of the broker to its client.
+        connection.sendall(encode_command(Command(40, opaque=1)))
         connection.sendall(encode_command(Command(0, {"late": "1"}, opaque=99, flag=1)))
         connection.sendall(encode_command(Command(0, {"ours": "1"}, opaque=1, flag=1)))
         time.sleep(0.2)

@@ -47,8 +47,8 @@ KINDS = (COMPACTED, BATCHED, "plain")
 
 
 def some(count: int, seed: int = 1) -> Broker:
-    """A broker after ``count`` messages; of two with the same seed the one is the begin of the
-    other.
+    """A broker after ``count`` messages. With equal seeds, the shorter log is a prefix of the
+    longer one.
     """
     rng, broker = random.Random(seed), Broker()
     numbers: dict[tuple[str, int], int] = {}
@@ -80,7 +80,7 @@ def everything(root: Path) -> Files:
 
 
 def served(root: Path) -> Files:
-    """What a broker finds."""
+    """The files that a broker reads."""
     return {
         name: data
         for name, data in everything(root).items()
@@ -165,7 +165,7 @@ def test_cut_inside_a_record_is_refused_with_the_nearest_positions(tmp_path: Pat
 
 
 def test_topic_behind_a_symbolic_link_is_refused(tmp_path: Path) -> None:
-    """Its files would change in the tree that is kept, too."""
+    """The files behind the link would change in the kept tree, too."""
     whole = some(60)
     root = stored(tmp_path / "store", whole)
     (root / "consumequeue" / "plain").rename(tmp_path / "elsewhere")
@@ -221,8 +221,10 @@ def test_offsets_beyond_the_cut_are_lowered(tmp_path: Path) -> None:
 
 
 def timer_files(broker: Broker, file_units: int = 10) -> list[Files]:
-    """Messages for the timer, its log, its wheel and its checkpoint, as a broker leaves them: of
-    the nth message the unit is the nth. Returns the files of a broker that came as far as each.
+    """Write messages for the timer, its log, its wheel and its checkpoint, as a broker leaves them.
+
+    The nth unit of the timer log belongs to the nth message. Returns the files of a broker that has
+    processed each number of messages.
     """
     step = 52 * file_units + 16
     log, states = bytearray(), []
@@ -260,7 +262,7 @@ def test_timer_is_set_back_to_the_cut(tmp_path: Path, count: int) -> None:
         },
     )
     before = everything(root)
-    at = broker.addresses[2 * count]  # the first timer message that goes
+    at = broker.addresses[2 * count]  # the first timer message that is removed
     planned = lastwrite.cut(str(root), at=at, dry_run=True)
     report = lastwrite.cut(str(root), at=at)
     found = served(root)
@@ -305,12 +307,12 @@ def test_light_groups_and_delayed_messages_are_set_back_to_the_cut(tmp_path: Pat
     mine = {"config/lmqConsumerOffset.json": light, "config/delayOffset.json": delays}
     write_files(root, mine)
     before = everything(root)
-    report = lastwrite.cut(str(root), at=broker.addresses[20])  # 10 of each stay
+    report = lastwrite.cut(str(root), at=broker.addresses[20])  # 10 of each remain
     found = served(root)
     assert found["config/lmqConsumerOffset.json"] == light.replace(
         b'@%LMQ%c":18', b'@%LMQ%c":10', 1
     )
-    # Number 4 was due at 9,000 ms, when the last record that stays was stored.
+    # Number 4 was due at 9,000 ms, when the last kept record was stored.
     assert found["config/delayOffset.json"] == delays.replace(b"2:15", b"2:5")
     assert [one.to_dict() for one in report.delays] == [{"level": 2, "before": 15, "after": 5}]
     assert [one.group for one in report.consumers] == ["%LMQ%c"]
@@ -319,7 +321,7 @@ def test_light_groups_and_delayed_messages_are_set_back_to_the_cut(tmp_path: Pat
 
 
 def test_every_file_of_a_store_is_corrected_moved_or_listed(tmp_path: Path) -> None:
-    """Corrected, set aside, or named as unchanged, with the reason."""
+    """With the reason for each unchanged file."""
     whole = some(40)
     root = stored(tmp_path / "store", whole)
     write_files(root, {"config/odd.json": b"{}", "config/topics.json.bak": b"{}", "odd": b""})

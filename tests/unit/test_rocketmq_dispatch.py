@@ -45,7 +45,7 @@ def some(count: int = 40, topic: str = "plain") -> Broker:
 
 
 def copy(broker: Broker, count: int) -> Broker:
-    """What a broker has after the first messages."""
+    """A broker after the first ``count`` messages."""
     made = Broker()
     for n in range(count):
         send(made, "plain", n % 2, n // 2, keys=f"k{n % 5}", body=b"v" * 50)
@@ -118,7 +118,7 @@ def test_stale_bytes_after_the_end_are_not_records(tmp_path: Path) -> None:
 def test_body_that_contains_a_record_is_not_dispatched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its body is a record with the very address at which it lies."""
+    """The body is a record whose address is its actual position."""
     broker = some(5)
     address = broker.addresses[-1] + len(broker.log_bytes(-1))
     other = Broker(first_address=0)
@@ -147,9 +147,9 @@ def test_skipped_queue_offsets_stop_the_dispatch(tmp_path: Path) -> None:
 
 def test_single_lost_queue_is_rebuilt_with_whole_log(tmp_path: Path) -> None:
     broker = some()
-    send(
-        broker, BATCHED, 0, 0
-    )  # else nobody knows whether there ever was one, and the whole log is read
+    # Without a batch queue it would be unknown whether there was one, and the whole log would be
+    # read.
+    send(broker, BATCHED, 0, 0)
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
     shutil.rmtree(root / "consumequeue" / "plain" / "0")
@@ -177,8 +177,8 @@ def test_new_message_in_a_lost_queue_reveals_the_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [4, 8, 28])
 def test_units_beyond_damage_are_kept(tmp_path: Path, at: int) -> None:
-    """Each queue has all its units. To cut them off at the damage would hide the whole records
-    beyond it.
+    """The queues have all their units. Truncating them at the damage would hide the undamaged
+    records after it.
     """
     broker = some()
     root = write_store(tmp_path / "store", broker)
@@ -199,8 +199,8 @@ def test_units_beyond_damage_are_kept(tmp_path: Path, at: int) -> None:
 
 
 def test_log_that_lost_its_end_after_a_clean_shutdown_is_damage(tmp_path: Path) -> None:
-    """Its broker was stopped in order, so no power cut took it: the units stay unless somebody
-    gives them up.
+    """The broker was stopped in order, so no power failure explains the loss. The units are kept
+    unless an option discards them.
     """
     broker, fewer = some(40), copy(some(40), 21)
     root = write_store(tmp_path / "store", broker)
@@ -255,8 +255,8 @@ def test_file_without_a_record_in_the_middle_is_named(tmp_path: Path) -> None:
 
 
 def test_log_with_a_full_last_page_needs_no_dispatch(tmp_path: Path) -> None:
-    """A file system tells holes from data by the page: the newest record may end where what was
-    written ends.
+    """A file system distinguishes holes from data by pages, so the newest record may end exactly at
+    a page's end.
     """
     broker = Broker(Sizes(commit_log=65536))
     for n in range(3):
@@ -321,7 +321,7 @@ def test_obstacles_to_a_dispatch_are_named(tmp_path: Path) -> None:
     root = write_store(tmp_path / "store", broker)
     (root / "compaction" / "compactionLog" / "%RETRY%g" / "0").mkdir(
         parents=True
-    )  # a name that Kafka would not know
+    )  # a name that Kafka would reject
     with lock.hold(str(root), [TopicPartition("lastwrite-dispatch", 0)]), pytest.raises(LogHeld):
         dispatch(root, broker)
     (root / "abort").write_text("123")

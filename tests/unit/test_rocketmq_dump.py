@@ -67,7 +67,7 @@ def coded(data: bytes) -> str:
 
 
 class Heard(list[str]):
-    """What was said beside the rows."""
+    """The notes and warnings of a dump."""
 
     def any(self, *words: str) -> bool:
         return any(all(word in line for word in words) for line in self)
@@ -158,7 +158,7 @@ def test_dump_of_a_folder_and_of_files_are_the_same(writer: StoreWriter) -> None
     assert dumped(writer.root / "commitlog")[0] == rows
     files = sorted((writer.root / "commitlog").iterdir())
     assert [row for file in files for row in dumped(file)[0]] == rows
-    alone = writer.root.parent / files[1].name  # no folder says what it is
+    alone = writer.root.parent / files[1].name  # outside the store no folder shows what the file is
     shutil.copy(files[1], alone)
     assert addresses(dumped(alone)[0]) == [
         row["physical_offset"] for row in rows if row["file"] == str(files[1])
@@ -172,7 +172,7 @@ def test_unusual_magics_and_properties_are_shown(tmp_path: Path) -> None:
     writer.write()
     data = bytearray((tmp_path / "commitlog" / f"{0:020}").read_bytes())
     at = data.rindex(b"KEYS\x01a")
-    data[at + 5] = 0xFF  # no UTF-8
+    data[at + 5] = 0xFF  # not UTF-8
     (tmp_path / "commitlog" / f"{0:020}").write_bytes(bytes(data))
     wide, old = dumped(tmp_path)[0]
     assert wide["topic"] == "t" * 200 and wide["magic"] == MAGIC_V2
@@ -257,7 +257,7 @@ def test_wrong_consume_queue_unit_is_corrected(writer: StoreWriter, unit: int, a
     path.write_bytes(bytes(data))
     rows, heard = dumped(writer.root, topic="orders", partition=1)
     assert addresses(rows) == wanted
-    assert bool(heard) == (at < 12)  # the tags code leads nowhere
+    assert bool(heard) == (at < 12)  # only a wrong tags code does not affect the lookup
     for offset in range(max(unit - 1, 0), unit + 1):
         one, _ = dumped(writer.root, topic="orders", partition=1, offset=offset, limit=1)
         assert addresses(one) == [wanted[offset]]
@@ -292,7 +292,7 @@ def test_fillers_and_expired_units_are_skipped(tmp_path: Path) -> None:
     rows, heard = dumped(tmp_path, topic="orders", partition=0)
     assert addresses(rows) == [message.physical_offset for message in wanted]
     assert heard.any("no longer has")
-    # A broker that lost the queue's begin fills its first file.
+    # A broker that lost the start of the queue fills its first file with blank units.
     first = wanted[0].queue_offset
     for n, path in enumerate(sorted((tmp_path / "consumequeue" / "orders" / "0").iterdir())):
         data = bytearray(path.read_bytes())
@@ -334,7 +334,8 @@ def test_address_inside_or_outside_a_record_is_explained(writer: StoreWriter) ->
     message = writer.sent[50]
     rows, heard = dumped(writer.root, commit_log_offset=message.physical_offset + 17)
     assert addresses(rows) == [message.physical_offset] and heard.any("byte 17 of the record at")
-    rows, heard = dumped(writer.root, commit_log_offset=3995)  # in the blank
+    # within the padding at the file's end
+    rows, heard = dumped(writer.root, commit_log_offset=3995)
     assert rows == [] and heard.any("no record at")
     rows, heard = dumped(writer.root, commit_log_offset=10**9)
     assert rows == [] and heard.any("no file")
@@ -582,8 +583,7 @@ def test_small_files_are_dumped(writer: StoreWriter) -> None:
     assert damaged(writer.root / "config" / "topics.json")[0] == []
 
 
-# ---------------------------------------------------------------------- several folders, ends,
-# damage
+# -------------------------------------------------------------------- several folders, ends, damage
 
 
 def test_several_commit_log_folders_are_dumped(tmp_path: Path) -> None:
@@ -602,7 +602,7 @@ def test_several_commit_log_folders_are_dumped(tmp_path: Path) -> None:
     assert addresses(dumped(writer.root, config=both, topic="orders", key=b"key-1")[0]) == of_key(
         writer, "orders", "key-1"
     )
-    alone, error, _ = damaged(writer.root / "disk1")  # half of the files
+    alone, error, _ = damaged(writer.root / "disk1")  # one of the two folders has half of the files
     assert 0 < len(alone) < len(rows) and "the file is missing" in error.problem
 
 
@@ -813,9 +813,8 @@ def test_record_checksum_is_verified(tmp_path: Path) -> None:
     (row,) = dumped(tmp_path)[0]
     assert row["problem"] is None and len(row["properties"]["__CRC32#"]) == 10
     assert lastwrite.inspect(str(tmp_path)).exit_status == 0
-    path.write_bytes(
-        data.replace(b"KEYS\x01k", b"KEYS\x01x").ljust(1000, b"\0")
-    )  # what no checksum of a body covers
+    # Not covered by the body's checksum.
+    path.write_bytes(data.replace(b"KEYS\x01k", b"KEYS\x01x").ljust(1000, b"\0"))
     rows, error, _ = damaged(tmp_path)
     assert rows[0]["problem"] == "the record has a wrong checksum" and error.at == 0
     assert lastwrite.inspect(str(tmp_path)).exit_status == 3
@@ -827,7 +826,7 @@ GOLDEN = Path(__file__).with_name("golden")
 def test_output_equals_the_golden_files(
     writer: StoreWriter, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What programs read, byte for byte; a change here is a change of the contract."""
+    """Programs parse this output, so a change of any byte breaks them."""
     writer.write_compaction("orders", 0, position=20)
     for name, arguments in {
         "dump.jsonl": ["dump", "--limit", "9", "--json"],
@@ -860,7 +859,7 @@ def test_missing_queue_or_topic_is_named(writer: StoreWriter) -> None:
 
 
 def test_small_files_of_a_broker_are_decoded(tmp_path: Path) -> None:
-    """Numbers stand as names without quotation marks; light queues have one offset each."""
+    """Names may be unquoted numbers, and light queues have one offset each."""
     writer = StoreWriter(tmp_path)
     writer.send("parent", b"x")
     writer.write()
@@ -908,7 +907,7 @@ def test_unsupported_file_of_a_store_is_named(tmp_path: Path, name: str) -> None
 
 
 def test_damaged_json_is_named_by_its_byte(tmp_path: Path) -> None:
-    """Quotation marks that names lack, and letters of several bytes, do not move the place."""
+    """Unquoted names and multi-byte characters do not shift the reported position."""
     path = tmp_path / "store" / "config" / "delayOffset.json"
     path.parent.mkdir(parents=True)
     (path.parent / "topics.json").write_text("{}")

@@ -1,5 +1,6 @@
-"""Tests of ``fetch --accept-gap`` on RocketMQ: the archive records lost messages, and commands name
-the gap.
+"""Tests of ``fetch --accept-gap`` on RocketMQ.
+
+The archive records lost messages, and commands name the gap.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def offsets(archive: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of offsets 0 to 3, and 9 to 11 of an ordinary queue."""
+    """An archive of offsets 0 to 3 and 9 to 11 of an ordinary queue."""
     archive, queue = tmp_path_factory.mktemp("rocketmq") / "archive", ServedQueue()
     with serving(queue) as address:
         url = f"rocketmq://{address}"
@@ -129,10 +130,10 @@ def test_tombstones_are_fetched_from_the_commit_log_and_the_rest_is_a_gap(
     compacted: tuple[ServedQueue, str, Path],
 ) -> None:
     queue, url, archive = compacted
-    queue.add("a", b"new")  # 4
-    queue.add("b", b"")  # 5, and 6: deletes that the broker has dropped
+    queue.add("a", b"new")  # offset 4
+    queue.add("b", b"")  # offsets 5 and 6: tombstones that the broker has dropped
     queue.add("c", b"")
-    queue.add("d", b"new")  # 7
+    queue.add("d", b"new")  # offset 7
     queue.compact(0, 1, 2, 3, 5, 6)
     queue.expire(6)
     refused = fetch(url, archive)

@@ -23,7 +23,7 @@ from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.stores import BORN, StoreWriter, shop
 from tests.support.sample import LONG
 
-PLACES = 40 if LONG else 10  # of a file, that are damaged
+PLACES = 40 if LONG else 10  # number of positions in a file that are damaged in turn
 CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
 
 
@@ -269,7 +269,8 @@ def test_damage_in_every_part_is_named_with_its_file(writer: StoreWriter) -> Non
         "index/20231114221320002",
     } <= named
     log = report.commit_log
-    assert log is not None and log.contents.records == 119  # but for the one without a magic
+    # all records except the one with a wrong magic
+    assert log is not None and log.contents.records == 119
 
 
 def test_units_without_a_record_are_damage(writer: StoreWriter) -> None:
@@ -412,7 +413,7 @@ def test_record_with_the_address_of_another_is_advice(writer: StoreWriter) -> No
     first = next(m for m in writer.sent if (m.topic, m.queue_id) == ("orders", 0))
     path = folder / f"{0:020}"
     data = bytearray(path.read_bytes())
-    data[: first.size] = encode_message(first)  # with its address in the commit log
+    data[: first.size] = encode_message(first)  # it contains its address in the commit log
     path.write_bytes(bytes(data))
     report = inspected(writer.root)
     assert problems(report) == [] and "records contain another address than their own" in problems(
@@ -439,7 +440,7 @@ def test_inspect_states_whether_a_round_is_due(writer: StoreWriter) -> None:
 def test_index_files_are_compared_with_the_keys(writer: StoreWriter) -> None:
     path = writer.root / "index" / "20231114221320003"
     whole = path.read_bytes()
-    flip(path, 40 + 28 + 20 * 9 + 3)  # the hash of an entry
+    flip(path, 40 + 28 + 20 * 9 + 3)  # the key hash of an entry
     said = problems(inspected(writer.root))
     assert "the index files lack 1 keys of messages" in said
     assert any(
@@ -456,7 +457,7 @@ def test_index_files_are_compared_with_the_keys(writer: StoreWriter) -> None:
 
 
 def test_tags_in_the_index_are_not_damage(tmp_path: Path) -> None:
-    """5.5.0 enters the tag under ``T#TAG``."""
+    """RocketMQ 5.5.0 indexes the tag as ``T#TAG``."""
     from dataclasses import replace
 
     writer = StoreWriter(tmp_path)
@@ -491,7 +492,7 @@ def test_wrong_tags_code_of_a_real_queue_is_damage(real: Path) -> None:
     assert 0 < unit["size"] < 1 << 31
     flip(path, 19)
     code = int(unit["tags_code"])
-    if code < -(1 << 31):  # where the queue's extension has it
+    if code < -(1 << 31):  # the position in the queue's extension file
         assert problems(inspected(real)) == []
         return
     (said,) = problems(inspected(real))
@@ -501,7 +502,7 @@ def test_wrong_tags_code_of_a_real_queue_is_damage(real: Path) -> None:
 
 
 def test_delivery_time_in_place_of_a_tags_code_is_accepted(tmp_path: Path) -> None:
-    """5.5.0 wrote a delayed message, whose unit has its time of delivery."""
+    """RocketMQ 5.5.0 wrote a delayed message, whose unit has its delivery time."""
     root = tmp_path / "real"
     shutil.copytree(CORPUS / "5.5.0", root)
     path = next(iter((root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "8").iterdir()))
@@ -526,7 +527,8 @@ def test_wrong_times_and_slots_of_a_real_index_file_are_damage(real: Path) -> No
     ends = {index.entry(number).hash % index.slots for number in (1, entries[-1])}
     newest = {index.entry(number).hash % index.slots: number for number in entries}
     slot, number = next((slot, number) for slot, number in newest.items() if slot not in ends)
-    # the header's slots are counted from 0, its times after them; then a slot, and an entry's time
+    # used slots in the header are counted from 0, and its times come after them; then a slot, and
+    # an entry's time
     for at, bit, wanted in (
         (7, 0, "the header's first time is "),
         (15, 0, "the header's last time is "),

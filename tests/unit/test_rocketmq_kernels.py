@@ -1,5 +1,6 @@
-"""Tests of the compiled kernels against slow models, and that malformed input causes no read out of
-bounds.
+"""Tests of the compiled kernels against slow models.
+
+Malformed input must not cause a read out of bounds.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def test_index_keys_equal_the_slow_model(
 ) -> None:
     data = log_of(found)
     rows = split(data)[0]
-    # A property of 60 bytes may be 30 keys: as many as are sure to fit.
+    # A property of 60 bytes may have up to 30 keys, so each call takes only as many records as
+    # surely fit.
     hashes, places, times = (np.zeros(40 * room, np.int64) for _ in range(3))
     seen, at = [], 0
     while at < len(rows):
@@ -203,7 +205,7 @@ def test_index_keys_equal_the_slow_model(
 
 
 def slow_index_file(slots: int, capacity: int, rows: list[tuple[int, int, int]]) -> bytes:
-    """Entry by entry, in dictionaries."""
+    """A slow model that writes an index file entry by entry."""
     newest: dict[int, int] = {}
     out = []
     for number, (key_hash, place, time) in enumerate(rows[: capacity - 1], 1):

@@ -1,6 +1,6 @@
 """Tests of stores that lack files or that a broker wrote in another layout.
 
-Every command names what is missing or unsupported. Brokers of 5.5.0 wrote the stores.
+Every command names the missing or unsupported file. Brokers of release 5.5.0 wrote the stores.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_missing_commit_log_beside_queues_is_damage(gap: Path) -> None:
     report = verified(gap)
     assert report.exit_status == 3 and report.store is not None
     assert report.store.status is VerifyStatus.DAMAGED
-    # the remedy works: it finds the files, and names the one that is missing
+    # the remedy works: the files are found, and the missing one is reported
     report = verified(gap, config={"storePathCommitLog": str(elsewhere)})
     assert report.checked.records == 97
     assert [p.path for p in report.store.problems] == [str(elsewhere / GONE)]  # type: ignore[union-attr]
@@ -157,7 +157,7 @@ def test_last_line_of_verify_states_how_much_was_checked(
 ) -> None:
     assert run(["verify", str(dledger)]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    # the commit log's 80 records, and 40 of them again in the compaction logs
+    # 80 records in the commit log, 40 of which are also in the compaction logs
     assert last.startswith("Everything is correct; 120 records in 18 files, 30.6 kB, checked in")
 
 
@@ -186,7 +186,7 @@ def test_dledger_store_is_read_completely(dledger: Path, tmp_path: Path) -> None
     ]
     exported = lastwrite.export(str(dledger), str(tmp_path / "out"), format="json")
     assert (exported.messages, exported.problems) == (80, [])
-    # its setting names the folder, too
+    # the broker's own setting for the folder is accepted, too
     config = {"storePathCommitLog": str(data), "enableDLegerCommitLog": "true"}
     assert len(dumped(dledger, config=config)[0]) == 80
 

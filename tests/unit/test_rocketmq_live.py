@@ -1,5 +1,6 @@
-"""Tests of selecting queues of a live cluster, and of credentials. For real brokers see
-``tests/system/test_rocketmq_live.py``.
+"""Tests of selecting queues of a live cluster, and of credentials.
+
+For real brokers see ``tests/system/test_rocketmq_live.py``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def test_access_key_without_a_secret_is_refused() -> None:
 
 
 class TwoBrokers:
-    """A cluster whose topic ``t`` lies on brokers a and b."""
+    """A cluster whose topic ``t`` is on brokers a and b."""
 
     def topics(self) -> list[str]:
         return ["TBW102", "t"]

@@ -29,7 +29,7 @@ from tests.unit.test_rocketmq_lock import _BROKER, other_process
 
 NAME = TopicPartition("t", 0)
 CONFIG = {"min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
-# b is deleted in a file that is closed, which a broker's run takes for a and b together.
+# The delete of b is in a closed file, so that a compaction by the broker removes b.
 FILES = [
     [Sent(0, "a", b"1"), Sent(1, "b", b"2"), Sent(2, "c", b"3")],
     [Sent(3, "b", b""), Sent(4, "a", b"5")],
@@ -40,7 +40,7 @@ TABLE = {"a": b"5", "c": b"7", "d": b"6"}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """A queue that a broker has open."""
+    """A queue in a store that a broker has open."""
     store = tmp_path / "store"
     write_queue(store, "t", 0, FILES)
     (store / "config").mkdir()
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
         '"topicName":"t","readQueueNums":1,"writeQueueNums":1}}}'
     )
     (store / "lock").write_bytes(b"lock")
-    (store / "abort").write_text("4711")  # as long as it runs
+    (store / "abort").write_text("4711")  # exists as long as the broker runs
     with other_process(_BROKER, store):
         yield store
 
@@ -60,7 +60,9 @@ def folders(root: Path) -> tuple[Path, Path]:
 
 
 def exchanged(root: Path) -> None:
-    """What the broker's run leaves: one pair for the closed ones, and the position."""
+    """Replace the closed pairs by one and write the position, as a compaction by the
+    broker does.
+    """
     write_queue(root / "new", "t", 0, [[Sent(2, "c", b"3"), Sent(4, "a", b"5")]])
     for old, new in zip(folders(root), folders(root / "new"), strict=True):
         for number in (0, 1):
@@ -72,7 +74,7 @@ def exchanged(root: Path) -> None:
 
 
 def appended(root: Path) -> None:
-    """One message more in the last pair, the index as mapped memory shows it."""
+    """Append a message to the last pair. The index has the size of a memory-mapped file."""
     write_queue(root / "new", "t", 0, [*FILES[:2], [*FILES[2], Sent(7, "e", b"8")]])
     for old, new in zip(paths_of(root, "t", 0, 2), paths_of(root / "new", "t", 0, 2), strict=True):
         with old.open("r+b") as file:
@@ -81,7 +83,7 @@ def appended(root: Path) -> None:
 
 
 def rolled(root: Path) -> None:
-    """The last pair is closed, and two more come."""
+    """Close the last pair and add two more."""
     write_queue(root / "new", "t", 0, [*FILES, [Sent(7, "e", b"8")], [Sent(8, "f", b"9")]])
     for number in (2, 3, 4):
         for old, new in zip(
@@ -95,7 +97,7 @@ def rolled(root: Path) -> None:
 def in_the_middle(
     monkeypatch: pytest.MonkeyPatch, move: Callable[[Path], None], times: int = 1
 ) -> None:
-    """Let the broker move as soon as the files were listed."""
+    """Change the store during a read, just after its files were listed."""
     real, left = live_files.read_pairs, [times]
 
     def read(root: str, name: TopicPartition) -> live_files.Pairs:
@@ -110,7 +112,7 @@ def in_the_middle(
 
 
 def look_at_all(root: Path) -> None:
-    """Every command reads what is there, and none finds anything wrong."""
+    """Run every command that reads. None reports damage."""
     store = str(root)
     report = lastwrite.inspect(store)
     [queue] = report.partitions
@@ -151,7 +153,7 @@ def test_commands_that_write_or_copy_are_refused(root: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("torn", [b"", b"\0\0\0\x80", b"\0\0\0\x80\xda\xa3\x20\xa7" + b"\1" * 90])
 def test_record_without_a_unit_is_ignored(root: Path, torn: bytes) -> None:
-    """A record is written before its unit: it may be half there, or whole."""
+    """A record is written before its unit, so it may be half written or complete."""
     log = paths_of(root, "t", 0, 2)[0]
     end = lastwrite.plan(str(root), spark=INLINE).partitions[0].bytes_before
     used = sum(len(data.rstrip(b"\0")) for data in [log.read_bytes()])
@@ -184,7 +186,8 @@ def test_change_before_a_read_is_tolerated(
     in_the_middle(monkeypatch, move)
     table = lastwrite.latest(str(root), "t")
     late = {"e": b"8"} if move is appended else {}
-    assert table == TABLE | late and table.end_offsets == {0: 7 + len(late)}  # b has not stayed
+    # the table does not have b
+    assert table == TABLE | late and table.end_offsets == {0: 7 + len(late)}
     look_at_all(root)
 
 
@@ -275,7 +278,7 @@ def test_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:
 
 
 def test_copy_is_compared_with_the_earlier_state_of_its_store(root: Path, tmp_path: Path) -> None:
-    """Of a snapshot: what was written since is not in it."""
+    """The copy is of a snapshot, so later messages are missing."""
     snapshot, to = tmp_path / "snapshot", tmp_path / "to"
     shutil.copytree(root, snapshot)
     (snapshot / "abort").unlink()
@@ -360,7 +363,9 @@ def test_read_does_not_wait_for_a_round_that_writes_new_files(root: Path) -> Non
 def test_leftover_of_an_exchange_is_reported_as_damage(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker leaves an old file there that a reader of its own held, and does not start then."""
+    """A broker leaves an old file there if a reader of its own has it open, and does not start
+    then.
+    """
     monkeypatch.setattr(live_files, "_RESTS_S", 0.0)
     left = folders(root)[0] / f"{LOG_BYTES * 9:020d}.delete"
     left.write_bytes(bytes(LOG_BYTES))
@@ -377,7 +382,7 @@ def test_log_files_without_an_index_yet_are_skipped(root: Path, count: int) -> N
     look_at_all(root)
     pairs = live_files.read_pairs(str(root), NAME)
     assert [file.is_growing for file in pairs.logs.files] == [False, False, True]
-    # One that is missing before others is damage.
+    # A missing file before others is damage.
     paths_of(root, "t", 0, 1)[1].unlink()
     [planned] = lastwrite.plan(str(root), config=CONFIG, spark=INLINE).partitions
     assert planned.status is Status.DAMAGED and "no index file of the same name" in str(
@@ -405,7 +410,7 @@ def test_small_file_under_replacement_is_read_again(tmp_path: Path) -> None:
             path.write_bytes(whole)
         return sides.decode_consumer_offsets(path.read_bytes())
 
-    with pytest.raises(CorruptLog):  # nobody writes it
+    with pytest.raises(CorruptLog):  # no broker writes to the file
         live_files.settled(str(writer.root), read)
     tries.clear()
     with other_process(_BROKER, writer.root):
@@ -418,8 +423,10 @@ def test_small_file_under_replacement_is_read_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[StoreWriter]:
-    """A store of two files of commit log; the broker has dispatched all, and appended two records
-    since, of which the second is half there."""
+    """A store with two commit log files and two records that are not dispatched.
+
+    The second of these records is only half written.
+    """
     writer = StoreWriter(tmp_path / "store")
     for n in range(40):
         writer.send("orders", b"%d" % n * 20, {"KEYS": f"k{n % 7}", "UNIQ_KEY": f"{n:032X}"}, n % 2)
@@ -476,7 +483,7 @@ def test_commit_log_is_read_up_to_the_dispatched_end(writer: StoreWriter) -> Non
 def test_stopped_broker_leaves_undispatched_records_readable(writer: StoreWriter) -> None:
     with other_process("print('held', flush=True)", writer.root):
         pass
-    (writer.root / "lock").unlink()  # nobody holds what is not there
+    (writer.root / "lock").unlink()  # no process can have a lock on a missing file
     assert bound_of(writer) is None
     report = lastwrite.inspect(str(writer.root))
     assert {problem.kind for problem in report.problems} == {ProblemKind.RECOVERED}
@@ -506,7 +513,7 @@ def test_hole_below_the_dispatched_end_is_damage(writer: StoreWriter) -> None:
 
 
 def test_index_without_the_last_message_is_not_damage(writer: StoreWriter) -> None:
-    """Of the last message one key is entered, the other is about to be."""
+    """The last message has one key in the index. The broker has not entered the other yet."""
     path = sorted((writer.root / "index").iterdir())[-1]
     data = bytearray(path.read_bytes())
     count = int.from_bytes(data[36:40], "big")

@@ -24,7 +24,7 @@ from tests.support.rocketmq.model import START_MS, ModelQueue, message, read_fil
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
-# As ``FileChannel.tryLock(0, 1, false)``: the first byte, exclusively.
+# Java: ``FileChannel.tryLock(0, 1, false)``, which locks the first byte exclusively.
 _BROKER = """
 import fcntl, sys
 file = open(sys.argv[1] + "/lock", "r+b")
@@ -70,7 +70,7 @@ def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
 def test_store_served_by_a_broker_is_refused_to_writers(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
-            lock.reject_if_locked(str(root), names)  # to read
+            lock.reject_if_locked(str(root), names)  # reading is allowed
         with pytest.raises(LogHeld, match="the store is locked by"), lock.hold(str(root), [T0]):
             pass
         with pytest.raises(LogHeld), lock.exclusive(str(root)):
@@ -193,7 +193,7 @@ def test_starting_broker_is_recognised_by_its_open_file(
             ):
                 pass
         with lock.unopened(str(root)):
-            # Who opens it meanwhile waits, and we live.
+            # A process that opens the file now waits, and our process continues.
             opening = subprocess.Popen(
                 [sys.executable, "-c", _OPENED, str(root)],
                 stdin=subprocess.PIPE,
@@ -226,7 +226,7 @@ def test_unclean_store_is_refused_without_the_option(root: Path) -> None:
         lock.reject_unclean(str(root), goes_on=False)
     lock.reject_unclean(str(root), goes_on=True)
     assert lock.was_killed(str(root))
-    with other_process(_BROKER, root):  # it runs
+    with other_process(_BROKER, root):  # a broker runs
         lock.reject_unclean(str(root), goes_on=False)
 
 
@@ -246,7 +246,7 @@ def test_lock_byte_of_a_queue_differs_from_the_reserved_bytes() -> None:
 
 
 def compacted_store(folder: Path) -> Path:
-    """A store that a broker has had, with a queue of ``ctopic`` that a round would clean."""
+    """A store that a broker has used, with a queue of ``ctopic`` that a round would compact."""
     queue = ModelQueue(5 * 276, 276)
     for n in range(23):
         queue.append(message(n, f"k{n % 7}", b"body", START_MS + n))
@@ -259,7 +259,7 @@ def compacted_store(folder: Path) -> Path:
 
 
 def test_symbolic_link_does_not_bypass_the_brokers_lock(tmp_path: Path) -> None:
-    """By whatever name: what is held is the store in which the files are."""
+    """By any path, the lock is taken in the store that has the files."""
     store = compacted_store(tmp_path / "store")
     before = read_files(store)
     beside = tmp_path / "beside"

@@ -1,4 +1,4 @@
-"""Tests of merging messages from a broker with those of a store, in one order."""
+"""Tests of merging messages from a broker with those of a store by offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of names, sizes, hashes and properties, with values of the real classes."""
+"""Tests of names, sizes, hashes and properties, with values of RocketMQ's own classes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_queue_and_index_names_are_parsed() -> None:
 
 @pytest.mark.parametrize(
     ("queue_size", "log_size", "sizes"),
-    [  # seen in 5.5.0
+    [  # observed in 5.5.0
         (10_485_760, 104_857_600, (104_857_460, 10_485_746)),
         (1_024, 10_240, (10_120, 1_012)),
         (1_024, 5_060, (6_072, 1_012)),
@@ -89,7 +89,8 @@ def test_index_hash_is_not_negative() -> None:
         (b"\xe2\x82", "\ufffd"),
         (b"\xe2\x82A", "\ufffdA"),
         (b"\xe0\x80\x80", "\ufffd\ufffd\ufffd"),
-        (b"\xed\xa0\x80", "\ufffd"),  # a surrogate by itself: one, where Python would say three
+        # a lone surrogate: one replacement character in Java, three in Python
+        (b"\xed\xa0\x80", "\ufffd"),
         (b"\xf0\x9f\x98\x80", "\U0001f600"),
         (b"\xf0\x9f\x98", "\ufffd"),
         (b"\xf0\x9f\x98A", "\ufffdA"),

@@ -1,5 +1,6 @@
-"""Tests of publications: refusals, copies, and the order of syncs. Killed ones:
-``tests/system/test_crash_rocketmq_publish.py``.
+"""Tests of publications: refusals, copies, and the order of syncs.
+
+For killed publications see ``tests/system/test_crash_rocketmq_publish.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tests.support.rocketmq.trees import (
     write_layout,
 )
 
-LAYOUT = LAYOUTS[1]  # two queues change, a third does not
+LAYOUT = LAYOUTS[1]  # two queues change, the third does not
 FIRST, SECOND = file_name(0), file_name(LOG_BYTES)
 
 
@@ -269,7 +270,7 @@ def test_store_without_a_tree_gets_one(tmp_path: Path) -> None:
 
 
 def test_copy_omits_the_counts_of_delayed_messages(tmp_path: Path) -> None:
-    """A broker on the copy would pass over as many new delayed messages as there were."""
+    """Otherwise a broker on the copy would skip as many new delayed messages."""
     source, target = tmp_path / "store", tmp_path / "copy"
     (source / "config").mkdir(parents=True)
     target.mkdir()
@@ -348,7 +349,7 @@ def test_replaced_tree_is_tested_for_exchange_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = set()
-    for _ in range(3):  # most file systems give the next tree the inode of the one before
+    for _ in range(3):  # most file systems reuse the inode of the removed tree
         monkeypatch.setattr(files, "faults", FaultPoints(1 << 30))
         root = write_layout(tmp_path / "store", LAYOUT)
         files.faults.passed = 0
@@ -370,7 +371,7 @@ def test_all_files_are_synced_before_the_exchange_and_deleted_after_it(
         def reach(self, operation: str, path: str) -> None:
             done.append((operation, path))
 
-    listening = Listening(1 << 30)  # armed: everything in order
+    listening = Listening(1 << 30)  # set up in advance, to record all operations
     monkeypatch.setattr(files, "faults", listening)
     compact(root, LAYOUT)
     exchanged = max(n for n, (operation, _) in enumerate(done) if operation == "exchange")

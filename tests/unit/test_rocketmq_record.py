@@ -185,7 +185,7 @@ def test_impossible_length_is_damage(at: int, claim: int) -> None:
         raw[at : at + 1] = (claim & 0xFF).to_bytes(1, "big")
         if claim & 0xFF == 6:
             return
-    elif at == 100:  # properties' length
+    elif at == 100:  # length of the properties
         raw[at : at + 2] = (claim & 0xFFFF).to_bytes(2, "big")
     else:
         raw[at : at + 4] = claim.to_bytes(4, "big", signed=True)
@@ -213,7 +213,7 @@ def test_blank_record_round_trips() -> None:
         encode_blank(7)
 
 
-# 64 × "a", compressed by the real classes.
+# 64 × "a", compressed by RocketMQ's own classes
 BODIES = {
     COMPRESSION_ZLIB: "785e4b4ca40c0000148d1841",
     0: "785e4b4ca40c0000148d1841",
@@ -236,9 +236,8 @@ def test_bodies_of_the_real_classes_are_decompressed(kind: int, body: str) -> No
 
 def test_body_that_decompresses_to_nothing_is_a_tombstone() -> None:
     assert body_of(make_message("t", zlib.compress(b""), sys_flag=COMPRESSED)) == b""
-    assert (
-        body_of(make_message("t", b"", sys_flag=COMPRESSED | 0x700)) == b""
-    )  # a broker does not look either
+    # A broker does not check the codec of an empty body either.
+    assert body_of(make_message("t", b"", sys_flag=COMPRESSED | 0x700)) == b""
     zstd = bytes(cramjam.zstd.compress(b""))
     assert body_of(make_message("t", zstd, sys_flag=COMPRESSED | COMPRESSION_ZSTD)) == b""
 

@@ -46,7 +46,7 @@ def test_queues_are_listed_by_broker_and_number() -> None:
         MessageQueue("t", "b", 1),
         MessageQueue("t", "d", 0),
     )
-    # a takes no messages, d has no master
+    # broker a is not writable, and broker d has no master
     assert route.writable == (MessageQueue("t", "b", 0),)
     assert route.master_of("b") == "10.0.0.2:10911"
     assert route.master_of("d") is None

@@ -420,8 +420,7 @@ def test_undecompressable_body_is_kept_if_configured(tmp_path: Path) -> None:
     assert queues.record_count(log) == told.records_after
 
 
-# ---------------------------------------------------------------------- logs that end before they
-# should
+# -------------------------------------------------------------------------- logs that end too early
 
 
 def problems_of(root: Path) -> list[str]:
