@@ -1,4 +1,4 @@
-"""Tests of reading a RocketMQ store for the engine: finding queues, their end, and refusals."""
+"""Tests of reading a RocketMQ store for the engine: queues, their ends, and refused stores."""
 
 from __future__ import annotations
 
@@ -162,8 +162,8 @@ def test_empty_active_file_begins_at_the_log_end(tmp_path: Path) -> None:
 
 
 def test_closed_file_pair_without_a_record_is_removed(tmp_path: Path) -> None:
-    """A record that fits no file leaves such a pair, marked as closed, and a broker serves nothing
-    before it.
+    """A record that fits into no file leaves such a closed pair. A broker serves
+    nothing before it.
     """
     queue = queue_of()
     queue.pairs.insert(0, ModelPair(0, is_closed=True))
@@ -232,7 +232,7 @@ def test_damaged_queue_is_left_unchanged(root: Path, what: str) -> None:
 
 
 def test_wrong_address_in_a_record_is_corrected(root: Path) -> None:
-    """Clients see it, nobody else."""
+    """Only clients see this address."""
     patch(root / LOG / FIRST, 28, struct.pack(">q", 12345))
     assert clean(root)[0].status is Status.CLEANED
     queue = queue_of()
@@ -257,14 +257,14 @@ NEXT = f"{queue_of().pairs[-1].start + LOG_BYTES:020d}"
 
 @pytest.fixture
 def rolling(root: Path) -> Path:
-    """A store whose broker was killed between the two files of a new pair."""
+    """A store whose broker was killed between the creations of the two files of a pair."""
     (root / "abort").touch()
     (root / LOG / NEXT).write_bytes(bytes(LOG_BYTES))
     return root
 
 
 def test_file_of_an_interrupted_roll_is_not_damage(root: Path, rolling: Path) -> None:
-    """A broker's start removes the file, which never held a record."""
+    """A broker's start removes the file, which has no record."""
     name, added = TopicPartition(TOPIC, 0), NEXT
     log = queues.read_queue(folder(rolling))
     assert [(each.kind, Path(each.path).name) for each in log.problems] == [
@@ -351,18 +351,18 @@ def test_single_file_is_the_active_one(tmp_path: Path) -> None:
 
 
 def test_model_writes_index_units_in_the_documented_layout(root: Path) -> None:
-    """The layout of the tests' own model against the table of the format."""
+    """Compares the layout of the tests' own model with the table of the format."""
     first = BATCH_UNIT.unpack_from((root / INDEX / FIRST).read_bytes(), 0)
     assert first == (0, message(3, "k0", b"body 0", START_MS).size, 0, START_MS, 3, 1, -1, 0)
 
 
 # ---------------------------------------------------------------------- bodies that do not
-# decompress
+# decompress the body
 
 
 def undecodable(offset: int, key: str, store_ms: int) -> ModelMessage:
-    """A record whose checksum holds, and whose body is no zlib stream: as a client with a bug sends
-    it.
+    """A record with a valid checksum whose body is not a zlib stream, as a faulty
+    client sends it.
     """
     made = make_message(
         TOPIC,
@@ -376,8 +376,9 @@ def undecodable(offset: int, key: str, store_ms: int) -> ModelMessage:
 
 
 def test_undecompressable_body_is_kept_if_configured(tmp_path: Path) -> None:
-    """It is a write: older ones of its key go, and it goes with the next. Beside it the round is
-    any other.
+    """It counts as a write: it supersedes older messages of its key, and a later one supersedes it.
+
+    Otherwise the round is an ordinary one.
     """
     queue = ModelQueue(LOG_BYTES, INDEX_BYTES)
     for n in range(23):
@@ -432,7 +433,7 @@ def emptied(path: Path) -> None:
 
 
 def test_closed_file_without_a_record_and_an_end_is_damage(root: Path) -> None:
-    """Before, the next round removed it, as one that a failed append leaves."""
+    """Regression: the next round removed such a file as a leftover of a failed append."""
     for place in (LOG, INDEX):
         emptied(root / place / SECOND)
     before = read_files(root)
@@ -463,7 +464,7 @@ def test_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
 
 @pytest.fixture
 def dispatched_store(tmp_path: Path) -> tuple[Path, Broker]:
-    """A store with its commit log, whose compacted topic has messages with and without a key."""
+    """A store with its commit log. Its compacted topic has messages with and without keys."""
     broker = Broker()
     for n in range(40):
         send(
@@ -506,7 +507,7 @@ def test_records_lost_from_the_compaction_log_are_named(
         assert (problem.path, problem.position) == (str(log), at)
         assert ("lastwrite dispatch" in str(problem.remedy)) == (number == last)
         if number == last:
-            # What the remedy says is done, and then it is whole.
+            # After the step in the remedy the store is complete.
             lastwrite.dispatch(
                 str(root), config=broker.sizes.config(), now_ms=START_MS, spark=INLINE
             )
@@ -517,7 +518,7 @@ def test_records_lost_from_the_compaction_log_are_named(
 
 
 def test_missing_middle_file_pair_is_named(dispatched_store: tuple[Path, Broker]) -> None:
-    """By the commit log, which has its messages."""
+    """The commit log shows it, because it has the pair's messages."""
     root, broker = dispatched_store
     place = queues.folder_of(str(root), TopicPartition(COMPACTED, 0))
     _, middle, *_ = broker.pairs[COMPACTED, 0]
@@ -537,7 +538,7 @@ def test_missing_middle_file_pair_is_named(dispatched_store: tuple[Path, Broker]
 
 
 def test_gap_above_the_position_is_damage(tmp_path: Path) -> None:
-    """Below the position emptied pairs are gone, and their names with them."""
+    """Below the position, compaction also removes emptied file pairs."""
     size, index = 46 * 8 * 6, 46 * 8
     pairs = [
         ModelPair(size * n, (message(at, f"k{at}", b"value", START_MS + at),), True)
@@ -552,8 +553,8 @@ def test_gap_above_the_position_is_damage(tmp_path: Path) -> None:
 
 
 def test_remedies_lose_no_message(root: Path) -> None:
-    """Before, the first said to remove what may be all there is, and others to remove a queue that
-    only we have.
+    """Regression: one remedy was to remove a file with possibly unique messages, another to remove
+    a queue.
     """
     (root / LOG / f"{FIRST}.delete").write_bytes(b"x" * 100)
     (problem,) = reading.read_queue(
@@ -572,8 +573,8 @@ def test_remedies_lose_no_message(root: Path) -> None:
 
 
 def test_remedies_never_say_to_remove_a_file() -> None:
-    """What is in the way is moved out of the store and kept: nobody knows whether it is all there
-    is.
+    """A remedy moves such a file out of the store, because it may have the only copy of its
+    messages.
     """
     package = Path(lastwrite.__file__).parent
     places = [*package.glob("rocketmq/**/*.py"), package / "commands" / "restore.py"]

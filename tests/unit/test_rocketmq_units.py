@@ -1,4 +1,4 @@
-"""Tests of index units, index files and side files, with bytes worked out by hand."""
+"""Tests of index units, index files and side files with hand-made bytes."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_extension_units_round_trip() -> None:
     raw = units.encode_extension(-77, START, b"\x01\x02")
     assert len(raw) == 22
     assert units.decode_extension(raw + b"\xff", 0, len(raw) + 1) == (22, -77, START, b"\x01\x02")
-    assert units.decode_extension(b"\xff\xff\0\0", 0, 4) is None  # the mark that a file ends
+    assert units.decode_extension(b"\xff\xff\0\0", 0, 4) is None  # the mark for the end of a file
     assert units.decode_extension(bytes(30), 0, 30) is None
     assert units.decode_extension(b"", 0, 0) is None
     for cut in range(2, len(raw)):
@@ -162,7 +162,7 @@ def test_new_index_file_continues_after_the_previous_one() -> None:
     hashes, places, times = entries(["a", "b"], 800)
     index_file.build(out, 3, hashes, places, times + 5000)
     opened = index_file.IndexFile.of(out, 3)
-    # The first entry's seconds count from the file before, as the broker's do.
+    # The first entry's seconds count from the previous file, as in a broker's index files.
     assert opened.entry(1).seconds == 5 and opened.entry(2).seconds == 1
     assert opened.header.first_store_time_ms == START + 5000
 
@@ -299,8 +299,8 @@ def test_positions_round_trip(positions: dict[str, int]) -> None:
 
 
 def test_position_order_equals_a_java_maps() -> None:
-    # As java.util.concurrent.ConcurrentHashMap of Java 17 prints it; it has doubled once, and
-    # turned some round.
+    # The order in which java.util.concurrent.ConcurrentHashMap of Java 17 iterates after it has
+    # doubled once. Some bins are reversed.
     expected = (
         "topic-676_0 topic-947_1 topic-623_1 topic-433_3 topic-919_1 topic-866_2 topic-461_3 topic-0_0 "
         "topic-109_3 topic-271_1 topic-28_0 topic-785_3 topic-542_2 topic-514_2 topic-838_2 topic-757_3 "

@@ -1,7 +1,7 @@
 """Tests of ``verify`` on RocketMQ stores.
 
-Damage of every kind is named with file, byte and remedy, and every broken promise is found. Stores
-that real brokers wrote or compacted pass.
+Every kind of damage is reported with file, byte and remedy, and every broken promise is found.
+Stores that real brokers wrote or compacted pass.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ def m(offset: int, key: str | None, body: bytes = b"value", **more: Any) -> Mode
 
 BEFORE = (
     (m(0, "a"), m(1, "b"), m(2, "c"), m(3, "d", tag="TagA"), m(4, "a"), m(5, "h", b"")),
-    (m(7, "b"), m(8, "c", b""), m(9, "f", compression="zlib"), m(10, "e", b"")),  # e: not yet
-    (m(12, "a"), m(13, "g")),  # active
+    # e: its horizon has not passed
+    (m(7, "b"), m(8, "c", b""), m(9, "f", compression="zlib"), m(10, "e", b"")),
+    (m(12, "a"), m(13, "g")),  # the active file
 )
 SURVIVORS = (3, 4, 7, 9, 10, 12, 13)
 POSITION = 10
@@ -68,7 +69,7 @@ def queue_of(pairs: Sequence[Sequence[ModelMessage]], position: int = -1) -> Mod
 
 
 def kept(*offsets: int, more: Sequence[ModelMessage] = ()) -> list[list[ModelMessage]]:
-    """The messages of these offsets, and more, each in its file."""
+    """The messages at these offsets and ``more`` ones, each in its own file."""
     ends = (6, 11, 99)
     chosen = [one for pair in BEFORE for one in pair if one.offset in offsets] + [*more]
     chosen.sort(key=lambda one: one.offset)
@@ -104,7 +105,7 @@ def before(tmp_path: Path) -> Path:
 
 
 def test_correct_compaction_is_verified(tmp_path: Path, before: Path) -> None:
-    """Written by hand; and the engine makes the same of it."""
+    """The compacted queue is hand-made, and the engine produces the same one."""
     after = write(tmp_path / "after", kept(*SURVIVORS))
     report = verify(after, before)
     assert report.exit_status == 0 and report.ok and report.problems == []
@@ -151,7 +152,7 @@ def test_added_changed_and_revived_records_are_found(tmp_path: Path, before: Pat
         "key": (changed(4, key="x"), [("lost", 4), ("added", 4)]),
         "host": (changed(7, v6=True), [("changed", 7)]),
         "alive": (kept(*without(10), more=[m(10, "e", b"x")]), [("changed", 10)]),
-        "not yet gone": (kept(*SURVIVORS, more=[a]), []),  # a later round takes it
+        "not yet gone": (kept(*SURVIVORS, more=[a]), []),  # a later round removes it
     }
     for name, (pairs, expected) in cases.items():
         assert found(verify(write(tmp_path / name, pairs), before)) == expected, name
@@ -170,7 +171,7 @@ def test_tombstone_must_stay_until_its_horizon(tmp_path: Path, before: Path) -> 
 def test_record_above_the_position_must_stay(tmp_path: Path, before: Path) -> None:
     after = write(tmp_path / "after", kept(*SURVIVORS), position=4)
     assert {("lost_tail", 5), ("lost_tail", 8)} <= set(found(verify(after, before)))
-    # a12 has the key of a4, and lies above the position: a4 was not to go for it
+    # a12 has the same key as a4, but is above the position, so a4 should have been kept
     gone = write(tmp_path / "gone", kept(*(n for n in SURVIVORS if n != 4)))
     assert found(verify(gone, before)) == [("lost", 4)]
     assert found(verify(write(tmp_path / "all", kept(3, 7, 9, 10, 12, 13), 13), before)) == []
@@ -288,7 +289,9 @@ def test_own_compaction_of_a_real_store_is_verified(tmp_path: Path) -> None:
 
 @pytest.fixture
 def writer(tmp_path: Path) -> StoreWriter:
-    """Commit log, consume queues, index files, and queue 0 of ``orders`` compacted up to 20."""
+    """A store with commit log, consume queues and index files. Queue 0 of ``orders`` is compacted
+    up to offset 20.
+    """
     writer = shop(tmp_path / "store")
     writer.write_compaction("orders", 0, position=20)
     writer.write()
@@ -308,7 +311,7 @@ def poke(root: Path, place: str, position: int, data: bytes) -> None:
 
 
 def record_with_body(root: Path) -> tuple[int, RocketmqMessage]:
-    """Where a record with a body begins, behind the first of the first file; and what it is."""
+    """Position and content of the second or a later record with a body in the first file."""
     data = (root / LOG / FIRST).read_bytes()
     at = decode_message(data, 0, len(data)).size
     while not (found := decode_message(data, at, len(data))).body:
@@ -353,7 +356,7 @@ def test_wrong_field_of_a_unit_is_named(writer: StoreWriter, name: str) -> None:
     report = verify(writer.root)
     assert report.exit_status == 3
     (problem,) = damage(report)
-    # A wrong size or offset may show at the next unit, which no longer follows.
+    # A wrong size or offset may only be detected at the next unit, which does not follow then.
     number = problem.position // 46 if problem.position is not None else -1
     assert problem.path.endswith(f"{INDEX}/{FIRST}") and problem.position == 46 * number
     assert number == 2 or (number == 3 and name in ("size", "queue offset"))
@@ -361,7 +364,7 @@ def test_wrong_field_of_a_unit_is_named(writer: StoreWriter, name: str) -> None:
 
 
 RECORD_DAMAGE: dict[str, tuple[int, bytes, int, str]] = {
-    # from the record: where, what; where it is named, and how
+    # offset in the record, new byte, offset in the reported position, and message
     "magic": (4, b"\0", 0, "the record's magic is wrong"),
     "queue": (15, b"\7", 0, "the compaction log of orders-0 has a record of orders queue 7"),
     "body": (-1, b"?", 0, "the body has a wrong checksum"),
@@ -411,14 +414,16 @@ def test_undecompressable_body_is_damage_unless_configured(tmp_path: Path) -> No
 
 
 def test_offsets_that_do_not_rise_are_damage(tmp_path: Path) -> None:
-    """Records in another order, and their units with them."""
+    """The records and their units are reordered."""
     root = write(tmp_path / "store", [[m(0, "a"), m(2, "c"), m(1, "b")], [m(3, "d")]], -1)
     report = verify(root)
     assert report.exit_status == 3 and damage(report)[0].position == 46 * 2
 
 
 def test_wrong_first_byte_of_a_file_is_damage(tmp_path: Path) -> None:
-    """Where no whole record follows, a walk alone would take it for the end of what was written."""
+    """If no complete record follows, a plain scan would take the byte for the end of the written
+    data.
+    """
     root = write(tmp_path / "store", BEFORE, -1)
     for path in sorted(root.rglob("compactionLog/*/*/*")):
         data = path.read_bytes()
@@ -503,7 +508,7 @@ def test_part_of_a_store_is_verified_alone(writer: StoreWriter) -> None:
     with pytest.raises(NotALog):
         verify(writer.root, topic="none")
     with pytest.raises(NotALog):
-        verify(writer.root, writer.root)  # nothing was compacted there
+        verify(writer.root, writer.root)  # this store has no compacted queue
 
 
 def test_locked_store_is_refused(writer: StoreWriter) -> None:

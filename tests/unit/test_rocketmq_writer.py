@@ -1,5 +1,6 @@
-"""Tests of writing a compaction log: an example that a real broker loaded, and the limits of a
-record.
+"""Tests of writing a compaction log.
+
+They cover an example that a real broker loaded, and the size limits of a record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ RECORD_BYTES = 172
 
 
 def record(offset: int, key: str | None, size: int | None = RECORD_BYTES) -> bytes:
-    """A record of ``size`` bytes; None: with a short body."""
+    """A record of ``size`` bytes. Without ``size`` it has a short body."""
     properties = {} if key is None else {"KEYS": key, "TAGS": "T"}
     plain = make_message(
         "ctopic", b"", properties, queue_offset=offset, store_time_ms=1000 + offset
@@ -58,7 +59,7 @@ def test_documented_example_gives_its_files(tmp_path: Path) -> None:
     writer = QueueWriter(str(tmp_path), LOG_BYTES, INDEX_BYTES)
     records = [record(offset, f"k{offset % 7}") for offset in range(100)]
     assert append(writer, records[:30]) + append(writer, records[30:]) == 100
-    assert append(writer, [record(100, None)]) == 0  # no key
+    assert append(writer, [record(100, None)]) == 0  # a message without a key
     pairs = writer.finish()
     assert [pair.name for pair in pairs] == [file_name(n * LOG_BYTES) for n in range(5)]
     assert [len(units_of(pair)) for pair in pairs] == [21, 21, 21, 21, 16]
@@ -122,7 +123,7 @@ def test_record_that_fits_in_no_file_is_refused(tmp_path: Path) -> None:
 def test_written_files_can_be_loaded_by_a_broker(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]
 ) -> None:
-    """docs/formats/rocketmq-compaction.md: sizes, names, order, room."""
+    """Sizes, names, order and free space follow docs/formats/rocketmq-compaction.md."""
     log_bytes, index_bytes = log_sizes(*given)
     sizes = [min(size, log_bytes - 8) for size in sizes]
     writer = QueueWriter(str(tmp_path_factory.mktemp("queue")), log_bytes, index_bytes)

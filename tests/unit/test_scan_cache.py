@@ -1,5 +1,7 @@
-"""Tests of stored scans: when they save reading, when they must be ignored, and that their errors
-stop no round.
+"""Tests of stored scans.
+
+They check when a stored scan saves reading, when it must be ignored, and that its errors stop no
+round.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from tests.support.kafka.model import records_of
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {"segment.bytes": "2000", "index.interval.bytes": "200"}
-ALONE = {**CONFIG, "segment.bytes": "14"}  # no segment joins another
+ALONE = {**CONFIG, "segment.bytes": "14"}  # so small that no segments are merged
 EACH = 20
 
 
 @pytest.fixture(autouse=True)
 def small() -> Iterator[None]:
-    """However little there is, it is kept."""
+    """Store scans even of small segments."""
     with (
         patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
@@ -52,7 +54,7 @@ def batch(offset: int, keys: list[bytes]) -> bytes:
 
 
 def add(root: Path, base: int, keys: list[bytes]) -> None:
-    """A segment of ``EACH`` records, in batches of five, and behind it one that is active."""
+    """Write a closed segment of ``EACH`` records in batches of five, and a new active segment."""
     active = root / NAME / f"{base:020d}.log"
     for kind in (".log", ".index", ".timeindex"):
         active.with_suffix(kind).unlink(missing_ok=True)
@@ -66,7 +68,7 @@ def fresh(base: int) -> list[bytes]:
 
 
 def make_log(root: Path) -> None:
-    """Three segments of which nothing can go."""
+    """Write three segments whose records are all kept."""
     for base in (0, EACH, 2 * EACH):
         add(root, base, fresh(base))
 
@@ -100,8 +102,9 @@ def log_files(root: Path) -> dict[str, bytes]:
 
 
 def second_round(root: Path, before: Callable[[Path], None] = lambda root: None) -> PartitionReport:
-    """A log that was cleaned and kept gets a segment that shadows some of the first; ``before`` the
-    next round.
+    """Run a second round after a new segment has superseded some records of the first.
+
+    ``before`` is called between the rounds.
     """
     make_log(root)
     round_of(root)
@@ -147,15 +150,15 @@ def test_scan_of_a_rewritten_segment_is_replaced(tmp_path: Path) -> None:
     assert bases == sorted(int(name[:20]) for name in log_files(root) if name.endswith(".log"))[:-1]
     add(root, 4 * EACH, [b"%06d" % 5, *fresh(4 * EACH)[1:]])
     third = round_of(root)
-    # The segment that loses is read for its rewrite; of the others only the new one.
+    # Only the new segment and the one that loses a record are read.
     assert third.status is Status.CLEANED and third.verdicts["shadowed"] == 1
     assert third.bytes_read < size(root, *bases) + size(root, 4 * EACH)
     assert len(records_of(read_segments(root / NAME))) == 5 * EACH - 2
 
 
 def test_scan_of_a_linked_segment_is_kept(tmp_path: Path) -> None:
-    """Between two that are rewritten: the swap gives it a second name for a while, which its
-    inode's time tells.
+    """The segment lies between two rewritten ones. The swap temporarily adds a hard link, which
+    changes its inode's change time.
     """
     root = tmp_path / "log"
     make_log(root)
@@ -182,7 +185,8 @@ def test_only_pieces_with_a_tombstone_are_read_again(tmp_path: Path) -> None:
     write_segment(root / NAME, EACH, batches, 1, NOW_MS)
     write_segment(root / NAME, 2 * EACH + 1, [], 200, NOW_MS)
     with patch("lastwrite.engine.pieces._PIECE_BYTES", 200):
-        assert round_of(root, config=ALONE).status is Status.CLEANED  # it was stamped
+        # the first round stamped the batches
+        assert round_of(root, config=ALONE).status is Status.CLEANED
         add(root, 2 * EACH + 1, fresh(2 * EACH + 1))
         report = round_of(root, config=ALONE)
     assert size(root, 2 * EACH + 1) < report.bytes_read < size(root, EACH, 2 * EACH + 1)
@@ -238,7 +242,7 @@ def test_lost_checkpoint_keeps_the_stored_scans_valid(tmp_path: Path) -> None:
 
 
 def believed(root: Path, base: int) -> object:
-    """What is believed of a kept file: its pieces, if all that they say is true."""
+    """The pieces of a stored scan. None if it is not trusted."""
     folder = root / NAME
     log_path = str(folder / f"{base:020d}.log")
     secret = store.read_secret(str(folder), 8 * 76)
@@ -316,7 +320,7 @@ def odd_secret(root: Path) -> None:
 
 
 def copied_segment(root: Path) -> None:
-    """The same bytes and times in another inode."""
+    """Copy a segment with its bytes and modification time to another inode."""
     log = root / NAME / f"{0:020d}.log"
     shutil.copy2(log, root / "aside")
     os.replace(root / "aside", log)
@@ -356,7 +360,9 @@ def test_invalid_scan_is_replaced_by_a_new_one(
 
 
 def test_edit_with_a_restored_modification_time_is_detected(tmp_path: Path) -> None:
-    """Other keys in records of the same size, under a true checksum: the inode's own time tells."""
+    """Keys are replaced in records of the same size, with a valid checksum. The inode's change time
+    reveals it.
+    """
 
     def edit(root: Path) -> None:
         log = root / NAME / f"{EACH:020d}.log"
@@ -385,7 +391,7 @@ def test_damage_with_a_restored_modification_time_is_detected(tmp_path: Path) ->
 
 
 def test_scan_of_an_older_generation_is_ignored(tmp_path: Path) -> None:
-    """The segment was rewritten since; size and modification time may well be the same."""
+    """The segment was rewritten since. Its size and modification time may be unchanged."""
     root = tmp_path / "log"
     make_log(root)
     round_of(root)
@@ -419,7 +425,7 @@ def log_that_is_due(root: Path) -> None:
 
 
 def kept_operations(root: Path, log: Path) -> list[int]:
-    """Which of a round's operations write what is kept, counted from 1."""
+    """The numbers of a round's file operations that write stored scans, counted from 1."""
     files.faults = FaultPoints(log=str(log))
     try:
         round_of(root)

@@ -1,4 +1,4 @@
-"""Tests of scratch files: in memory up to the allowance, then in the folder."""
+"""Tests of scratch files: in memory up to the allowance, then in the scratch folder."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_refused_memory_file_falls_back_to_the_folder(
 ) -> None:
     disk, memory = folders
 
-    left: dict[int, int] = {}  # by handle: of a system whose memory ends after 60 bytes
+    # bytes left by file handle, on a system whose memory ends after 60 bytes
+    left: dict[int, int] = {}
 
     def opened(path: str, mode: str, buffering: int) -> io.FileIO:
         file = open(path, mode, buffering=buffering)

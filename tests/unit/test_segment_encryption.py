@@ -1,4 +1,7 @@
-"""Tests of encrypted segments: changes and missing keys are reported, and no secret is shown."""
+"""Tests of encrypted segments.
+
+Changes and missing keys are reported, and no secret is shown.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_file_with_another_key_or_none_is_refused(tmp_path: Path) -> None:
             read(path, keys(one=other))
         assert error.value.path == str(other)
         assert "secret" not in str(error.value)
-    shutil.copy(ONE, other)  # what was wrong is looked at again
+    shutil.copy(ONE, other)  # a corrected key file is read again
     assert read(path, keys(one=other)) == read(path, keys(one=ONE))
 
 
@@ -142,7 +145,7 @@ def test_side_files_are_verified_by_their_tags(
 
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = manifest_of("encrypted", 0, tmp_path)
-    key = Path(shutil.copy(ONE, tmp_path / "key.pem"))  # which nobody has read
+    key = Path(shutil.copy(ONE, tmp_path / "key.pem"))  # a key that is not cached yet
     monkeypatch.setitem(sys.modules, "Crypto.PublicKey", None)
     with pytest.raises(EnvironmentUnfit) as error:
         read(path, keys(one=key))

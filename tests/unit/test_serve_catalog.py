@@ -1,4 +1,6 @@
-"""Tests of partitions requested by several connections at once, and of partitions that disappear."""
+"""Tests of partitions that several connections request at once, and of partitions that
+disappear.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def batch(base: int) -> bytes:
 
 
 class Counted(ServedPartition):
-    """Its first listing waits until it is let go."""
+    """A partition whose first listing waits for ``go_on``."""
 
     listings = 0
     go_on = Event()
@@ -61,7 +63,7 @@ def _served(folder: Path, told: list[str], *numbers: int) -> Catalog:
 
 
 def _partitions(catalog: Catalog, id: bytes) -> list[list[int]]:
-    """The partitions of the topic in each way in which requests find them."""
+    """The topic's partitions, found by its name and by its id."""
     by_name, by_id = catalog.topic("t"), catalog.of_id(id)
     return [
         [] if by_name is None else sorted(by_name.partitions),
@@ -73,7 +75,7 @@ def _partitions(catalog: Catalog, id: bytes) -> list[list[int]]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders are looked at, and topics are listed, whenever somebody asks."""
+    """Folders and topics are listed again at every request."""
     monkeypatch.setattr("lastwrite.server.catalog.FILES_S", -1.0)
     monkeypatch.setattr("lastwrite.server.catalog._LIST_S", -1.0)
 
@@ -137,16 +139,17 @@ def test_logged_errors_are_remembered_within_a_bound(tmp_path: Path) -> None:
     told: list[str] = []
     partition = ServedPartition(TopicPartition("t", 0), str(tmp_path), Files(1), told.append)
     for n in range(1000):
-        for at in (n, n, 5000):  # 5000 is always among the recent ones
+        for at in (n, n, 5000):  # 5000 is always among the recent errors
             partition.report(CorruptLog("a wrong CRC", at))
     assert len(told) == len(set(told)) == 1001
-    partition.report(CorruptLog("a wrong CRC", 0))  # forgotten after 1000 other errors
+    # the first error is forgotten after 1000 other ones
+    partition.report(CorruptLog("a wrong CRC", 0))
     assert len(told) == 1002
 
 
 def test_many_gaps_are_logged_once_while_they_last(tmp_path: Path) -> None:
     told: list[str] = []
-    for base in range(0, 240, 2):  # a note for each missing offset
+    for base in range(0, 240, 2):  # one message for each missing offset
         write_segment(tmp_path / "t-0", base, [batch(base)])
     write_metadata(tmp_path, {"t": {"cleanup.policy": "delete"}})
     partition = ServedPartition(

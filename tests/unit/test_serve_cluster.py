@@ -1,7 +1,7 @@
-"""Tests of requests to ``serve`` about the cluster: features, quorum, quotas, settings and
-transactions.
+"""Tests of requests to ``serve`` about the cluster.
 
-Requests for changes are refused as read-only.
+They cover features, quorum, quotas, settings and transactions. Requests for changes are refused as
+read-only.
 """
 
 from __future__ import annotations

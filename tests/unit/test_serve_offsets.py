@@ -1,5 +1,6 @@
-"""Tests of the offsets that ``serve`` stores, across kills: the short form of ``python -m
-tests.commits``.
+"""Tests of the offsets that ``serve`` stores, across kills.
+
+A short form of ``python -m tests.commits``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def test_acknowledged_commit_survives_a_kill(seed: int, tmp_path: Path) -> None:
 
 
 def test_server_starts_after_a_torn_commit(tmp_path: Path) -> None:
-    """Found by the long form: the torn end was cut, and then taken for somebody else's change."""
+    """Found by the long form: the server truncated the torn end, then reported it as a foreign
+    change.
+    """
     store = Offsets(str(tmp_path))
     store.commit([(_HERE, Commit(7))], 1)
     store.commit([(_HERE, Commit(8))], 2)
@@ -80,7 +83,8 @@ def test_later_commit_counts_after_a_restart(tmp_path: Path) -> None:
         store = _continued(tmp_path, broker)
         assert store.of(_HERE) == Commit(7, at_ms=20)
         store.close()
-    store = _continued(tmp_path, _of_broker((_HERE, Commit(5, at_ms=30))))  # it ran again
+    # the broker has run again
+    store = _continued(tmp_path, _of_broker((_HERE, Commit(5, at_ms=30))))
     assert store.of(_HERE) == Commit(5, at_ms=30)
     store.close()
 
@@ -123,7 +127,7 @@ def test_unreadable_offset_is_not_a_missing_one(tmp_path: Path) -> None:
 
 
 def test_offsets_expire_as_the_table_states() -> None:
-    """A broker gives the same table in tests/system/test_serve.py."""
+    """tests/system/test_serve.py compares a broker with the same table."""
     now_ms = 100 * DAY_MS
     states = GroupStates()
     cases = expiring_groups(now_ms, "t", "other")

@@ -1,5 +1,6 @@
-"""Tests of ``read`` and ``latest`` on RocketMQ at the edges: refusals, damage, moving files and
-shared keys.
+"""Tests of ``read`` and ``latest`` on RocketMQ in special cases.
+
+They cover refusals, damage, files that move during a read, and keys in several queues.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ def test_rows_have_the_fields_of_dump(store: Path) -> None:
 
 def test_one_pull_reads_one_response(store: Path) -> None:
     reading = lastwrite.read(str(store), topic="prices", queue=0, offset=0, one_pull=True)
-    assert [row["queue_offset"] for row in reading] == [2, 3]  # a pull does not leave its file
+    # a pull returns messages of one file only
+    assert [row["queue_offset"] for row in reading] == [2, 3]
     assert (reading.status, reading.next_offset, reading.code) == (PullStatus.FOUND, 4, 0)
 
 
@@ -170,7 +172,7 @@ def test_invalid_arguments_and_paths_are_refused(store: Path, tmp_path: Path) ->
 
 
 def test_emptied_file_pair_ends_a_consumers_read(store: Path) -> None:
-    """As a broker answers; what lies behind is read all the same by who reads the table."""
+    """A broker's consumer stops there. A table reads the messages after it nevertheless."""
     write_queue(store, "prices", 0, [FILES[0], [], FILES[1]])
     reading = lastwrite.read(str(store), topic="prices")
     assert [row["queue_offset"] for row in reading] == [2, 3]
@@ -217,7 +219,8 @@ def test_files_may_be_replaced_during_a_read(tmp_path: Path) -> None:
     found: list[int] = []
     for block in queue.blocks():
         found += block.table["queue_offset"].tolist()
-        if len(found) == 5:  # a run: the first three files become one, the names behind it are gone
+        # a compaction by the broker merges the first three files and removes the others
+        if len(found) == 5:
             for number in (1, 2):
                 for path in paths_of(tmp_path, "t", 0, number):
                     path.unlink()
@@ -269,8 +272,8 @@ def test_table_beyond_its_memory_limit_is_refused(store: Path) -> None:
 
 
 def test_latest_needs_exactly_one_topic(store: Path) -> None:
-    assert lastwrite.latest(str(store)) == {"a": b"1", "b": b"2"}  # it has one
-    queue = store / "compaction" / "compactionLog" / "prices" / "0"  # and that one queue
+    assert lastwrite.latest(str(store)) == {"a": b"1", "b": b"2"}  # the store has a single topic
+    queue = store / "compaction" / "compactionLog" / "prices" / "0"  # and that topic a single queue
     assert lastwrite.latest(str(queue)) == {"a": b"1", "b": b"2"}
     with pytest.raises(InvalidConfig, match="topics, and none was chosen"):
         lastwrite.latest(str(CORPUS))

@@ -1,4 +1,4 @@
-"""Tests of settings by upstream's names: types, ranges, precedence and typing errors."""
+"""Tests of settings by upstream's names: types, ranges, precedence and misspelt names."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_name_sets_its_field(names: dict[str, object], field: str, expected: obj
             {"min.compaction.lag.ms": 9, "max.compaction.lag.ms": 8},
             "exceeds max.compaction.lag.ms (8)",
         ),
-        # A value that another name outdoes is checked all the same.
+        # A value is checked even if another name takes precedence.
         (
             {"log.retention.hours": "x", "log.retention.ms": "3"},
             "log.retention.hours must be a whole number",

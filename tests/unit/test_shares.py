@@ -1,4 +1,7 @@
-"""Tests of dividing a rewrite: complete segments if their sizes allow it, else parts."""
+"""Tests of dividing a rewrite among workers.
+
+A share has complete segments if their sizes allow it, else parts of segments.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ MIB = 1 << 20
 
 
 def pieces(costs: list[int], size: int = 32 * MIB) -> dict[ScanRange, int]:
-    """Pieces of ``size`` bytes, one for each of these costs."""
+    """Pieces of ``size`` bytes each, with these costs."""
     return {
         ScanRange(
             number=n,
@@ -31,7 +34,7 @@ def pieces(costs: list[int], size: int = 32 * MIB) -> dict[ScanRange, int]:
 
 
 def parts(segments: list[list[int]], workers: int, size: int = 32 * MIB) -> list[list[int]]:
-    """What the parts of each segment cost, of pieces of ``size`` bytes."""
+    """The costs of each segment's parts, with pieces of ``size`` bytes."""
     shares = Shares([sum(costs) for costs in segments], workers)
     made = []
     for costs in segments:
@@ -53,7 +56,7 @@ def test_large_segment_is_divided_among_the_workers() -> None:
 
 
 def test_share_is_cut_although_it_ends_in_the_first_bytes_of_a_part() -> None:
-    """It was not cut at all then, so that one of two worked for 1.77 s and one for 1.26."""
+    """Regression: the segment was not divided, so one worker took 1.77 s and the other 1.26 s."""
     assert parts([[31] * 10, [43] * 10], 2, 5 * MIB) == [[310], [344, 86]]
 
 

@@ -1,4 +1,4 @@
-"""Tests that sizes announced by a message are limited by its bytes, so that no message exhausts the
+"""Tests that sizes stated in a message are limited by its bytes, so that no message exhausts the
 memory.
 """
 
@@ -80,7 +80,7 @@ def test_unknown_tagged_fields_are_ignored_in_every_structure(name: str) -> None
             expected = _outcome(name, version, plain)
             assert _outcome(name, version, with_tags) == expected
             decoded_count += not expected.startswith("CorruptLog")
-    assert decoded_count >= 10  # kio rejects some nulls that were drawn
+    assert decoded_count >= 10  # kio rejects some of the generated null values
 
 
 def _outcome(name: str, version: int, body: bytes) -> str:

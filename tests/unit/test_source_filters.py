@@ -1,4 +1,4 @@
-"""Tests of filters that Spark pushes into the source: rows read include every matching row."""
+"""Tests of filters that Spark pushes into the source: the rows read include every matching row."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_filters_are_translated_to_ranges(
 
 
 def rows(path: Path, filters: list[Any], **options: str) -> list[tuple[Any, ...]]:
-    """What the source reads, in the log's order; before Spark applies the filters."""
+    """The rows that the source returns in the log's order, before Spark applies the filters."""
     source = DefaultSource({"path": str(path), "pushdown": "true", **options})
     reader = source.reader(SCHEMA)
     assert list(reader.pushFilters(filters)) == filters
@@ -109,7 +109,7 @@ def root(tmp_path: Path) -> Root:
 
 
 def time_of(offset: int) -> datetime:
-    """Of records of ``Root``."""
+    """The timestamp of a record of ``Root``."""
     return datetime.fromtimestamp((1000 + offset) / 1000, UTC)
 
 
@@ -122,7 +122,7 @@ def time_of(offset: int) -> datetime:
         ([("GreaterThan", "offset", 57)], lambda row: row[2] > 57, 126),
         ([("EqualTo", "key", b"k3")], lambda row: row[3] == b"k3", 45),
         ([("In", "key", (b"k3", b"k33", b""))], lambda row: row[3] == b"k3", 45),
-        # whole batches of five
+        # batches of five records are read as a whole
         (
             [("GreaterThanOrEqual", "timestamp", time_of(62))],
             lambda row: row[4] >= time_of(62),

@@ -1,5 +1,6 @@
-"""Tests of turning Spark's errors into one sentence with a remedy. Memory is named only if the
-system reports it.
+"""Tests of turning Spark's errors into one sentence with a remedy.
+
+Memory is blamed only if the system reports a kill.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def test_memory_is_named_only_if_the_system_reports_a_kill() -> None:
     )
     raised = RuntimeError(
         TRACE.format(raised="ValueError: bad")
-    )  # somebody else was killed meanwhile
+    )  # the system killed another process meanwhile
     assert "memory" not in str(spark_error("scan", raised, None, limit))
     died = spark_error("scan", ConnectionRefusedError(), JvmDeath("it died", "bury it"))
     assert str(died) == "Spark could not finish the stage scan: it died — bury it [LW-100]"
@@ -144,7 +145,7 @@ def test_expected_number_of_executors_follows_the_settings(
 
 
 def answers(error: Exception) -> list[SegmentOutput | FailedUnit[int]]:
-    """The two ways in which a worker's error comes."""
+    """The two forms in which a worker's error arrives."""
     return [FailedUnit(1, error), SegmentOutput(0, 0, 0, error=error)]
 
 
@@ -169,7 +170,7 @@ def test_file_that_only_the_worker_misses_is_explained(tmp_path: Path) -> None:
                 f"{path}: the workers cannot access this path — nothing was swapped; "
             )
             assert "at the same path on every worker" in seen
-    log.unlink()  # it has gone here, too
+    log.unlink()  # the file is missing on the driver, too
     for error in (
         missing,
         CommitConflict("another program deleted the segment during the command", path=str(log)),

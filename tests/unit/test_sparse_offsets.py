@@ -1,4 +1,7 @@
-"""Tests of offsets far apart: no index entry may exceed its segment's base by more than 31 bits."""
+"""Tests of offsets far apart.
+
+No index entry may exceed its segment's base offset by more than 31 bits.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.support.engine import compact
 from tests.support.kafka.logs import NAME, bases, check_indexes, read_segments, write_segment
 
 NOW = 1_700_000_000_000
-SPAN = 2**31 - 1  # the largest offset that fits, from a segment's base
+SPAN = 2**31 - 1  # the largest offset that fits, counted from a segment's base offset
 
 
 def batch(offset: int, key: bytes, last: int | None = None, **fields: int) -> bytes:
@@ -42,7 +45,7 @@ def test_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
 
 
 def test_offset_that_does_not_fit_begins_another_segment(folder: Path) -> None:
-    """A segment that already holds offsets too far from its base comes out as several
+    """A segment with offsets too far from its base offset is rewritten as several segments
     (KAFKA-20036).
     """
     far = [2**31, 2**31 + 5, 2**32 + 7, 2**32 + 2**31 + 6, 2**32 + 2**31 + 7]
@@ -96,7 +99,7 @@ def test_gap_at_a_segment_end_does_not_stop_the_round(folder: Path) -> None:
 
 
 def test_transaction_index_is_split_with_its_segment(folder: Path) -> None:
-    """The ABORT marker lies in the further segment, so its entry does."""
+    """The ABORT marker is in the second segment, so its index entry is there, too."""
     from lastwrite.kafka.format.batch import ControlType
     from tests.support.kafka.logs import read_aborted
     from tests.support.kafka.model import ModelAborted

@@ -88,7 +88,7 @@ def test_command_uses_its_storage_settings(
     monkeypatch.setattr(address, "_settings", StoreSettings())
     path, config = str(tmp_path / "none"), {"storage.endpoint": "http://127.0.0.1:9"}
     two = {"verify": [path, path], "fetch": [[path]]}.get(name, [path])
-    with pytest.raises(LogError):  # nothing lies there
+    with pytest.raises(LogError):  # the path does not exist
         done = getattr(lastwrite, name)(*two, **_MORE.get(name, {}), config=config)
         next(iter(done))
     assert address.used().endpoint == "http://127.0.0.1:9"

@@ -36,7 +36,7 @@ ALL = ReadAllAvailable()
 
 
 class Root:
-    """A log directory that grows, a segment at a time, of batches of five records."""
+    """A log directory that grows by segments with batches of five records."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ def asked(path: Path | str, **options: str) -> stream.StreamReader:
 
 
 def read(reader: stream.StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
-    """Partition and offset of what a micro-batch gives."""
+    """Partition and offset of each record in a micro-batch."""
     rows = [
         (row["partition"], row["offset"])
         for piece in reader.partitions(start, end)
@@ -107,7 +107,7 @@ def test_stream_from_the_earliest_offset_follows_the_log(root: Root) -> None:
     assert later == shown(70, 10)
     rows = [(0, at) for at in range(40, 70)] + [(1, at) for at in range(10)]
     assert read(reader, end, later) == rows
-    # after a restart the same, by the offsets alone
+    # after a restart the offsets alone give the same rows
     again = asked(root.path, startingOffsets="earliest")
     assert read(again, end, later) == rows
     assert read(again, shown(13), shown(55, 10)) == [(0, at) for at in range(13, 55)] + [
@@ -146,7 +146,7 @@ def test_batch_below_the_minimum_waits(root: Root, monkeypatch: pytest.MonkeyPat
     )
     limit = reader.getDefaultReadLimit()
     first = reader.latestOffset(shown(0), limit)
-    assert first == shown(10)  # as the Kafka source: it has waited for ever
+    assert first == shown(10)  # no wait for the first micro-batch, as in Spark's Kafka source
     root.add("t-0", 15)
     assert reader.latestOffset(first, limit) == first
     now[0] += 31
@@ -206,7 +206,7 @@ def test_deleted_offsets_are_data_loss(root: Root, start: Any, end: Any, words: 
 
 @pytest.mark.spark
 def test_range_may_have_fewer_records_after_a_cleaner(root: Root, tmp_path: Path) -> None:
-    """As Spark's Kafka source: fewer records of the same offsets, and no error."""
+    """As with Spark's Kafka source, the offset range has fewer records, and there is no error."""
     root.add("t-0", 40)
     root.add("t-0", 10)
     archive = str(tmp_path / "archive")
@@ -216,7 +216,7 @@ def test_range_may_have_fewer_records_after_a_cleaner(root: Root, tmp_path: Path
     assert len(whole) == 50
     pieces = reader.partitions(shown(0), shown(50))
     lastwrite.compact(archive, config={"min.cleanable.dirty.ratio": 0}, topic="t")
-    # planned before, read after: the objects are kept for a while
+    # planned before the round and read after it: replaced objects are kept for a while
     assert sum(batch.num_rows for piece in pieces for batch in reader.read(piece)) == 50
     fewer = read(asked(archive), shown(0), shown(50))
     assert 7 <= len(fewer) < 50
@@ -289,7 +289,9 @@ def test_vanished_topic_is_an_error(root: Root) -> None:
 
 
 class RecreatedTopic:
-    """Topic ``t`` of 40 records that a stream has read, deleted and created again with 55."""
+    """Topic ``t``: a stream has read 40 records, then it is deleted and recreated with
+    55 records.
+    """
 
     def __init__(self, root: Root, make_path: Callable[[], Path]) -> None:
         self.root, self._make_path = root, make_path
@@ -304,7 +306,7 @@ class RecreatedTopic:
 
     @property
     def ids(self) -> dict[str, Any]:
-        """The part of the checkpoint that holds topic ids."""
+        """The topic ids in the checkpoint."""
         return {name: ids for name, ids in self.checkpoint.items() if name != "t"}
 
     def _create(self, id_: str, records: int) -> None:
@@ -336,7 +338,7 @@ def test_recreated_topic_is_data_loss(recreated: RecreatedTopic) -> None:
     end = reader.latestOffset(start, ALL)
     with pytest.raises(CommitConflict, match="deleted and created again.*new checkpoint"):
         reader.partitions(start, end)
-    # both remedies give all records of the new topic
+    # both remedies return all records of the new topic
     everything = [(0, at) for at in range(55)]
     fresh = recreated.open()
     begin = fresh.initialOffset()
@@ -358,7 +360,7 @@ def test_recreated_topic_is_read_completely_in_small_batches(recreated: Recreate
 
 
 def test_planned_batch_of_a_recreated_topic_is_data_loss(recreated: RecreatedTopic) -> None:
-    """The offsets of the batch were written down before the topic was deleted."""
+    """The batch's offsets were planned before the topic was deleted."""
     first, planned = shown(10) | recreated.ids, recreated.checkpoint
     with pytest.raises(CommitConflict, match="deleted and created again"):
         recreated.open().partitions(first, planned)

@@ -31,7 +31,7 @@ def run_round(place: PartitionStore, name: str) -> None:
 
 
 def age(folder: Path) -> None:
-    """All in the folder was written two days ago."""
+    """Make all files two days old."""
     for path in folder.rglob("*"):
         if path.is_file():
             then = path.stat().st_mtime - 2 * DAY_S
@@ -40,7 +40,7 @@ def age(folder: Path) -> None:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Three partitions, of each two generations and a round that has died, two days ago."""
+    """Three partitions, each with two generations and an unfinished round, all two days old."""
     for folder in PLACES:
         place = PartitionStore(FolderStore(str(tmp_path / folder)), "")
         run_round(place, "first.log")

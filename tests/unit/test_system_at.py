@@ -38,7 +38,7 @@ def test_copied_commit_log_is_recognised_under_any_name(tmp_path: Path) -> None:
 
 def test_similar_file_is_not_recognised_as_a_commit_log(tmp_path: Path) -> None:
     content = bytearray((STORE / "commitlog" / "00000000000000016384").read_bytes())
-    content[4] ^= 1  # the magic
+    content[4] ^= 1  # the record's magic
     for name, data in (("cut.bak", content[:7]), ("other.bak", content), ("empty.bak", b"")):
         (tmp_path / name).write_bytes(data)
         assert system_at(str(tmp_path / name)).name == "kafka"
@@ -85,7 +85,7 @@ def test_non_persistent_topic_is_refused() -> None:
 
 
 def test_folder_of_copied_commit_logs_is_recognised_under_any_names(tmp_path: Path) -> None:
-    """Each record says where it lies: so the files are in their order again."""
+    """Each record contains its address, so the files are sorted by it."""
     folder = tmp_path / "copies"
     folder.mkdir()
     names = ["z", "a", "m"]
@@ -98,7 +98,7 @@ def test_folder_of_copied_commit_logs_is_recognised_under_any_names(tmp_path: Pa
     assert [problem["path"] for problem in found["problems"]] == [str(folder / "notes.txt")]
     whole = lastwrite.inspect(str(STORE / "commitlog")).to_dict()
     assert found["commit_log"]["records"] == whole["commit_log"]["records"] > 80
-    (folder / "notes.txt").unlink()  # it might be a file whose first record is damaged
+    (folder / "notes.txt").unlink()  # this file might be a commit log whose first record is damaged
     assert [m["physical_offset"] for m in lastwrite.dump(str(folder))] == [
         m["physical_offset"] for m in lastwrite.dump(str(STORE / "commitlog"))
     ]

@@ -1,4 +1,4 @@
-"""Tests of the columns of decoded values when schemas change between runs."""
+"""Tests of the columns of decoded values when their schemas change between runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ each_format = pytest.mark.parametrize("format", FORMATS)
 
 
 class Topic:
-    """A topic of values of Avro, and its table; each schema is one of a folder of schemas."""
+    """A topic with Avro values and its table. The schemas are in a folder."""
 
     def __init__(self, folder: Path, format: str) -> None:
         (folder / "log").mkdir()
@@ -40,7 +40,7 @@ class Topic:
         self._number = 0
 
     def schema(self, fields: list[Any], name: str = "r") -> None:
-        """What the next values are written and read by."""
+        """Set the schema with which the next values are written and read."""
         self._schema = {"type": "record", "name": name, "fields": fields}
         self._number += 1
         (self.folder / "schemas").mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ class Topic:
             (self.folder / "schemas" / f"{file}.avsc").write_text(json.dumps(self._schema))
 
     def write(self, **values: Any) -> None:
-        """Values by key."""
+        """Write values by key."""
         for key, value in values.items():
             sink = io.BytesIO()
             fastavro.schemaless_writer(sink, self._schema, value)
@@ -201,7 +201,7 @@ def test_rename_is_refused_by_formats_that_cannot_rename(tmp_path: Path, format:
 
 
 def paid(*branches: str, null: bool = True) -> list[Any]:
-    """A field that is a union of records, each with a field of one name."""
+    """A union field of records with one field each."""
     records = [
         {
             "type": "record",

@@ -1,4 +1,4 @@
-"""Tests of the table formats: head, commit, conflicts and named damage."""
+"""Tests of the table formats: head, commit, conflicts, and damage that is reported by name."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_one_of_several_concurrent_writers_wins(format: Format, tmp_path: Path) 
 
 
 class Deaf:
-    """A store of which some answers to writes do not come."""
+    """A store that loses the responses to some writes."""
 
     def __init__(self, store: Any, said: list[str]) -> None:
         self._store, self._said = store, said

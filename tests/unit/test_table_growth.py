@@ -1,5 +1,6 @@
-"""Tests of tables that outgrow their buckets: more buckets, the same rows, within the memory
-setting.
+"""Tests of tables that outgrow their buckets.
+
+They get more buckets with the same rows, within the memory setting.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.tables.judges import readings
 from tests.tables.rounds import FORMATS, VECTORS
 
 T = 1_700_000_000_000
-MEMORY = "3m"  # a bucket has about a MiB
+MEMORY = "3m"  # rows that make a bucket of about 1 MiB
 VALUE = b"v" * 90
 
 
@@ -74,7 +75,7 @@ def test_growing_table_gets_more_buckets(format: str, tmp_path: Path) -> None:
 
     append(log, model, 0, 2_000, VALUE)
     assert bring_up().buckets == 1
-    delete(log, model, range(0, 300, 7))  # rows that are deleted do not move
+    delete(log, model, range(0, 300, 7))  # deleted rows are not moved to other buckets
     bring_up()
     append(log, model, 1_900, 45_000, VALUE[::-1] + b"!")
     delete(log, model, range(1, 1_000, 9))
@@ -99,7 +100,7 @@ def test_requested_number_of_buckets_is_kept(tmp_path: Path) -> None:
 
 
 def test_offsets_without_records_do_not_count(tmp_path: Path) -> None:
-    """A compacted log has few records over many offsets: they are as large as in any other."""
+    """A compacted log has few records in a wide range of offsets, but they have the usual size."""
     log, model = GrowingLog(tmp_path), dict[bytes, bytes]()
     for first in range(0, 30_000, 1_000):
         append(log, model, first, first + 1_000, VALUE)
@@ -122,7 +123,7 @@ def test_bucket_count_quadruples_or_stays(buckets: int, table_mib: int, after: i
 def test_number_of_buckets_follows_the_rows_of_a_compressed_log(
     tmp_path: Path, format: str
 ) -> None:
-    """A bucket is held in memory as rows, whatever their batches took on the disk."""
+    """A bucket is held in memory as rows, whatever the size of their batches on disk."""
     name = TopicPartition("t", 0)
     with TopicWriter(str(tmp_path / "log"), name, codec=Codec.GZIP) as topic:
         for n in range(40):

@@ -1,5 +1,6 @@
-"""Tests that one path has one table: existing tables, changes by other programs, and the effect of
-remedies.
+"""Tests that one path has one table.
+
+They cover existing tables, changes by other programs, and the effect of remedies.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ each_format = pytest.mark.parametrize("format", FORMATS)
 
 @pytest.fixture(autouse=True)
 def bucketing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyiceberg writes buckets only with its package of Rust: another program has it."""
+    """pyiceberg writes buckets only with its Rust package. Some other program may have it."""
 
     def transform(self: BucketTransform[Any], source: object) -> Callable[[pa.Array], pa.Array]:
         return lambda keys: pa.array(buckets_of(as_bytes(keys), self.num_buckets))
@@ -61,7 +62,7 @@ def made(log: GrowingLog, to: Path | str, **options: Any) -> TableRound:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files but SQLite's, which writes its own when it reads."""
+    """All files except those of SQLite, which also writes when it reads."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -192,13 +193,14 @@ def test_table_of_another_program_is_not_replaced(log: GrowingLog, tmp_path: Pat
 def test_unfinished_first_run_is_continued(log: GrowingLog, tmp_path: Path) -> None:
     to = tmp_path / "table"
     made(log, to)
-    (to / "catalog.db").unlink()  # the run died before the catalog had the table
+    # as if the run had been killed before it added the table to the catalog
+    (to / "catalog.db").unlink()
     assert made(log, to).how == "made"
     assert dict(readings("iceberg", to))["pyiceberg"] == ROWS
 
 
 def test_old_files_of_a_nested_table_are_kept(log: GrowingLog, tmp_path: Path) -> None:
-    """An earlier version allowed a table inside another one."""
+    """An earlier version allowed a table inside another table's folder."""
     outer, inner = tmp_path / "outer", tmp_path / "outer" / "inner"
     made(log, inner, format="parquet")
     moved = tmp_path / "moved"
@@ -333,7 +335,7 @@ def test_iceberg_table_changed_by_another_program_needs_a_rebuild(
 
 
 def assert_right(log: GrowingLog, to: Path, format: str, rows: dict[bytes, bytes]) -> None:
-    """The table has these rows for every reader, and for the next runs."""
+    """Every reader finds these rows, and later runs update the table."""
     for name, found in readings(format, to):
         assert found == rows, name
     log.append([(b"later", b"1", T)])

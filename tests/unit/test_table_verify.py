@@ -44,7 +44,7 @@ def proof(log: GrowingLog, **how: Any) -> TableProof:
 
 
 def tamper(log: GrowingLog, change: Any) -> None:
-    """Let ``change`` make other rows of those in the file with k2."""
+    """Replace the rows of the file with k2 by ``change`` of them."""
     table = ParquetTable(str(log.root.parent / "t"))
     head = table.head()
     assert isinstance(head, Head) and head.state is not None

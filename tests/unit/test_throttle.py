@@ -39,13 +39,13 @@ for _ in range(50):
 
 
 class Clock:
-    """A clock that only sleep moves: what a throttle asks for can be held against it exactly, on
-    a machine however busy.
+    """A clock that only ``sleep`` advances, so that a throttle's delays are exact on a busy
+    machine.
     """
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.at: dict[float, Callable[[], None]] = {}  # what somebody else does at a moment
+        self.at: dict[float, Callable[[], None]] = {}  # actions of other processes, by time
 
     def monotonic(self) -> float:
         return self.now
@@ -88,7 +88,7 @@ def test_rate_holds_across_processes(tmp_path: Path) -> None:
         run.stdin.write(b"\n")
         run.stdin.flush()
     assert [run.wait() for run in runs] == [0, 0, 0]
-    # 1.5 MB at 1 MB/s. Before the first byte at most 300 ms are saved up.
+    # 1.5 MB at 1 MB/s. The initial burst covers at most 300 ms.
     assert 1.15 <= time.monotonic() - begin
 
 
@@ -133,7 +133,7 @@ def test_stop_ends_sleep_and_work(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_each_worker_has_its_share_without_a_shared_file(clock: Clock) -> None:
-    pacer_of.cache_clear()  # without a file one pacer serves all throttles of a rate
+    pacer_of.cache_clear()  # without a shared file one pacer serves all throttles of a rate
     throttle = make_throttle("", 200_000, 4)
     assert throttle.bytes_per_second == 50_000
     begin = clock.now
@@ -147,7 +147,7 @@ def test_idle_time_is_not_accumulated(tmp_path: Path, clock: Clock) -> None:
     clock.sleep(0.8)
     begin = clock.now
     pacer.throttle(60_000)
-    # Of the 0.6 s that it takes, 0.3 s may have been saved.
+    # The bytes take 0.6 s, of which a burst may cover 0.3 s.
     assert 0.28 <= clock.now - begin <= 0.6
 
 
@@ -155,7 +155,7 @@ def test_idle_time_is_not_accumulated(tmp_path: Path, clock: Clock) -> None:
 def test_reads_and_writes_are_limited_separately_and_together(
     tmp_path: Path, has_file: bool, clock: Clock
 ) -> None:
-    """And together, where that has a rate."""
+    """Together only if there is a rate for both."""
     pacer_of.cache_clear()
     scratch = str(tmp_path) if has_file else ""
     throttles = Throttles(scratch, Rates(reading=100_000, writing=100_000), 1)
@@ -164,7 +164,7 @@ def test_reads_and_writes_are_limited_separately_and_together(
     read, written = spender(limits.reading), spender(limits.writing)
     read(50_000)
     written(50_000)
-    # Each of them takes 0.5 s by itself, and the second has 0.3 s saved up.
+    # Each takes 0.5 s, and a burst covers 0.3 s of the second.
     assert 0.68 <= clock.now - begin <= 0.71
     if has_file:
         throttles.set_rates(Rates(both=100_000))

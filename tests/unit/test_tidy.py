@@ -1,7 +1,7 @@
-"""Tests of code habits as numbers that only fall.
+"""Tests of code habits as numbers that may only fall.
 
-A count above its limit fails and lists the places. A count far below its limit fails as well: lower
-the limit.
+A count above its limit fails and lists the places. A count far below its limit fails as well, so
+that the limit is lowered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS = {  #                                   src  elsewhere
 }
 # fmt: on
 
-# Words of names that say nothing of the thing: the field has a term for each.
+# Everyday words in names. The field has a term for each thing that they stand for.
 EVERYDAY = re.compile(
     r"(?:^|_)(?:told|tells?|said|says?|speaks?|hears?|heard|knows|begun|anew|whose|whoever|brought"
     r"|bring|gave|refuse|lies?)(?:_|$)"
@@ -44,12 +44,14 @@ EVERYDAY = re.compile(
     r"|Door|Glance|Means|Lie|Wish|Doubt)$"
 )
 
-SHIPPED = ("src", "tests", "docs", "bench")  # by MANIFEST.in
+SHIPPED = ("src", "tests", "docs", "bench")  # from MANIFEST.in
 
 
 @cache
 def tracked() -> tuple[Path, ...]:
-    """Every Python module and page of the repository, but for the corpus; new files, too."""
+    """Every Python module and page of the repository except the corpus, including
+    untracked files.
+    """
     if not (ROOT / ".git").exists():  # an unpacked sdist
         rooms = [ROOT.glob("*.md"), *((ROOT / room).rglob("*.*") for room in SHIPPED)]
         return tuple(path for room in rooms for path in room if path.suffix in (".py", ".md"))
@@ -65,7 +67,7 @@ def modules() -> Mapping[Path, str]:
 
 @cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """The syntax tree of a module, its nodes one after the other; the module itself is the first."""
+    """The nodes of a module's syntax tree in order. The module itself is the first."""
     return tuple(ast.walk(ast.parse(modules()[path])))
 
 
@@ -77,9 +79,10 @@ def functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]
 
 
 def has_its_reason(path: Path, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """What is long by its kind: a command's and a public function's options are its parameters, and
-    a kernel is one loop whose arguments Numba wants flat (a tuple costs each call microseconds). Or
-    a comment right above it says why.
+    """Whether a comment right above the function explains its length, or its kind does.
+
+    The options of a command or a public function are its parameters. A kernel is one loop with flat
+    arguments, because a tuple costs each call microseconds.
     """
     if modules()[path].splitlines()[function.lineno - 2].lstrip().startswith("# "):
         return True
@@ -99,7 +102,7 @@ def place(path: Path, line: int, what: object) -> tuple[Path, str]:
 
 # ---------------------------------------------------------------------- what is counted
 
-Places = Iterator[tuple[Path, str]]  # a file, and where in it
+Places = Iterator[tuple[Path, str]]  # a file and a place in it
 
 
 def long_signatures() -> Places:
@@ -113,7 +116,7 @@ def long_signatures() -> Places:
 
 
 def long_functions() -> Places:
-    """Lines of code: neither blank ones nor comments nor the docstring."""
+    """Counts lines of code without blank lines, comments and docstrings."""
     for path, function in functions():
         whole = range(function.lineno, (function.end_lineno or 0) + 1)
         if len(whole) <= MOST_LINES or has_its_reason(path, function):
@@ -159,7 +162,7 @@ def silent_modules() -> Places:
 
 @cache
 def prose(path: Path) -> str:
-    """A page as it is; of a module its docstrings and what follows a number sign, on their lines."""
+    """The text of a page, or the docstrings and comments of a module, on their original lines."""
     if path.suffix == ".md":
         return path.read_text("utf-8")
     lines = [line.partition("#")[2] for line in modules()[path].split("\n")]
@@ -178,7 +181,7 @@ FOLDER = re.compile(r"`((?:src|tests|docs|bench|examples)/[\w./-]*?)/?`")
 def broken_references() -> Places:
     for path in tracked():
         if path.name == "CHANGELOG.md" or "corpus" in path.parts:
-            continue  # what was, and what a tool wrote
+            continue  # the changelog has old names, and tools wrote the corpus
         roots = [ROOT, ROOT / "src", PACKAGE, ROOT / "tests", *path.parents[:4]]
         roots += [PACKAGE / system for system in ("kafka", "rocketmq", "pulsar")]
         for number, line in enumerate(prose(path).split("\n"), 1):
@@ -186,7 +189,9 @@ def broken_references() -> Places:
             found |= set(LINK.findall(line)) if path.suffix == ".md" else set()
             for name in sorted(found):
                 if name.startswith("spec/") or re.search(r"\b[A-Z]+/", name):
-                    continue  # counted apart; a name that stands for several
+                    # specifications are counted separately, and a capital word stands for several
+                    # names
+                    continue
                 if not any((root / name).exists() for root in roots):
                     yield place(path, number, name)
 
@@ -199,14 +204,14 @@ def spec_references() -> Places:
 
 
 def import_circles() -> Places:
-    """One for each set of modules that import each other, at once or later, but for types."""
+    """Each set of modules that import each other, at any time, except for types only."""
     for circle in strongly_connected(imports()):
         first = min(circle)
         yield place(path_of(first), 1, " <-> ".join(sorted(circle)))
 
 
 def classes_that_exist_twice() -> Places:
-    """Classes of the package whose name another class of the package has, too."""
+    """Classes of the package that share their name with another class of the package."""
     first: dict[str, Path] = {}
     for path in modules():
         for node in nodes(path) if path.is_relative_to(PACKAGE) else ():
@@ -215,7 +220,7 @@ def classes_that_exist_twice() -> Places:
 
 
 def everyday_names() -> Places:
-    """Definitions of the package whose names are in everyday words."""
+    """Definitions in the package with everyday words in their names."""
     for path in modules():
         for node in nodes(path) if path.is_relative_to(PACKAGE) else ():
             if isinstance(
@@ -259,7 +264,7 @@ def module_of(path: Path) -> str:
 
 
 def strongly_connected(graph: Mapping[str, set[str]]) -> list[set[str]]:
-    """Sets of two and more nodes that reach each other. Tarjan 1972."""
+    """Sets of two or more nodes that reach each other, by Tarjan's algorithm (1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -1,5 +1,6 @@
-"""Tests that ``--to`` must be a folder apart from the input: otherwise nothing is done, and the
-exit status is 2.
+"""Tests that ``--to`` must be a folder outside the input.
+
+Otherwise nothing is done, and the exit status is 2.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ REST = "run the command again to complete it, or delete the folder"
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """One log of each system, and a link to each."""
+    """A log of each system, and a link to each."""
     write_segment(tmp_path / "kafka" / "t-0", 0, [])
     shutil.copytree(CORPUS / "rocketmq" / "5.5.0", tmp_path / "rocketmq")
     (tmp_path / "rocketmq" / "abort.running").unlink()
@@ -124,14 +125,15 @@ def test_failed_copy_on_a_full_disk_leaves_no_files(
                 "the disk is full — free some space on the disk, then run the command again"
                 in str(report.reason)
             )
-            # Whole under its own name, or gone: nothing waits under the name of the work.
+            # A file is complete under its final name or missing: none is left under its temporary
+            # name.
             assert list(to.rglob("*-delete/*")) == [], point
             shutil.rmtree(to, ignore_errors=True)
     assert failed > 10 and (to / "client-zstd-0").is_dir()
 
 
 class Interrupted(NoProgress):
-    """Ctrl-C at the begin of a stage; what is said is kept."""
+    """Ctrl-C at the beginning of a stage. The progress notes are kept."""
 
     def __init__(self, at: str) -> None:
         self.at = at
@@ -165,13 +167,13 @@ def test_interrupted_copy_is_completed_by_the_same_command(place: Path, path: st
         report = lastwrite.compact(str(place / path), to=str(target), spark=INLINE)
         assert report.exit_status == 0
     names = [sorted(str(file.relative_to(top)) for file in top.rglob("*")) for top in (to, target)]
-    if path != "pulsar":  # whose ledgers have names made by chance
+    if path != "pulsar":  # Pulsar's ledgers have random names
         assert names[0] == names[1]
     assert len(names[0]) == len(names[1]) and contents(place / path) == before
 
 
 class FullDisk(FaultPoints):
-    """The disk has no room for one operation; removing needs none."""
+    """The disk is full for one operation, except a removal."""
 
     def __init__(self, point: int) -> None:
         super().__init__(point, errno.ENOSPC, once=True)
@@ -186,7 +188,9 @@ class FullDisk(FaultPoints):
 def test_full_disk_leaves_no_partial_files(
     place: Path, path: str, to: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No working name stays, save what Kafka's next run goes on from; of a copy it is said."""
+    """No temporary file is left, except those that Kafka's next run continues with. A copy reports
+    its leftovers.
+    """
     origin, work, copy = place / path, place / "work", place / "copy"
     if path == "kafka":
         shutil.rmtree(origin)

@@ -1,4 +1,4 @@
-"""Tests of the precedence of a topic's settings: the rules alone, without a file."""
+"""Tests of the precedence of a topic's settings: only the rules, without files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def overriding(*lines: str) -> tuple[Override, ...]:
 @pytest.mark.parametrize(
     ("lines", "known", "config", "is_named", "policy", "source"),
     [
-        # Of which nothing is known: a default, a name, or nothing.
+        # Topics without metadata: a default, a policy by name, or nothing.
         ((), None, {}, False, None, "unknown"),
         ((), None, {}, True, "compact", "named"),
         ((), None, COMPACT, False, "compact", "config"),
         ((), None, DELETE, True, "delete", "config"),
-        # A broker's name says nothing of a topic that may have a policy of its own.
+        # A broker-level setting does not apply to a topic that may have its own policy.
         ((), None, {"log.cleanup.policy": "compact"}, False, None, "unknown"),
         ((), None, {"log.cleanup.policy": "compact", "log.dirs": "/data"}, False, None, "unknown"),
         ((), None, {"log.cleanup.policy": "delete"}, True, "compact", "named"),
-        # That the metadata knows: its own, the brokers', Kafka's; what is stated for unknown ones
-        # does not count.
+        # Topics with metadata: the topic's setting, then the brokers', then Kafka's default.
+        # Settings for unknown topics do not apply.
         ((), TopicMetadata(topic=DELETE), COMPACT, True, "delete", "topic (metadata)"),
         ((), TopicMetadata(topic=COMPACT), DELETE, False, "compact", "topic (metadata)"),
         ((), NOTHING, COMPACT, True, "delete", "default"),
@@ -69,7 +69,7 @@ def overriding(*lines: str) -> tuple[Override, ...]:
             "delete",
             "topic (metadata)",
         ),
-        # An override holds against everybody.
+        # An override has precedence over everything.
         (
             ("t:cleanup.policy=compact",),
             TopicMetadata(topic=DELETE),

@@ -26,7 +26,7 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.log import AbortedTransaction
 
-# What a producer does at an offset: writes, commits or aborts; or somebody writes without a
+# The event at an offset: a producer writes, commits or aborts, or a record is written without a
 # transaction.
 Step = tuple[str, int]
 ACTS = ["data", "data", "commit", "abort", "plain"]
@@ -34,8 +34,8 @@ steps = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 40)), max_size=
 
 
 def truth(history: list[Step]) -> tuple[list[AbortedTransaction], set[int], set[int], set[int]]:
-    """Aborted transactions; offsets of their data; of spent markers; of aborting markers with
-    data.
+    """The aborted transactions, and the offsets of their data, of spent markers and of abort
+    markers with data.
     """
     entries, dead, spent, aborting = [], set(), set(), set()
     open_: dict[int, list[int]] = {}
@@ -54,7 +54,7 @@ def truth(history: list[Step]) -> tuple[list[AbortedTransaction], set[int], set[
 
 
 def tables(history: list[Step], cuts: list[int]) -> list[tuple[BatchTable, np.ndarray]]:
-    """Pieces of one-record batches, with the states that a walk leaves."""
+    """Pieces of one-record batches, with the record states after a walk."""
     borders = sorted({0, len(history), *(cut for cut in cuts if cut <= len(history))})
     pieces = []
     for start, end in zip(borders, borders[1:], strict=False):

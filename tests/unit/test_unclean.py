@@ -1,5 +1,6 @@
-"""Tests of the log of a killed broker without Kafka's loader. With it:
-``tests/conformance/test_crash_states.py``.
+"""Tests of the log of a killed broker, without Kafka's loader.
+
+For tests with it see ``tests/conformance/test_crash_states.py``.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def test_every_command_names_the_lost_offsets(
         list(lastwrite.dump(str(folder)))
     assert damage.message in caught.value.problem
     assert contents(folder) == before
-    # A copy of what is damaged is damaged, too.
+    # The copy of a damaged log is damaged, too.
     assert lastwrite.verify(str(tmp_path / "to"), spark=INLINE).exit_status == 3
 
 
@@ -181,7 +182,7 @@ def test_every_command_names_the_lost_offsets(
     "words", [words for words in WITNESSES if "producer" not in words and "recovery" not in words]
 )
 def test_file_that_ends_with_the_log_proves_no_loss(tmp_path: Path, words: str) -> None:
-    """A torn tail that nothing knows of, whatever lies there that a broker wrote before it."""
+    """A torn tail that no other file refers to, whatever files a broker wrote before it."""
     state = State("", [TORN, *EARLIER])
     folder = left_by_crash(tmp_path / "root", state, ACTIVE + 8)
     log = log_dir.read_partition(str(folder))
@@ -193,8 +194,8 @@ def test_file_that_ends_with_the_log_proves_no_loss(tmp_path: Path, words: str) 
 def test_broker_that_writes_during_the_read_causes_no_loss(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It writes on and notes it: the notes are read before the log, so that they know no more than
-    it holds.
+    """The broker appends and updates its checkpoints. They are read before the log, so they never
+    exceed it.
     """
     listed = log_dir._names
 
@@ -212,7 +213,9 @@ def test_broker_that_writes_during_the_read_causes_no_loss(
 
 
 def test_indexes_of_the_last_segment_prove_no_loss_after_a_kill(folder: Path) -> None:
-    """A broker that truncates a log leaves the entries in the file, until it closes the segment."""
+    """A broker that truncates a log leaves index entries in the file until it closes
+    the segment.
+    """
     marked(ACTIVE, 185, 195, 205, 215)(folder)
     os.truncate(folder / name(ACTIVE), 2 * 5074)
     log = log_dir.read_partition(str(folder))
@@ -241,7 +244,7 @@ def test_segment_end_removed_by_a_cleaner_is_no_loss(folder: Path) -> None:
 
 @pytest.mark.parametrize("known", ["index", "timeindex"])
 def test_closed_segment_truncated_between_batches_is_damage(folder: Path, known: str) -> None:
-    """Nothing but one of its indexes tells of it."""
+    """Only one of the segment's indexes reveals it."""
     (folder.parent / ".kafka_cleanshutdown").touch()
     marked(2 * EACH, 125, 135, 145, 155)(folder)
     (folder / name(2 * EACH, "txnindex")).unlink()
@@ -332,7 +335,7 @@ def test_log_that_ends_too_early_is_damage_after_a_clean_shutdown(folder: Path, 
 
 
 def test_empty_segments_after_the_end_are_ignored(folder: Path) -> None:
-    """Of them nothing is lost when a broker's start removes them."""
+    """They have no records, so a broker's start loses nothing when it removes them."""
     with open(folder / name(ACTIVE), "ab") as log_file:
         log_file.write(bytes(100))
     write_segment(folder, END, [])
@@ -410,7 +413,7 @@ def test_recovery_keeps_correct_files(folder: Path) -> None:
 
 def test_indexes_without_a_segment_are_ignored_and_removed(tmp_path: Path) -> None:
     folder = write_log(tmp_path / "root")
-    (folder.parent / "meta.properties").unlink()  # nobody's root
+    (folder.parent / "meta.properties").unlink()  # makes the folder part of no log root
     for kind in ("index", "timeindex", "txnindex"):
         (folder / name(7, kind)).write_bytes(b"x")
     log = log_dir.read_partition(str(folder))
@@ -450,7 +453,7 @@ def test_crash_state_is_not_damage_and_reading_changes_nothing(
 
 
 def plainly(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int]:
-    """The walk in plain Python: rows, and the position where it stops."""
+    """The walk in plain Python. Returns the rows and the position where it stops."""
     rows, at = [], 0
     while len(data) - at > 17:
         size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True) + 12
@@ -480,7 +483,7 @@ def plainly(data: bytes) -> tuple[list[tuple[int, int, int, int, int, int]], int
 
 
 def mixture(rng: random.Random) -> bytes:
-    """Entries of all magics, some of them broken, and something behind."""
+    """Entries of all magics, some of them broken, followed by other bytes."""
     whole = bytearray()
     for offset in range(rng.randint(0, 9)):
         record = ModelRecord(offset, 1000 + offset, b"k", bytes(rng.randint(0, 200)))
@@ -508,7 +511,8 @@ def test_walk_stops_where_the_slow_model_stops(
     filled, at, _, _ = proof_walk.walk_proven(np.frombuffer(data, dtype=np.uint8), len(data), rows)
     expected, end = plainly(data)
     assert ([tuple(row) for row in rows[:filled].tolist()], at) == (expected, end)
-    # Through windows that hold no entry, and with checksums taken in portions, it is the same.
+    # The result is the same with windows smaller than an entry and with checksums computed in
+    # portions.
     path = tmp_path / "log"
     path.write_bytes(data)
     for window, large in ((64, 1 << 20), (64, 20)):

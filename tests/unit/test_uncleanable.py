@@ -1,5 +1,6 @@
-"""Tests of quarantined partitions: stored beside the log, shown, retried with growing pauses, and
-released.
+"""Tests of quarantined partitions.
+
+The quarantine is stored beside the log, shown, retried with growing pauses, and released.
 """
 
 from __future__ import annotations

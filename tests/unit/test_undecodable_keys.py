@@ -24,7 +24,7 @@ FORMATS = ["iceberg", "delta", "parquet"]
 
 
 class Kept:
-    """A table with keys of text that follows a log."""
+    """A table with text keys that follows a log."""
 
     def __init__(self, root: Path, format: str, **options: Any) -> None:
         self.log = GrowingLog(root / "logs")
@@ -74,7 +74,7 @@ def test_null_option_gives_a_row_that_a_delete_removes(tmp_path: Path, format: s
     assert not lastwrite.verify_table(str(kept.log.root), kept.place, topic="t").differences
     kept.log.append([(BAD, None, 7), (b"a", b"4", 7)])
     assert kept.run().rows == 3
-    # the table tells keys apart by their bytes from now on, whatever a run asks for
+    # from now on the table compares keys by their bytes, whatever option a run has
     kept.log.append([(b"\xfd", None, 8)])
     kept.options["on_bad"] = "fail"
     assert kept.run().rows == 2
@@ -100,7 +100,7 @@ def test_fail_option_names_the_record_and_a_working_remedy(tmp_path: Path) -> No
     with pytest.raises(BadValue, match="t-0: offset 2, key: not UTF-8, at byte 0") as caught:
         kept.run()
     assert "on_bad=null" in str(caught.value)
-    # a table that was made without the keys' bytes has no place for them
+    # a table that was created without the keys' bytes cannot store them
     kept.options["on_bad"] = "null"
     with pytest.raises(BadValue, match="offset 2, key: .*--anew") as caught:
         kept.run()

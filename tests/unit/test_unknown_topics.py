@@ -36,7 +36,7 @@ def write_log(folder: Path) -> Path:
 
 @pytest.fixture
 def disks(tmp_path: Path) -> tuple[Path, Path]:
-    """A broker with ``log.dirs=a,b``: the metadata in a, clicks and orders in b."""
+    """A broker with ``log.dirs=a,b``: the metadata in a, the topics clicks and orders in b."""
     a, b = tmp_path / "a", tmp_path / "b"
     for root in (a, b):
         write_identity(root, "of-a-and-b")
@@ -149,7 +149,7 @@ def test_metadata_of_another_cluster_is_ignored(disks: tuple[Path, Path], tmp_pa
     assert "of-a-and-b" in reason and "of-b-alone" in reason and "was not used" in reason
     with pytest.raises(InvalidConfig, match="of-a-and-b.*of-b-alone"):
         compact(b, metadata=str(a))
-    # A copy without meta.properties belongs to the one cluster there is, and of two to none.
+    # A copy without meta.properties belongs to the cluster if there is only one, otherwise to none.
     c = tmp_path / "c"
     write_log(c / "orders-2")
     assert (
@@ -173,7 +173,7 @@ def test_topic_missing_from_the_metadata_is_unknown(disks: tuple[Path, Path]) ->
 
 
 def test_crash_of_an_unknown_topic_is_not_recovered(disks: tuple[Path, Path]) -> None:
-    """Whatever lies there may wait for its own broker."""
+    """Its files may wait for recovery by their own broker."""
     _, b = disks
     (b / "clicks-0" / f"{0:020d}.log.cleaned").write_bytes(b"half")
     before = contents(b / "clicks-0")
@@ -378,8 +378,8 @@ def test_settings_command_covers_other_systems() -> None:
 
 
 def test_dynamic_broker_defaults_apply_to_topics(disks: tuple[Path, Path]) -> None:
-    """What brokers have as dynamic defaults holds for topics that set nothing, and outvotes what
-    was stated.
+    """Brokers' dynamic defaults apply to topics without own setting, and override
+    stated settings.
     """
     a, b = disks
     write_metadata(

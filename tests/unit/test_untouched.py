@@ -70,7 +70,7 @@ def named(root: Path, report: CompactionReport) -> dict[str, str]:
 
 
 def entries_of(root: Path) -> set[str]:
-    """The files and folders at the top of the root, and the files of its settings."""
+    """The names in the root folder and in its folder ``config``."""
     config = root / "config"
     return {each.name for each in root.iterdir() if each != config} | {
         f"config/{each.name}" for each in (config.iterdir() if config.is_dir() else ())
@@ -149,7 +149,7 @@ def test_cleaner_lists_the_files_that_compact_lists(
     events: list[Event] = []
     config = CLEAN if make is log_root else {}
     for each in (root, other):
-        (each / "t-0" / "notes.txt").unlink(missing_ok=True)  # it is damage to a cleaner
+        (each / "t-0" / "notes.txt").unlink(missing_ok=True)  # a cleaner would report it as damage
     assert lastwrite.clean([str(root)], config, once=True, spark=INLINE, tell=events.append) == 0
     reported = [event for event in events if isinstance(event, FilesUntouched)]
     found = [each for event in reported for each in event.untouched]

@@ -1,4 +1,4 @@
-"""Tests of varints: bytes by hand, limits and round trips."""
+"""Tests of varints: hand-made bytes, limits and round trips."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_overlong_varint_is_refused(
     assert decode(b"\x80" * (longest - 1) + b"\x00", 0) == (
         0,
         longest,
-    )  # wasteful, but Java reads it
+    )  # not minimal, but Java reads it
 
 
 def test_bits_above_the_width_are_ignored() -> None:

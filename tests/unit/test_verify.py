@@ -1,8 +1,7 @@
-"""Tests that ``verify`` finds each lost, changed, duplicated, moved or revived record, and every
-kind of damage.
+"""Tests that ``verify`` finds each lost, changed, duplicated, moved or revived record.
 
-The original log has an example of everything; its compaction is written by hand. Each test changes
-one thing.
+It must also find every kind of damage. The original log has an example of everything, and its
+compacted log is hand-made. Each test changes one thing.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NOW = T + 1000
 
 @dataclass(frozen=True)
 class B:
-    """A batch to be encoded."""
+    """A batch to encode."""
 
     records: tuple[Record, ...]
     base: int
@@ -66,13 +65,14 @@ class B:
         )
 
 
-Log = dict[int, tuple[B, ...]]  # by the segment's base offset
+Log = dict[int, tuple[B, ...]]  # named by the segment's base offset
 
 
 def R(offset: int, key: str | None, value: str | None, headers: Any = ()) -> Record:
     return Record(offset, T + offset, key and key.encode(), value and value.encode(), headers)
 
 
+# e: its horizon has passed
 BEFORE: Log = {
     0: (
         B(
@@ -84,12 +84,11 @@ BEFORE: Log = {
             ),
             0,
             3,
-        ),
+        ),  # offset 6 has no record
         B((R(4, "a", "4"), R(5, "d", "5")), 4, 6, Codec.LZ4),  # 6 is a hole
-        B(
-            (R(7, "e", None), R(8, "f", "8")), 7, 8, Codec.ZSTD, horizon=T + 500
-        ),  # e: its time has come
-        B((R(9, "g", None), R(10, "h", "10")), 9, 10, horizon=T + 2000),  # g: not yet
+        B((R(7, "e", None), R(8, "f", "8")), 7, 8, Codec.ZSTD, horizon=T + 500),
+        # g: its horizon has not passed
+        B((R(9, "g", None), R(10, "h", "10")), 9, 10, horizon=T + 2000),
     ),
     11: (
         B((R(11, "b", "11"), R(12, "i", None)), 11, 12, epoch=1),  # i: no horizon yet
@@ -106,13 +105,15 @@ BEFORE: Log = {
     ),
     18: (
         B((R(18, "d", "18"), R(19, "a", "19")), 18, 19, epoch=2),
-    ),  # active; 19 is above the high watermark
+    ),  # the active segment; offset 19 is above the high watermark
 }
 HIGH_WATERMARK = 19
 
 
 def kept(*offsets: int, log: Log = BEFORE, horizon: int = NOW + 5000) -> Log:
-    """The batches of ``log`` with only these records; those with a delete that stays are stamped."""
+    """The batches of ``log`` with only these records. Batches with a kept tombstone get
+    a horizon.
+    """
     out: Log = {}
     for base, batches in log.items():
         thinned = []
@@ -196,7 +197,7 @@ def test_unchanged_log_is_verified_against_itself(before: Path) -> None:
 
 
 def test_extra_records_that_kafka_may_keep_are_accepted(tmp_path: Path, before: Path) -> None:
-    """More than needed may stay: superseded, keyless, and deletes whose time has come."""
+    """Superseded records, keyless records and expired tombstones may be kept."""
     for n, extra in enumerate([(0, 1), (2,), (3, 5), (7,), (15,)]):
         assert (
             verify(write(tmp_path / str(n), kept(*SURVIVORS, *extra)), before).exit_status == 0
@@ -209,7 +210,8 @@ def test_each_lost_record_is_found(offset: int, tmp_path: Path, before: Path) ->
     promise = {9: "lost_delete", 12: "lost_delete", 14: "lost_delete", 19: "lost_tail"}.get(
         offset, "lost"
     )
-    # 4 is the last of its key below the high watermark; 18 lies beside 19 in the last batch.
+    # Offset 4 is the last write of its key below the high watermark. 18 is in the last batch, with
+    # 19.
     assert (promise, offset) in found(report)
     assert report.exit_status == 5 and not report.ok
     assert {Path(str(v.path)).name for v in report.violations if v.offset == offset} == {
@@ -238,7 +240,7 @@ def test_removed_tombstone_must_revive_no_value(tmp_path: Path) -> None:
 
 
 def everywhere(log: Log, change: Callable[[Record], Record]) -> Iterable[tuple[int, Log]]:
-    """The log with one record changed, for each record."""
+    """For each record, the log with only that record changed."""
     for base, batches in log.items():
         for n, b in enumerate(batches):
             for k, record in enumerate(b.records):
@@ -264,7 +266,8 @@ CHANGES: dict[str, Callable[[Record], Record]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_each_changed_record_is_found(what: str, tmp_path: Path, before: Path) -> None:
     for n, (offset, log) in enumerate(everywhere(AFTER, CHANGES[what])):
-        if what == "time" and offset == 16:  # its batch has the append time for all: changed below
+        # the batch has append time for all its records; another test changes it
+        if what == "time" and offset == 16:
             continue
         report = verify(write(tmp_path / str(n), log), before)
         assert report.exit_status == 5, (what, offset)
@@ -285,7 +288,7 @@ def test_changed_append_time_is_found(tmp_path: Path, before: Path) -> None:
 
 
 def test_record_moved_to_another_offset_is_found(tmp_path: Path, before: Path) -> None:
-    """To a hole in its batch: its key and content are there, but not where they were."""
+    """A record is moved to a gap in its batch, with unchanged key and content."""
     for n, (base, b) in enumerate((base, b) for base, batches in AFTER.items() for b in batches):
         free = sorted(set(range(b.base, b.last + 1)) - {r.offset for r in b.records})
         if not free:
@@ -299,12 +302,14 @@ def test_record_moved_to_another_offset_is_found(tmp_path: Path, before: Path) -
         }
         report = verify(write(tmp_path / str(n), log), before)
         assert report.exit_status == 5
-        # In the batch of 15 and 16 both have the same key.
+        # Offsets 15 and 16 are in one batch and have the same key.
         assert ("changed" if free[0] == 15 else "added", free[0]) in found(report)
 
 
 def test_duplicate_batch_is_damage_or_growth(tmp_path: Path, before: Path) -> None:
-    """Twice at one place is damage: offsets do not rise. Behind the end the log has grown."""
+    """A batch repeated in place is damage, because offsets must rise. After the end it is log
+    growth.
+    """
     for base, batches in AFTER.items():
         for n in range(len(batches)):
             root = write(tmp_path / f"{base}-{n}", AFTER)
@@ -384,7 +389,7 @@ def test_changed_horizon_is_found(tmp_path: Path, before: Path) -> None:
 
 
 def test_empty_batch_may_replace_its_records(tmp_path: Path, before: Path) -> None:
-    """As at the high watermark: offsets stay, codec and horizon go."""
+    """As with the batch at the high watermark: the offsets stay, but not codec and horizon."""
     emptied = B((), 7, 8, max_timestamp=T + 8)
     log = {**AFTER, 0: (AFTER[0][0], emptied, AFTER[0][1])}
     report = verify(write(tmp_path, log), before)
@@ -427,7 +432,9 @@ def test_grown_log_is_verified(tmp_path: Path, before: Path) -> None:
 
 
 def test_appended_records_supersede_earlier_ones(tmp_path: Path, before: Path) -> None:
-    """``a@20`` and ``h@22`` stand for ``a@4``, ``a@19`` and ``h@10``, below the high watermark."""
+    """``a@20`` and ``h@22`` supersede ``a@4``, ``a@19`` and ``h@10`` once they are below the high
+    watermark.
+    """
     rest = (n for n in (*SURVIVORS, 20, 21, 22) if n not in (4, 10, 19))
     after = kept(*rest, log=GROWN)
     assert verify(grown(tmp_path / "1", after), before).exit_status == 0
@@ -439,7 +446,7 @@ def test_lost_record_is_found_in_a_grown_log(offset: int, tmp_path: Path, before
     log = kept(*(n for n in range(20) if n != offset))
     log = {**log, 20: (B((R(20, "new", "1"),), 20, 20, epoch=2),)}
     report = verify(grown(tmp_path, log, 21), before)
-    wanted = [] if offset in (3, 5, 8) else [offset]  # c@17, d@18 and f@14 came later
+    wanted = [] if offset in (3, 5, 8) else [offset]  # c@17, d@18 and f@14 are newer writes
     assert [at for _, at in found(report)] == wanted
     assert report.exit_status == (5 if wanted else 0)
 
@@ -451,17 +458,17 @@ def test_log_that_ends_earlier_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("horizon", [-1, -(2**63), -(2**63) + NOW])
 def test_negative_horizon_never_expires(tmp_path: Path, horizon: int) -> None:
-    """A sum of clock and ``delete.retention.ms`` that wrapped: no time that could have come."""
+    """A sum of clock and ``delete.retention.ms`` that overflowed is not a time that can pass."""
     log: Log = {
         0: (B((R(0, "x", None), R(1, "y", "1")), 0, 1, horizon=horizon),),
         2: (B((R(2, "z", "1"),), 2, 2),),
     }
     before = write(tmp_path / "before", log)
-    rest = B((R(1, "y", "1"),), 0, 1)  # a batch that still had such a horizon would be damage
+    rest = B((R(1, "y", "1"),), 0, 1)  # if it kept the horizon, the batch would be damaged
     gone = write(tmp_path / "gone", {**log, 0: (rest,)})
     for now_ms in (NOW, None):
         assert ("lost_delete", 0) in found(verify(gone, before, now_ms=now_ms))
-    # a round gives the batch a horizon in its place
+    # a round replaces the horizon by a valid one
     first = replace(log[0][0], horizon=NOW + 5000)
     mended = verify(write(tmp_path / "mended", {**log, 0: (first,)}), before)
     assert found(mended) == []
@@ -471,7 +478,7 @@ def test_negative_horizon_never_expires(tmp_path: Path, horizon: int) -> None:
 def test_tombstone_with_endless_retention_does_not_expire(
     tmp_path: Path, retention_ms: int
 ) -> None:
-    """Of formats v0 and v1, whose deletes age by their file."""
+    """In formats v0 and v1 a tombstone's age is that of its file."""
     rules = KAFKA_PROOF.rules(
         KAFKA.read(str(write(tmp_path, BEFORE) / "t-0")), {"delete.retention.ms": retention_ms}
     )
@@ -479,7 +486,7 @@ def test_tombstone_with_endless_retention_does_not_expire(
 
 
 def test_missing_middle_segment_is_named(tmp_path: Path) -> None:
-    """Of a log that no cleaner has touched; in a cleaned log such gaps are right."""
+    """The log was never compacted. In a compacted log such gaps are allowed."""
     log: Log = {n: (B((R(n, f"k{n}", "v"),), n, n),) for n in range(4)}
     root = write(tmp_path / "gap", {n: log[n] for n in (0, 1, 3)})
     report = verify(root, config={"cleanup.policy": "delete"})
@@ -506,8 +513,8 @@ def test_records_below_the_log_start_may_be_removed(tmp_path: Path) -> None:
 
 
 def test_unreplicated_record_does_not_supersede(tmp_path: Path) -> None:
-    """``a@19`` lies above the high watermark: it may be taken back, and ``a@4`` is the last write
-    that counts.
+    """``a@19`` is above the high watermark and may be truncated, so ``a@4`` is the last valid
+    write.
     """
     before = write(tmp_path / "before", BEFORE)
     after = write(tmp_path / "after", kept(*(n for n in SURVIVORS if n != 4)))
@@ -554,7 +561,9 @@ def test_partitions_are_matched_by_name(tmp_path: Path) -> None:
 def test_piece_sizes_do_not_change_the_result(
     tmp_path: Path, before: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut at every index entry, with blocks of few rows and buckets that must be judged in parts."""
+    """With pieces as small as the index allows, small blocks, and buckets that are
+    judged in parts.
+    """
     changed = next(iter(everywhere(AFTER, CHANGES["value"])))[1]
     cases = {"true": AFTER, "lost": kept(*SURVIVORS[:4], *SURVIVORS[5:]), "changed": changed}
     roots = [write(tmp_path / name, log) for name, log in cases.items()]
@@ -613,7 +622,8 @@ LOG, INDEX, TIMES = (f"{0:020d}{kind}" for kind in (".log", ".index", ".timeinde
 SNAPSHOT = f"{11:020d}.snapshot"
 SIZES = [len(b.encode()) for b in BEFORE[0]]
 SECOND = SIZES[0]
-BESIDE = struct.pack(">i", SIZES[0] + SIZES[1] + 1)  # a byte behind the third batch's first
+# one byte after the first byte of the third batch
+BESIDE = struct.pack(">i", SIZES[0] + SIZES[1] + 1)
 
 
 def poke(root: Path, name: str, at: int, data: bytes) -> None:
@@ -624,7 +634,7 @@ def poke(root: Path, name: str, at: int, data: bytes) -> None:
 
 
 def crc_fits(root: Path, at: int) -> None:
-    """Make the batch at ``at`` of the first segment fit its checksum again."""
+    """Correct the CRC of the batch at byte ``at`` of the first segment."""
     import google_crc32c
 
     content = (root / "t-0" / LOG).read_bytes()
@@ -739,7 +749,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
 
 @pytest.mark.parametrize("what", DAMAGE)
 def test_damage_is_named(what: str, tmp_path: Path) -> None:
-    """File, byte and what is wrong; the partition beside it is checked all the same."""
+    """The report has the file, the byte and the fault. The neighbouring partition is checked
+    nevertheless.
+    """
     damage, file, position, words = DAMAGE[what]
     write(tmp_path, BEFORE, "u-0")
     damage(write(tmp_path, BEFORE))
@@ -760,9 +772,7 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
 
 
 def test_recoverable_files_are_noted(tmp_path: Path, before: Path) -> None:
-    """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with
-    the log.
-    """
+    """A snapshot that a broker would ignore, and leftovers of a crash: the log itself is intact."""
     for n, leave in enumerate(
         (
             lambda folder: (folder / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"),
@@ -796,7 +806,7 @@ def test_torn_tail_is_damage(tmp_path: Path) -> None:
 
 
 def test_damage_is_named_in_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An index that lies cuts a segment in wrong places; the index is named, not the log."""
+    """A wrong index divides a segment at wrong positions. The index is reported, not the log."""
     monkeypatch.setattr(verify_module, "_PIECE_BYTES", 60)
     monkeypatch.setattr(verify_module, "_UNIT_BYTES", 100)
     for what in DAMAGE:
@@ -808,7 +818,9 @@ def test_damage_is_named_in_small_pieces(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_every_flipped_bit_is_found(codec: Codec, tmp_path: Path) -> None:
-    """In log and indexes, wherever it is: as damage, or because the log is not what it was."""
+    """In the log or in an index, each is reported as damage or as a difference from the
+    original.
+    """
     log: Log = {
         0: (
             B((R(0, "a", "0"), R(1, "b", None)), 0, 1, codec, horizon=T + 7),

@@ -1,7 +1,7 @@
 """Tests of ``verify`` with transactions, producers, older formats and retention.
 
-The original log is small and has one of each; its compaction is written by hand. Each test changes
-one thing.
+The original log is small and has one example of each, and its compacted log is hand-made. Each test
+changes one thing.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ def kept(batch: bytes, *offsets: int, horizon: int | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class Log:
-    """Batches by base offset, the segments' bases, entries of transaction indexes, a snapshot, the
-    high watermark.
+    """A log with its transaction indexes, a producer snapshot and the high watermark.
+
+    Batches are by base offset, and ``bases`` are the base offsets of the segments.
     """
 
     batches: dict[int, bytes]
@@ -117,7 +118,7 @@ class Log:
         return replace(self, batches=left, aborted=self.aborted if aborted else ())
 
     def having(self, **batches: bytes) -> Log:
-        """With batches in place of others: ``b7=…`` for the one at offset 7."""
+        """The log with some batches replaced: ``b7=…`` replaces the batch at offset 7."""
         return replace(
             self,
             batches={**self.batches, **{int(name[1:]): batch for name, batch in batches.items()}},
@@ -139,7 +140,7 @@ def found(report: VerifyReport) -> list[tuple[str, int | None]]:
     return sorted(places, key=lambda place: (place[0], place[1] or 0))
 
 
-# Producer 1 aborts, then commits; 2 commits; 3 has a transaction open.
+# Producer 1 aborts, then commits. Producer 2 commits. Producer 3 has an open transaction.
 LOG = Log(
     {
         0: plain(R(0, "a", "0"), R(1, "b", "1")),
@@ -158,7 +159,7 @@ LOG = Log(
     bases=(0, 9, 14),
     aborted=((1, 2, 7, 4),),
 )
-# As a round leaves it: nothing above 12 was touched, the last batches of the producers stay.
+# The log after a round: offsets above 12 are unchanged, and each producer's last batch is kept.
 CLEAN = replace(
     LOG.without(2, 5).having(b0=LOG.batches[0], b9=shell(LOG.batches[9])),
 )
@@ -204,8 +205,8 @@ def test_removable_records_may_stay(tmp_path: Path) -> None:
 
 
 def test_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
-    """``a@2`` was aborted and ``a@12`` may be: ``a@0`` is the last write. Nor is ``b@13`` below
-    what is stable.
+    """``a@2`` is aborted and ``a@12`` is undecided, so ``a@0`` is the last valid write. ``b@13`` is
+    not stable either.
     """
     after = CLEAN.having(b0=kept(LOG.batches[0], 1))
     assert found(verify(tmp_path, after, LOG)) == [("lost", 0)]
@@ -226,13 +227,13 @@ def test_records_after_an_open_transaction_must_stay(tmp_path: Path) -> None:
         report = verify(tmp_path, CLEAN.without(offset), LOG)
         assert ("lost_tail", offset) in found(report)
     decided = LOG.having(b15=marker(3, 15, COMMIT))
-    # What was open supersedes now; the last batch of a producer that has been silent for a day may
-    # go as well.
+    # The decided transaction supersedes records. The last batch of a producer without writes for a
+    # day may be removed, too.
     assert (
         verify(tmp_path, decided.without(2, 5, 4, 0), decided, now_ms=NOW + 2 * DAY).exit_status
         == 0
     )
-    # Its marker is not replicated: as long as that it counts as open.
+    # Its marker is not replicated, so the transaction still counts as open.
     lagging = replace(decided, high_watermark=15)
     assert ("lost", 0) in found(
         verify(tmp_path, lagging.without(2, 5, 4, 0), lagging, now_ms=NOW + 2 * DAY)
@@ -241,8 +242,8 @@ def test_records_after_an_open_transaction_must_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_index", [True, False])
 def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_path: Path) -> None:
-    """What brokers did: the data then falls to the producer's next marker, and aborted writes are
-    read as committed.
+    """Brokers did this. The data then belongs to the producer's next transaction, and aborted
+    writes are read as committed.
     """
     after = LOG.without(7, aborted=with_index)
     report = verify(tmp_path, after, LOG)
@@ -255,15 +256,15 @@ def test_marker_dropped_before_its_aborted_data_is_found(with_index: bool, tmp_p
         "a transaction of producer 1 was aborted, and readers now treat its data as committed"
         in said
     )
-    if with_index:  # without it the log alone looks as if all had been committed
+    if with_index:  # without the entry the log looks as if everything had been committed
         report = verify(tmp_path, after)
         assert report.exit_status == 3 and "points to an abort marker that does not exist" in str(
             report.problems[0]
         )
-    # A shell of the transaction is enough to need its marker.
+    # Even an empty batch of the transaction needs the marker.
     before = LOG.without(5).having(b2=shell(LOG.batches[2]))
     assert ("lost_control", 7) in found(verify(tmp_path, before.without(7), before))
-    # No marker of the producer follows: its data seems open for ever, but a snapshot knows better.
+    # Without a later marker of the producer the data seems open, but a snapshot has the outcome.
     lonely = LOG.without(7, 9, 10, aborted=False)
     report = verify(tmp_path, lonely, LOG.without(9, 10))
     assert {("lost_control", 7), ("redecided", 2), ("redecided", 5)} <= set(found(report))
@@ -289,7 +290,9 @@ LIES = [(1, 3, 7, 4), (2, 2, 7, 4), (1, 2, 8, 4), (1, 2, 7, 5), (1, 2, 7, 8)]
 
 @pytest.mark.parametrize("entry", LIES, ids=str)
 def test_wrong_index_entry_is_found(entry: tuple[int, int, int, int], tmp_path: Path) -> None:
-    """Which is damage in a log by itself, and a broken promise where it was true before."""
+    """In the compacted log it is damage. If the entry was right before, it is also a broken
+    promise.
+    """
     after = replace(LOG, aborted=(entry,))
     report = verify(tmp_path, after)
     assert report.exit_status == 3 and report.partitions[0].problems[0].path.endswith(".txnindex")
@@ -312,7 +315,7 @@ def test_marker_may_be_removed_after_its_data_and_horizon(tmp_path: Path) -> Non
             report.partitions[0].comparison is not None
             and report.partitions[0].comparison.markers == 1
         )
-    # The same of one that commits; here a batch is left, which has lost all its records.
+    # A commit marker, whose transaction has one batch left, without records.
     emptied = LOG.having(b9=shell(LOG.batches[9]), b10=marker(1, 10, COMMIT, NOW))
     assert found(verify(tmp_path, emptied.without(10), emptied)) == [
         ("lost_control", 10),
@@ -345,7 +348,7 @@ def test_last_batch_of_an_active_producer_must_stay(tmp_path: Path) -> None:
     assert verify(tmp_path, before.without(0, 1), before, now_ms=T + 1 + DAY).exit_status == 0
     assert (
         verify(tmp_path, before.without(0, 1), before, now_ms=None).exit_status == 0
-    )  # forgotten long ago
+    )  # the producer has expired
     short = {"producer.id.expiration.ms": 10}
     assert verify(tmp_path, before.without(0, 1), before, config=short).exit_status == 0
     head = decode_batch(before.batches[1], 0).header
@@ -358,7 +361,7 @@ def test_last_batch_of_an_active_producer_must_stay(tmp_path: Path) -> None:
         changed = emptied.having(b1=rebuild_batch(header, ()))
         same = header == head
         assert (verify(tmp_path, changed, before).exit_status == 0) is same
-    # A snapshot may know of a later batch, which is gone; then this one owes nothing.
+    # A snapshot may have a later batch that was removed. Then this batch need not be kept.
     later = replace(before, snapshot=(4, (ProducerEntry(5, 0, 9, 3, 0, T, -1, -1),)))
     assert verify(tmp_path, later.without(0, 1), later).exit_status == 0
     same_one = replace(before, snapshot=(4, (ProducerEntry(5, 0, 1, 1, 0, T, -1, -1),)))
@@ -366,7 +369,7 @@ def test_last_batch_of_an_active_producer_must_stay(tmp_path: Path) -> None:
 
 
 def test_marker_that_is_the_only_trace_of_a_producer_must_stay(tmp_path: Path) -> None:
-    """A marker that begins an epoch is all that is left of the producer."""
+    """The marker begins an epoch, and no other batch of the producer is left."""
     before = Log(
         {
             0: data(6, 0, R(0, "a", "0")),
@@ -383,7 +386,7 @@ def test_marker_that_is_the_only_trace_of_a_producer_must_stay(tmp_path: Path) -
         assert verify(tmp_path, now, was).exit_status == 0
         assert found(verify(tmp_path, now.without(1), was)) == [("batch_lost", 1)]
         assert verify(tmp_path, now.without(1), was, now_ms=T + 1 + DAY).exit_status == 0
-    # Emptied once, only the snapshot knows of it.
+    # After the batch was emptied, only the snapshot has the producer's state.
     was = replace(emptied, snapshot=(3, (known,)))
     assert found(verify(tmp_path, was.without(1), was)) == [("batch_lost", 1)]
     assert verify(tmp_path, emptied.without(1), emptied).exit_status == 0
@@ -392,9 +395,7 @@ def test_marker_that_is_the_only_trace_of_a_producer_must_stay(tmp_path: Path) -
 def test_tombstone_dropped_before_an_older_value_is_found(
     tmp_path: Path,
 ) -> None:
-    """Wherever the older value lies, in a segment that the round rewrote or in one that it left
-    alone.
-    """
+    """The older value is in a segment that the round rewrote, or in one that it left unchanged."""
     before = Log(
         {
             0: plain(R(0, "x", "old"), R(1, "y", "1")),
@@ -420,7 +421,7 @@ def test_tombstone_dropped_before_an_older_value_is_found(
         assert found(verify(tmp_path, right.having(b2=before.batches[2]), before)) == [
             ("revived", 2)
         ]
-    # Overwritten by an aborted write the delete is still the last that counts.
+    # An aborted write does not supersede the tombstone.
     early = before.without(4).having(b5=plain(R(5, "w", "5")))
     assert ("lost_delete", 4) in found(verify(tmp_path, early, before, now_ms=NOW - 1))
 
@@ -474,7 +475,7 @@ def test_older_formats_are_compared_with_their_v2_batches(magic: int, tmp_path: 
         )
 
     assert check(clean).exit_status == 0, check(clean).problems
-    assert check(old_log(magic)).exit_status == 0  # left alone
+    assert check(old_log(magic)).exit_status == 0  # unchanged
     whole = lastwrite.verify(str(before), spark=INLINE).partitions[0]
     assert (whole.old_batches, whole.records) == (4, 10)
     narrow = converted(magic, *left[1:], codec=Codec.GZIP)
@@ -522,7 +523,9 @@ def write_old(folder: Path, magic: int) -> Path:
 
 
 def test_tombstones_of_older_formats_expire_with_their_file(tmp_path: Path) -> None:
-    """By how much older it is than the last clean segment, not by the clock."""
+    """A tombstone expires by its file's age relative to the last clean segment, not to
+    the clock.
+    """
     batches = {
         0: encode_message(R(0, "a", None), 1),
         1: encode_message(R(1, "b", "1"), 1),
@@ -559,7 +562,7 @@ def test_tombstones_of_older_formats_expire_with_their_file(tmp_path: Path) -> N
 
 
 def test_segments_deleted_by_retention_are_accepted(tmp_path: Path) -> None:
-    """What lies below the new start may be gone, markers and index entries too."""
+    """All batches below the new log start may be missing, including markers and index entries."""
     before = LOG.having(b15=marker(3, 15, ABORT))
     before = replace(before, aborted=(*before.aborted, (3, 12, 15, 16)))
     after = replace(before.without(0, 2, 4, 5, 7, 8), bases=(9, 14), aborted=before.aborted[1:])
@@ -569,7 +572,7 @@ def test_segments_deleted_by_retention_are_accepted(tmp_path: Path) -> None:
     assert comparison is not None and comparison.below_start == 9
     assert report.partitions[0].advice == ["the log started at offset 0, and now starts at 9"]
     assert found(verify(tmp_path, after.without(11), before)) == [("lost", 11)]
-    # The data is below the start, the marker above.
+    # The transaction's data is below the log start, and its marker above.
     high = replace(
         before.without(0, 2, 4, 5, 7, 8, 9, 10, 11, 12, 13), bases=(14,), aborted=before.aborted[1:]
     )
@@ -617,7 +620,7 @@ def test_last_write_follows_the_compaction_strategy(tmp_path: Path) -> None:
             strategy
         ]
         assert found(verify(tmp_path, other, before, config=config)) == lost
-        # The delete that won is gone, and what it deleted lies behind it.
+        # The tombstone that won is missing, and a value that it deleted follows.
         revived = after.having(b5=before.batches[5])
         assert found(verify(tmp_path, revived, before, config=config)) == [("revived", 5)]
         assert verify(tmp_path, revived, before).exit_status == 5
@@ -627,7 +630,6 @@ def test_last_write_follows_the_compaction_strategy(tmp_path: Path) -> None:
     ends = replace(loser.without(7), bases=(0,))
     config = {"compaction.strategy": "timestamp"}
     emptied = ends.having(b6=shell(ends.batches[6]))
-    assert found(verify(tmp_path, emptied, ends, config=config)) == [
-        ("lost", 6)
-    ]  # the log's last record stays
+    # The log's last record is always kept.
+    assert found(verify(tmp_path, emptied, ends, config=config)) == [("lost", 6)]
     assert verify(tmp_path, loser.without(6), loser, config=config).exit_status == 0

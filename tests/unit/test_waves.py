@@ -1,5 +1,6 @@
-"""Tests of waves done in one stage: the driver plans the next meanwhile, and a thread commits the
-last.
+"""Tests of waves that run as one stage each.
+
+The driver plans the next wave meanwhile, and a thread commits the last one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PARTITIONS = 7
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens, a letter a wave: of two partitions, and each in one stage."""
+    """The order of events, one letter for each. A wave has two partitions and runs in one stage."""
     told: list[str] = []
     begin = InlineRunner.begin_tasks
 

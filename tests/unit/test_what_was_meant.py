@@ -1,4 +1,4 @@
-"""Tests of addresses in place of paths, and of missing packages: the error names the next step."""
+"""Tests of addresses given as paths, and of missing packages: the error names the next step."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_missing_pyarrow_names_the_pip_command(
     (tmp_path / "log").mkdir()
     GrowingLog(tmp_path / "log").append([(b"k", b"v", 1)])
     call = _given(name, str(tmp_path / "log"))
-    monkeypatch.setitem(sys.modules, "pyarrow", None)  # what an import finds where it is missing
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # makes the import fail
     with pytest.raises(EnvironmentUnfit, match=PIP) as caught:
         call()
     assert caught.value.remedy is not None

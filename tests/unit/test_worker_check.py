@@ -1,4 +1,6 @@
-"""Tests of reporting all that workers lack at once; tests/system/test_cluster.py has real ones."""
+"""Tests of reporting everything that workers lack at once. tests/system/test_cluster.py uses real
+workers.
+"""
 
 from __future__ import annotations
 

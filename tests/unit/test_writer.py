@@ -83,7 +83,7 @@ def test_segments_roll_before_they_overflow_and_are_indexed_by_batch(
         end = batches[-1].header.last_offset + 1
         size = (folder / name).stat().st_size
         assert size <= 1500
-        if end < 300:  # the next batch would not have fitted
+        if end < 300:  # the next batch would have exceeded the segment size
             assert size + batches_of(folder / f"{end:020}.log")[0].header.size_bytes > 1500
         offsets, times = plain_index(base, [batch.header for batch in batches], interval)
         assert (folder / name).with_suffix(".index").read_bytes() == offsets
