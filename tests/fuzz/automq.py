@@ -17,6 +17,7 @@ from lastwrite.kafka.automq.metadata_records import (
     STREAM,
     decode_cluster_record,
     decode_partition_key,
+    mask_node_settings,
 )
 from lastwrite.kafka.automq.partition import StoredRun
 from lastwrite.kafka.automq.payloads import payloads, strip_run
@@ -200,6 +201,7 @@ def _metadata() -> list[Target]:
 
     def replay(value: bytes) -> None:
         image = ClusterImage()
+        assert len(mask_node_settings(value)) == len(value)
         for each in (values[0], value):
             found = decode_cluster_record(each)
             if found is not None and found[0] not in (23, 24, 25):
@@ -210,7 +212,10 @@ def _metadata() -> list[Target]:
             "automq metadata record",
             replay,
             values,
-            [f"{PREFIX}metadata_records:decode_cluster_record"],
+            [
+                f"{PREFIX}metadata_records:decode_cluster_record",
+                f"{PREFIX}metadata_records:mask_node_settings",
+            ],
         ),
         reader(
             "automq ranges",

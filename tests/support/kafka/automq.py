@@ -175,29 +175,29 @@ class Cluster:
         self._objects = self._streams = 0
         self._segment_records = segment_records
         write_identity(folder, CLUSTER)
-        self._add(record(12, 0, text("automq.version") + struct.pack(">h", version)))
-        self._add(record(513, 0, struct.pack(">iq?", NODE, NODE_EPOCH, False)))
-        self._add(
+        self.add(record(12, 0, text("automq.version") + struct.pack(">h", version)))
+        self.add(record(513, 0, struct.pack(">iq?", NODE, NODE_EPOCH, False)))
+        self.add(
             self._key_value("__automq_node/1", b'{"w":"0@s3://b?accessKey=KEY&secretKey=SECRET"}')
         )
 
     def topic(self, name: str, partitions: int = 1, **settings: str) -> None:
         """Make a topic with its META and log streams."""
         topic_id = hashlib.md5(name.encode()).digest()
-        self._add(topic(name, topic_id))
+        self.add(topic(name, topic_id))
         for key, value in settings.items():
-            self._add(setting(name, key.replace("_", "."), value))
+            self.add(setting(name, key.replace("_", "."), value))
         for number in range(partitions):
             place = struct.pack(">i", number) + topic_id
             one = b"\2" + struct.pack(">i", NODE)
-            self._add(
+            self.add(
                 b"\1\3\1" + place + one * 2 + b"\1\1" + struct.pack(">iii", NODE, 0, 0) + b"\1\0"
             )
             streams = {each: self._stream() for each in ("meta", "log")}
             part = Part(name, number, topic_id_text(topic_id), streams)
             self.parts[name, number] = part
             key = f"{self.namespace}/{part.topic_id}/{number}"
-            self._add(self._key_value(key, struct.pack(">q", streams["meta"])))
+            self.add(self._key_value(key, struct.pack(">q", streams["meta"])))
             self._roll(part)
             self.save(part)
 
@@ -243,7 +243,7 @@ class Cluster:
         first: dict[str, int] = part.segments[0]["ls"]  # type: ignore[assignment]
         stream = part.streams["log"]
         self.starts[stream] = first["s"]
-        self._add(self._stream_record(stream))
+        self.add(self._stream_record(stream))
 
     def upload(self) -> int | None:
         """Upload all pending records in a stream set object; gives its id."""
@@ -251,10 +251,10 @@ class Cluster:
             return None
         object_id = self._new_object(self.pending)
         self._commit(object_id, len(self._read(object_id)))
-        self._add(record(507, 1, struct.pack(">iqqq", NODE, object_id, object_id, 0)))
+        self.add(record(507, 1, struct.pack(">iqqq", NODE, object_id, object_id, 0)))
         ends = {each.stream: each.end for each in sorted(self.pending)}
         data = b"\1" + b"".join(struct.pack(">qq", *each) for each in ends.items())
-        self._add(record(515, 0, blob(data)))
+        self.add(record(515, 0, blob(data)))
         self.sets.append(object_id)
         self.pending, self.written = [], 0
         for path in self.wal_paths():
@@ -280,7 +280,7 @@ class Cluster:
             self._commit(new, len(self._read(new)))
             self._add_stream_object(stream, new)
             made.append(new)
-        self._add(record(508, 0, struct.pack(">iq", NODE, object_id)))
+        self.add(record(508, 0, struct.pack(">iq", NODE, object_id)))
         self._destroy(object_id)
         self.sets.remove(object_id)
         return made
@@ -300,8 +300,8 @@ class Cluster:
         size = sum(entry.size for id in parts for entry in self.entries[id])
         self._commit(new, size, kind=1)
         for id in parts:
-            self._add(record(506, 0, struct.pack(">qq", stream, id)))
-            self._add(record(510, 0, struct.pack(">q", id)))
+            self.add(record(506, 0, struct.pack(">qq", stream, id)))
+            self.add(record(510, 0, struct.pack(">q", id)))
             del self.streams_of[id]
         self._add_stream_object(stream, new)
         del self.streams_of[new]  # is composed once only
@@ -322,7 +322,7 @@ class Cluster:
         return self.bucket / name / self.namespace / str(object_id)
 
     def wal_paths(self) -> list[Path]:
-        return sorted(self._wal_folder.glob("*"), key=lambda path: int(path.name.split("-")[0]))
+        return sorted(self.wal_folder.glob("*"), key=lambda path: int(path.name.split("-")[0]))
 
     def object_paths(self) -> list[Path]:
         """Data objects in the bucket."""
@@ -331,7 +331,7 @@ class Cluster:
         )
 
     @property
-    def _wal_folder(self) -> Path:
+    def wal_folder(self) -> Path:
         spread = hashlib.md5(str(NODE).encode()).hexdigest().upper()
         return self.bucket / spread / self.namespace / str(NODE) / str(NODE_EPOCH) / "wal"
 
@@ -351,8 +351,8 @@ class Cluster:
     def _stream(self) -> int:
         stream, self._streams = self._streams, self._streams + 1
         self.ends[stream] = self.starts[stream] = 0
-        self._add(self._stream_record(stream))
-        self._add(record(503, 0, struct.pack(">qqiqqi", stream, 1, 0, 0, 0, NODE)))
+        self.add(self._stream_record(stream))
+        self.add(record(503, 0, struct.pack(">qqiqqi", stream, 1, 0, 0, 0, NODE)))
         return stream
 
     def _stream_record(self, stream: int) -> bytes:
@@ -373,14 +373,20 @@ class Cluster:
         records = self.stored[object_id]
         self.streams_of[object_id] = stream
         range_ = struct.pack(">qqqq", stream, records[0].base, records[-1].end, object_id)
-        self._add(record(505, 1, range_))
+        self.add(record(505, 1, range_))
 
     def _commit(self, object_id: int, size: int, kind: int = 0, state: int = COMMITTED) -> None:
-        self._add(record(509, 1, struct.pack(">qqbiq", object_id, size, state, kind, 0)))
+        self.add(record(509, 1, struct.pack(">qqbiq", object_id, size, state, kind, 0)))
 
     def _destroy(self, object_id: int) -> None:
         self._commit(object_id, len(self._read(object_id)), state=DESTROYED)
         del self.stored[object_id]
+
+    def put_object(self, object_id: int, records: Sequence[StreamRecord]) -> bytes:
+        """Write an object that the metadata log does not have; gives its bytes."""
+        data, _ = encode_object(records)
+        self._put(object_id, data)
+        return data
 
     def _put(self, object_id: int, data: bytes) -> None:
         path = self.object_path(object_id)
@@ -396,10 +402,11 @@ class Cluster:
         self.wal_offset = start + len(data) - 48 - 1  # of a byte in the last record
         self.wal_end = -(-(start + len(data)) // WAL_STEP) * WAL_STEP
         self._trim = trim
-        self._wal_folder.mkdir(exist_ok=True, parents=True)
-        (self._wal_folder / f"{start}-{self.wal_end}").write_bytes(data)
+        self.wal_folder.mkdir(exist_ok=True, parents=True)
+        (self.wal_folder / f"{start}-{self.wal_end}").write_bytes(data)
 
     _trim = -1
 
-    def _add(self, value: bytes) -> None:
+    def add(self, value: bytes) -> None:
+        """Add a record to the metadata log."""
         self._values.append(value)

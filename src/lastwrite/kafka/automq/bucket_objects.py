@@ -6,11 +6,15 @@ the metadata log states. A composite object is read whole, and its linked object
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from lastwrite.errors import (
     CommitConflict,
@@ -35,10 +39,33 @@ from lastwrite.kafka.automq.stored_objects import (
 from lastwrite.model.columns import ByteArray
 from lastwrite.storage.objects.address import join, store_at
 
-REQUESTS_AT_ONCE = 32  # a request mostly waits for the store
+_REQUESTS_AT_ONCE = 32  # a request mostly waits for the store
 _TAIL_BYTES = 64 << 10
 _BUCKET_BITS = 0xFFFF
 _AGAIN = "run the command again; read a copy of the bucket, or stop the cluster"
+
+
+ObjectKeys = npt.NDArray[np.object_]  # an object's key for each entry
+InputT = TypeVar("InputT")
+ResultT = TypeVar("ResultT")
+
+
+def in_parallel(action: Callable[[InputT], ResultT], values: Iterable[InputT]) -> Iterator[ResultT]:
+    """Call ``action``, which sends a request, with each of ``values``; yield results in order.
+
+    Results of at most 32 calls are in memory.
+    """
+    left = iter(values)
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "automq") as pool:
+        ahead = deque(pool.submit(action, each) for each in islice(left, _REQUESTS_AT_ONCE))
+        try:
+            while ahead:
+                result = ahead.popleft().result()
+                ahead.extend(pool.submit(action, each) for each in islice(left, 1))
+                yield result
+        finally:
+            for each in ahead:
+                each.cancel()
 
 
 class SecondLook(CommitConflict):
@@ -70,14 +97,28 @@ class ObjectIndex:
     """
 
     object_id: int
-    entries: IndexTable
+    entries: IndexTable  # sorted by stream and offset
     keys: tuple[str, ...]
     problems: tuple[LogError, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        object_id: int,
+        entries: IndexTable,
+        keys: ObjectKeys,
+        problems: Sequence[LogError] = (),
+    ) -> ObjectIndex:
+        """The index with these entries, in any order. ``keys`` has the key of each entry."""
+        order = np.lexsort((entries["start_offset"], entries["stream_id"]))
+        return cls(object_id, entries[order], tuple(keys[order]), tuple(problems))
+
     def of_stream(self, stream_id: int) -> list[tuple[str, IndexEntry]]:
-        """The entries of one stream with the keys of their bytes."""
-        (places,) = np.nonzero(self.entries["stream_id"] == stream_id)
-        return [(self.keys[n], IndexEntry._make(map(int, self.entries[n]))) for n in places]
+        """The entries of one stream, by offset, with the keys of their bytes."""
+        begin, end = np.searchsorted(self.entries["stream_id"], [stream_id, stream_id + 1])
+        return [
+            (self.keys[n], IndexEntry._make(map(int, self.entries[n]))) for n in range(begin, end)
+        ]
 
 
 class BucketObjects:
@@ -125,12 +166,11 @@ class BucketObjects:
         missing = [each for each in dict.fromkeys(wanted) if each not in self._indexes]
         if missing:
             vanished: list[ObjectVanished] = []
-            with ThreadPoolExecutor(REQUESTS_AT_ONCE, "automq") as pool:
-                for index in pool.map(self._index_or_vanished, missing):
-                    if isinstance(index, ObjectVanished):
-                        vanished.append(index)
-                    else:
-                        self._indexes[index.object_id] = index
+            for index in in_parallel(self._index_or_vanished, missing):
+                if isinstance(index, ObjectVanished):
+                    vanished.append(index)
+                else:
+                    self._indexes[index.object_id] = index
             if vanished:
                 keys = (key for each in vanished for key in each.keys)
                 raise ObjectVanished.of(keys, str(vanished[0].path)) from vanished[0]
@@ -207,7 +247,7 @@ class BucketObjects:
         if index is None:
             index = self.fetch(key, footer.index_position, footer.index_bytes)
         table = decode_index(index, footer.index_position)
-        return ObjectIndex(object_id, table, (key,) * len(table))
+        return ObjectIndex.of(object_id, table, np.full(len(table), key, object))
 
     def _footer(self, key: str, tail: ByteArray, size_bytes: int, magic: int) -> Footer:
         try:
@@ -255,7 +295,7 @@ class BucketObjects:
             keys[link.first_entry : until] = linked if problem is None else None
             problems += [] if problem is None else [problem]
         kept = np.array([key is not None for key in keys], bool)
-        return ObjectIndex(object_id, table[kept], tuple(keys[kept]), tuple(problems))
+        return ObjectIndex.of(object_id, table[kept], keys[kept], problems)
 
     def _linked_problem(self, key: str, entries: IndexTable) -> LogError | None:
         """The damage of a linked object that makes entries of a composite object unreadable."""

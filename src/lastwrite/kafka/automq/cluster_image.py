@@ -17,7 +17,7 @@ from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.kafka.automq import metadata_records as records
 from lastwrite.kafka.automq.metadata_records import PartitionKey, decode_cluster_record
 from lastwrite.kafka.automq.stored_objects import StreamRange, decode_stream_ranges
-from lastwrite.kafka.cluster.metadata_log import records_of
+from lastwrite.kafka.cluster.metadata_log import check_snapshot, records_of
 from lastwrite.kafka.cluster.metadata_record import Transaction
 
 NEWEST_VERSION = 7  # of the feature ``automq.version``
@@ -125,6 +125,7 @@ def read_cluster_image(folder: str) -> ClusterImage:
         CorruptLog: the metadata log is damaged.
         LogError: a file cannot be read.
     """
+    check_snapshot(folder)
     image = ClusterImage()
     pending: list[tuple[int, Mapping[str, Any]]] | None = None  # records of an open transaction
     for number, fields in records_of(folder, decode_cluster_record):

@@ -41,6 +41,7 @@ END_OFFSETS, KEY_VALUE, REMOVE_KEY_VALUE, OWED = 515, 516, 517, 518
 # ``<namespace>/<topic id, or the name in very old clusters>/<partition>``
 _PARTITION_KEY = re.compile(rf"({re.escape(NAMESPACE_PREFIX)}[^/]+)/([^/]+)/([0-9]{{1,9}})")
 _STREAM_ID_BYTES = 8
+_NODE_KEY = re.compile(rb"__automq_node/[0-9]+")
 
 
 def _record(name: str, *fields: SchemaField, last: int = 0) -> MessageSchema:
@@ -194,3 +195,12 @@ def _meta_streams(pairs: list[dict[str, Any]] | tuple[()]) -> dict[PartitionKey,
             raise CorruptLog(f"the value of {pair['key']} is not the id of a stream", 0)
         found[key] = int.from_bytes(value, "big", signed=True)
     return found
+
+
+def mask_node_settings(value: bytes) -> bytes:
+    """A metadata record's value with ``*`` for the settings of a node and all bytes after them.
+
+    The settings can contain access keys. Other records are returned unchanged.
+    """
+    found = _NODE_KEY.search(value)
+    return value if found is None else value[: found.end()].ljust(len(value), b"*")

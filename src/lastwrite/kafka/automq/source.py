@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
@@ -23,7 +22,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, located
 from lastwrite.kafka.automq import meta_stream
-from lastwrite.kafka.automq.bucket_objects import REQUESTS_AT_ONCE, BucketObjects, SecondLook
+from lastwrite.kafka.automq.bucket_objects import BucketObjects, SecondLook, in_parallel
 from lastwrite.kafka.automq.cluster_image import ClusterImage, read_cluster_image
 from lastwrite.kafka.automq.meta_stream import LogMeta, PartitionMeta, SegmentMeta
 from lastwrite.kafka.automq.metadata_records import PartitionKey
@@ -32,12 +31,14 @@ from lastwrite.kafka.automq.partition import AutomqPartition, AutomqSegment, Sto
 from lastwrite.kafka.automq.payloads import payloads
 from lastwrite.kafka.automq.streams import Gap, StreamContents, StreamRun, read_stream
 from lastwrite.kafka.automq.wal_tail import WalTail, read_wal_tail
+from lastwrite.kafka.cluster.metadata_log import state
 from lastwrite.kafka.cluster.roots import read_meta_properties
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.text import LeaderEpoch
 from lastwrite.kafka.producers.history import decode_aborted
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import AbortedTransaction, Problem, ProblemKind, TopicPartition
+from lastwrite.storage.reading import TRIES
 
 T = TypeVar("T")
 
@@ -79,14 +80,26 @@ def open_source(options: AutomqOptions, lost: frozenset[str] = frozenset()) -> A
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
     folder = options.metadata
-    image = read_cluster_image(folder)
+    before, image = state(folder), _read_image(folder)
     namespace = _namespace(options, image)
     wal = None
     if options.reads_wal:
         address = options.wal_address or options.address
         wal = read_wal_tail(address, namespace, image.nodes)
-        image = read_cluster_image(folder)
+        if state(folder) != before:
+            image = _read_image(folder)
     return AutomqSource(options, namespace, image, wal, lost)
+
+
+def _read_image(folder: str) -> ClusterImage:
+    """The cluster's state. Reads again if a controller deletes files of its log meanwhile."""
+    for _ in range(TRIES - 1):
+        try:
+            return read_cluster_image(folder)
+        except LogError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    return read_cluster_image(folder)
 
 
 def _namespace(options: AutomqOptions, image: ClusterImage) -> str:
@@ -431,13 +444,12 @@ class _Resolution:
             ) from error
 
     def _payloads(self, runs: Sequence[StoredRun]) -> Iterator[tuple[StoredRun, ByteArray]]:
-        with ThreadPoolExecutor(REQUESTS_AT_ONCE, "automq") as pool:
-            for run, raw in zip(runs, pool.map(self._source.fetch, runs), strict=True):
-                try:
-                    for _, payload in payloads(raw, run):
-                        yield run, payload
-                except LogError as error:
-                    raise error.located(self._source.run_path(run)) from error
+        for run, raw in zip(runs, in_parallel(self._source.fetch, runs), strict=True):
+            try:
+                for _, payload in payloads(raw, run):
+                    yield run, payload
+            except LogError as error:
+                raise error.located(self._source.run_path(run)) from error
 
     def _record_count(self, run: StoredRun) -> int:
         """The number of records in a run, without markers of transactions."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.kafka.automq.bucket_objects import REQUESTS_AT_ONCE, ObjectVanished
+from lastwrite.kafka.automq.bucket_objects import ObjectVanished, in_parallel
 from lastwrite.kafka.automq.names import WalKey, decode_wal_key, wal_prefix
 from lastwrite.kafka.automq.wal_objects import TRIM_MARKER, WAL_RECORD, WalObject, decode_wal_object
 from lastwrite.model.log import Problem, ProblemKind
@@ -133,12 +132,11 @@ def _read_node(
             _report(tail, join(store.address, before.key), words, None, -1)
             wanted, last = wanted[:n], None
             break
-    with ThreadPoolExecutor(REQUESTS_AT_ONCE, "wal") as pool:
-        others = wanted if last is None else wanted[:-1]
-        for each, data in zip(others, pool.map(read, others), strict=True):
-            wal = _decode(tail, each, data, join(store.address, each.key))
-            if wal is not None:
-                yield _remaining(wal, trim), data
+    others = wanted if last is None else wanted[:-1]
+    for each, data in zip(others, in_parallel(read, others), strict=True):
+        wal = _decode(tail, each, data, join(store.address, each.key))
+        if wal is not None:
+            yield _remaining(wal, trim), data
     if last is not None:
         yield _remaining(last, trim), newest
 

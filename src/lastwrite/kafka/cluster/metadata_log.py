@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat, located
 from lastwrite.kafka.cluster.message import MessageReader
 from lastwrite.kafka.cluster.metadata_record import (
     MetadataRecord,
@@ -26,9 +26,11 @@ from lastwrite.kafka.cluster.metadata_record import (
 )
 from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
+from lastwrite.kafka.format.batch_layout import CONTROL_BIT
 from lastwrite.kafka.format.names import METADATA_TOPIC, KafkaFileKind, Suffix, classify
 from lastwrite.storage.file_state import FileState
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.mapping import mapped
 
 FOLDER = f"{METADATA_TOPIC}-0"
 _REMEDY = (
@@ -223,6 +225,39 @@ class _Topics:
                 settings[record.name] = record.value
 
 
+def check_snapshot(folder: str) -> None:
+    """Check that the newest snapshot in ``folder`` is complete: its last record is a footer.
+
+    Raises:
+        CorruptLog: the snapshot ends early.
+        LogError: the file cannot be read.
+    """
+    path = _newest_snapshot(folder)
+    if path is None:
+        return
+    with located(path), mapped(path) as content:
+        at, is_footer = 0, False
+        while at < len(content):
+            header = decode_batch_header(memoryview(content), at)
+            at, is_footer = at + header.size_bytes, bool(header.attributes & CONTROL_BIT)
+        if not is_footer or at > len(content):
+            raise CorruptLog(
+                "the snapshot of the metadata log does not end with its footer",
+                len(content),
+                remedy="nothing was changed; copy the metadata log again",
+            )
+
+
+def _newest_snapshot(folder: str) -> str | None:
+    files = [(name, classify(name)) for name in sorted(os.listdir(folder))]
+    found = [
+        os.path.join(folder, name)
+        for name, file in files
+        if file.kind is KafkaFileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE
+    ]
+    return found[-1] if found else None
+
+
 Decode: TypeAlias = Callable[[bytes], RecordT | None]
 
 
@@ -231,17 +266,11 @@ def records_of(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
 
     ``decode`` returns None for a record to skip.
     """
-    names = sorted(os.listdir(folder))
-    files = [(name, classify(name)) for name in names]
-    snapshots = [
-        name
-        for name, file in files
-        if file.kind is KafkaFileKind.METADATA_SNAPSHOT and file.suffix is Suffix.LIVE
-    ]
-    start = 0
-    if snapshots:
-        start = classify(snapshots[-1]).offset or 0
-        yield from _decoded(os.path.join(folder, snapshots[-1]), 0, decode)
+    files = [(name, classify(name)) for name in sorted(os.listdir(folder))]
+    snapshot, start = _newest_snapshot(folder), 0
+    if snapshot is not None:
+        start = classify(os.path.basename(snapshot)).offset or 0
+        yield from _decoded(snapshot, 0, decode)
     for name, file in files:
         if file.kind is KafkaFileKind.LOG and file.suffix is Suffix.LIVE:
             yield from _decoded(os.path.join(folder, name), start, decode)

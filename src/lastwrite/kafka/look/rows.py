@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import google_crc32c
 
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.automq.metadata_records import mask_node_settings
 from lastwrite.kafka.cluster.internal_topics import decode_internal_record, is_decoded
 from lastwrite.kafka.cluster.roots import read_identity
 from lastwrite.kafka.format import index as indexes
@@ -86,16 +87,19 @@ def record_row(
     """The row of one record.
 
     Numbers are as on disk, -1 for none; keys and values are base64, or null. ``segment`` is the
-    base offset in the file's name, ``position`` the byte where the record's batch begins.
+    base offset in the file's name, ``position`` the byte where the record's batch begins. Settings
+    of AutoMQ's nodes in a metadata log are masked.
     """
-    header, attributes = batch.header, batch.attributes
+    header, attributes, value = batch.header, batch.attributes, record.value
+    if value is not None and (name is None or name.topic == names.METADATA_TOPIC):
+        value = mask_node_settings(value)
     return {
         **_name(name),
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "timestamp_type": _timestamp_type(header, attributes),
         "key": _base64(record.key),
-        "value": _base64(record.value),
+        "value": _base64(value),
         "headers": [
             [title.decode("utf-8", "backslashreplace"), _base64(content)]
             for title, content in record.headers
