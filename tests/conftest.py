@@ -1,8 +1,9 @@
-"""What runs where. ``pytest`` alone leaves out what takes a broker, an oracle or more than ten
-seconds, and of ``tests/system`` all but the command line; CI, or naming tests, runs them too.
-``long`` ones run where LASTWRITE_LONG is set.
+"""Which tests run, and the profiles of Hypothesis.
 
-How hard Hypothesis tries: HYPOTHESIS_PROFILE is ``dev`` (the default), ``ci`` or ``thorough``.
+``pytest`` without arguments runs no tests that need a broker, an oracle or more than ten seconds.
+Of ``tests/system`` it only runs the command line's tests. They all run in CI, or if they are named.
+Tests marked ``long`` also need LASTWRITE_LONG. HYPOTHESIS_PROFILE is ``dev`` (the default), ``ci``
+or ``thorough``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.sample import LONG
 
-# CI draws the same examples until a source changes, so few: ``dev`` and ``thorough`` draw others.
-# No deadlines: the first call of a kernel compiles it, and CI's two cores are shared.
+# CI draws the same few examples until a source changes. ``dev`` and ``thorough`` draw new ones.
+# There are no deadlines, because the first call compiles a kernel and CI's two cores are shared.
 settings.register_profile(
     "dev", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -39,7 +40,8 @@ _is_short = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    told: dict[str, Any] | None = getattr(config, "workerinput", None)  # by pytest_configure_node
+    # set by pytest_configure_node
+    told: dict[str, Any] | None = getattr(config, "workerinput", None)
     config.stash[_is_short] = (
         told["is_short"]
         if told is not None
@@ -51,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist, which is given names whatever was named to us."""
+    """Pass the decision to a worker of pytest-xdist, whose arguments always name tests."""
     node.workerinput["is_short"] = node.config.stash[_is_short]
 
 
@@ -65,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.get_closest_marker(marker) for marker in ("spark", "broker", "oracle")
         )
         if os.environ.get("CI") and is_of_processes:
-            # real ones on a shared machine: once more, and the first failure is reported
+            # real processes on a shared machine: failed tests run again, and the failure is
+            # reported
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
@@ -79,7 +82,7 @@ def _why_not_short(item: pytest.Item) -> str | None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter,
 ) -> Generator[None, None, None]:
-    """Show what failed at first and passed when it ran once more: it has to be looked into, too."""
+    """Show the failures of tests that passed when they ran again, so that they are investigated."""
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.section(f"failed at first: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)

@@ -1,14 +1,13 @@
-"""Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof
---seeds 2000
+"""Clean thousands of random logs by their own cleaner and by Lastwrite:  python -m tests.proof
 
-With ``--system rocketmq`` RocketMQ's; with ``--system pulsar`` topics of a real standalone (300
-seeds, half an hour). A seed is a log with everything in its mix, several rounds under a moving
-clock; ``tests/support/SYSTEM/judged.py`` says what has to agree. Seeds are independent:
-``--start N`` goes on where a run was stopped. A seed that failed is named, with the place, and
-played again alone by ``--start N --seeds 1``; one that found a fault is kept in the list of
-``tests/conformance/test_real_cleaner.py``.
+``--seeds 2000`` plays that many seeds. With ``--system rocketmq`` RocketMQ cleans them, and with
+``--system pulsar`` a real Pulsar standalone (300 seeds take half an hour). A seed is a log with all
+features and several rounds under an advancing clock. ``tests/support/SYSTEM/judged.py`` describes
+what must agree. Seeds are independent: ``--start N`` continues a stopped run. A failed seed is
+printed with the failed check, and ``--start N --seeds 1`` plays it again. Seeds that found a fault
+are listed in ``tests/conformance/test_real_cleaner.py``.
 
-Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
+Needs the same as tests marked ``oracle``: Java 17, and the peer in ``LASTWRITE_PEERS``.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def main() -> int:
 
 
 def _where(error: Exception) -> str:
-    """The check that failed and its line, and what was said."""
+    """The failed check with its line, and the error."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,1 +1,1 @@
-"""Rounds, sweeps and readers on one archive, in every order that chance finds."""
+"""Rounds, sweeps and readers on one archive, in random order."""

@@ -1,7 +1,7 @@
-"""Rounds, sweeps and readers on one archive:  python -m tests.archives --seeds 10000
+"""Run rounds, sweeps and readers on one archive:  python -m tests.archives --seeds 10000
 
-``tests/archives/model.py`` says what a seed is. Seeds are independent: ``--start N --seeds 1``
-plays one alone, and always the same way.
+``tests/archives/model.py`` describes a seed. Seeds are independent and deterministic:
+``--start N --seeds 1`` plays a single one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Writers of one manifest in a real S3 server, behind a network that spoils requests: what they
-believe to have committed is what counts.
+"""Concurrent writers of one manifest in a real S3 server, behind a proxy that damages requests.
+
+The manifest must have each commit that a writer knows to have won.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FAULTS = (
 
 
 class Writer:
-    """One of them: it counts its commits in the manifest."""
+    """A writer that counts its own commits in the manifest."""
 
     def __init__(self, name: str, store: BucketStore, prefix: str) -> None:
         self.name, self.place = name, PartitionStore(store, prefix)
@@ -35,7 +36,7 @@ class Writer:
         self.problem: Exception | None = None
 
     def write(self, commits: int) -> None:
-        """Try until so many have won."""
+        """Try to commit until ``commits`` attempts have won."""
         while self.met["won"] < commits and self.problem is None:
             try:
                 seen = self.place.read()
@@ -71,10 +72,11 @@ def commit_under_faults(
     commits: int,
     faults: Sequence[dict[str, object]] = FAULTS,
 ) -> Counter[str]:
-    """Four writers, so many commits each; what they met.
+    """Run four writers until each has won ``commits`` commits. Returns counts of outcomes and
+    faults.
 
     Raises:
-        AssertionError: what was believed is not what was made.
+        AssertionError: the manifest's counts differ from the writers' counts.
     """
     proxy.spoil(*faults)
     settings = replace(server.settings, endpoint=proxy.endpoint)

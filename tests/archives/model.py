@@ -1,16 +1,18 @@
-"""One partition in a modelled bucket, and all that may work on it at once.
+"""A model of one archived partition in a bucket, and of its concurrent writers and readers.
 
-Every request to the store is a turn, and chance says whose is next. Before any turn an actor may be
-killed; any answer may be lost; a write may be refused (409) without a reason, be lost on its way,
-or arrive later than its sender gave it up. The store's clock runs, and jumps past graces.
+Each request to the store is a turn of its actor, and the next turn is drawn at random. Before any
+turn its actor may be killed. Any response may be lost. A write may be refused (409) without a
+reason, be lost, or take effect after its sender has given up. The store's clock advances, and
+sometimes jumps past the grace periods.
 
-What is held against it, a seed at a time:
+Each seed checks these conditions:
 
-- what the manifest names is there, after every turn, with the bytes that were written;
-- a reader gets all objects of one generation. One may be gone only when the grace has passed since
-  the manifest was read, or since a pin was last written; and then there is a newer manifest;
-- a round that was told it lost has made no generation, one that was told it won has made one;
-- when all have ended, one more round and a sweep leave what the manifest names, and no journal.
+- After every turn the objects in the newest manifest exist with the bytes that were written.
+- A reader gets all objects of one generation. An object may be missing only if the grace period
+  has passed since the reader read the manifest or last wrote its pin, and if there is a newer
+  manifest.
+- A round that was reported as lost has created no generation, and one reported as won has.
+- At the end, one more round and a sweep leave only the manifest and its objects, without journals.
 """
 
 from __future__ import annotations
@@ -41,22 +43,24 @@ from tests.support.objects import MemoryStore
 
 PREFIX = "kafka/orders/0"
 _BEGIN_MS = 1_000_000
-_STEP_MS = 60_000  # the clock runs on by less than this a turn
-_JUMPS_MS = [GRACE_MS // 2, GRACE_MS, PINNED_MS, ABANDONED_MS]  # or by this
+_STEP_MS = 60_000  # maximum clock step of a turn
+# additional steps, to jump past the grace periods
+_JUMPS_MS = [GRACE_MS // 2, GRACE_MS, PINNED_MS, ABANDONED_MS]
 
 
 class Killed(BaseException):
-    """The process of an actor is gone."""
+    """The actor's process has been killed."""
 
 
 class Actor:
-    """Somebody who works on the archive, in a thread that runs when it is its turn."""
+    """A process that works on the archive, as a thread that runs only during its turns."""
 
     def __init__(self, model: Model, name: str, work: Callable[[PartitionStore], None]) -> None:
         self.name, self.is_over, self.is_killed = name, False, False
         self.problem: BaseException | None = None
-        self.mute = model.draw.choice([0.0, 0.03, 0.2, 0.6])  # how often a question has no answer
-        self.faulty = model.draw.choice([0.0, 0.1, 0.4])  # how often a write goes wrong
+        # probability that a read gets no response
+        self.mute = model.draw.choice([0.0, 0.03, 0.2, 0.6])
+        self.faulty = model.draw.choice([0.0, 0.1, 0.4])  # probability that a write fails
         self.turn = threading.Semaphore(0)
         self._model, self._work = model, work
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -74,7 +78,7 @@ class Actor:
         self._model.turn.release()
 
     def wait(self) -> None:
-        """Let others go on until it is our turn again."""
+        """End the turn, and wait for the next one."""
         if not self.is_killed:
             self._model.turn.release()
             self.turn.acquire()
@@ -83,7 +87,7 @@ class Actor:
 
 
 class ActorStore:
-    """The store as one actor reaches it."""
+    """The store as one actor accesses it."""
 
     def __init__(self, model: Model, actor: Actor) -> None:
         self.address, self.requests = "memory", Requests()
@@ -99,7 +103,7 @@ class ActorStore:
         return iter(self._read(lambda: [*self._model.store.list(prefix)]))
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
-        """What has no name is not there."""
+        """Does nothing, because the model has no unfinished uploads."""
 
     def folders(self, prefix: str) -> Sequence[str]:
         return self._read(lambda: self._model.store.folders(prefix))
@@ -111,7 +115,7 @@ class ActorStore:
         return self._write(lambda: self._model.put(key, content, seen))
 
     def write(self, key: str, content: bytes) -> Version:
-        """As a writer does it: an object that is not known to be there is none."""
+        """Write an object. If its creation is not confirmed, the upload has failed."""
         made = self._write(lambda: self._model.put(key, content, None))
         if made is None:
             raise RemoteFailed("the upload failed")
@@ -136,14 +140,14 @@ class ActorStore:
         return do()
 
     def _write(self, do: Callable[[], Any]) -> Any:
-        """What was made; None: nobody knows, or another is there."""
+        """The result of a write. None if the outcome is unknown or the object already exists."""
         self._actor.wait()
         model = self._model
         if not model.chance(self._actor.faulty):
             return do()
         fault = model.draw.choice(["lost answer", "late", "lost", "refused", "forbidden"])
         model.met[fault] += 1
-        if fault in ("lost answer", "late"):  # long enough for others to build on it
+        if fault in ("lost answer", "late"):  # others may continue meanwhile
             model.asleep.add(self._actor)
         if fault == "lost answer":
             do()
@@ -155,7 +159,7 @@ class ActorStore:
 
 
 class Model:
-    """One seed."""
+    """The model of one seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.draw = seed, random.Random(seed)
@@ -164,12 +168,12 @@ class Model:
         self.turn = threading.Semaphore(0)
         self.late: list[Callable[[], Any]] = []
         self.history: list[Manifest] = []
-        self.content: dict[str, bytes] = {}  # of all that was ever written
+        self.content: dict[str, bytes] = {}  # the bytes of every object ever written, by key
         self.won: set[str] = set()
         self.lost: set[str] = set()
         self.asleep: set[Actor] = set()
         self.met: Counter[str] = Counter()
-        self.said: list[str] = []  # who had which turn, for a seed that failed
+        self.said: list[str] = []  # the actor of each turn, printed if the seed fails
 
     def chance(self, of: float) -> bool:
         return self.draw.random() < of
@@ -192,7 +196,7 @@ class Model:
         return True
 
     def check(self) -> None:
-        """What the manifest names is there."""
+        """Check that all objects in the newest manifest exist with their original bytes."""
         if self.history:
             for each in self.history[-1].objects:
                 found = self.store.get(f"{PREFIX}/{each.key}")
@@ -214,7 +218,9 @@ class Model:
     def _round(
         self, place: PartitionStore, known: VersionedManifest | None, *, adds: bool
     ) -> VersionedManifest | None:
-        """``known``: what a commit returned, on which the next round may begin."""
+        """Run one round. ``known`` is the manifest that a previous commit returned, or None to read
+        it.
+        """
         try:
             begun = place.begin(place.read() if known is None else known)
         except RemoteFailed:
@@ -229,7 +235,7 @@ class Model:
             if self.chance(0.5):
                 place.abandon(begun)
             return None
-        except CommitConflict:  # swept
+        except CommitConflict:  # a sweep has removed the round
             return None
         manifest = Manifest(system="kafka", topic="orders", partition=0, objects=(*kept, *made))
         try:
@@ -260,7 +266,7 @@ class Model:
                 self.met["sweep ended early"] += 1
 
     def clear(self, place: PartitionStore) -> None:
-        """A round that clears what is unused, and finds nothing to do."""
+        """A round without new data, which only removes unused objects."""
         for _ in range(2):
             try:
                 seen = place.read()
@@ -297,15 +303,15 @@ class Model:
         since_ms: int,
         renew: Callable[[], None] | None = None,
     ) -> None:
-        """Read all objects by one manifest, or be told that it is too old for that."""
+        """Read all objects of one manifest, unless it is too old."""
         grace_ms = GRACE_MS if renew is None else PINNED_MS
         assert any(seen.manifest == each for each in self.history)
-        # Whoever has a pin takes his time.
+        # A pinned reader reads several times and renews its pin.
         for each in seen.manifest.objects * (1 if renew is None else 6):
             if renew is not None and self.chance(0.7):
                 before_ms = self.store.now_ms
                 renew()
-                # Whether it was written then or later: the pin is no younger.
+                # ``renew`` may have written the pin or not, so the earliest possible time counts.
                 since_ms = before_ms if self.store.now_ms - since_ms < grace_ms else since_ms
             data: Any = bytearray(each.bytes)
             try:
@@ -323,10 +329,10 @@ class Model:
     # ------------------------------------------------------------------ a run
 
     def run(self) -> None:
-        """Let all work, and hold everything above against it.
+        """Run all actors and check the conditions in the module's docstring.
 
         Raises:
-            AssertionError: something does not hold.
+            AssertionError: a condition does not hold.
         """
         ids = random.Random(-self.seed - 1)
         with (
@@ -337,7 +343,7 @@ class Model:
             works += [self.clear, self.read, self.read, self.pin]
             some = self.draw.sample(works, self.draw.randint(2, len(works)))
             actors = [Actor(self, f"{w.__name__} {n}", w) for n, w in enumerate(some)]
-            if self.chance(0.7):  # most archives have something in them
+            if self.chance(0.7):  # most archives are not empty at first
                 first = Actor(self, "first", self.fetch)
                 self._play([first], deadly=0.0)
             self._play(actors, deadly=self.draw.choice([0.0, 0.01, 0.05]))
@@ -376,9 +382,10 @@ class Model:
         self.store.now_ms += step_ms
 
     def _end(self) -> None:
-        """When all is over: what was late arrives, and a round and a sweep follow."""
+        """Apply the late writes, then check a last round and a sweep."""
         has_strays = self.met["late"] > 0
-        has_slept = self.store.now_ms - _BEGIN_MS >= ABANDONED_MS  # somebody may have
+        # an actor may have slept longer than a round may take
+        has_slept = self.store.now_ms - _BEGIN_MS >= ABANDONED_MS
         for do in self.late:
             do()
             self.check()
@@ -400,17 +407,18 @@ class Model:
         )
         place.commit(begun, last)
         self.store.now_ms += ABANDONED_MS
-        # A round that was swept while it slept has no journal for what it wrote afterwards.
+        # A round that was swept during its sleep has no journal for objects that it wrote
+        # afterwards.
         place.sweep(everything=has_slept or has_strays)
         left = [each.key for each in self.store.list("")]
         assert left == sorted([place.key(key), place.key(MANIFEST)]), f"there is left: {left}"
 
 
 def play(seed: int) -> Counter[str]:
-    """Play one seed; what was met on the way.
+    """Play one seed. Returns counts of what happened.
 
     Raises:
-        LogError, AssertionError: with the seed, and who had the last turns.
+        AssertionError: with the seed and the last turns.
     """
     model = Model(seed)
     try:

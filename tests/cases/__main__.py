@@ -1,7 +1,7 @@
-"""Play the cases in text:  python -m tests.cases [--write] [FILE …]
+"""Run the cases in text files:  python -m tests.cases [--write] [FILE …]
 
-Says where a case is wrong; with --write puts what was left in place of what the case expects. The
-engine and the plain model must agree, else nothing is written.
+Prints each case whose result is wrong. With --write the actual result replaces the expected one.
+If the engine and the plain model disagree, nothing is written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ def main() -> int:
 
 
 def settle(path: Path, write: bool) -> bool:
-    """Whether the case holds, or does now."""
+    """Compare the case with the engine and the model. Returns whether it holds, or was
+    rewritten.
+    """
     with tempfile.TemporaryDirectory() as place:
         by_engine = play(path, Path(place, "engine"), by_model=False)
         by_model = play(path, Path(place, "model"), by_model=True)

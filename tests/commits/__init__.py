@@ -1,1 +1,1 @@
-"""Groups' positions while who notes them is killed."""
+"""Tests of committed offsets of groups in a server that is killed."""

@@ -1,4 +1,6 @@
-"""``python -m tests.commits --seeds 1000``: kill -9 while groups' positions are committed."""
+"""Kill a server with SIGKILL while groups' offsets are committed: ``python -m tests.commits --seeds
+1000``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Lives of a server's positions: a child commits, is killed at a drawn moment, and whoever opens
-the folder next finds everything that was answered.
+"""A server's state folder over several processes.
+
+Each process commits offsets and is killed at a random moment. The next one that opens the folder
+must find every acknowledged commit.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ _NOW_MS = 1_700_000_000_000
 
 
 def live(state: Path, seed: int, lives: int = 3) -> int:
-    """Run the lives of one seed; how many commits were answered.
+    """Run the processes of one seed. Returns the number of acknowledged commits.
 
     Raises:
-        AssertionError: one of them was lost.
+        AssertionError: an acknowledged commit was lost.
     """
     rng = random.Random(seed)
     answered: dict[GroupPartition, int | None] = {}
@@ -34,14 +36,14 @@ def live(state: Path, seed: int, lives: int = 3) -> int:
         for place in _PLACES:
             found = offsets.of(place)
             position = None if found is None else found.offset
-            # What was asked for last may have been noted though nobody heard of it.
+            # The last requested commits may be stored without having been acknowledged.
             allowed = [asked.get(place, answered.get(place)), *asked.get((place, "last"), ())]
             assert position in allowed, (
                 f"seed {seed}, life {number}: {place}: {position}, {allowed}"
             )
             answered[place] = position
         offsets.close()
-        if rng.random() < 0.03 and total:  # our own cleaner may have been there meanwhile
+        if rng.random() < 0.03 and total:  # our own cleaner may run between two processes
             compact(state, {"cleanup.policy": "compact"}, _NOW_MS, include_active=True)
     return total
 
@@ -64,7 +66,7 @@ def _one_life(state: Path, rng: random.Random) -> tuple[dict[object, object], in
         time.sleep(rng.random() * 0.002)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        for _ in pipe.read():  # answered before it died
+        for _ in pipe.read():  # acknowledged before the kill
             _note(asked, script.next())
             count += 1
     for place, position in script.next():
@@ -78,7 +80,7 @@ def _note(asked: dict[object, object], commits: list[tuple[GroupPartition, int |
 
 
 class _Script:
-    """What a child commits, drawn again by whoever watches it."""
+    """The commits of a child process, which its parent generates again from the same seed."""
 
     def __init__(self, seed: float) -> None:
         self._rng = random.Random(seed)

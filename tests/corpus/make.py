@@ -1,20 +1,19 @@
-"""Record the corpus anew: log directories as a real broker left them, and what a consumer read from
-them.
+"""Record the corpus: log directories of a real broker, and the records that a consumer read.
 
-    .venv/bin/python -m tests.corpus.make            # from the project's root; needs java 17 and
-                                                     mvn
+    # from the project's root; needs Java 17 and mvn
+    .venv/bin/python -m tests.corpus.make
 
-Writes ``tests/corpus/kafka-4.4.0/<state>/``, three log roots as a broker's ``log.dirs`` has them:
+Writes three log roots, each like a broker's ``log.dirs``, to ``tests/corpus/kafka-4.4.0/<state>/``:
 
-stopped   after an orderly shutdown; also holds ``__cluster_metadata-0``, where the topics' settings
-          are
-crashed   the broker was killed while it ran: preallocated indexes, no clean-shutdown file
-cleaned   like ``stopped``, after the broker's own cleaner ran over it and more was appended
+stopped   after an orderly shutdown; also has ``__cluster_metadata-0`` with the topics' settings
+crashed   the broker was killed: preallocated indexes, and no clean-shutdown file
+cleaned   like ``stopped``, after the broker's own cleaner and further appends
 
-Beside each root, ``<state>.jsonl.gz``: one line a record as a consumer got it (keys and values in
-base64), and in ``ORIGIN.md`` the versions. Names of topics say who compressed: ``client-*`` by
-librdkafka, ``broker-*`` by the broker's Java libraries, which frame differently. Left out, for
-their size: the broker's other internal topics, and the indexes of ``__cluster_metadata-0``.
+Beside each root, ``<state>.jsonl.gz`` has one line for each consumed record, with key and value in
+base64. ``ORIGIN.md`` has the versions. A topic's name shows which program compressed its batches:
+``client-*`` librdkafka, ``broker-*`` the broker's Java libraries, whose framing differs. The
+broker's other internal topics and the indexes of ``__cluster_metadata-0`` are left out because of
+their size.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tests.support.kafka.clients import (
 HERE = Path(__file__).parent
 TARGET = HERE / f"kafka-{VERSION}"
 START_MS = 1_700_000_000_000
-SMALL = {  # small segments, dense indexes: many of everything in few bytes
+SMALL = {  # small segments and dense indexes, so that a few bytes contain many of both
     "cleanup.policy": "compact",
     "internal.segment.bytes": "1500",
     "segment.index.bytes": "1024",
@@ -57,7 +56,7 @@ WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
 def events(seed: int, count: int = 60) -> list[Sent]:
-    """Updates, deletes, headers, empty and odd keys; timestamps that mostly rise."""
+    """Updates, deletes, headers, and empty and unusual keys. Timestamps mostly rise."""
     rng = random.Random(seed)
     keys = [f"user-{n}".encode() for n in range(12)] + [b"", b"\x00\xff\xfe", "schlüssel".encode()]
     sent = []
@@ -81,7 +80,7 @@ def events(seed: int, count: int = 60) -> list[Sent]:
 
 
 def fill(broker: Broker) -> list[str]:
-    """All the topics; returns their names."""
+    """Write to all topics. Returns their names."""
     topics = []
 
     def topic(name: str, **settings: str) -> str:
@@ -116,7 +115,7 @@ def fill(broker: Broker) -> list[str]:
 def record(
     state: str, topics: list[str], broker: Broker, end: Callable[[], None], *more: str
 ) -> None:
-    """Write down what a consumer reads, end the broker, and keep those topics' folders and
+    """Save the records that a consumer reads, end the broker, and keep the topics' folders and
     ``more``.
     """
     lines = []
@@ -157,7 +156,7 @@ def line(topic: str, seen: Seen) -> str:
 
 
 def wait_until_cleaned(broker: Broker, topics: list[str], seconds: float = 60) -> None:
-    """Return when the broker's cleaner has a checkpoint for every one of the topics."""
+    """Wait until the broker's cleaner has a checkpoint for each of the topics."""
     deadline = time.monotonic() + seconds
     missing = set(topics)
     while missing:

@@ -1,14 +1,13 @@
-"""Record Kafka's own compacted topics: ``tests/corpus/internal-topics/``, as a real broker left
-them.
+"""Record Kafka's own compacted topics of a real broker: ``tests/corpus/internal-topics/``.
 
-    .venv/bin/python -m tests.corpus.make_internal      # from the project's root; needs java 17 and
-                                                        mvn
+    # from the project's root; needs Java 17 and mvn
+    .venv/bin/python -m tests.corpus.make_internal
 
-``__consumer_offsets-0`` and ``__transaction_state-0`` after an orderly shutdown: groups of both
-protocols, by topics' names and by a pattern, a static member, a deleted group; transactions that
-were committed and aborted, one with a group's offsets. Beside them
-``coordinator-records.jsonl.gz``, by ``CoordinatorRecords.java``: every type of record in every
-version as Kafka's own classes write it, and its fields as Kafka's own converters name them.
+``__consumer_offsets-0`` and ``__transaction_state-0`` are copied after an orderly shutdown. They
+have groups of both protocols, subscribed by name and by pattern, a static member and a deleted
+group. They also have committed and aborted transactions, one of them with a group's offsets.
+``CoordinatorRecords.java`` writes ``coordinator-records.jsonl.gz`` beside them: every record type
+in every version as Kafka's own classes write it, with the field names of Kafka's converters.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ KEPT = ("__consumer_offsets-0", "__transaction_state-0")
 
 
 def fill(broker: Broker) -> None:
-    """What the groups and producers do; the tests know it."""
+    """Run the groups and producers. The tests rely on these actions."""
     create_topic(broker, "orders", {})
     create_topic(broker, "payments", {})
     join_and_commit(

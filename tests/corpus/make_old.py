@@ -1,14 +1,13 @@
-"""Record logs of message formats v0 and v1: ``tests/corpus/old-formats/``, written by Kafka's own
-append path.
+"""Record logs of message formats v0 and v1, written by Kafka's own append path.
 
-    .venv/bin/python -m tests.corpus.make_old      # from the project's root; needs java 17 and mvn,
-                                                   or a filled
-                                                   # LASTWRITE_KAFKA_HOME
+    # from the project's root; needs Java 17 and mvn, or a filled LASTWRITE_KAFKA_HOME
+    .venv/bin/python -m tests.corpus.make_old
 
-A broker of today writes neither format, but its classes do when they are told to, as a follower of
-an old leader: the peer's ``write`` does that. ``v0-gzip-0`` and the like hold one format in one
-codec, ``v1-append-time-*-0`` the broker's time, ``mixed-0`` all of it with v2 between. Beside them
-``records.json.gz``, by folder: every batch and record as Kafka reads them, keys and values in hex.
+The logs are in ``tests/corpus/old-formats/``. A current broker writes neither format, but its
+classes do if they append as a follower of an old leader. The peer's command ``write`` does this.
+Folders such as ``v0-gzip-0`` have one format in one codec, ``v1-append-time-*-0`` has append time,
+and ``mixed-0`` has all of these and v2 batches. Beside them ``records.json.gz`` has every batch and
+record by folder, as Kafka reads them, with keys and values in hex.
 """
 
 from __future__ import annotations
@@ -32,8 +31,9 @@ WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
 def batches(seed: int, magic: int, codec: str, **more: Any) -> list[dict[str, Any]]:
-    """Appends: some wrappers of one to nine records, or as many messages; null and empty keys and
-    values.
+    """Appends of wrappers with one to nine records, or of as many messages.
+
+    Some keys and values are null or empty.
     """
     rng = random.Random(seed)
     found, clock = [], START
@@ -61,7 +61,7 @@ def batches(seed: int, magic: int, codec: str, **more: Any) -> list[dict[str, An
 
 
 def logs() -> dict[str, list[dict[str, Any]]]:
-    """What is written to each folder."""
+    """The appends by folder name."""
     found = {}
     for magic in (0, 1):
         for n, codec in enumerate(CODECS):

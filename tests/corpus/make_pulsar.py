@@ -1,46 +1,43 @@
-"""Small topics as a real Pulsar stored them: ``tests/corpus/pulsar/``.
+"""Record small topics as a real Pulsar stored them: ``tests/corpus/pulsar/``.
 
-    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV [PART…]    # from the project's root;
-                                                                      needs java 17
+    # from the project's root; needs Java 17
+    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV [PART…]
 
-HOME is the folder that the Pulsar peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of
-peers), VENV a virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must be
-here. PART is one of ``shapes``, ``blocks``, ``killed`` and ``direct``; without one all is recorded
-anew.
+HOME is the folder that the Pulsar peer's ``setup.sh`` filled (LASTWRITE_PEERS is the folder of
+peers). VENV is a virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must
+be installed here. PART is one of ``shapes``, ``blocks``, ``killed`` and ``direct``. Without a PART
+all of them are recorded.
 
-One cluster of three bookies (two copies of every entry) is started three times over the same data:
+A cluster of three bookies, with two copies of every entry, is started three times over one folder:
 
-1. without broker entry metadata. ``shapes`` gets singles and batches of the Java and the C++ client
-in every codec,
-   keyless, byte keys, nulls, empty values, encrypted ones, chunks, transactions committed and
-   aborted; ``odd`` gets what no client of today sends (no checksum, unknown fields, a batch that
-   cannot be read); ``parts`` has two partitions; ``files`` is offloaded to a file system;
-   ``shapes``, ``odd`` and ``parts`` to an object store. All are compacted.
-2. with broker entry metadata: later values, deletes, and in ``shapes`` a transaction that stays
-open, with messages
-   behind it. All are compacted again.
-3. keyless messages are kept, consumers see the broker's entry metadata, event time decides, nodes
-of the metadata
-   store are compressed: ``events``, and ``shapes`` once more.
+1. Without broker entry metadata. ``shapes`` gets singles and batches of the Java and the C++ client
+   in every codec: keyless messages, byte keys, nulls, empty values, encrypted messages, chunks, and
+   committed and aborted transactions. ``odd`` gets frames that no current client sends: without
+   checksum, with unknown fields, and an unreadable batch. ``parts`` has two partitions. ``files``
+   is offloaded to a file system, and ``shapes``, ``odd`` and ``parts`` to an object store. All
+   topics are compacted.
+2. With broker entry metadata: newer values, deletes, and in ``shapes`` a transaction that stays
+   open, with messages after it. All topics are compacted again.
+3. Keyless messages are kept, consumers get the broker's entry metadata, the event time decides, and
+   nodes of the metadata store are compressed. ``events`` is written, and ``shapes`` again.
 
-What lies there afterwards:
+The result:
 
-- ``offloaded/``: a bucket's objects, and beside each its user metadata as ``NAME.meta.json``
-- ``filesystem/``: what the file-system offloader wrote
+- ``offloaded/``: a bucket's objects, and the user metadata of each in ``NAME.meta.json``
+- ``filesystem/``: the files of the file-system offloader
 - ``bookies/N/current/*.log.gz``: each bookie's entry logs after an orderly stop
 - ``topics/NAME/ROUND/``: after each compaction ``managed-ledger`` and ``cursor`` (nodes of the
   metadata store), ``cursor-ledger.jsonl`` (entries of the cursor's ledger, Base64),
-  ``stats-internal.json`` (what ``pulsar-admin topics stats-internal`` prints), ``horizon.json``,
-  ``compacted.jsonl.gz`` (the real compacted ledger's entries), ``read.jsonl.gz`` and
+  ``stats-internal.json`` (the output of ``pulsar-admin topics stats-internal``), ``horizon.json``,
+  ``compacted.jsonl.gz`` (entries of the real compacted ledger), ``read.jsonl.gz`` and
   ``read-compacted.jsonl.gz`` (messages as the Java reader gets them)
-- ``topics/NAME/raw.jsonl.gz``: all raw entries as the bookies answered them
-- ``topics/unreadable.jsonl``: batches that nobody can read, and what the real compactor did with
-  each
+- ``topics/NAME/raw.jsonl.gz``: all raw entries as the bookies return them
+- ``topics/unreadable.jsonl``: unreadable batches, and what the real compactor did with each
 - ``ledgers/``: nodes of the ledgers in the metadata store
-- ``blocks/``: one offloaded ledger of two blocks with padding, of another cluster
-- ``direct/``: an entry log that a bookie wrote with direct I/O, of another cluster; its topic is
+- ``blocks/``: an offloaded ledger of two blocks with padding, from another cluster
+- ``direct/``: an entry log that a bookie wrote with direct I/O, from another cluster; its topic is
   ``topics/direct``
-- ``killed/``: a bookie that was killed before it wrote an entry log: all lies in its journal
+- ``killed/``: a bookie that was killed before it wrote an entry log, so its journal has all entries
 """
 
 from __future__ import annotations
@@ -91,14 +88,14 @@ LONG = "a value that repeats itself, for the client compresses nothing below fou
 
 
 class Cluster:
-    """A standalone with some bookies over ``data``; ``round`` counts what is kept of its topics."""
+    """A standalone with bookies over the folder ``data``. Its client is the peer's ptool."""
 
     def __init__(self, home: Path, data: Path, classes: Path) -> None:
         self.home, self.data, self.classes = home, data, classes
         data.mkdir(parents=True, exist_ok=True)
 
     def start(self, bookies: int, **settings: str) -> None:
-        # The peer's own start writes the settings; this one adds bookies to them.
+        # The peer's own start script writes the settings. This method adds bookies.
         plain = {
             "clusterName": "standalone",
             "brokerServicePort": PORT,
@@ -196,7 +193,7 @@ class Cluster:
         return ["java", *flags, "-cp", path, "PulsarShapes", command, str(self.data), *arguments]
 
     def ask(self, *words: str) -> list[Any]:
-        """A command of the peer's ptool; its answers."""
+        """Run a command of the peer's ptool. Returns its responses."""
         assert self.driver.stdin is not None and self.driver.stdout is not None
         self.driver.stdin.write(json.dumps(words) + "\n")
         self.driver.stdin.flush()
@@ -220,10 +217,10 @@ class Cluster:
         return base64.b64decode(answer["node"])
 
     def keep_round(self, topic: str, name: str, number: int, keeps_ledgers: bool = True) -> None:
-        """Compact the topic and keep what the cluster says of it afterwards."""
+        """Compact the topic and save the cluster's data about it."""
         done = self.ask("compact", topic)[0]
         assert done["status"] == "SUCCESS", done
-        time.sleep(1.5)  # a cursor is written once a second
+        time.sleep(1.5)  # the broker writes a cursor once a second
         folder = TARGET / "topics" / name / str(number)
         folder.mkdir(parents=True)
         [state] = self.ask("ledgers", topic)
@@ -246,7 +243,7 @@ class Cluster:
         _keep(folder / "compacted.jsonl.gz", self.ask("dump-compacted", topic))
         _keep(folder / "read.jsonl.gz", self.ask("read", topic))
         _keep(folder / "read-compacted.jsonl.gz", self.ask("read", topic, "--compacted"))
-        if not keeps_ledgers:  # numbers of another cluster
+        if not keeps_ledgers:  # the ledger ids of this cluster may also exist in another one
             return
         for ledger in {item["ledger"] for item in state["ledgers"]} | {
             int(done["after"]["ledger"])
@@ -294,12 +291,12 @@ def keyed(key: str, value: str | None, **more: Any) -> dict[str, Any]:
 
 
 def alone(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Messages that are an entry each."""
+    """Messages to send as one entry each."""
     return {"messages": messages, **more}
 
 
 def batch(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Messages that are one entry."""
+    """Messages to send as a single entry."""
     return {"messages": messages, "batch": True, **more}
 
 
@@ -421,8 +418,9 @@ def open_shapes() -> list[dict[str, Any]]:
 
 
 def send_by_cpp(topic: str) -> None:
-    """What the C++ client writes differently: no size where nothing was compressed, batches of one
-    message.
+    """Send what the C++ client writes differently.
+
+    It leaves out the size of uncompressed messages, and batches single messages.
     """
     import pulsar
 
@@ -496,7 +494,9 @@ def _single(key: bytes | None, size: int, more: bytes = b"") -> bytes:
 
 
 def odd_frames() -> list[tuple[bytes, bytes, bool]]:
-    """Metadata behind the first three fields, payload, whether a checksum stands before it."""
+    """Unusual frames: metadata after its first three fields, payload, and whether there is a
+    checksum.
+    """
     batch = b""
     for key, value, more in (
         (b"k1", b"one", b"\x08\x01"),
@@ -517,7 +517,7 @@ def odd_frames() -> list[tuple[bytes, bytes, bool]]:
 
 
 def unreadable_frames(kind: str) -> list[tuple[bytes, bytes, bool]]:
-    """A batch that nobody can read, between two messages that everybody can."""
+    """A batch that no client can read, between two readable messages."""
     if kind == "short":
         broken = (
             _put(6, b"k1") + _put(11, 5),
@@ -531,9 +531,7 @@ def unreadable_frames(kind: str) -> list[tuple[bytes, bytes, bool]]:
 
 
 def send_frames(topic: str, frames: list[tuple[bytes, bytes, bool]]) -> None:
-    """Frames that a broker stores as they come: it checks the checksum where there is one, and
-    nothing else.
-    """
+    """Send frames that a broker stores unchanged. It verifies only a checksum, if there is one."""
 
     def frame(kind: int, body: bytes, behind: bytes = b"") -> bytes:
         command = _put(1, kind) + _put(kind, body)
@@ -769,7 +767,7 @@ def record_shapes(cluster: Cluster, venv: Path, work: Path) -> None:
 
 
 def try_unreadable(cluster: Cluster, kind: str) -> dict[str, Any]:
-    """What the real compactor does with a batch that it cannot read."""
+    """Record what the real compactor does with a batch that it cannot read."""
     topic = f"persistent://public/default/unreadable-{kind}"
     cluster.ask("create", topic)
     send_frames(topic, unreadable_frames(kind))

@@ -1,21 +1,21 @@
-"""Small stores as real brokers left them: ``tests/corpus/rocketmq/``.
+"""Record small stores as real brokers wrote them: ``tests/corpus/rocketmq/``.
 
-    .venv/bin/python -m tests.corpus.make_rocketmq HOME_5.5.0 HOME_4.9.3    # from the project's
-                                                                            root; needs java 17
+    # from the project's root; needs Java 17
+    .venv/bin/python -m tests.corpus.make_rocketmq HOME_5.5.0 HOME_4.9.3
 
-The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the
-folder of peers).
+The RocketMQ peer's ``setup.sh`` fills both HOME folders (LASTWRITE_PEERS is the folder of peers).
 
-- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of batches,
-  ``ptopic`` ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message;
-  index files of 16 slots and 100 entries.
+- ``5.5.0`` has topics with all three kinds of queues: ``ctopic`` is compacted, ``btopic`` has
+  batches, and ``ptopic`` is an ordinary topic. It has bodies in all codecs, deletes, batches, a
+  delayed message and a prepared message, and index files of 16 slots and 100 entries.
 - ``5.5.0-compacted`` is its ``compaction/`` after RocketMQ's own compaction of both queues.
-- ``5.5.0-ipv6`` was listening on ``::``, its own address ``::1``; with extension, record checksums
-  and a topic of 140 characters.
-- ``4.9.3`` is the old release: no compaction, no last byte of the properties, empty ``abort``.
+- ``5.5.0-ipv6`` is from a broker that listened on ``::``, with the address ``::1``. It has
+  extensions, record checksums and a topic name of 140 characters.
+- ``4.9.3`` is from the old release. It has no compaction, no last byte after the properties, and an
+  empty ``abort``.
 
-Each has ``records.jsonl.gz``, every record of the commit log as RocketMQ's own decoder reads it,
-and ``abort.running``, what lay there as ``abort`` while the broker ran.
+Each store has ``records.jsonl.gz``, every record of its commit log as RocketMQ's own decoder reads
+it, and ``abort.running``, the file ``abort`` while the broker ran.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "
 NAMESRV_PORT, BROKER_PORT = 29876, 29911
 NAMESRV = f"127.0.0.1:{NAMESRV_PORT}"
 V4, V6 = f"127.0.0.1:{BROKER_PORT}", f"[::1]:{BROKER_PORT}"
-LONG_GROUP = (
-    "g" * 133
-)  # a broker takes names above 127 bytes only for retries of a group that it knows
+# A broker accepts names of more than 127 bytes only as retry topics of a group that it has.
+LONG_GROUP = "g" * 133
 LONG_TOPIC = "%RETRY%" + LONG_GROUP
 SETTINGS = [
     "mappedFileSizeCommitLog=16384",
@@ -120,9 +119,7 @@ def commands_old() -> list[str]:
 
 
 def send_inner_batches() -> None:
-    """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner
-    batches.
-    """
+    """Send what mqtool cannot send: batches with their own unique key, stored as inner batches."""
     for n in range(6):
         members = [
             (n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"}))
@@ -182,7 +179,7 @@ def run(script: str, *arguments: str, given: str = "") -> str:
 def record(
     name: str, home: str, decoder: str, commands: list[str], settings: list[str], work: Path
 ) -> Path:
-    """Run a broker over a new store, send, stop it, and keep what it left."""
+    """Run a broker on a new store, send messages, stop it, and keep its files."""
     store, target = work / name, TARGET / name
     (store / "config").mkdir(parents=True)
     groups = {"subscriptionGroupTable": {LONG_GROUP: {"groupName": LONG_GROUP}}}
@@ -194,7 +191,7 @@ def record(
             raise SystemExit(f"mqtool answered {said}")
         if name == "5.5.0":
             send_inner_batches()
-        time.sleep(2)  # the index is built a moment after the message is acknowledged
+        time.sleep(2)  # the index is built shortly after a message is acknowledged
         target.mkdir(parents=True)
         shutil.copy(store / "abort", target / "abort.running")
     finally:

@@ -1,10 +1,11 @@
-"""Writes the sample of ``lastwrite demo``: a log root that a real broker wrote, and its last writes.
+"""Write the sample of ``lastwrite demo``: a log root that a real broker wrote, and its last writes.
 
-    .venv/bin/python -m tests.corpus.make_sample   # from the project's root; needs java 17 and mvn
+    # from the project's root; needs Java 17 and mvn
+    .venv/bin/python -m tests.corpus.make_sample
 
 ``src/lastwrite/demo/sample`` gets topic ``orders`` and the metadata log. ``last-writes.jsonl`` has
-the last write of each key, as a Kafka consumer read and folded the topic: an array of the key and
-the value, or null for a delete.
+the last write of each key, from the records that a Kafka consumer read. Each line is an array of
+key and value, or of key and null for a delete.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def main() -> None:
         small = {"internal.segment.bytes": "131072", "segment.index.bytes": "4096"}
         create_topic(broker, TOPIC, SETTINGS | small)
         produce(broker, TOPIC, events())
-        # Larger than the segments, so that a round groups them.
+        # Larger than the existing segments, so that a round merges them.
         set_topic(broker, TOPIC, SETTINGS | {"internal.segment.bytes": "524288"})
         last: dict[str, str | None] = {}
         for seen in consume(broker, TOPIC, start=bounds(broker, TOPIC)[0]):

@@ -1,20 +1,22 @@
-"""Record the corpus of tiered segments anew: what a real broker has in its tier and beside it, and
-what a consumer read.
+"""Record the corpus of tiered segments: a broker's tier and log root, and the consumed records.
 
-    .venv/bin/python -m tests.corpus.make_tiered     # from the project's root; needs a JDK and mvn
+    # from the project's root; needs a JDK and mvn
+    .venv/bin/python -m tests.corpus.make_tiered
 
 Writes ``tests/corpus/tiered/``:
 
 tier               the folders of ``LocalTieredStorage``
-local              the broker's log root after an orderly shutdown, of the same topics, with
+local              the broker's log root after an orderly shutdown, with the same topics and
                    ``__remote_log_metadata-0``
-committed.jsonl.gz one line a record as a consumer got it, ``read_committed``
-plain.jsonl.gz     the same, ``read_uncommitted``
+committed.jsonl.gz one line for each record that a consumer got with ``read_committed``
+plain.jsonl.gz     one line for each record that a consumer got with ``read_uncommitted``
 
-orders             plain batches of all codecs, transactions of which some were aborted, a restart
-                   of the broker in between; begins at offset 40, since somebody deleted records
-forked             the broker lost the end of its log, as by an unclean election, after that end had
-                   been copied, and went on from there: two histories overlap in the tier
+The topics are:
+
+orders             plain batches of all codecs, and committed and aborted transactions; the broker
+                   restarted once; records below offset 40 were deleted
+forked             the broker lost the end of its log after copying it, as by an unclean election,
+                   and then appended: two histories overlap in the tier
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def transactions(broker: Broker, topic: str, name: str, seed: int, count: int = 
 
 
 def set_checkpoint(root: Path, name: str, partition: str, offset: int) -> None:
-    """What a checkpoint file of a log root says of one partition."""
+    """Change the offset of one partition in a checkpoint file of a log root."""
     version, count, *rows = (root / name).read_text().splitlines()
     topic, number = partition.rsplit("-", 1)
     rows = [

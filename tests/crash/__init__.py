@@ -1,3 +1,4 @@
-"""Whole rounds over random logs, killed at random operations; see ``python -m tests.crash
---help``.
+"""Tests of rounds over random logs, killed at random operations.
+
+See ``python -m tests.crash --help``.
 """

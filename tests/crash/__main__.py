@@ -1,15 +1,15 @@
-"""Rounds over random logs, killed at random operations:  python -m tests.crash --seeds 10000
+"""Kill rounds over random logs at random operations:  python -m tests.crash --seeds 10000
 
-A seed is a log (``tests/crash/rounds.py``; 20 seeds share one), an operation before which the
-process kills itself by SIGKILL, and in a third of them a second one at which the run after it does.
-After each kill every partition must be the old log or the new one, batch for batch, for us and, in
-every ``--loader``-th seed, for Kafka's own loader too. The run after that must end in the bytes of
-a run that nobody killed, with no ``.cleaned``, ``.swap``, ``.deleted`` or ``.tmp`` left. Seeds are
-independent: ``--start N`` goes on where a run was stopped, and ``--start N --seeds 1`` plays one
-alone.
+A seed is a log (``tests/crash/rounds.py``; 20 seeds share one) and an operation before which the
+process kills itself by SIGKILL. In a third of the seeds the next run is killed, too. After each
+kill every partition must have the batches of the old log or those of the new one, as our own code
+reads it. In every ``--loader``-th seed Kafka's own loader must agree. The last run must end with
+the bytes of an undisturbed run, and without a ``.cleaned``, ``.swap``, ``.deleted`` or ``.tmp``
+file. Seeds are independent: ``--start N`` continues a stopped run, and ``--start N --seeds 1``
+plays a single one.
 
-With ``--loader`` above 0 it needs what the tests marked ``oracle`` need: Java 17, and the peer that
-``LASTWRITE_PEERS`` names.
+``--loader`` above 0 needs the same as tests marked ``oracle``: Java 17, and the peer in
+``LASTWRITE_PEERS``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A random log root and the round over it that will be killed: with everything in its mix that a
-round can meet.
+"""A random log root, and the round over it that will be killed.
 
-Partitions of several segments with transactions (committed, aborted, open), idempotent producers,
-batches of old formats, all codecs, tombstones and gaps; most were cleaned once before, so that
-there are checkpoints, horizons and shells; some lose segments to retention in the same round; some
-lie in the root of a broker that was killed itself.
+The root has everything that a round can encounter: partitions of several segments with transactions
+(committed, aborted, open), idempotent producers, batches of old formats, all codecs, tombstones and
+gaps. Most partitions were cleaned before, so they have checkpoints, horizons and empty batches.
+Some lose segments to retention in the same round. Some are in the root of a broker that was itself
+killed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tests.support.kafka.model import ModelBatch, ModelRecord
 from tests.support.kafka.strategies import Phase, Writer, append
 
 START_MS = 1_700_000_000_000
-STEP_MS = 100_000  # between two phases of a log
+STEP_MS = 100_000  # time between two phases of a log
 CHECKPOINTS = (
     "cleaner-offset-checkpoint",
     "log-start-offset-checkpoint",
     "replication-offset-checkpoint",
 )
-# What no folder may have once the next run is through.
+# Suffixes of files that must not exist after the next run.
 ODD = (".cleaned", ".swap", ".deleted", ".tmp")
 
 Batches = tuple[ModelBatch, ...]
 
 
 def lay_out(seed: str, root: Path) -> Settings:
-    """Write the log root of ``seed``; returns how the round over it runs."""
+    """Write the log root of ``seed``. Returns the settings of the round over it."""
     rng = random.Random(f"crash-{seed}")
     settings = Settings(
         config={
@@ -61,7 +61,7 @@ def lay_out(seed: str, root: Path) -> Settings:
         ends = {}
         for name, cast in casts.items():
             ends[name] = append(root / name, cast.phase(rng, settings.now_ms), 100)
-        # What lies above is not replicated yet.
+        # Records above the high watermark are not replicated yet.
         marks = {name: end - rng.choice([0, 0, 0, rng.randint(0, 6)]) for name, end in ends.items()}
         write_checkpoint(
             root,
@@ -92,7 +92,7 @@ def lay_out(seed: str, root: Path) -> Settings:
 
 
 def _hurt(rng: random.Random, folder: Path) -> None:
-    """What a kill leaves of the last segment and of the files beside the closed ones."""
+    """Damage the last segment, and remove or add indexes of the closed segments, as a kill may."""
     last = max(folder.glob("*.log"))
     if rng.random() < 0.5:
         with open(last, "ab") as log:
@@ -107,7 +107,7 @@ def _hurt(rng: random.Random, folder: Path) -> None:
 
 @dataclass
 class _Cast:
-    """Who writes a partition."""
+    """The producers of a partition and their habits."""
 
     writers: list[Writer]
     keys: int
@@ -207,12 +207,12 @@ class _Cast:
 
 @dataclass
 class Settings:
-    """How a round runs over a root."""
+    """The settings of a round over a root."""
 
     config: dict[str, Any]
     now_ms: int
     include_active: bool
-    was_killed: bool = False  # the broker of that root
+    was_killed: bool = False  # whether the root's broker was killed
 
     def compact(self, root: Path, **arguments: Any) -> None:
         report = lastwrite.compact(
@@ -227,32 +227,33 @@ class Settings:
         assert report.exit_status == 0, [str(partition.reason) for partition in report.partitions]
 
     def without_retention(self) -> Settings:
-        """The same where nothing expires."""
+        """The same settings without retention."""
         return replace(self, config={**self.config, "cleanup.policy": "compact"})
 
     def alive(self) -> Settings:
-        """The same where no broker was killed."""
+        """The same settings, as if the broker had not been killed."""
         return replace(self, was_killed=False)
 
 
 @dataclass
 class Round:
-    """A root before its round, what the round makes of it, and how many operations it takes."""
+    """A root before its round, the result of an undisturbed round, and its number of operations."""
 
     origin: Path
     settings: Settings
-    before: dict[str, Batches]  # by partition
+    before: dict[str, Batches]  # batches by partition
     after: dict[
         str, Batches
-    ]  # before anything expires; what is left then begins at a later log start
-    done: dict[str, object]  # every file, as an undisturbed round leaves it
+    ]  # batches after the round, before retention, which only raises the log start
+    done: dict[str, object]  # every file after an undisturbed round
     operations: int
     folders: list[str] = field(default_factory=list)
 
 
 def prepare(seed: int, place: Path) -> Round:
-    """The root of ``seed``, and what an undisturbed round makes of it; a round without work is
-    drawn again.
+    """Write the root of ``seed`` and run an undisturbed round over a copy.
+
+    Draws again if the round has no work.
     """
     origin, done, cleaned = place / "origin", place / "done", place / "cleaned"
     operations = attempt = 0
@@ -283,9 +284,7 @@ def prepare(seed: int, place: Path) -> Round:
 
 
 def batches_seen(folder: Path) -> tuple[PartitionLog, Batches]:
-    """The log as our listing has it, and the batches that a reader of it comes to, from the log
-    start on.
-    """
+    """The partition as our own listing finds it, and its readable batches from the log start."""
     log = log_dir.read_partition(str(folder))
     wrong = [problem for problem in log.problems if problem.kind is not ProblemKind.RECOVERED]
     assert not wrong, wrong
@@ -294,7 +293,7 @@ def batches_seen(folder: Path) -> tuple[PartitionLog, Batches]:
 
 
 def batches_at(folder: Path, log_start: int) -> Batches:
-    """The batches of all segments that lie there under their final names."""
+    """The batches of all segments with final names, from ``log_start``."""
     return from_start(
         _batches([(path, path.stat().st_size) for path in sorted(folder.glob("*.log"))]), log_start
     )
@@ -316,8 +315,9 @@ def from_start(batches: Batches, log_start: int) -> Batches:
 
 
 def files_of(root: Path) -> dict[str, object]:
-    """Every file: its bytes, of segments also when they were modified; of a checkpoint its lines,
-    in any order.
+    """The content of every file, with the modification time of segments.
+
+    The lines of a checkpoint are sorted.
     """
     found: dict[str, object] = {}
     for path in sorted(root.rglob("*")):
@@ -327,7 +327,8 @@ def files_of(root: Path) -> dict[str, object]:
             if path.name in CHECKPOINTS:
                 found[name] = sorted(content.splitlines())
             else:
-                # A segment that is rolled because all the others expire is as old as it is.
+                # An empty segment has no comparable time: retention creates it when all others
+                # expire.
                 is_dated = path.suffix == ".log" and content
                 found[name] = (content, path.stat().st_mtime_ns if is_dated else 0)
     return found

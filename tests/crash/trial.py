@@ -1,4 +1,4 @@
-"""One kill, or two, and what must hold afterwards."""
+"""One or two kills of a round, and the conditions that must hold afterwards."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ from tests.support.kafka.logs import bases, read_checkpoint
 from tests.support.kafka.oracle import Oracle
 
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-KILLS_A_LOG = 20  # seeds that share one log
+KILLS_A_LOG = 20  # number of seeds that share one log
 
 
 class Broken(AssertionError):
-    """A promise that did not hold."""
+    """A condition does not hold."""
 
 
 def drawn(round_: Round, seed: int) -> tuple[int, int | None]:
-    """The operation before which the round is killed, and the one before which the run after it is,
-    if it is.
-    """
+    """The operation before which the round is killed, and that of the second kill or None."""
     rng = random.Random(f"kill-{seed}")
     point = rng.randint(1, round_.operations)
     return point, rng.randint(1, round_.operations) if rng.random() < 0.35 else None
@@ -43,15 +41,14 @@ def drawn(round_: Round, seed: int) -> tuple[int, int | None]:
 def run_trial(
     round_: Round, place: Path, point: int, again: int | None = None, oracle: Oracle | None = None
 ) -> Counter[str]:
-    """Kill the round, look, run it again (and perhaps kill that too, and look), run it to its end,
-    and look.
+    """Kill the round, look, run it again to its end, and look.
 
-    With ``oracle`` Kafka's loader opens what the kill left, and what the last run left. Counts what
-    was done.
+    With ``again`` the second run is killed, too, and a third one runs to its end. With ``oracle``
+    Kafka's loader opens the files after each kill and at the end. Returns counts of what was done.
 
     Raises:
-        Broken: a record was lost or doubled, a suffix was left, or the end differs from that of a
-            run nobody killed.
+        Broken: a record was lost or duplicated, a temporary file is left, or the end differs from
+            that of an undisturbed run.
     """
     root = place / "run"
     shutil.rmtree(root, ignore_errors=True)
@@ -75,10 +72,10 @@ def run_trial(
 
 
 def run_to_the_end(round_: Round, root: Path, place: Path) -> None:
-    """Run the round once more: it ends in the bytes of a run that nobody disturbed.
+    """Run the round once more. The result must have the bytes of an undisturbed run.
 
     Raises:
-        Broken: it does not.
+        Broken: it has not.
     """
     round_.settings.compact(root)
     odd = odd_files(root)
@@ -98,11 +95,9 @@ def run_to_the_end(round_: Round, root: Path, place: Path) -> None:
 
 
 def _is_a_round_more(root: Path, done: dict[str, int]) -> bool:
-    """Whether the checkpoints differ only because retention was killed when it had begun a new
-    active segment.
+    """Whether the checkpoints differ only because the kill came after retention rolled the log.
 
-    What was active before is closed for the run after that: it is one more round, and then expires
-    as it would have.
+    The former active segment is closed then, so the next run compacts it and it expires later.
     """
     left = read_checkpoint(root, CLEANER_OFFSETS)
     further = [name for name in left if left[name] != done.get(name)]
@@ -112,8 +107,9 @@ def _is_a_round_more(root: Path, done: dict[str, int]) -> bool:
 
 
 def _kill(round_: Round, root: Path, point: int) -> bool:
-    """Run the round in a child that kills itself before operation ``point``; False: it ended before
-    that.
+    """Run the round in a child process that kills itself before operation ``point``.
+
+    Returns False if the round ended before that operation.
     """
     child = os.fork()
     if child == 0:
@@ -139,7 +135,7 @@ def _kill(round_: Round, root: Path, point: int) -> bool:
 def look(
     round_: Round, root: Path, place: Path, oracle: Oracle | None, met: Counter[str]
 ) -> dict[str, int]:
-    """Each partition is the old log (0) or the new one (1), for us and for Kafka's loader."""
+    """Check that each partition has the old log (0) or the new one (1), also by Kafka's loader."""
     sides = {}
     seen = {}
     for name in round_.folders:
@@ -167,8 +163,9 @@ def load(
     met: Counter[str],
     seen: dict[str, Batches] | None = None,
 ) -> None:
-    """Kafka's loader opens a copy: it ends with the same batches and end as we do, and leaves no
-    odd suffix.
+    """Let Kafka's loader open a copy.
+
+    Its batches and its log end must equal ours, and no temporary file may be left.
     """
     copy = place / "loaded"
     shutil.rmtree(copy, ignore_errors=True)
@@ -200,7 +197,7 @@ def load(
 
 
 def _difference(seen: Batches, old: Batches, new: Batches) -> str:
-    """What was lost and doubled, against the nearer of both."""
+    """The lost and duplicated offsets, compared with the old and with the new log."""
     found = [record.offset for batch in seen for record in batch.records]
     texts = []
     for side, batches in (("old", old), ("new", new)):

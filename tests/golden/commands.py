@@ -1,9 +1,9 @@
-"""Every command that prints JSON, over the small real corpora, and what it printed: ``NAME.json``.
+"""Every command that prints JSON, on the small real corpora, with its output in ``NAME.json``.
 
     python -m tests.golden --write
 
-writes the files anew; ``tests/unit/test_golden.py`` holds them against what is printed now. Paths
-are those of a folder of copies, file times are fixed; what the clock measures is 0.
+writes these files. ``tests/unit/test_golden.py`` compares them with the current output. The
+commands run in a folder of copies with fixed file times, and all measured values are 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.pulsar.corpus import TOPICS, unpack
 
 HERE = Path(__file__).parent
 CORPUS = HERE.parent / "corpus"
-NOW_MS = 1_900_000_000_000  # years after all that the corpora hold
+NOW_MS = 1_900_000_000_000  # years after all timestamps in the corpora
 MODIFIED_S = 1_795_300_000
 MEASURED = re.compile(r"(seconds|profile)$|^(time|since|next_try)_ms$|^checksum$")
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -34,7 +34,7 @@ COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def prepare(root: Path) -> None:
-    """Copy the corpora below ``root``, as they were when their broker had ended."""
+    """Copy the corpora below ``root``, in the state after their broker's end."""
     for name in ("stopped", "cleaned", "crashed"):
         shutil.copytree(CORPUS / "kafka-4.4.0" / name, root / name)
     for name in ("internal-topics", "old-formats"):
@@ -63,7 +63,7 @@ Case = Callable[[Path], "tuple[int, list[Any]]"]
 
 
 def printed(*arguments: str) -> Case:
-    """What the command line prints: a document, or one a line."""
+    """The output of the command line: one document, or one document a line."""
 
     def case(root: Path) -> tuple[int, list[Any]]:
         with _descriptor_1() as out:
@@ -76,7 +76,9 @@ def printed(*arguments: str) -> Case:
 
 
 def exported(*arguments: str) -> Case:
-    """``dump --to``; each line that it writes has a path of the folder, so no size is told."""
+    """The output of ``dump --to``, without its size: each line written contains the
+    random folder.
+    """
 
     def case(root: Path) -> tuple[int, list[Any]]:
         status, (found,) = printed("dump", *arguments, "--format", "json")(root)
@@ -87,7 +89,7 @@ def exported(*arguments: str) -> Case:
 
 @contextlib.contextmanager
 def _descriptor_1() -> Iterator[Path]:
-    """A file in the place of standard output, which the command line writes by its descriptor."""
+    """Redirect standard output to a file by its descriptor, which the command line uses."""
     sys.stdout.flush()
     real = os.dup(1)
     with tempfile.NamedTemporaryFile() as file:
@@ -100,7 +102,9 @@ def _descriptor_1() -> Iterator[Path]:
 
 
 def reported(name: str, *paths: str, **options: Any) -> Case:
-    """What a function reports that the command line runs on Spark; here it runs in this process."""
+    """The report of a function for which the command line starts Spark. Here it runs in this
+    process.
+    """
 
     def case(root: Path) -> tuple[int, list[Any]]:
         said: dict[str, Any] = {
@@ -115,7 +119,7 @@ def reported(name: str, *paths: str, **options: Any) -> Case:
 
 
 def table_of(path: str, topic: str) -> Case:
-    """The table of the last writes, which no command prints, and up to where it is true."""
+    """The last writes and their end offsets, which no command prints."""
 
     def case(root: Path) -> tuple[int, list[Any]]:
         found = lastwrite.latest(path.replace("$", f"{root}/"), topic)
@@ -128,7 +132,7 @@ def table_of(path: str, topic: str) -> Case:
 
 
 def cleaned(*roots: str, **options: Any) -> Case:
-    """The events of the daemon, until nothing is due."""
+    """The events of the daemon until no partition is due."""
 
     def case(root: Path) -> tuple[int, list[Any]]:
         events: list[Any] = []
@@ -159,7 +163,7 @@ def _fetch(topic: str, number: int) -> Case:
     )  # fmt: skip
 
 
-# In this order: later ones look at what earlier ones left.
+# The order matters: later cases read the results of earlier ones.
 CASES: dict[str, Case] = {
     "kafka-inspect": printed("inspect", "$stopped", *_NOW, *_KAFKA),
     "kafka-inspect-cleaned": printed("inspect", "$cleaned", *_NOW),
@@ -296,7 +300,9 @@ CASES: dict[str, Case] = {
 
 
 def results(root: Path) -> Iterator[tuple[str, str]]:
-    """Run all cases below the empty folder ``root``; yields each name and the text of its file."""
+    """Run all cases below the empty folder ``root``. Yields each name and the content
+    of its file.
+    """
     prepare(root)
     for name, case in CASES.items():
         status, documents = case(root)
@@ -306,7 +312,7 @@ def results(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _steady(value: Any, root: Path) -> Any:
-    """Without what differs from run to run: the folder's name, and what the clock measured."""
+    """Replace what differs between runs: the folder's name, and measured values."""
     match value:
         case dict():
             return {

@@ -1,1 +1,4 @@
-"""Whole runs on a modelled disk that loses power; see ``python -m tests.power --help``."""
+"""Tests of whole runs on a modelled disk that loses power.
+
+See ``python -m tests.power --help``.
+"""

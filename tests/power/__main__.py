@@ -1,17 +1,18 @@
-"""Runs on a modelled disk that loses power:  python -m tests.power --seeds 10000
+"""Simulate power failures in runs on a modelled disk:  python -m tests.power --seeds 10000
 
-A seed is a run (``SEEDS_A_PLACE`` seeds share one place with some runs in it), a moment at which
-the power fails, and one of the states in which that may leave the disk (``tests/power/disk.py``
-says which). In some seeds the run is killed first, and the power fails in the run after it, which
-finds nothing synced that the first had not; in others it fails once more, in the run that follows.
-That state is written out, and judged: everything is as it was before the run or as the run leaves
-it, whole, for us and, in every ``--loader``-th seed, for the system's own code (Kafka's loader,
-RocketMQ's compaction log). What a run that had ended left is there. And the run that follows ends
-as one that nobody disturbed. Seeds are independent: ``--start N`` goes on where a run was stopped,
-and ``--start N --seeds 1`` plays one alone.
+A seed is a run, a moment at which the power fails, and one of the states that the disk may then
+have (``tests/power/disk.py``). ``SEEDS_A_PLACE`` seeds share one folder with several recorded runs.
+In some seeds the run is killed first, which syncs nothing, and the power fails in the run after it.
+In other seeds the power also fails in the next run.
 
-With ``--loader`` above 0 it needs what the tests marked ``oracle`` need: Java 17, and the peers
-that ``LASTWRITE_PEERS`` names.
+The state is written out and checked. Everything must be as before the run or as after it, and
+complete, as our own code reads it. In every ``--loader``-th seed the system's own code (Kafka's
+loader, RocketMQ's compaction log) must agree. The result of a completed run must be kept. The next
+run must end like an undisturbed one. Seeds are independent: ``--start N`` continues a stopped run,
+and ``--start N --seeds 1`` plays a single one.
+
+``--loader`` above 0 needs the same as tests marked ``oracle``: Java 17, and the peers in
+``LASTWRITE_PEERS``.
 """
 
 from __future__ import annotations

@@ -1,50 +1,38 @@
-"""A disk that loses power: what a run did to it, and the states in which a cut may leave it.
+"""A model of a disk that loses power: the events of a run, and the states after a power failure.
 
-``Recorder`` stands in for the fault points of ``storage.files`` while a run goes on. At each of
-them, and at each sync, it looks at every file and folder below a place and notes what changed
-since. So whatever a run writes is seen, by whichever handle or mapping; and a *name* that changed
-without its operation passing a fault point is told of (``Journal.strays``).
+``Recorder`` replaces the fault points of ``storage.files`` during a run. At each fault point and at
+each sync it looks at every file and folder below a place, and records the changes. So it sees all
+writes, by any handle or memory mapping. If a name changes without a fault point for its operation,
+``Journal.strays`` reports it.
 
-``Journal.state`` is what the disk may hold when the power fails before an event of that journal.
-What was synced is there. Of the rest:
+``Journal.state`` returns a state of the disk after a power failure before some event. Everything
+synced survives. For the rest:
 
-- *names*: an operation (a rename is one, an exchange too) is there whole or not at all. Which may
-  be there without which is the profile's, ``PROFILES``.
-- *bytes*: of each piece of a file as large as a sector one of those that were written to it since
-  the last sync, or what was there at that; a file that grew has any size between, and where the
-  profile says so pieces of zeros; a file that was never synced may be empty. The time of
-  modification is that of any of those moments.
+- Names: an operation, such as a rename or an exchange, survives completely or not at all. The
+  profile (``PROFILES``) determines which operations may survive without which.
+- Bytes: each sector of a file has the content of one of its versions since the last sync. A file
+  that grew may have any size in between, and in some profiles sectors of zeros. A file that was
+  never synced may be empty. The modification time is that of any of these versions.
 
-A profile allows at least what its file system does, and more where that is simpler to say:
+A profile allows at least the states that its file system allows, and more if that is simpler.
 
-========= ==========================================
-============================================================
-profile   names                                      bytes
-========= ==========================================
-============================================================
-``ext4``  one journal: a prefix of all operations;   a file that grew has what was written up to its
-                                                     size
-          a sync of a file or folder takes along     (``data=ordered``), even where it was renamed
-                                                     over another
-          all up to the last that touched it         (``noauto_da_alloc``)
-``xfs``   as ext4: one log                           pieces of zeros too, up to any size: the size
-                                                     may be there
-                                                     before the data
-``apfs``  of each folder a prefix, folders apart     as xfs
-          from each other; a sync of a file keeps
-          no name, one of a folder its own names
-          and not the folder's name
-``loose`` any subset in which what built upon        as xfs
-          something has that too (the same name or
-          the same file); syncs as with apfs.
-          No file system that we know is so loose;
-          only what is said to bear it is held
-          against it
-========= ==========================================
-============================================================
+``ext4``
+    Names: one journal, so a prefix of all operations survives. A sync of a file or folder includes
+    all operations up to the last one on it. Bytes: a file that grew has the bytes written up to its
+    size (``data=ordered``), even if it was renamed over another file (``noauto_da_alloc``).
+``xfs``
+    Names: as ext4. Bytes: also sectors of zeros up to any size, because the size may be stored
+    before the data.
+``apfs``
+    Names: a prefix of each folder's operations, independently of other folders. A sync of a file
+    covers no name. A sync of a folder covers the names in it, but not its own name. Bytes: as xfs.
+``loose``
+    Names: any subset in which no operation survives without the earlier ones on the same name or
+    file. Syncs as in apfs. Bytes: as xfs. No known file system allows this much, so only runs that
+    must survive it are tested with it.
 
-Not covered: a disk or a controller that says synced and is not; bytes that rot; a sector torn in
-itself; network file systems; what other processes write.
+Not modelled: hardware that reports a sync too early, bytes that rot, sectors that are torn within
+themselves, network file systems, and writes by other processes.
 """
 
 from __future__ import annotations
@@ -64,12 +52,12 @@ from lastwrite.storage.files import FaultPoints
 
 SECTOR_BYTES = 512
 PROFILES = ("ext4", "xfs", "apfs", "loose")
-_UNHEARD = ("lock",)  # made by the lock module past the fault points: nothing rests on it
+_UNHEARD = ("lock",)  # the lock file is created without a fault point, and no run depends on it
 
 
 @dataclass(slots=True)
 class Content:
-    """A file as it lies there at some moment; of a symbolic link ``target`` alone."""
+    """The content of a file at some moment. A symbolic link only has a ``target``."""
 
     data: bytes = b""
     mtime_ns: int = 0
@@ -79,7 +67,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One name that an operation changed: what it led to before and after, as numbers of nodes."""
+    """One directory entry that an operation changed, with the inodes before and after."""
 
     folder: int
     name: str
@@ -89,28 +77,27 @@ class Name:
 
 @dataclass(slots=True)
 class Event:
-    """What happened: names changed, a file's bytes did, or a file or folder was synced."""
+    """A change of directory entries, a change of a file's bytes, or a sync."""
 
     operation: str
     names: tuple[Name, ...] = ()
-    made: dict[int, Content | None] = field(
-        default_factory=dict
-    )  # nodes that are new; None: a folder
-    node: int = 0  # whose bytes changed, or what was synced
+    # New inodes. None stands for a folder.
+    made: dict[int, Content | None] = field(default_factory=dict)
+    node: int = 0  # inode whose bytes changed or that was synced
     content: Content | None = None
     is_sync: bool = False
 
 
 @dataclass(slots=True)
 class State:
-    """What the disk holds after a cut."""
+    """The content of the disk after a power failure."""
 
     root: int
     folders: dict[int, dict[str, int]]
     contents: dict[int, Content]
 
     def materialise(self, place: Path) -> None:
-        """Write it below ``place``, which is not there yet."""
+        """Write the state to the new folder ``place``."""
         made: dict[int, str] = {}
 
         def fill(node: int, path: str) -> None:
@@ -128,7 +115,7 @@ class State:
         fill(self.root, str(place))
 
     def key(self) -> Hashable:
-        """The same for states that look the same."""
+        """A key that is equal for states with equal content."""
 
         def of(node: int) -> Hashable:
             if node in self.folders:
@@ -155,15 +142,14 @@ def _write(content: Content, path: str) -> None:
 
 
 class Recorder(FaultPoints):
-    """Fault points that stop nothing and note everything below ``place``."""
+    """Fault points that stop nothing and record every change below ``place``."""
 
     def __init__(self, place: Path, former: Journal | None = None) -> None:
         super().__init__(1 << 30)
         self._place = str(place)
         self._root = os.stat(place).st_ino
-        self._held: dict[
-            int, int
-        ] = {}  # handles of all nodes ever seen, so that no number is given twice
+        # Open handles of all inodes seen, so that no inode number is reused.
+        self._held: dict[int, int] = {}
         self._pending = ("", "")
         self._death: tuple[int, Path] | None = None
         self.folders: dict[int, dict[str, int]] = {}
@@ -192,7 +178,7 @@ class Recorder(FaultPoints):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def die(self, point: int, told: Path) -> None:
-        """Kill this process before operation ``point``; the journal so far goes to the file
+        """Kill this process before operation ``point``, after writing the journal to the file
         ``told``.
         """
         self._death = point, told
@@ -204,14 +190,14 @@ class Recorder(FaultPoints):
             self.events.append(Event("sync", node=node, is_sync=True))
 
     def end(self) -> Journal:
-        """The run is over."""
+        """End the recording and return its journal."""
         self._look()
         for handle in self._held.values():
             os.close(handle)
         return Journal(self._first, self.events, self.strays, self.operations)
 
     def _look(self, is_first: bool = False) -> None:
-        """Note what is other than at the last look."""
+        """Record the differences from the previous look."""
         folders: dict[int, dict[str, int]] = {}
         found: dict[int, Content] = {}
         self._walk(self._place, self._root, folders, found)
@@ -242,7 +228,7 @@ class Recorder(FaultPoints):
                 before = Content(mode=now.mode, mtime_ns=now.mtime_ns, target=now.target)
             if now != before:
                 self.events.append(Event(self._pending[0], node=node, content=now))
-        # What has lost its last name is kept: the cut may give it back.
+        # Inodes without a name are kept, because a power failure may restore the name.
         self.folders = {**self.folders, **folders}
         for node in self.folders.keys() - folders.keys():
             self.folders[node] = {}
@@ -273,7 +259,8 @@ class Recorder(FaultPoints):
                 if entry.is_symlink():
                     found[below] = Content(target=os.readlink(entry.path), mode=0o777)
                     continue
-                if entry.name.endswith(_UNHEARD):  # a handle more may end or forbid a lock
+                # opening and closing the file could release a lock
+                if entry.name.endswith(_UNHEARD):
                     found[below] = Content(mode=stat.S_IMODE(seen.st_mode))
                     continue
                 if below not in self._held:
@@ -284,14 +271,15 @@ class Recorder(FaultPoints):
                     data = os.pread(self._held[below], seen.st_size, 0)
                     known = self.contents.get(below)
                     if known is not None and known.data == data:
-                        data = known.data  # one object for all versions that are the same
+                        data = known.data  # equal versions share one object
                     found[below] = Content(data, seen.st_mtime_ns, stat.S_IMODE(seen.st_mode))
 
 
 @contextmanager
 def recorded(place: Path, former: Journal | None = None) -> Iterator[list[Journal]]:
-    """Record what the body does below ``place``, behind what ``former`` has; the list has the
-    journal afterwards.
+    """Record what the body does below ``place``, after the events of ``former``.
+
+    The yielded list contains the journal afterwards.
     """
     journals: list[Journal] = []
     recorder = Recorder(place, former)
@@ -304,16 +292,17 @@ def recorded(place: Path, former: Journal | None = None) -> Iterator[list[Journa
 
 
 def record(place: Path, action: Callable[[], object], former: Journal | None = None) -> Journal:
-    """What ``action`` does below ``place``, behind what ``former`` has."""
+    """Record what ``action`` does below ``place``, after the events of ``former``."""
     with recorded(place, former) as journals:
         action()
     return journals[0]
 
 
 def record_killed(place: Path, action: Callable[[], object], point: int) -> Journal | None:
-    """What ``action`` does below ``place`` in a process that is killed before operation ``point``
-    and what it does when it is called again; all of it is as little synced as it was. None: it has
-    fewer operations.
+    """Record ``action`` in a process that is killed before operation ``point``, and a second run of
+    it.
+
+    The kill itself syncs nothing. Returns None if there are fewer operations.
     """
     told = place.with_name("journal")
     told.unlink(missing_ok=True)
@@ -340,23 +329,23 @@ def record_killed(place: Path, action: Callable[[], object], point: int) -> Jour
 
 @dataclass(slots=True)
 class Journal:
-    """What lay there, which is all durable, and what a run did."""
+    """The initial state of the disk, which is durable, and the events of a run."""
 
     first: State
     events: list[Event]
-    strays: list[str]  # names that changed past the fault points
-    operations: list[
-        tuple[str, str]
-    ]  # of this process: what came next at each fault point, and the file's bare name
+    strays: list[str]  # names that changed without a fault point
+    # The operation and the file's bare name at each fault point of this process.
+    operations: list[tuple[str, str]]
 
     def state(self, cut: int, profile: str, rng: random.Random) -> State:
-        """A state in which a cut before event ``cut`` may leave the disk; ``len(events)``: after
-        the run.
+        """A random state of the disk after a power failure before event ``cut``.
+
+        With ``cut`` equal to ``len(events)`` it is a state after the run.
         """
         return self._state(cut, profile, rng, rng.choice((0.0, 0.03, 0.15, 0.5, 1.0)))
 
     def least(self, cut: int, profile: str) -> State:
-        """The state in which nothing is there that nobody synced."""
+        """The state in which everything unsynced is lost."""
         return self._state(cut, profile, None, 1.0)
 
     def _state(self, cut: int, profile: str, rng: random.Random | None, loss: float) -> State:
@@ -384,12 +373,15 @@ class Journal:
         return list(dict.fromkeys((*self.first.contents, *made)))
 
     def _kept(self, events: list[Event], profile: str, rng: random.Random, loss: float) -> set[int]:
-        """Which operations on names are there; ``loss``: how likely one is not that need not be."""
+        """The positions of the operations on names that survive.
+
+        ``loss`` is the probability that an optional one is lost.
+        """
         must: set[int] = set()
-        needed: set[Hashable] = (
-            set()
-        )  # keys: what touches one of them, and lies before, has to be there
-        synced: set[int] = set()  # nodes
+        # Keys of operations that must survive: earlier operations with one of them must survive,
+        # too.
+        needed: set[Hashable] = set()
+        synced: set[int] = set()  # synced inodes
         is_one_log = profile in ("ext4", "xfs")
         for place in range(len(events) - 1, -1, -1):
             event = events[place]
@@ -438,7 +430,7 @@ class Journal:
 
 
 def _keys(event: Event, profile: str) -> set[Hashable]:
-    """An operation waits for those before it that share a key with it."""
+    """The keys of an operation. It survives only after all earlier operations that share one."""
     if profile in ("ext4", "xfs"):
         return {"journal"}
     found: set[Hashable] = {name.folder for name in event.names}
@@ -449,9 +441,7 @@ def _keys(event: Event, profile: str) -> set[Hashable]:
 
 
 def _torn(versions: list[Content], profile: str, rng: random.Random) -> Content:
-    """A mixture of a file's versions, of which the first is durable and none of the others need
-    be.
-    """
+    """A random mixture of a file's versions. Only the first version is durable."""
     style = rng.random()
     if style < 0.2:
         return versions[0]

@@ -1,4 +1,4 @@
-"""The systems' own code, each in one JVM, begun when first asked for."""
+"""The systems' own code as judges, each in one JVM that starts at its first use."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Judges:
         self._begun: dict[str, Any] = {}
 
     def of(self, system: str) -> Any:
-        """The judge for a system; None: it has none that opens files without a broker."""
+        """The judge of a system. None if the system cannot open files without a broker."""
         makers = {"kafka": Oracle, "rocketmq": RocketmqOracle}
         if system not in self._begun and system in makers:
             self._begun[system] = makers[system]()
         return self._begun.get(system)
 
     def none(self, system: str) -> None:
-        """Nobody but us."""
+        """No judge: only our own code checks the files."""
 
     def close(self) -> None:
         for judge in self._begun.values():

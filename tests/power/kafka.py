@@ -1,4 +1,6 @@
-"""Kafka: rounds with retention in them, cleaned copies, and rounds that keep their scans."""
+"""Power failures in Kafka runs: rounds with retention, cleaned copies, and rounds that
+store scans.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _PROFILES = ("ext4", "xfs", "apfs")
 
 
 def scenes(number: int, place: Path) -> list[Scene]:
-    """Those over the log root ``number``, drawn; ``place`` is theirs."""
+    """The scenes over the random log root ``number``, below the folder ``place``."""
     round_ = prepare(number, place)
     found: list[Scene] = [RoundScene(round_, place)]
     if not round_.settings.was_killed:
@@ -63,9 +65,7 @@ class RoundScene:
 
     @property
     def _rolls(self) -> bool:
-        """Whether retention takes all that there is of some log, so that an empty segment is made
-        at its end.
-        """
+        """Whether retention deletes all segments of some log, so that an empty one is created."""
         origin, done = self._round.origin, self._place / "done"
         return any(
             bases(done / name)[-1] not in bases(origin / name) for name in self._round.folders
@@ -73,8 +73,8 @@ class RoundScene:
 
     @cached_property
     def _a_round_more(self) -> Round:
-        """What was active before such a segment was made is closed for a run that follows, and is
-        cleaned too.
+        """The round after a second run, which also compacts the segments that such a roll has
+        closed.
         """
         root = self._place / "more"
         shutil.rmtree(root, ignore_errors=True)
@@ -101,11 +101,10 @@ class RoundScene:
 
 
 class KeptScene(RoundScene):
-    """A round that keeps its scans, and afterwards one over the whole log that believes what is
-    kept.
+    """A round that stores its scans, and a second round over the whole log that uses them.
 
-    What is kept belongs to a file by its number and times, which differ on a disk that was written
-    anew: so of these only the size and the time of modification are compared here.
+    A stored scan belongs to a file by its inode and times. Inodes differ on a disk that was written
+    again, so only size and modification time are compared here.
     """
 
     name = "Kafka round with kept scans"
@@ -157,9 +156,7 @@ def _loose_identity() -> Iterator[None]:
 
 
 class CopyScene:
-    """A cleaned copy: the log stays as it is, and the copy of a partition is there whole or not at
-    all.
-    """
+    """A cleaned copy. The log is unchanged, and each partition's copy is complete or missing."""
 
     name = "Kafka copy"
     profiles = _PROFILES
@@ -177,7 +174,7 @@ class CopyScene:
         shutil.rmtree(disk)
 
     def run(self, disk: Path) -> None:
-        if _partitions(disk / "to"):  # it refuses to write over them
+        if _partitions(disk / "to"):  # the command refuses to overwrite partitions
             shutil.rmtree(disk / "to")
         self._round.settings.compact(disk / "root", to=str(disk / "to"))
 

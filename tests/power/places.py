@@ -1,4 +1,4 @@
-"""Which seed plays what: ``SEEDS_A_PLACE`` seeds share the recorded runs of one place."""
+"""Assigns seeds to scenes: ``SEEDS_A_PLACE`` seeds share the recorded runs of one folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCENES = {"kafka": kafka.scenes, "rocketmq": rocketmq.scenes, "pulsar": pulsar.
 
 
 class Places:
-    """The place of the seeds at hand, laid out when its first seed comes."""
+    """The scenes of the current seed's folder, which are recorded at its first seed."""
 
     def __init__(self, folder: Path, system: str | None = None) -> None:
         self._folder, self._system = folder, system
@@ -28,10 +28,10 @@ class Places:
         self.scene: Scene | None = None
 
     def play(self, seed: int, judges: Any, met: Counter[str]) -> None:
-        """One power cut, or two.
+        """Play one or two power failures.
 
         Raises:
-            Broken: a promise did not hold.
+            Broken: a condition does not hold.
         """
         self.scene = None
         number = seed // SEEDS_A_PLACE

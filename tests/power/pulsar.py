@@ -1,4 +1,4 @@
-"""Pulsar: rounds, cleaned copies, fetches into an archive, and the mirror of a live topic."""
+"""Power failures in Pulsar runs: rounds, cleaned copies, fetches, and mirrors of live topics."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ from tests.support.pulsar.model import Author
 from tests.support.pulsar.topics import TOPIC, put_ledger, read_compacted, read_ledger, topic_folder
 
 _PROFILES = ("ext4", "xfs", "apfs", "loose")
-_IN_ORDER = _PROFILES[
-    :3
-]  # what is loose may leave a data object without its index, which says whose it is
+# ``loose`` may keep a data object without its index, which names its topic.
+_IN_ORDER = _PROFILES[:3]
 _NAME = TopicName.parse(TOPIC)
 _LACKS = ("is missing", "are missing")
 
 
 def scenes(number: int, place: Path) -> list[Scene]:
-    """Those of a place; the first two over a random topic."""
+    """The scenes of a folder. The first two use a random topic."""
     return [
         RoundScene(number, place),
         CopyScene(number, place),
@@ -51,8 +50,9 @@ def scenes(number: int, place: Path) -> list[Scene]:
 
 
 def _topic(archive: Path, may_lack: bool = False) -> TopicFolder:
-    """What lies in the archive's topic folder. ``may_lack``: what is known of it may not have been
-    brought so far.
+    """The listing of the archive's topic folder.
+
+    ``may_lack`` means that listed ledgers may not have been fetched yet.
 
     Raises:
         Broken: something is damaged.
@@ -75,8 +75,8 @@ def _raw(topic: TopicFolder) -> dict[int, list[bytes]]:
 
 
 class RoundScene:
-    """A round in place: the manifest names the old compacted ledger or the new one, and that is
-    whole.
+    """A round in place. The manifest names the old compacted ledger or the new one, which is
+    complete.
     """
 
     name = "Pulsar round"
@@ -117,9 +117,7 @@ class RoundScene:
 
 
 class CopyScene:
-    """A cleaned copy: the topic stays as it is; what lies in the copy is a topic that lost nothing,
-    or none.
-    """
+    """A cleaned copy. The topic is unchanged, and the copy is complete or missing."""
 
     name = "Pulsar copy"
     profiles: Sequence[str] = _IN_ORDER
@@ -136,7 +134,7 @@ class CopyScene:
         if (disk / "to").is_dir() and any(
             parse_object_name(path.name) for path in (disk / "to").rglob("*")
         ):
-            shutil.rmtree(disk / "to")  # it refuses to write over a topic
+            shutil.rmtree(disk / "to")  # the command refuses to overwrite a topic
         if pulsar_rounds.compact(disk / "archive", to=str(disk / "to")):
             raise Broken("the copy failed")
 
@@ -170,8 +168,9 @@ class CopyScene:
 
 
 class FetchScene:
-    """Offloaded ledgers brought into an archive that has some of them already: each is there whole
-    or not at all.
+    """A fetch of offloaded ledgers into an archive that has some of them.
+
+    Each ledger is complete or missing.
     """
 
     name = "Pulsar fetch"
@@ -227,9 +226,11 @@ class FetchScene:
 
 
 class MirrorScene:
-    """What a round on a live topic does to the archive beside it: an open ledger grew, another
-    came, the cluster has a new compacted ledger, and then ours is published under a number of the
-    cluster's."""
+    """The archive's changes during a round on a live topic.
+
+    An open ledger has grown, a new ledger exists, and the cluster has a new compacted ledger. Then
+    our ledger is published under an id of the cluster.
+    """
 
     name = "Pulsar mirror of a live topic"
     profiles: Sequence[str] = _PROFILES
@@ -243,7 +244,7 @@ class MirrorScene:
             _single(f"k{rng.randint(0, 3)}", b"%d" % n * rng.randint(1, 40)) for n in range(24)
         ]
         self._raw12 = [_single("z", b"v" * rng.randint(1, 2000))]
-        self._open = rng.randint(1, 23)  # entries of ledger 11 at the first round
+        self._open = rng.randint(1, 23)  # entries of ledger 11 in the first round
         self._compacted = {
             77: [(Position(10, 0), self._raw10[0])],
             78: [(Position(10, 0), self._raw10[0]), (Position(11, 0), self._raw11[0])],
@@ -329,8 +330,9 @@ def _metadata(custom: dict[str, bytes] | None = None) -> LedgerMetadata:
 
 
 def _list(*ledgers: tuple[int, int, bool]) -> bytes:
-    """A topic's list of ledgers: id, entries, whether it is closed. Of the open one a live round
-    notes its end too.
+    """A topic's ledger list: id, number of entries, and whether it is closed.
+
+    A live round also adds the end of the open ledger.
     """
     return ManagedLedgerInfo(
         ledgers=tuple(

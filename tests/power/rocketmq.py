@@ -1,4 +1,4 @@
-"""RocketMQ: rounds over random stores, cleaned copies, publications of every layout, and
+"""Power failures in RocketMQ runs: rounds on random stores, cleaned copies, publications,
 dispatches.
 """
 
@@ -27,11 +27,11 @@ from tests.support.rocketmq.trees import LAYOUTS, Layout, contents, fresh, load_
 
 _PROFILES = ("ext4", "xfs", "apfs", "loose")
 _DISPATCH_MS = 1_700_000_500_000
-_WITH_WORK = (3, 8, 9, 12)  # seeds of rounds in which something goes; of others it is drawn
+_WITH_WORK = (3, 8, 9, 12)  # seeds of rounds that remove messages; for other seeds this is tested
 
 
 def scenes(number: int, place: Path) -> list[Scene]:
-    """Those of a place; the first two over a random store."""
+    """The scenes of a folder. The first two use a random store."""
     seed, include_active = _seed_with_work(number, place)
     found: list[Scene] = [
         RoundScene(seed, include_active, place),
@@ -47,7 +47,7 @@ def scenes(number: int, place: Path) -> list[Scene]:
 
 
 def _seed_with_work(number: int, place: Path) -> tuple[int, bool]:
-    """The first seed from a drawn one on in whose round something goes."""
+    """The first seed from ``1000 * number`` on whose round removes messages."""
     seed = 1000 * number
     while True:
         include_active = seed % 4 == 3
@@ -60,7 +60,7 @@ def _seed_with_work(number: int, place: Path) -> tuple[int, bool]:
 
 
 class RoundScene:
-    """A round in place: all queues and the positions are old, or all are new."""
+    """A round in place. All queues and positions are old, or all are new."""
 
     name = "RocketMQ round"
     profiles: Sequence[str] = _PROFILES
@@ -107,7 +107,9 @@ class RoundScene:
 
 
 class Served:
-    """What RocketMQ's own compaction log reads of each queue of a store; asked of a copy, once."""
+    """What RocketMQ's own compaction log reads from each queue of a store. Each queue
+    is read once.
+    """
 
     def __init__(self, store: Path) -> None:
         self._content = {
@@ -118,7 +120,7 @@ class Served:
         self._answers: dict[tuple[str, int], Any] = {}
 
     def check(self, disk: Path, place: Path, oracle: Any, met: Counter[str]) -> None:
-        """A disk is read as this store is."""
+        """Check that the disk gives the same results as this store."""
         for name in _queues(disk):
             if name not in self._answers:
                 self._answers[name] = _asked(self._write(place / "model"), name, oracle)
@@ -152,7 +154,7 @@ def _asked(store: Path, name: tuple[str, int], oracle: Any) -> list[Any]:
     index_bytes = max(
         (path.stat().st_size for path in index.iterdir() if path.is_file()), default=0
     )
-    # Of a multiple of the index's size a broker makes files of one more.
+    # If this is a multiple of the unit size, a broker creates files that are one unit longer.
     sizes = {
         "compactionMappedFileSize": log_bytes - index_bytes,
         "compactionCqMappedFileSize": index_bytes,
@@ -170,7 +172,7 @@ def _all_of(store: Path) -> dict[str, Any]:
 
 
 class CopyScene:
-    """A cleaned copy: the store stays as it is, and the copy has all queues or none."""
+    """A cleaned copy. The store is unchanged, and the copy has all queues or none."""
 
     name = "RocketMQ copy"
     profiles: Sequence[str] = _PROFILES
@@ -187,7 +189,7 @@ class CopyScene:
 
     def run(self, disk: Path) -> None:
         to = disk / "to"
-        if to.is_dir() and rocketmq_rounds.tree_of(to):  # it refuses to write over queues
+        if to.is_dir() and rocketmq_rounds.tree_of(to):  # the command refuses to overwrite queues
             shutil.rmtree(to)
         rocketmq_rounds.compact(disk / "store", self._include_active, to=str(to))
 
@@ -217,8 +219,9 @@ class CopyScene:
 
 
 class PublicationScene:
-    """The exchange of trees alone, of a layout that says what changes; judged by a loader written
-    from the broker's.
+    """The exchange of trees alone, for a layout of changes.
+
+    The judge is a model of the broker's loader.
     """
 
     name = "RocketMQ publication"
@@ -263,8 +266,9 @@ class PublicationScene:
 
 
 class DispatchScene:
-    """A dispatch of all kinds of queues: each tree is old or new, in an order that a broker
-    completes by itself.
+    """A dispatch of all kinds of queues.
+
+    Each tree is old or new, in an order that a broker can complete.
     """
 
     name = "RocketMQ dispatch"
@@ -345,8 +349,9 @@ class DispatchScene:
 
 
 class CutScene:
-    """A cut of the commit log, or its undo: the old store, the new one, or a guard and an undo that
-    ends in the old.
+    """A cut of the commit log, or its undo.
+
+    The store is old, new, or has a guard file, and an undo restores the old one.
     """
 
     name = "RocketMQ cut"
@@ -424,7 +429,7 @@ class CutScene:
 
 
 def _opened(store: Path) -> dict[str, bytes]:
-    """What a broker opens: nothing that lies beside it under a name of ours."""
+    """The files that a broker opens. Our own files beside them are left out."""
     return {
         name: data
         for name, data in files_below(store).items()

@@ -1,4 +1,4 @@
-"""A run over files, whatever the system, and what must hold of them when the power failed in it."""
+"""A run over files of any system, and the conditions that must hold after a power failure in it."""
 
 from __future__ import annotations
 
@@ -13,48 +13,46 @@ from typing import Any, Protocol
 from tests.crash.trial import Broken
 from tests.power.disk import Journal, record, record_killed
 
-AGAIN = 0.3  # of the seeds: the power fails in the next run too
-# the run is killed first, and the power fails in the run after that, of which nothing was synced
-# more
+# Share of seeds in which the power also fails in the next run.
+AGAIN = 0.3
+# Share of seeds in which the run is killed first, which syncs nothing, and the power fails in the
+# next run.
 KILLED = 0.2
 
 
 class Scene(Protocol):
-    """One run. All that it reads and changes lies below a single folder, the disk."""
+    """One run. Everything that it reads and changes is below one folder, the disk."""
 
     name: str
     journal: Journal
-    profiles: Sequence[str]  # those that it is held against
+    profiles: Sequence[str]  # the file system profiles under which it is tested
 
     def run(self, disk: Path) -> None:
-        """Do the run, or do it again, from whatever a cut left."""
+        """Run, or run again after a power failure."""
 
     def look(self, disk: Path, met: Counter[str], judges: Any) -> Hashable:
-        """What lies there is what was or what shall be, for us and where asked for the system;
-        returns which.
+        """Check that the disk has the old or the new state, also by ``judges``. Returns which.
 
         Raises:
-            Broken: it is neither.
+            Broken: it has neither.
         """
 
     def check_end(self, disk: Path, side: Hashable) -> None:
-        """``side`` is what an ended run leaves, and so durable: no power cut after it takes it
-        back.
-        """
+        """Check that ``side`` is the durable result of a completed run."""
 
     def check_done(self, disk: Path) -> None:
-        """A run that came to its end left what a run that nobody disturbed leaves."""
+        """Check that a completed run has the result of an undisturbed run."""
 
 
 def trial(
     scene: Scene, place: Path, seed: int, judges: Any, known: set[Hashable], met: Counter[str]
 ) -> None:
-    """Cut the power once, or twice, look, and let the run come to its end.
+    """Simulate one or two power failures, look at the disk, and complete the run.
 
-    ``known``: states of this scene that were judged; the same one again is not.
+    ``known`` has the states of this scene that were already judged. They are skipped.
 
     Raises:
-        Broken: a promise did not hold.
+        Broken: a condition does not hold.
     """
     rng = random.Random(f"power-{seed}")
     profile = rng.choice(list(scene.profiles))
@@ -97,7 +95,7 @@ def _cut(
     known: set[Hashable],
     met: Counter[str],
 ) -> bool:
-    """Let the disk be what a cut leaves of it; False: that was seen before."""
+    """Replace the disk by a state after a power failure. Returns False for a known state."""
     count = len(journal.events)
     cut = count if rng.random() < 0.08 else rng.randint(0, count)
     state = journal.state(cut, profile, rng)
@@ -121,7 +119,7 @@ def _place(disk: Path) -> int:
 
 
 def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """The names of what is other."""
+    """The names of files that differ."""
     names = sorted(
         name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)
     )
@@ -132,7 +130,7 @@ def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
 
 
 def files_below(root: Path) -> dict[str, bytes]:
-    """Every file by its place."""
+    """The content of every file by its relative path."""
     if not os.path.isdir(root):
         return {}
     return {

@@ -1,1 +1,1 @@
-"""Tables beside plain models, through rounds, kills and lost answers."""
+"""Tests of tables against plain models, through rounds, kills and lost responses."""

@@ -1,9 +1,9 @@
-"""Tables of random topics, read by others after every round:  python -m tests.tables --seeds 500
+"""Update tables of random topics, and read them after each round:  python -m tests.tables --seeds 500
 
-``tests/tables/rounds.py`` says what a seed is; with ``--spark`` Spark with Iceberg's and Delta's
-own jars reads the tables, in place of the others. ``--kills 1000 --as delta`` kills runs instead,
-or loses the answers to their commits (``tests/tables/kills.py``). Seeds are independent:
-``--start N --seeds 1`` plays one.
+``tests/tables/rounds.py`` describes a seed. With ``--spark``, Spark reads the tables with Iceberg's
+and Delta's own jars, instead of the other readers. ``--kills 1000 --as delta`` instead kills runs,
+or loses the responses to their commits (``tests/tables/kills.py``). Seeds are independent:
+``--start N --seeds 1`` plays a single one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs of ``table_to`` that are killed before a drawn operation, or whose commit has no answer:
-then the table is the old one or the new one, and the next run brings it up to date.
+"""Runs of ``table_to`` that are killed before a random operation, or whose commit gets no response.
 
-Each run is a child of this process, which itself starts no thread of a library.
+The table is then the old one or the new one, and the next run updates it. Each run is a child of
+this process, which must not start threads of libraries.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tests.support.tables.topics import KafkaTopic
 from tests.tables.rounds import VECTORS
 
 Rows = dict[bytes, bytes]
-ROUNDS = 10  # kills of one topic
-_BUCKET_BYTES = 300  # so that tables outgrow their buckets
+ROUNDS = 10  # number of kills for each topic
+_BUCKET_BYTES = 300  # small, so that tables outgrow their buckets
 _KILLED = -signal.SIGKILL
 
 
 def play(seed: int, format: str) -> Counter[str]:
-    """Kill ``ROUNDS`` runs on one topic; what was met.
+    """Disturb ``ROUNDS`` runs on one topic. Returns counts of what happened.
 
     Raises:
-        AssertionError: a table is neither the old one nor the new one, or the next run fails.
+        AssertionError: a table is neither old nor new, or the next run fails.
     """
     draw = random.Random(seed)
     met: Counter[str] = Counter()
@@ -78,7 +78,7 @@ def play(seed: int, format: str) -> Counter[str]:
 
 
 def warm_up() -> None:
-    """Load here what children need, so that none of them has to; but start no thread that lasts."""
+    """Import here what child processes need. This must not leave threads running."""
     import deltalake
     import pyiceberg.catalog.sql
 
@@ -95,7 +95,7 @@ def warm_up() -> None:
 
 
 def _spoilt(topic: KafkaTopic, to: Path, format: str, lost: str, points: FaultPoints) -> None:
-    """A run that is killed at a point, or of whose commit the answer is lost."""
+    """A run that is killed at a point, or whose commit's response is lost."""
     if lost:
         with _deaf(format, lost):
             _run(topic, to, format)
@@ -120,7 +120,7 @@ def _goes_on(topic: KafkaTopic, to: Path, format: str) -> None:
 def _run(topic: KafkaTopic, to: Path, format: str) -> None:
     buckets = None if _found_any(to) else 2
     plain = format.removesuffix(VECTORS)
-    vectors = plain != format and buckets is not None  # later runs go on with them
+    vectors = plain != format and buckets is not None  # later runs keep using them
     with mock.patch("lastwrite.tables.update._bucket_bytes", lambda _: _BUCKET_BYTES):
         lastwrite.table_to(
             str(topic.root), "t", to=str(to), format=plain, buckets=buckets, vectors=vectors
@@ -133,7 +133,7 @@ def _found_any(to: Path) -> bool:
 
 
 def _found(format: str, to: Path) -> dict[bytes, bytes] | None:
-    """The table as another reader has it; None: there is none."""
+    """The table as other readers find it. None if it does not exist."""
     from lastwrite.commands.table_to import format_at
     from tests.support.tables.judges import readings
 
@@ -145,7 +145,7 @@ def _found(format: str, to: Path) -> dict[bytes, bytes] | None:
 
 
 def _deaf(format: str, how: str) -> Any:
-    """Of the commit the answer does not come, though it was made."""
+    """Let the response to a commit be lost although the commit is made."""
     if format.removesuffix(VECTORS) == "iceberg":
         from pyiceberg.catalog.sql import SqlCatalog
 
@@ -169,7 +169,10 @@ def _deaf(format: str, how: str) -> Any:
 
 
 def _child(work: Callable[[], None]) -> int:
-    """Run it in a child: 0, 7 where it was told that nobody knows, or how it died."""
+    """Run ``work`` in a child process.
+
+    Returns 0, 7 if the outcome of the commit is unknown, or the negative signal number.
+    """
     pid = os.fork()
     if pid == 0:
         status = 1

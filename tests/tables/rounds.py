@@ -1,5 +1,7 @@
-"""A topic that grows and is compacted, and its tables of all formats: after every round each reader
-finds what a plain model has, and the table is proven against the log.
+"""A topic that grows and is compacted, and its tables in all formats.
+
+After every round each reader finds the rows of a plain model, and the table is verified against the
+log.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tests.support.tables.judges import Rows, readings
 from tests.support.tables.spark import SparkReader, State
 from tests.support.tables.topics import TOPICS
 
-VECTORS = "-vectors"  # of a format's name here: with deletion vectors
+VECTORS = "-vectors"  # suffix of a format's name here: with deletion vectors
 FORMATS = "iceberg", "iceberg-vectors", "delta", "delta-vectors", "parquet"
 
 
@@ -27,11 +29,13 @@ def play(
     formats: Sequence[str] = FORMATS,
     spark: SparkReader | None = None,
 ) -> Counter[str]:
-    """Play one seed; what was met. ``spark`` reads in place of the readers of this process: at the
-    end, of each table all commits that a round ended with. It reads no plain Parquet.
+    """Play one seed. Returns counts of what happened.
+
+    With ``spark`` Spark replaces the other readers. At the end it reads every table as of each
+    commit that ended a round. It cannot read plain Parquet.
 
     Raises:
-        AssertionError: somebody reads another table than the model has.
+        AssertionError: a reader finds other rows than the model.
     """
     if spark is not None:
         formats = [each for each in formats if each != "parquet"]
@@ -41,10 +45,12 @@ def play(
     with tempfile.TemporaryDirectory() as folder:
         topic = TOPICS[system](Path(folder, "log"), draw)
         buckets = draw.choice([1, 2, 8])
-        switched = draw.choice([0, 0, 3])  # the round that asks for vectors; later ones do not
-        room: int = draw.choice([100, 300, 1 << 20])  # bytes of a bucket, before there are more
-        had: dict[str, int] = {}  # buckets
-        seen: dict[str, list[tuple[State, Rows, str]]] = {}  # of a format what Spark is to find
+        # the first round with deletion vectors; later rounds keep them
+        switched = draw.choice([0, 0, 3])
+        room: int = draw.choice([100, 300, 1 << 20])  # bytes at which a bucket is split
+        had: dict[str, int] = {}  # buckets by format
+        # expected rows of each commit by format
+        seen: dict[str, list[tuple[State, Rows, str]]] = {}
         for number in range(rounds):
             topic.step()
             for format in formats:
