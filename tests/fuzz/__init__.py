@@ -1,1 +1,1 @@
-"""Damaged bytes for every reader of the three systems; see ``python -m tests.fuzz --help``."""
+"""Fuzz tests of every decoder of the three systems. See ``python -m tests.fuzz --help``."""

@@ -1,13 +1,13 @@
 """Fuzz every reader of bytes:  python -m tests.fuzz --inputs 10000000 --seed 1
 
-An input is a file or a part of one, flipped, cut, spliced, or given extreme lengths, often under
-checksums that are right again. It is decoded, or refused by an error of ``errors.py``; whatever
-else happens is a finding: another error, more than a second of processor time, more than a GiB of
-memory, a load or a store beyond the bytes (they lie before a page that nobody may touch), two
-readers that disagree. Inputs are run by child processes, so a crash is a finding like others. What
-is covered stands in ``tests.fuzz.covered``.
+An input is a file or a part of one with damage: flipped bits, truncation, spliced parts or extreme
+lengths, often with corrected checksums. It must be decoded, or rejected with an error of
+``errors.py``. Everything else is a finding: another error, more than a second of processor time,
+more than a GiB of memory, an access beyond the buffer (it ends at an unreadable page), or two
+decoders that disagree. Inputs run in child processes, so that a crash is reported, too.
+``tests.fuzz.covered`` lists what is covered.
 
-The same seed makes the same inputs. A finding is printed and saved (``--save``); ``--replay FILE``
+The same seed makes the same inputs. A finding is printed and saved (``--save``). ``--replay FILE``
 runs it again.
 """
 

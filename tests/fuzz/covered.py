@@ -1,7 +1,7 @@
-"""What the fuzz covers: every reader of bytes is run by a target or is named here, with the reason.
+"""The coverage of the fuzz tests: a target runs each reader of bytes, or a reason is given here.
 
 A reader of bytes is a public function or method of the formats (``FOLDERS``) that takes bytes.
-``tests/unit/test_fuzz.py`` fails when one is neither covered nor named.
+``tests/unit/test_fuzz.py`` fails if a reader is neither covered nor listed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lastwrite
 
-# Where bytes are read, and how modules of there are called here.
+# The folders whose modules read bytes, by the prefix with which this file names their modules.
 FOLDERS = {
     "": "encoding",
     "scan_cache.": "scan_cache",
@@ -32,14 +32,14 @@ _PACKAGES = {front: "lastwrite." + folder.replace("/", ".") for front, folder in
 
 
 def imported(name: str) -> str:
-    """The module of a reader, as Python calls it."""
+    """The full name of a reader's module."""
     front, dot, module = name.partition(":")[0].rpartition(".")
     return f"{_PACKAGES[front + dot]}.{module}"
 
 
 _NO_FORMATS = ("intrinsics", "files", "cache", "task", "survivors")
 
-# Begins of names, and why such a function is not fuzzed by itself.
+# Prefixes of functions that only write bytes.
 WRITERS = (
     "encode_",
     "put",
@@ -52,7 +52,7 @@ WRITERS = (
     "with_",
 )
 NOT_READERS = {
-    # Of bytes that a caller has found the place of; each is run by every kernel that reads.
+    # The caller has found the position. Every kernel that reads runs these.
     "big_endian:i64": "loads",
     "big_endian:i32": "loads",
     "big_endian:u32": "loads",
@@ -68,12 +68,12 @@ NOT_READERS = {
     "json_structs:decode_struct": "msgspec reads; the readers of each struct are fuzzed",
     "layout:Layout.unpack_from": "callers have checked the size",
     "layout:Layout.iter_unpack": "as unpack_from",
-    # Of our own secrets and random numbers.
+    # These read Lastwrite's own secrets and random numbers.
     "fingerprint:secret_from": "random bytes",
     "kafka.look.content:seed_from": "random bytes",
     "scan_cache.format:digest_of": "our secret",
     "decoding.slots:FilledColumns.__init__": "what a kernel has filled",
-    # They write.
+    # These write.
     "pulsar.framing:frame": "writes what a round has read",
     "pulsar.framing:renumber": "writes what it has framed",
     "pulsar.ledger_metadata:custom_items": "writes",
@@ -82,14 +82,14 @@ NOT_READERS = {
     "kernel_cache:store_code": "writes",
     "scan_cache.format:header_of": "writes",
     "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
-    # Of what looks at a log only the contents for ``verify`` are a format.
+    # Of the functions for inspection, only those for ``verify`` decode a format of their own.
     "kafka.look.problems:frame_bytes": "inspect and dump, on damaged logs in test_damage.py",
     "kafka.look.rows:index_rows": "dump, by the decoders of kafka.index",
     "kafka.look.rows:batch_row": "dump, by the decoders of kafka.batch",
     "kafka.look.survey:Surveyor.count": "inspect, by KafkaFormat",
     "kafka.producers.history:decode_aborted": "kafka.index:decode_transaction_index, as values",
     "kafka.cluster.message:MessageReader.__init__": "a target has it as MessageReader",
-    # Of batches that KafkaFormat has proven before.
+    # These read batches that KafkaFormat has already checked.
     "kafka.gather:gather": "as kernels.walk, beside decode_batch in test_gather.py",
     "kafka.outgoing:Sender.batches": "as kernels.walk, beside decode_batch in test_outgoing.py",
     "kafka.outgoing_kernels:renumber": "the same",
@@ -99,10 +99,10 @@ NOT_READERS = {
     "kafka.transplant:Transplant.of": "drawn logs in test_kafka_restore.py",
     "kafka.producers.history:sightings_in": "headers that were split",
     "kafka.producers.last_batches:LastBatches.add": "headers that were split",
-    # Names of a tier's files: damaged ones in test_kafka_tier.py.
+    # File names in a tier. test_kafka_tier.py has damaged ones.
     "kafka.names:decode_tier_folder": "a name",
     "kafka.names:decode_tier_file": "a name",
-    # Kept scans in an archive: sealed, and damaged at random in test_kept_objects.py.
+    # Stored scans in an archive are encrypted. test_kept_objects.py damages them at random.
     "scan_cache.format:split_block": "test_kept_objects.py",
     "scan_cache.objects:read_cached": "test_kept_objects.py",
     "scan_cache.objects:CacheObjectWriter.__init__": "writes",
@@ -119,8 +119,9 @@ _BARE = (
     "text",
     "raw",
     "payload",
-)  # of kernels, without a type
-_OF_TEXT = ("parse", "decode", "from_", "classify", "of_managed_ledger")  # take a name, or JSON
+)  # names of untyped kernel parameters
+# functions that take a name or JSON
+_OF_TEXT = ("parse", "decode", "from_", "classify", "of_managed_ledger")
 
 
 @functools.cache

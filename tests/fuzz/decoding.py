@@ -1,4 +1,4 @@
-"""Keys and values: Avro, JSON, Protobuf, and the schemas that describe them."""
+"""Targets for keys and values: Avro, JSON, Protobuf, and the schemas that describe them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _TEXTS = [
 ]
 
 
-# A message with a field of every kind, as descriptor.proto describes it.
+# A FileDescriptorSet with a message that has a field of every type.
 _DESCRIPTORS = base64.b64decode(
     "CuMDCgdtLnByb3RvGh9nb29nbGUvcHJvdG9idWYvdGltZXN0YW1wLnByb3RvIoIDCgFNEgwKAWEYASABKAVSAWES"
     "DAoBYhgCIAEoElIBYhIMCgFjGAMgASgEUgFjEgwKAWQYBCABKAhSAWQSEAoBZRgFIAEoDjICLkVSAWUSDAoBZhgG"
@@ -91,7 +91,7 @@ _MESSAGES = [
 
 
 def targets() -> list[Target]:
-    """All decoders of values."""
+    """The targets for all decoders of values."""
     avro = parse_avro(json.dumps(_AVRO))
     avro_program = AvroProgram(avro, avro, shape_of(avro))
     json_program = JsonProgram(parse_json_schema(json.dumps(_JSON)))
@@ -174,7 +174,7 @@ def _protobuf_targets() -> list[Target]:
 
 
 def _drawn(samples: list[bytes]) -> Any:
-    """One of the samples, harmed, and another."""
+    """A damaged sample, and another intact one."""
 
     def make(rng: random.Random) -> tuple[bytes, Any]:
         data = rng.choice(samples)
@@ -200,7 +200,7 @@ def check_messages(data: bytes, other: bytes, rng: random.Random) -> str:
 
 
 def check_frames(data: bytes) -> None:
-    """Of several values each has the frame that it has alone."""
+    """Check that a value's frame does not depend on the values around it."""
     joined = np.frombuffer(data * 2, np.uint8)
     starts, ends = np.array([0, len(data)]), np.array([len(data), 2 * len(data)])
     for has_indexes in (False, True):
@@ -211,7 +211,7 @@ def check_frames(data: bytes) -> None:
 
 
 def check_values(program: Program, data: bytes, other: bytes) -> str:
-    """A bad value is null with a reason, and its neighbours are as they are without it."""
+    """Check that a bad value becomes null with a reason, and that its neighbours do not change."""
     alone = program.decode(pa.array([other, other], pa.binary())).column
     joined = INPUT.put(other + data + other)
     ends = np.cumsum([0, len(other), len(data), len(other)]).astype(np.int32)

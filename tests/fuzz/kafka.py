@@ -1,10 +1,9 @@
-"""Kafka's part of the fuzz: segments, indexes, snapshots, the small text files, records of Kafka's
-own topics.
+"""Targets for Kafka: segments, indexes, snapshots, small text files, records of internal topics.
 
-A segment goes through decode, scan (split, decompress, walk) and rewrite (judge, thin, seal), with
-the slow decoder as the judge: both accept the same bytes, see the same records, and what is
-rewritten decodes to exactly the records that were kept. Beside them go the walks that prove a
-segment after a crash, those that look for producers, and ``verify``'s rows.
+A segment is decoded, scanned (split, decompressed, walked) and rewritten (judged, thinned, sealed),
+and compared with the slow decoder. Both must accept the same bytes and find the same records, and
+the rewritten segment must decode to exactly the kept records. Other targets run the checks of a
+segment after a crash, the search for producers, and the rows of ``verify``.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ BROKER = CORPUS / "kafka-4.4.0" / "stopped"
 
 
 def targets() -> list[Target]:
-    """All readers of Kafka's bytes."""
+    """The targets for all readers of Kafka's bytes."""
     segments = sound_segments(random.Random(0))
     format = KafkaFormat(PLAIN_LIMIT)
 
@@ -149,7 +148,7 @@ def targets() -> list[Target]:
 
 
 def decoded(data: bytes) -> list[Batch] | None:
-    """All batches by the slow decoder, with offsets that rise; None where it refuses."""
+    """All batches by the slow decoder, with ascending offsets. None if it rejects the bytes."""
     out: list[Batch] = []
     at, floor = 0, 0
     while at < len(data):
@@ -176,7 +175,7 @@ def is_control_key(key: bytes) -> bool:
 
 
 def check_segment(format: KafkaFormat, data: bytes, rng: random.Random) -> str:
-    """Decode, scan and rewrite one input; returns what became of it."""
+    """Decode, scan and rewrite one input. Returns the outcome."""
     expected = decoded(data)
     buffer = INPUT.put(data)
     at, floor = 0, 0
@@ -190,7 +189,7 @@ def check_segment(format: KafkaFormat, data: bytes, rng: random.Random) -> str:
                 return "refused"
             table = table.copy()
             records = int(table["records"].sum())
-            held = min(records, PLAIN_LIMIT)  # more than that is a lie about a compressed batch
+            held = min(records, PLAIN_LIMIT)  # more records are a wrong count of a compressed batch
             states = np.zeros(held, np.uint8)
             entries = np.zeros((held, 3), np.uint64)
             filled = place = 0
@@ -220,7 +219,7 @@ def check_segment(format: KafkaFormat, data: bytes, rng: random.Random) -> str:
 
 
 class _Contents:
-    """``verify``'s rows of a table, which are to be one a record and one a batch."""
+    """Checks the rows of ``verify`` for a table: one for each record and one for each batch."""
 
     def __init__(self, rng: random.Random, table: np.ndarray, records: int) -> None:
         order = rng.choice([BY_OFFSET, BY_OFFSET, BY_TIMESTAMP, BY_HEADER])
@@ -294,9 +293,7 @@ def check_rewrite(
 
 
 def check_walks(data: bytes, rng: random.Random) -> str:
-    """The walk after a crash beside the checksums one by one; the walk for producers within its
-    bounds.
-    """
+    """Check the walk after a crash against each CRC, and the bounds of the walk for producers."""
     buffer, rows = INPUT.put(data), np.zeros((rng.choice([1, 3, 64]), proof_walk.COLUMNS), np.int64)
     filled, at, wanted, why = proof_walk.walk_proven(buffer, len(data), rows)
     proven = _proven(data)
@@ -334,7 +331,7 @@ def check_walks(data: bytes, rng: random.Random) -> str:
 
 
 def _sought(data: bytes, at: int, left: int, ceiling: int) -> int:
-    """The twin of ``proof_walk.seek`` from offset 0 on."""
+    """The slow equivalent of ``proof_walk.seek``, from offset 0 on."""
     for place in range(at, len(data) - 17):
         base, size = struct.unpack_from(">qi", data, place)
         least = {0: 14, 1: 14, 2: 49}.get(data[place + 16])
@@ -344,7 +341,7 @@ def _sought(data: bytes, at: int, left: int, ceiling: int) -> int:
 
 
 def _proven(data: bytes) -> list[int]:
-    """Where the entries begin that are whole and have the checksum of their bytes."""
+    """The positions of complete entries with correct checksums."""
     import zlib
 
     found: list[int] = []
@@ -536,14 +533,14 @@ def _seal_first_batch(data: bytearray) -> bytes:
 
 
 def _tiers() -> list[Target]:
-    """What lies beside a tier's segments, and the records of the topic that tells of them."""
+    """Targets for the files beside a tier's segments, and for the records of its metadata topic."""
     chunks = sorted((CORPUS / "tiered" / "chunks").rglob("*.rsm-manifest"))
     stored = [(path.read_bytes(), path.with_suffix(".log").read_bytes()) for path in chunks]
 
     def manifest(rng: random.Random) -> tuple[bytes, Any]:
         content, log = rng.choice(stored)
         samples = [each for each, _ in stored]
-        if rng.random() < 0.7:  # what JSON has: numbers and words, turned into others
+        if rng.random() < 0.7:  # change a number or string in the JSON document
             content = _other_json(rng, content)
         else:
             content = harm(rng, content, samples, ())
@@ -583,7 +580,7 @@ def _tiers() -> list[Target]:
 
 
 def _other_json(rng: random.Random, content: bytes) -> bytes:
-    """The same document, one of whose values is another one."""
+    """The document with one value replaced."""
     document = json.loads(content)
     place = document
     while True:
@@ -670,7 +667,7 @@ def _records() -> list[Target]:
 
 
 def check_topic(data: bytes, folder: Path, rng: random.Random) -> str:
-    """A whole ``compact`` over a partition of this segment and an active one after it."""
+    """Compact a partition with this segment and an empty active one."""
     partition = folder / "t-0"
     partition.mkdir(parents=True)
     (partition / f"{0:020d}.log").write_bytes(data)
@@ -692,14 +689,15 @@ def check_topic(data: bytes, folder: Path, rng: random.Random) -> str:
         assert after == before, f"{status}, yet changed"
         return str(status)
     assert status is Status.CLEANED, report.partitions[0].reason
-    # Offsets far from the base of their segment begin further ones.
+    # Offsets far above a segment's base offset begin further segments.
     old, new = (
         decoded(data),
         decoded(b"".join(after[name] for name in sorted(after) if name.endswith(".log"))),
     )
     assert old is not None and new is not None
     if any(batch.attributes.transactional for batch in old):
-        return f"{status}, with transactions"  # whose aborted records go: other tests know which
+        # aborted records are removed, which other tests check
+        return f"{status}, with transactions"
     keyed = {r.key: r for batch in old for r in batch.records if r.key is not None}
     left = {r.key: r for batch in new for r in batch.records}
     horizons = {r.offset: batch.header.delete_horizon_ms for batch in old for r in batch.records}

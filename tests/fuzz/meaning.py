@@ -1,10 +1,10 @@
-"""Fuzz of the meaning: valid bytes with values at the limits of their types, through every command.
+"""Fuzz tests of valid data with values at the limits of their types, through every command.
 
-An input is 8 bytes, from which a small log root, store or topic folder is drawn: whole, with right
-checksums and lengths, and with times, offsets, ids, epochs, counts and settings that are 0, -1, at
-the ends of an int, a double, a calendar or a long. Then a few commands run over it as a user runs
-them. A finding is an error that is not of ``errors.py``, a document with a number that no long
-holds, a broken promise of a round that succeeded, or a delete that a round drops which may not go.
+An input is 8 bytes, the seed of a small log root, store or topic folder. Its checksums and lengths
+are correct. Its times, offsets, ids, epochs, counts and settings are 0, -1, or at the limits of an
+int, a double, a calendar or a long. A few commands run on it as a user would run them. A finding is
+an error that is not of ``errors.py``, a report with a number beyond a long, a broken promise after
+a successful round, or a removed tombstone that must stay.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from tests.support.rocketmq.stores import StoreWriter
 LONG_MAX, LONG_MIN = 2**63 - 1, -(2**63)
 INT_MAX = 2**31 - 1
 START_MS = 1_700_000_000_000
-YEAR_9999_MS = 253_402_300_799_999  # the last moment that calendars of most programs have
+YEAR_9999_MS = 253_402_300_799_999  # the last time that most programs' calendars can express
 MEMORY = "1g"
 
 TIMES = (
@@ -60,7 +60,7 @@ COUNTS = (0, 1, -1, INT_MAX, 2**53, LONG_MAX - 1, LONG_MAX)
 
 
 def targets() -> list[Target]:
-    """A target a system."""
+    """One target for each system."""
     makers = {"kafka": kafka_input, "rocketmq": rocketmq_input, "pulsar": pulsar_input}
     return [
         Target(
@@ -78,7 +78,7 @@ Draw = Callable[[random.Random, Path], Sequence[Step]]
 
 
 def check(data: bytes, draw: Draw, most: int = 2) -> str:
-    """Draw what ``data`` says, and run ``most`` of its commands over it."""
+    """Make the files for the seed ``data``, and run at most ``most`` commands on them."""
     rng = random.Random(data)
     folder = Path(tempfile.mkdtemp(prefix="lastwrite-fuzz-", dir=SCRATCH))
     try:
@@ -90,11 +90,11 @@ def check(data: bytes, draw: Draw, most: int = 2) -> str:
     return "read"
 
 
-# ---------------------------------------------------------------------- as a user
+# ---------------------------------------------------------------------- commands
 
 
 def typed(*arguments: str) -> Step:
-    """A command of the command line, in words and as JSON."""
+    """Run a command line, with text and with JSON output."""
 
     def step() -> None:
         for more in ((), ("--json",)):
@@ -131,10 +131,10 @@ def ran(arguments: Sequence[str]) -> tuple[int, str, str]:
 
 
 def check_numbers(value: object, where: str) -> None:
-    """No whole number of a document is beyond a long."""
+    """Check that all integers of a report fit in a long."""
     if isinstance(value, dict):
         for name, each in value.items():
-            if name != "event_time":  # of Pulsar, whose field is unsigned
+            if name != "event_time":  # unsigned in Pulsar
                 check_numbers(each, f"{where}: {name}")
     elif isinstance(value, list):
         for each in value:
@@ -144,7 +144,9 @@ def check_numbers(value: object, where: str) -> None:
 
 
 def called(what: str, call: Callable[[], object]) -> Step:
-    """A function of the package: its report prints, or it refuses."""
+    """Call a function of the package. It must return a report that can be printed, or raise a
+    LogError.
+    """
 
     def step() -> None:
         try:
@@ -159,9 +161,7 @@ def called(what: str, call: Callable[[], object]) -> Step:
 
 
 def rounds(path: Path, config: dict[str, str], now_ms: int, **options: Any) -> Step:
-    """A round into a copy, and the proof of it; once more in place, and the rows of what is
-    left.
-    """
+    """Compact to a copy and verify it, then compact in place and read the result."""
 
     allowed = {name: value for name, value in options.items() if name == "drop_keyless"}
 
@@ -203,7 +203,7 @@ def rounds(path: Path, config: dict[str, str], now_ms: int, **options: Any) -> S
 
 
 def rows(path: Path, topic: str, folder: Path) -> list[Step]:
-    """The last writes in memory and as tables."""
+    """Read the last writes in memory, and write them to tables."""
     made = [
         called("latest", lambda: len(lastwrite.latest(str(path), topic))),
         called("table", lambda: lastwrite.table(str(path), topic).to_arrow().num_rows),
@@ -220,7 +220,7 @@ def rows(path: Path, topic: str, folder: Path) -> list[Step]:
 
 
 def looks(path: Path, topic: str, key: str, config: dict[str, str], now_ms: int) -> list[Step]:
-    """The commands that change nothing, and that all systems have."""
+    """The commands that change nothing and work for all systems."""
     where = str(path)
     now = ("--now", str(now_ms))
     settings = [part for pair in config.items() for part in ("--config", "=".join(pair))]
@@ -316,7 +316,7 @@ def rng_of(config: dict[str, str]) -> random.Random:
 
 
 def kafka_log(rng: random.Random, folder: Path) -> tuple[int, list[int]]:
-    """A partition; its end offset, and the bases of its segments."""
+    """Write a partition. Returns its log end offset and the base offsets of its segments."""
     offset = rng.choice(OFFSETS)
     bases = []
     producer = rng.choice([0, 1, 2**53, LONG_MAX])
@@ -336,7 +336,7 @@ def kafka_log(rng: random.Random, folder: Path) -> tuple[int, list[int]]:
         modified = rng.choice([START_MS, START_MS, 0, 1, INT_MAX * 1000, YEAR_9999_MS])
         try:
             write_segment(folder, base, batches, rng.choice([0, 4096]), mtime_ms=modified)
-        except OverflowError:  # an index that no broker would write
+        except OverflowError:  # no broker would write such an index
             continue
     write_side_files(rng, folder, bases, offset, producer, epoch)
     return offset, bases
@@ -404,7 +404,7 @@ def write_side_files(
 
 
 def kafka_groups(rng: random.Random, folder: Path, end: int) -> None:
-    """The internal topic with positions at the limits."""
+    """Write the internal topic with committed offsets at the limits."""
     records = []
     for n, group in enumerate(["g", "h", "g", "i"]):
         name = TopicPartition("t", rng.choice([0, 0, 0, 1, INT_MAX]))
@@ -457,7 +457,7 @@ def rocketmq_input(rng: random.Random, folder: Path) -> list[Step]:
 
 
 def rocketmq_compacted(rng: random.Random, store: Path) -> None:
-    """A store with one queue's compaction log."""
+    """Write a store with one queue's compaction log."""
     offset = rng.choice(OFFSETS)
     queue = ModelQueue(4000, 46 * 20, position=rng.choice([-1, -1, offset, LONG_MAX]))
     for n in range(rng.randrange(1, 4)):
@@ -472,7 +472,7 @@ def rocketmq_compacted(rng: random.Random, store: Path) -> None:
 
 
 def rocketmq_log(rng: random.Random, store: Path, topic: str) -> None:
-    """A store with commit log, queues, indexes and compaction log."""
+    """Write a store with commit log, queues, indexes and compaction log."""
     writer = StoreWriter(store)
     for _ in range(rng.randrange(1, 12)):
         is_prepared = rng.random() < 0.1
@@ -487,7 +487,7 @@ def rocketmq_log(rng: random.Random, store: Path, topic: str) -> None:
             flag=rng.choice([0, 0, -1, INT_MAX]),
             sys_flag=rocketmq_record.TRANSACTION_PREPARED if is_prepared else 0,
         )
-    with contextlib.suppress(Exception):  # an index that no broker could write
+    with contextlib.suppress(Exception):  # no broker could write such an index
         writer.write()
     if rng.random() < 0.5:
         writer.write_compaction(topic, 0, rng.choice([None, 0, LONG_MAX]))

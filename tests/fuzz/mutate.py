@@ -1,7 +1,8 @@
-"""Broken segments: real batches flipped, cut, spliced and lied about, and plain noise.
+"""Damaged segments: real batches with flipped bits, truncation, spliced parts or wrong values, and
+noise.
 
-Half of the mutations inside a batch get a checksum that fits, so that they reach the code behind
-it.
+Half of the changes inside a batch get a matching checksum, so that they reach the code after the
+check.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ _EXTREMES = [
 
 
 def sound_segments(rng: random.Random) -> list[bytes]:
-    """Small segments with all codecs, headers, nulls, horizons, holes, empty batches, old formats;
-    and real ones.
+    """Small intact segments: all codecs and formats, headers, nulls, horizons, gaps and empty
+    batches.
+
+    Some of them were written by real brokers.
     """
     found = []
     for codec in Codec:
@@ -93,9 +96,7 @@ def _segment(rng: random.Random, codec: Codec) -> bytes:
 
 
 def _transactions(rng: random.Random) -> bytes:
-    """Data of one or two producers and the markers that end their transactions, some of them
-    emptied.
-    """
+    """Data and markers of one or two producers. Some markers have lost their record."""
     out, offset = [], rng.choice([0, 7])
     for _ in range(rng.randint(1, 3)):
         writer: dict[str, Any] = {
@@ -121,7 +122,7 @@ def _transactions(rng: random.Random) -> bytes:
 
 
 def _old_segment(rng: random.Random) -> bytes:
-    """Messages and wrappers of v0 and v1, a batch of v2 among them now and then."""
+    """Messages and wrappers of v0 and v1, sometimes with a batch of v2 among them."""
     out, offset = [], rng.choice([0, 0, 7, 2**33])
     for _ in range(rng.randint(1, 4)):
         records = []
@@ -147,7 +148,7 @@ def _old_segment(rng: random.Random) -> bytes:
 
 
 def _broken_wrapper(rng: random.Random) -> bytes:
-    """A wrapper whose own checksum fits, around entries that may be anything."""
+    """A wrapper with a valid checksum around damaged messages."""
     data = bytearray(_old_segment(rng))
     for _ in range(rng.choice([0, 1, 1, 3])):
         starts = _entry_starts(data)
@@ -170,7 +171,7 @@ def _broken_wrapper(rng: random.Random) -> bytes:
 
 
 def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
-    """One broken (or, rarely, still sound) segment."""
+    """A damaged segment. Rarely, the result is still intact."""
     if rng.random() < 0.1:
         return _broken_wrapper(rng)
     data = bytearray(rng.choice(segments))
@@ -194,7 +195,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
     if kind in (4, 5):
         for _ in range(rng.choice([1, 1, 2, 8])):
             data[start + rng.randrange(size)] ^= 1 << rng.randrange(8)
-    elif kind == 6:  # a lie in a header field
+    elif kind == 6:  # a wrong value in a header field
         fields = [
             (0, ">q"),
             (8, ">i"),
@@ -207,7 +208,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
         ]
         if (
             size < 61 or data[start + 16] < 2
-        ):  # codec; the lengths of key and value where they often lie
+        ):  # the codec, and the usual positions of the lengths of key and value
             fields = [(0, ">q"), (8, ">i"), (16, ">b"), (17, ">b"), (18, ">i"), (22, ">i")]
         at, form = rng.choice(fields)
         if start + at + struct.calcsize(form) > len(data):
@@ -217,7 +218,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
         struct.pack_into(
             form, data, start + at, (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
         )
-    elif size > 26:  # a lie among the records
+    elif size > 26:  # wrong bytes among the records
         head = min(size - 1, 61 if data[start + 16] >= 2 else 18)
         at = start + head + rng.randrange(size - head)
         contradiction = rng.choice(
@@ -236,7 +237,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
 
 
 def _reseal(data: bytearray, start: int, size: int, fits: bool) -> None:
-    """Make the checksum of an entry, whatever its magic has become, fit its bytes; not always."""
+    """Correct the checksum of an entry for its current magic, if ``fits``."""
     if not fits or start + size > len(data) or size < 26:
         return
     if data[start + 16] < 2:
@@ -329,8 +330,9 @@ _TEXTS += [
 def harm(
     rng: random.Random, data: bytes, others: Sequence[bytes], extra: Sequence[bytes] = ()
 ) -> bytes:
-    """One broken (or, rarely, still sound) file of any kind: noise, a cut, a splice, a hole, flips,
-    extremes.
+    """Damage a file of any kind. Rarely, the result is still intact.
+
+    Writes noise, truncates, splices, removes bytes, flips bits, or writes extreme values.
     """
     out = bytearray(data)
     kind = rng.randrange(9)

@@ -1,11 +1,10 @@
-"""Pulsar's part of the fuzz: data objects, entries, metadata, bookies' files, compacted topics.
+"""Targets for Pulsar: data objects, entries, metadata, bookies' files, compacted topics.
 
-A data object, raw or compacted, goes through split, open, walk and rebuild, beside the slow
-readers: both accept the same entries, see the same records, and what is rebuilt holds what was
-kept. Every other kind of file (index, entry log,
-journal, MapFile, node of the metadata store, JSON) goes to its reader. A topic folder with damage
-in some of its files is compacted, read and looked at: it is refused and stays as it was, or holds
-what the plain model says.
+A data object, raw or compacted, is split, opened, walked and rebuilt, and compared with the slow
+decoders. Both must accept the same entries and find the same records, and the rebuilt object must
+have what was kept. Every other kind of file (index, entry log, journal, MapFile, node of the
+metadata store, JSON) goes to its reader. A topic folder with damaged files is compacted, read and
+inspected. It is rejected without a change, or has the content of the plain model.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ _LIES = [
 
 
 def targets() -> list[Target]:
-    """All readers of Pulsar's bytes."""
+    """The targets for all readers of Pulsar's bytes."""
     objects = sound_objects()
     others = [data for data, _ in objects]
     form, surveyor = PulsarFormat(PLAIN_LIMIT), EntrySurveyor(PLAIN_LIMIT)
@@ -174,8 +173,9 @@ def targets() -> list[Target]:
 
 
 def sound_objects() -> list[tuple[bytes, int]]:
-    """Objects of every shape of entry, of a real cluster too, with the least offset that the first
-    entry may have.
+    """Intact data objects with entries of every kind, some of a real cluster.
+
+    Each has the lowest offset that its first entry may have.
     """
     objects: list[tuple[bytes, int]] = []
     for seed in range(24):
@@ -205,7 +205,7 @@ def _walked(walk: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _files() -> list[Target]:
-    """A sample for each reader of a whole file or node."""
+    """Targets for the readers of whole files and nodes, each with samples."""
     logs, journals = (
         _some("bookies/*/current/*.log.gz", most=6000),
         _some("bookies/*/current/*.txn.gz", most=6000),
@@ -357,7 +357,7 @@ def _files() -> list[Target]:
 
 
 def _kernels() -> list[Target]:
-    """A bookie's files by the kernel, beside the slow readers; payloads of each codec."""
+    """Targets for the kernel that reads bookies' files, and for payloads of each codec."""
     logs, journals = (
         _some("bookies/*/current/*.log.gz", most=6000),
         _some("bookies/*/current/*.txn.gz", most=6000),
@@ -417,7 +417,7 @@ def _kernels() -> list[Target]:
 
 
 def check_bookie(data: bytes, is_journal: bool, rng: random.Random) -> str:
-    """The kernel's rows lie within the bytes, and what is framed of them is what they are."""
+    """Check that the kernel's rows lie within the bytes, and are decoded to the same records."""
     buffer, wanted = INPUT.put(data), np.array(sorted(rng.sample(range(12), 6)) + [77], np.int64)
     table, scratch = (
         np.zeros(rng.choice([2, 64]), entry_log_kernels.STORED),
@@ -448,7 +448,7 @@ def check_bookie(data: bytes, is_journal: bool, rng: random.Random) -> str:
 
 
 def _folders() -> list[Target]:
-    """Files of an archive, as the store reads them."""
+    """Targets for the files of an archive, as the store reads them."""
     nodes, cursors = _some("topics/*/1/managed-ledger"), _some("topics/*/1/cursor")
     stats = _some("topics/*/1/stats-internal.json")
     manifest = _sound_manifest()
@@ -527,12 +527,12 @@ def _unpacked(path: Path) -> bytes:
     return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
-# ---------------------------------------------------------------- harm
+# ---------------------------------------------------------------- damage
 
 
 def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """A broken data object; often harm is done inside one entry, whose lengths and checksum then
-    hold again.
+    """A damaged data object. Often only one entry is changed, with matching lengths and
+    checksum.
     """
     if rng.random() < 0.35:
         return harm(rng, data, others)
@@ -580,7 +580,7 @@ def _headers(data: bytes) -> list[int]:
 
 
 def resealed(body: bytes) -> bytes:
-    """A framed entry whose checksum fits its bytes, where it has one."""
+    """A framed entry with its checksum, if it has one, corrected."""
     out, at = bytearray(body), 0
     if out[:2] == b"\x0e\x02" and len(out) >= 6:
         at = min(len(out), 6 + struct.unpack_from(">I", out, 2)[0])
@@ -594,14 +594,16 @@ def resealed(body: bytes) -> bytes:
 
 @dataclass
 class Seen:
-    """What the slow readers make of an object: its entries up to the first that is refused."""
+    """The slow decoders' result for an object: its entries up to the first rejected one."""
 
     entries: list[tuple[Position, bytes, Entry]]
     is_whole: bool
 
 
 def seen(data: bytes, lowest: int) -> Seen:
-    """Borders by the first byte, as ``kernels`` says: below 80 an entry, FB a block, else
+    """Decode an object with the slow decoders.
+
+    As in ``kernels``, the first byte tells the kind: below 0x80 an entry, 0xFB a block, else
     padding.
     """
     found: list[tuple[Position, bytes, Entry]] = []
@@ -657,7 +659,7 @@ def seen(data: bytes, lowest: int) -> Seen:
 
 
 def check_in_memory(form: PulsarFormat, data: bytes, lowest: int, rng: random.Random) -> str:
-    """Scan and rewrite one object; returns what became of it."""
+    """Scan and rewrite one object. Returns the outcome."""
     expected = seen(data, lowest)
     buffer = INPUT.put(data)
     at, floor, count = 0, lowest, 0
@@ -755,7 +757,7 @@ def check_rounds(
         assert {index: part for index, one, _, part in parts if not one.compacted_out} == {
             n: before[n] for n in held
         }
-        # One that lies about who stayed may be copied, lie and all, where all of it stays.
+        # A batch with wrong kept indexes may be copied unchanged if all of its messages stay.
         assert again.metadata.compacted_batch_indexes in (
             tuple(sorted(held)),
             entry.metadata.compacted_batch_indexes,
@@ -764,7 +766,9 @@ def check_rounds(
 
 
 def check_survey(surveyor: EntrySurveyor, data: bytes, lowest: int, rng: random.Random) -> str:
-    """The entries by their metadata alone, a row each; and each whole one by all slow readers."""
+    """Check the survey, which reads metadata only, and decode some entries with all slow
+    decoders.
+    """
     buffer = INPUT.put(data)
     try:
         table, consumed, _ = surveyor.take(buffer, 0, len(buffer), lowest)
@@ -780,11 +784,11 @@ def check_survey(surveyor: EntrySurveyor, data: bytes, lowest: int, rng: random.
     return "refused" if table is None else "surveyed"
 
 
-# ---------------------------------------------------------------- whole
+# ---------------------------------------------------------------- whole topics
 
 
 def check_topic(data: bytes, work: Path, rng: random.Random) -> str:
-    """A topic folder of some ledgers, perhaps compacted before, with harm in its files."""
+    """Compact a topic folder of a few ledgers with damaged files. Some were compacted before."""
     rng = random.Random(data)
     folder = topic_folder(work)
     author, model = Author(rng.randrange(1 << 30)), ModelTopic()
@@ -815,7 +819,7 @@ def check_topic(data: bytes, work: Path, rng: random.Random) -> str:
         )
         (folder / MANAGED_LEDGER).write_bytes(wrapped(info.encode(), rng.choice(list(PulsarCodec))))
     names = [path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".lock"]
-    names.sort(key=lambda name: name.rpartition("-ledger-")[2])  # uuids are drawn
+    names.sort(key=lambda name: name.rpartition("-ledger-")[2])  # sort without the random uuids
     objects = [name for name in names if parse_object_name(name)]
     known = read_manifest(str(folder))
     harmed: set[str] = set()
@@ -842,13 +846,14 @@ def check_topic(data: bytes, work: Path, rng: random.Random) -> str:
         return f"whole: {one.status}"
     if MANAGED_LEDGER in harmed:
         return "whole: cleaned, of other ledgers perhaps"
-    for name in harmed & set(objects):  # what was harmed and accepted is what the model reads, too
+    # damaged objects that were accepted: the model reads the same bytes
+    for name in harmed & set(objects):
         named = parse_object_name(name)
         assert named is not None
         if known is not None and name == known.object:
             return "whole: cleaned, from a compacted ledger that was harmed"
         if model.horizon is not None and named[1] <= model.horizon.ledger:
-            continue  # was read in an earlier round, but for what lies behind the horizon
+            continue  # read in an earlier round, except for entries after the horizon
         entries_now = seen(before[name], named[1] << 32)
         assert entries_now.is_whole, "cleaned what is damaged"
         model.raw = [each for each in model.raw if each[0].ledger != named[1]]
@@ -872,7 +877,7 @@ def run(folder: Path, rules: Rules) -> Any:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What must not change: all but surveys and the lock."""
+    """The files that must not change: all but surveys and the lock."""
     return {
         path.name: path.read_bytes()
         for path in sorted(folder.iterdir())
@@ -881,7 +886,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def look(folder: Path) -> None:
-    """Inspect, dump, verify, read: what is broken is said, nothing falls."""
+    """Run inspect, dump, verify and read. Only a LogError is allowed."""
     with contextlib.suppress(LogError):
         lastwrite.inspect(str(folder))
     with contextlib.suppress(LogError):

@@ -1,9 +1,9 @@
-"""RocketMQ's part of the fuzz: logs of records, units, index files, a store's side files, frames,
-whole queues.
+"""Targets for RocketMQ: logs of records, units, index files, other files of a store, frames,
+queues.
 
-Records go through the kernels beside their slow twins, through a round's split, open, walk and
-rebuild, and through what dispatch does with them. A store whose files were harmed is compacted and
-looked at: a queue that is not cleaned stays as it was to the byte.
+Records go through the kernels and are compared with the slow decoder. They also go through split,
+open, walk and rebuild of a round, and through dispatch. A store with damaged files is compacted and
+inspected. A queue that is not cleaned must stay unchanged byte for byte.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ _MAGICS = [0xDAA320A7, 0xDAA320AB, 0xCBD43194]
 
 
 def targets() -> list[Target]:
-    """All readers of RocketMQ's bytes."""
+    """The targets for all readers of RocketMQ's bytes."""
     logs = _sound_logs()
     form = RocketmqFormat(PLAIN_LIMIT)
     queues = _sound_queues()
@@ -210,8 +210,9 @@ def targets() -> list[Target]:
 
 
 def _sound_logs() -> list[bytes]:
-    """Records of every shape one after the other; a real broker's; a store's with deletes, tags and
-    inner batches.
+    """Intact logs: records of every kind, a real broker's log, and a store's log.
+
+    The store's log has deletes, tags and inner batches.
     """
     rng = random.Random(0)
     examples = [
@@ -253,8 +254,9 @@ def _starts(data: bytes | bytearray) -> list[tuple[int, int]]:
 
 
 def _broken_log(rng: random.Random, logs: list[bytes]) -> bytes:
-    """Harm anywhere, in a field, in the body or among the properties; often with lengths and
-    checksum that fit.
+    """Damage a log anywhere, in a field, in the body or among the properties.
+
+    Often the lengths and the checksum match afterwards.
     """
     if rng.random() < 0.25:
         return harm(rng, rng.choice(logs), logs)
@@ -280,7 +282,7 @@ def _broken_log(rng: random.Random, logs: list[bytes]) -> bytes:
 
 
 def _repacked(rng: random.Random, record: bytes) -> bytes:
-    """A record whose body or whose properties are others, all lengths right."""
+    """The record with another body or other properties, and matching lengths."""
     try:
         found = decode_message(record, 0, len(record))
     except LogError:
@@ -332,7 +334,7 @@ def _reseal(rng: random.Random, data: bytearray, at: int, size: int) -> None:
 
 
 def check_split(data: bytes, rng: random.Random) -> str:
-    """The kernel beside its twin, and what is asked of the records that it found."""
+    """Compare the kernel with the slow decoder, and read the records that it found."""
     buffer, table = INPUT.put(data), np.zeros(100, kernels.MESSAGE)
     check_crc = rng.random() < 0.7
     count, consumed, code, at, wanted = kernels.split(buffer, 0, len(data), table, check_crc)
@@ -383,8 +385,8 @@ def _text(data: bytes, at: int, length: int) -> str:
 
 
 def check_round(form: RocketmqFormat, data: bytes, rng: random.Random) -> str:
-    """Scan and rewrite: records whole, keys and deletes as the slow decoder has them, what stays
-    byte for byte.
+    """Scan and rewrite. Keys and deletes must equal the slow decoder's, kept records stay
+    unchanged.
     """
     buffer = INPUT.put(data)
     floor = rng.choice([0, 0, -(2**63)])
@@ -433,7 +435,7 @@ def check_round(form: RocketmqFormat, data: bytes, rng: random.Random) -> str:
 
 
 def check_dispatch(data: bytes, rng: random.Random) -> str:
-    """Where records begin, and what goes from them into queues."""
+    """Check the search for a record's begin, and the units that dispatch makes."""
     buffer = INPUT.put(data)
     base = rng.choice([0, 0, 1 << 30])
     at = dispatch.find_record(buffer, rng.randrange(len(data) + 1), len(data), base)
@@ -521,7 +523,7 @@ def _broken_queue(rng: random.Random, queues: list[bytes]) -> bytes:
 
 
 def check_units(data: bytes, rng: random.Random) -> str:
-    """Valid units by the columns and by the kernel; answers within them."""
+    """Check the valid units by columns and by kernel. All results must lie within the units."""
     buffer = INPUT.put(data)
     batch = units.batch_units(data)
     valid = units.valid_count(batch)
@@ -748,8 +750,9 @@ def _spoken() -> list[Target]:
 
 
 def check_store(data: bytes, folder: Path, rng: random.Random) -> str:
-    """A store of two queues with harm in its files: what is not cleaned stays, and nobody who looks
-    falls.
+    """Compact and inspect a store of two queues with damaged files.
+
+    A queue that is not cleaned stays unchanged, and only a LogError is allowed.
     """
     drawn = random.Random(data)
     queues = [ModelQueue(log_bytes=1840, index_bytes=368, number=number) for number in range(2)]

@@ -1,4 +1,4 @@
-"""Inputs by the thousand, in child processes that may fall."""
+"""Runs inputs in child processes, which may crash."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SYSTEMS: dict[str, Callable[[], list[Target]]] = {
     "serve": serving.targets,
     "meaning": meaning.targets,
 }
-_CHUNK = 500  # inputs between two words to the parent
+_CHUNK = 500  # inputs between two messages to the parent
 _SLOW_SECONDS = 1.0
-_HUNG_SECONDS = 20  # of processor time; the kernel ends the child then
-_MEMORY_BYTES = 1 << 30  # beyond what a child begins with
-_WARM_UP = 40  # inputs a target before the clock counts: kernels are compiled
-_MOST_ALIKE = 3  # findings of one kind that are saved
+_HUNG_SECONDS = 20  # of processor time; then the kernel kills the child
+_MEMORY_BYTES = 1 << 30  # in addition to what a child has at its start
+_WARM_UP = 40  # inputs of each target that are not timed, because kernels are compiled
+_MOST_ALIKE = 3  # saved findings of the same kind
 _PROGRESS_SECONDS = 60
 
 
 class Run:
-    """A run over the targets of a system; ``findings`` has what was found, a line each."""
+    """A run over the targets of a system. ``findings`` has one line for each finding."""
 
     def __init__(
         self,
@@ -65,17 +65,19 @@ class Run:
         self._begin = self._told = time.monotonic()
 
     def drawn(self, number: int) -> tuple[Target, random.Random]:
-        """The target of input ``number`` and what it draws from."""
+        """The target of input ``number``, and the random generator that makes the input."""
         rng = random.Random(self.seed * 1_000_000_007 + number)
         place = bisect(self._bounds, rng.random() * self._bounds[-1])
         return self._targets[min(place, len(self._targets) - 1)], rng
 
-    # ------------------------------------------------------------------ the parent
+    # ------------------------------------------------------------------ the parent process
 
     def through(self, first: int, count: int, jobs: int = 1) -> None:
-        """Run ``count`` inputs from ``first`` on; each child takes every ``jobs``-th chunk."""
+        """Run ``count`` inputs from number ``first`` on. Each child takes every ``jobs``-th
+        chunk.
+        """
         self._warm_up()
-        place = mmap.mmap(-1, 8 * jobs)  # the input that each child has begun
+        place = mmap.mmap(-1, 8 * jobs)  # the number of the input that each child is running
         numbers = memoryview(place).cast("q")
         live: dict[Connection, tuple[int, Any]] = {}
         context = multiprocessing.get_context("fork")
@@ -121,7 +123,7 @@ class Run:
                 print(self.summary(), file=sys.stderr, flush=True)
 
     def _warm_up(self) -> None:
-        """Compile the kernels: once for all children, and before the clock counts."""
+        """Compile the kernels once for all children, before inputs are timed."""
         for target in self._targets:
             rng = random.Random(target.name)
             for _ in range(_WARM_UP if target.share >= 0.2 else 4):
@@ -144,7 +146,7 @@ class Run:
         self._found(number, "hang" if name == "SIGPROF" else f"crash: {name}", "")
 
     def _found(self, number: int, kind: str, trace: str) -> None:
-        """Note, save and print a finding: its input and how to make it again."""
+        """Record, save and print a finding: its input and the command that runs it again."""
         target, rng = self.drawn(number)
         self._alike[f"{target.name}: {kind}"] += 1
         if self._alike[f"{target.name}: {kind}"] > _MOST_ALIKE:
@@ -166,7 +168,7 @@ class Run:
         print(f"FOUND {self.findings[-1]}\n{trace}", file=sys.stderr, flush=True)
 
     def summary(self) -> dict[str, Any]:
-        """What was done so far."""
+        """A summary of the run so far."""
         seconds = time.monotonic() - self._begin
         return {
             "inputs": self.inputs,
@@ -179,7 +181,7 @@ class Run:
             "outcomes": dict(sorted(self.outcomes.items())),
         }
 
-    # ------------------------------------------------------------------ a child
+    # ------------------------------------------------------------------ a child process
 
     def _work(self, todo: list[range], parent: Connection, numbers: Any, job: int) -> None:
         size = (
@@ -197,7 +199,7 @@ class Run:
                 numbers[job] = number
                 kind, trace = self.one(number)
                 if kind and kind.startswith("slow"):
-                    again, more = self.one(number)  # a kernel may have been compiled
+                    again, more = self.one(number)  # the first run may have compiled a kernel
                     kind, trace = (again, more) if again else ("slow once, then not", "")
                     if kind == "slow once, then not":
                         outcomes[kind] += 1
@@ -211,7 +213,7 @@ class Run:
         os._exit(0)
 
     def one(self, number: int) -> tuple[str | None, str | None]:
-        """Run one input: (what kind of finding, where), or nothing."""
+        """Run one input. Returns the kind of the finding and its traceback, or (None, None)."""
         target, rng = self.drawn(number)
         signal.setitimer(signal.ITIMER_PROF, _HUNG_SECONDS)
         begin = time.process_time()
@@ -231,21 +233,21 @@ class Run:
 
 
 def kind_of(error: BaseException) -> str:
-    """The error and the line that raised it, by which findings are told apart."""
+    """The error and the line that raised it, which identify a kind of finding."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__} at {place}"
 
 
 def targets_of(system: str) -> list[Target]:
-    """All targets of a system, or of all."""
+    """All targets of a system, or of all systems."""
     return [
         target for name, make in SYSTEMS.items() if system in (name, "all") for target in make()
     ]
 
 
 def replay(path: Path) -> int:
-    """Run a saved finding once more, in this process; its bytes are the saved ones."""
+    """Run the bytes of a saved finding again, in this process."""
     known = json.loads(path.read_text())
     (target,) = (each for each in targets_of(known["system"]) if each.name == known["target"])
     run = Run(known["system"], known["seed"], path.parent)

@@ -1,7 +1,7 @@
-"""Targets of ``serve``: frames as clients send them, made by kio's schemas of every request and
-version, and harmed; on one conversation a few, before a password is shown or behind it.
+"""Targets for ``serve``: damaged requests of every kind and version, made with kio's schemas.
 
-An answer has to be one of its version, whole. The clock leaps, so that nobody waits for a member.
+An input is a connection with a few requests, before or after authentication. Each answer must be a
+complete one of the request's version. The clock jumps, so that no request waits for group members.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def targets() -> list[Target]:
     ]
 
 
-# ---------------------------------------------------------------------- frames
+# ---------------------------------------------------------------------- requests
 
 
 def _made(rng: random.Random) -> tuple[bytes, Any]:
-    """Frames, each behind its size."""
+    """Requests, each after its size. One of them may be damaged."""
     frames = [_frame(rng) for _ in range(rng.choice([1, 1, 2, 4]))]
     if rng.random() < 0.6:
         at = rng.randrange(len(frames))
@@ -86,9 +86,9 @@ def _frame(rng: random.Random) -> bytes:
 
 
 def struct_bytes(rng: random.Random, struct_: _Struct, unknown: int, depth: int = 0) -> bytes:
-    """A structure with drawn values, and ``unknown`` tagged fields that no schema has.
+    """An encoded structure with random values, and ``unknown`` tagged fields that no schema has.
 
-    The drawn values do not depend on ``unknown``.
+    The random values do not depend on ``unknown``.
     """
     parts = [_value(rng, kind, struct_.is_flexible, unknown, depth) for kind in struct_.kinds]
     if struct_.is_flexible:
@@ -143,7 +143,7 @@ def _length(size: int, flexible: bool, form: str) -> bytes:
 
 
 class _Served:
-    """A server without a socket, over a log that brokers wrote."""
+    """A server without a socket, over a real broker's log."""
 
     def __init__(self) -> None:
         folder = tempfile.mkdtemp(prefix="fuzz-serve-", dir=SCRATCH)
@@ -172,7 +172,7 @@ class _Served:
             ServeLimits(),
             ServerMetrics(told.append),
         )
-        self.server._growth.close()  # nobody waits
+        self.server._growth.close()  # no request waits
         rules = (
             AclEntry("User:alice", Operation.READ, ResourceType.TOPIC, "client-zstd"),
             AclEntry("User:alice", Operation.READ, ResourceType.GROUP, "g"),
@@ -199,12 +199,12 @@ def _ids() -> list[bytes]:
 
 
 def _met(data: bytes, _: Any, rng: random.Random) -> str:
-    """Nobody has said who he is."""
+    """Run the requests before authentication."""
     return _said(data, Session(_served().doors[1], "127.0.0.1", None), rng)
 
 
 def _checked(data: bytes, _: Any, rng: random.Random) -> str:
-    """Everybody may all, or alice some."""
+    """Run the requests without access control, or as the user alice, who may do little."""
     if rng.random() < 0.5:
         return _said(data, Session(_served().doors[0], "127.0.0.1", None), rng)
     session = Session(_served().doors[1], "127.0.0.1", None)
@@ -213,7 +213,7 @@ def _checked(data: bytes, _: Any, rng: random.Random) -> str:
 
 
 def _said(data: bytes, session: Session, rng: random.Random) -> str:
-    """What becomes of a conversation, as ``Server._serve_client`` holds it."""
+    """Run a connection's requests as ``Server._serve_client`` does. Returns the outcome."""
     at, server = 0, _served().server
     while len(data) - at >= 4 and not session.is_over:
         size = int.from_bytes(data[at : at + 4], "big")

@@ -1,4 +1,4 @@
-"""What the systems share: codecs, varints, LZ4 frames by the kernel, kept scans."""
+"""Targets for what all systems share: codecs, varints, LZ4 frames, stored scans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAIN_LIMIT = 1 << 20
 
 
 def targets() -> list[Target]:
-    """All readers of bytes of no system."""
+    """The targets for all readers of bytes that belong to no system."""
     plain = [
         b"x",
         b"abc" * 90,
@@ -50,7 +50,7 @@ def targets() -> list[Target]:
     def frame(rng: random.Random) -> tuple[bytes, Any]:
         data = rng.choice(frames)
         harmed = harm(rng, data[7:], [data])
-        if rng.random() < 0.7 and len(harmed) > 8:  # the size of the block fits again
+        if rng.random() < 0.7 and len(harmed) > 8:  # correct the size of the block
             harmed = (len(harmed) - 8).to_bytes(4, "little") + harmed[4:-4] + bytes(4)
         return data[:7] + harmed, None
 
@@ -111,7 +111,7 @@ _CODECS = Codecs()
 
 
 def check_payload(data: bytes, codec: Codec, rng: random.Random) -> str:
-    """The function and the worker's codecs agree; nothing more than the limit comes out."""
+    """Check that both decompressors agree, and that neither writes more than the limit."""
     room = rng.choice([10, 300, 100_000])
     found: list[bytes | None] = []
     for opened in (decompress_into, _CODECS.decompress_into):
@@ -133,7 +133,7 @@ def check_payload(data: bytes, codec: Codec, rng: random.Random) -> str:
 
 
 def check_frame(data: bytes, _: Any, rng: random.Random) -> str:
-    """Where the kernel is sure, the library has the same bytes."""
+    """Check that the library decompresses a frame that the kernel accepts to the same bytes."""
     source, target = INPUT.put(data), OUTPUT.room(rng.choice([10, 300, 100_000]))
     end = _decode_frame(source, target)
     if end < 0:
@@ -152,7 +152,7 @@ def _decode_frame(source: np.ndarray, target: np.ndarray) -> int:
 
 
 def _kept(rng: random.Random) -> tuple[bytes, Any]:
-    """A kept file's header and tables, harmed; checksums fit again as a rule."""
+    """The damaged header and tables of a stored scan. Mostly, the checksums match."""
     at, pieces, blocks = 0, [], format.HEADER.size
     for _ in range(rng.randrange(1, 4)):
         counts = [rng.randrange(1, 9) for _ in range(rng.randrange(1, 3))]

@@ -1,6 +1,4 @@
-"""What is fuzzed: a target makes inputs, holds each against its oracle, and names the readers that
-it runs.
-"""
+"""A fuzz target: makes inputs, checks them, and lists the readers that it covers."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tests.support.kafka.logs import SCRATCH
 
 READ, REFUSED = "read", "refused"
 
-# What kernels read lies here, before a page that nobody may read; what they write, there.
+# Kernels read from INPUT and write to OUTPUT, each before an unreadable page.
 INPUT, OUTPUT = Edge(1 << 18), Edge(1 << 20)
 
 Seal = Callable[[bytearray], bytes]
@@ -26,11 +24,11 @@ Seal = Callable[[bytearray], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """``make`` gives an input and what ``check`` has to know besides; ``check`` says what became of
-    it, or fails.
+    """One fuzz target.
 
-    ``covers``: the readers of bytes that it runs, as ``module:function``. ``share``: so often among
-    all inputs.
+    ``make`` returns an input and a context. ``check`` takes both, and returns the outcome or fails.
+    ``covers`` has the readers of bytes that it runs, as ``module:function``. ``share`` is its
+    relative frequency among all inputs.
     """
 
     name: str
@@ -42,7 +40,7 @@ class Target:
 
 @contextlib.contextmanager
 def refusing() -> Iterator[list[LogError]]:
-    """Errors of ours are an answer; all others are findings."""
+    """Catch a LogError, which is an allowed outcome. All other errors are findings."""
     met: list[LogError] = []
     try:
         yield met
@@ -51,7 +49,7 @@ def refusing() -> Iterator[list[LogError]]:
 
 
 def outcome(read: Callable[[], object]) -> str:
-    """Whether it was read or refused."""
+    """``READ``, or ``REFUSED`` if a LogError was raised."""
     try:
         read()
     except LogError:
@@ -69,10 +67,10 @@ def reader(
     share: float = 1.0,
     extra: Sequence[bytes] = (),
 ) -> Target:
-    """A reader of whole small files. ``seal`` makes a harmed one's checksum right again, half of
-    the time.
+    """A target for a reader of small files.
 
-    ``extra``: pieces that mean something to it, put in here and there.
+    ``seal`` corrects the checksum of about two thirds of the damaged files. ``extra`` has bytes
+    with a meaning in the format, which are inserted at random.
     """
     assert samples, name
 
@@ -98,7 +96,7 @@ def files(
     seal: Seal | None = None,
     share: float = 0.1,
 ) -> Target:
-    """A reader of a file: ``read`` is given the folder in which it lies."""
+    """A target for a reader of a file. ``read`` takes the folder of the file."""
 
     def check_file(data: bytes, folder: Path, rng: random.Random) -> str:
         path = folder / file
@@ -113,7 +111,9 @@ def files(
 def on_disk(
     check: Callable[[bytes, Path, random.Random], str],
 ) -> Callable[[bytes, Any, random.Random], str]:
-    """A check that is given a folder of its own, on a disk of memory where there is one."""
+    """Turn a check that needs a folder into a target's check. The folder is in memory if
+    possible.
+    """
     import shutil
     import tempfile
 
