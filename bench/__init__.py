@@ -1,6 +1,6 @@
-"""Benchmarks; README.md has the list."""
+"""Benchmarks. README.md lists them."""
 
 import os
 
-# Where it is set, each process of an editable install compiles all modules anew: half a second.
+# If it is set, each process of an editable install compiles all modules again, which takes 0.5 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

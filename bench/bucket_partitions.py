@@ -1,12 +1,12 @@
-"""Many small partitions in a bucket: how many requests one costs a round, and how many seconds.
+"""Requests and seconds of a round for each of many small partitions in a bucket.
 
     python -m bench.bucket_partitions [--partitions 1000] [--kib 20] [--delay SECONDS]
 
-A real S3 server on this machine, by way of the peers' proxy, which holds each request back for
-``--delay`` (0.02 s). Each partition is one segment of which three of four records are of keys
-written again, so that a round reads it, writes it anew and commits. Counted are all requests of
-driver and workers, as a bill would; ends with status 1 above the bar of 8 a partition. A second
-round finds nothing to do.
+Uses a real S3 server on this machine, and the peers' proxy, which delays each request by
+``--delay`` (0.02 s). Each partition is one segment. Three of four records have keys that are
+written again, so that a round reads the segment, rewrites it and commits. All requests of the
+driver and the workers are counted. Ends with status 1 if there are more than 8 for a partition. A
+second round has nothing to do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(work: Path, count: int, kib: int, delay: float) -> dict[str, Any]:
         begin = time.perf_counter()
         lastwrite.fetch([str(root)], address, config=config)
         fetched = time.perf_counter() - begin
-        lastwrite.plan(address, partition=0, config=config, master="local[2]")  # warm
+        lastwrite.plan(address, partition=0, config=config, master="local[2]")  # warm-up
         proxy.spoil({"do": "slow", "seconds": delay})
         first = one_round(address, config, count)
         again = one_round(address, config, count)

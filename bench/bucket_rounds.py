@@ -1,13 +1,14 @@
-"""A second round in a bucket, with what the first has kept: how much of the log is read.
+"""The share of a log in a bucket that a second round reads, with the first round's stored scans.
 
     python -m bench.bucket_rounds [--clean N] [--dirty N] [--words N] [--fetch-keeps] [--json FILE]
 
-A real S3 server on this machine. ``--clean`` records of distinct keys (16 M) are fetched and
-compacted with ``--keep-scans``; ``--dirty`` ones (1 M) of new keys follow. Then what the second
-round reads, as ``plan`` says and ``compact`` counts, as a share of the log's bytes; without the
-switch as ``plan`` says. Byte counts do not depend on what else the machine does; seconds do.
-``--fetch-keeps``: fetch keeps, too, so that new data are not read either. ``--words``: of 8 bytes,
-a record's value (12: 114 bytes a record in all; 1,280: 10 KiB).
+Uses a real S3 server on this machine. ``--clean`` records with distinct keys (16 M) are fetched and
+compacted with ``--keep-scans``. Then ``--dirty`` records with new keys (1 M) are fetched. The
+result is the number of bytes that the second round reads, predicted by ``plan`` and counted by
+``compact``, as a share of the log. Without stored scans, ``plan`` predicts it. Byte counts do not
+depend on the machine's load, but seconds do. With ``--fetch-keeps``, fetch stores scans, too, so
+that new data are not read either. ``--words`` is a value's size in words of 8 bytes: 12 make a
+record of 114 bytes, and 1,280 one of 10 KiB.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def measure(work: Path, clean: int, dirty: int, words: int, fetch_keeps: bool) -
 def bring(
     root: Path, first: int, end: int, words: int, config: dict[str, Any], keep_scans: bool
 ) -> None:
-    """Offsets ``first`` to ``end``, each of a key of its own, into the archive."""
+    """Fetch a log with the offsets ``first`` to ``end`` into the archive. Each record has its own
+    key.
+    """
     generate.write_log(root / "t-0", np.arange, first, end, words, _SEGMENT_BYTES)
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": end})
     report = lastwrite.fetch([str(root)], _ADDRESS, config=config, keep_scans=keep_scans)

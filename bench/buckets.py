@@ -1,16 +1,16 @@
-"""A topic compacted in a bucket, beside what else can be done: download, Kafka's cleaner, upload.
+"""Compaction of a topic in a bucket, compared with download, Kafka's cleaner and upload.
 
     python -m bench.buckets [--records N] [--repeats N] [--delay SECONDS] [--json FILE]
 
-A real S3 server on this machine, by way of the peers' proxy, which holds each request back for
-``--delay`` (0.02 s): a bucket is never nearer. All sides go by the same client, in turn:
+Uses a real S3 server on this machine, and the peers' proxy, which delays each request by
+``--delay`` (0.02 s), like a nearby bucket. All sides use the same client, in turn:
 
-    lastwrite    ``lastwrite.compact`` of the archive where it lies, warm, two workers
-    kafka        all segments downloaded to files, Kafka's cleaner (warm: the seconds that it gives
-                 for its round), what is left uploaded
-    cp           the input downloaded, as many bytes as the output has uploaded: nobody does less
+    lastwrite    ``lastwrite.compact`` of the archive in the bucket, warm, two workers
+    kafka        all segments are downloaded, Kafka's cleaner runs (warm: its own seconds for the
+                 round), and the result is uploaded
+    cp           the input is downloaded, and as many bytes as the output has are uploaded
 
-The results are held against each other record for record once (``lastwrite verify``).
+The results are compared once, record for record (``lastwrite verify``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def download(store: ObjectStore, prefix: str, folder: Path) -> int:
-    """All objects below ``prefix`` as files; how many bytes."""
+    """Download all objects below ``prefix`` to files. Returns the number of bytes."""
     folder.mkdir(parents=True)
     total = 0
     for found in list(store.list(prefix)):
@@ -54,7 +54,7 @@ def download(store: ObjectStore, prefix: str, folder: Path) -> int:
 
 
 def upload(store: ObjectStore, folder: Path, prefix: str, most: int | None = None) -> int:
-    """The files of ``folder`` as objects, up to ``most`` bytes of them; how many bytes."""
+    """Upload files of ``folder``, at most ``most`` bytes. Returns the number of bytes."""
     total = 0
     for path in sorted(folder.iterdir()):
         if path.is_file() and (most is None or total < most):

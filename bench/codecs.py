@@ -1,12 +1,11 @@
-"""Microseconds a compressed batch, step by step, on one core; and the libraries that could do a
-step, side by side.
+"""Microseconds for a compressed batch, by step and by library, on one core.
 
     python -m bench.codecs                  # batches of 500 records of 107 bytes (55 KB plain)
     python -m bench.codecs --value 10240 --records 50
 
-Processor seconds, best of several runs over the same batches, so that other work on the machine
-moves them little. A batch is thinned to a quarter before it is compressed again, as a round over
-four writes a key would.
+The results are processor seconds, the best of several runs over the same batches, so that the
+machine's load matters little. A batch is reduced to a quarter of its records before it is
+compressed again, as in a round over a log with four writes of each key.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ _HEADER_BYTES = 61
 
 
 def batches(codec: Codec, count: int, records: int, value: int) -> list[bytes]:
-    """Batches with keys at random and values of words that repeat, a third of them noise."""
+    """Batches with random keys, and values of which a third is random and the rest repeated
+    words.
+    """
     draw = np.random.default_rng(1)
     words = [draw.bytes(6).hex().encode() for _ in range(300)]
     out = []
@@ -51,7 +52,7 @@ def batches(codec: Codec, count: int, records: int, value: int) -> list[bytes]:
 
 
 def best(work: Callable[[], object]) -> float:
-    """Processor seconds of the run that took fewest."""
+    """Processor seconds of the fastest run."""
     fastest = float("inf")
     for _ in range(_RUNS):
         begin = time.process_time()
@@ -67,7 +68,7 @@ def show(name: str, seconds: float, count: int, plain_bytes: int) -> None:
 
 
 def steps(data: ByteArray, count: int, plain_bytes: int) -> None:
-    """The format's own calls: what a scan and a rewrite pay beside reading, walking and writing."""
+    """Time the format's own calls: a scan and a rewrite, without reading and writing files."""
     form = KafkaFormat()
     table = form.split(data, 0, len(data), 0).table.copy()
     assert len(table) == count
@@ -97,7 +98,7 @@ def each(work: Callable[[ByteArray], object], blobs: Sequence[ByteArray]) -> flo
 
 
 def libraries(codec: Codec, packed: list[ByteArray]) -> None:
-    """Who decompresses and compresses how fast; all are given one batch at a time."""
+    """Time the compression libraries, one batch at a time."""
     out = np.empty(4 << 20, np.uint8)
     plain = [out[: decompress_into(codec, blob, out)].copy() for blob in packed]
     thin = [blob[: len(blob) // 4].copy() for blob in plain]

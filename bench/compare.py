@@ -1,12 +1,12 @@
-"""Two commits beside each other, on the same logs: processor seconds with an error bar.
+"""Processor seconds of two commits on the same logs, with a confidence interval.
 
     python -m bench.compare HEAD~5 HEAD                  # the rows that are one warm round of ours
     python -m bench.compare main . --rows none-warm --repeats 9   # . is the working tree
 
-Each commit's package in a session of its own, warm; in turn, and who is first changes each time,
-so that a noisy minute hits both. The figure is the median over the pairs of B's seconds by A's,
-with the interval that has it in 95 of 100 drawings of the pairs. Below 1, B is faster. Kernels that
-a commit lacks in its cache are compiled in a first run, which is not counted.
+Each commit's package runs in a session of its own, warm. The two take turns, and each time the
+other one is first, so that the machine's load affects both. The result is the median ratio of B's
+seconds to A's over all pairs, with its 95 % interval by resampling. Below 1, B is faster. Kernels
+that are not in a commit's cache are compiled in a first run, which is not counted.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _ROWS = ("none-warm", "lz4-warm", "zstd-warm", "large-none", "large-zstd", "seco
 def compared(
     name: str, logs: Logs, sources: Sequence[Path], master: str, repeats: int
 ) -> dict[str, Any]:
-    """A row with ``repeats`` pairs of runs.
+    """Run a row with ``repeats`` pairs of runs.
 
     Raises:
-        SystemExit: the two left different bytes.
+        SystemExit: The two commits left different bytes.
     """
     spec = ROWS[name].spec
     source, facts = logs.source(spec)
@@ -47,7 +47,7 @@ def compared(
     with ExitStack() as stack:
         sides = []
         for each in sources:
-            os.environ["PYTHONPATH"] = str(each)  # of the session that starts now
+            os.environ["PYTHONPATH"] = str(each)  # inherited by the session that starts next
             sides.append(stack.enter_context(closing(WarmLastwrite(master, spec.config))))
         for repeat in range(-1, repeats):
             for side in (0, 1) if repeat % 2 else (1, 0):
@@ -68,7 +68,9 @@ def compared(
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
-    """Medians in seconds, the median ratio of pairs, and where it lies in 95 of 100 drawings."""
+    """Both medians in seconds, the median ratio of the pairs, and its 95 % interval by
+    resampling.
+    """
     pairs = [b / a for a, b in zip(before, after, strict=True)]
     drawing = random.Random(1)
     medians = sorted(statistics.median(drawing.choices(pairs, k=len(pairs))) for _ in range(2_000))
@@ -82,7 +84,7 @@ def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float
 
 
 def _source(commit: str, stack: ExitStack) -> Path:
-    """The package's folder as of a commit; ``.``: as it lies here."""
+    """The package's source folder at a commit. ``.`` means the working tree."""
     if commit == ".":
         return REPOSITORY / "src"
     git = ["git", "-C", str(REPOSITORY), "worktree"]

@@ -1,11 +1,11 @@
-"""What a log holds, whatever its batches and segments look like: a sum over its records.
+"""A checksum over the records of a log, independent of its batches and segments.
 
-Two cleaners may merge other segments and compress anew, and still leave the same records. A
-record's share is a hash of (offset, timestamp, key, value and headers as encoded); the sum of all
-shares, and their number, is the log's. Batches are decompressed by libraries, records are walked by
-a kernel of its own: no line is shared with the engine.
+Two cleaners may merge other segments and compress differently, and still leave the same records. A
+record is hashed from (offset, timestamp, key, value and headers as encoded). A log's checksum is
+the sum of all hashes and their number. Libraries decompress the batches, and a kernel of this
+module walks the records, without code of the engine.
 
-For v2 batches without delete horizons, which all logs of the bench are.
+Supports v2 batches without delete horizons, which all logs of the benchmarks have.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEADER = 61
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The records of a log, in one number."""
+    """The number of records of a log, and the sum of their hashes."""
 
     records: int
     sum: int
@@ -39,7 +39,7 @@ class Contents:
 
 @njit(cache=True)
 def _varint(data: Bytes, at: int) -> Any:
-    """(value, next place) of a zig-zag varint."""
+    """(value, end) of a zig-zag varint at ``at``."""
     raw = np.uint64(0)
     shift = np.uint64(0)
     while True:
@@ -59,7 +59,7 @@ def _mixed(state: Any, word: Any) -> Any:
 
 @njit(cache=True)
 def _records(data: Bytes, at: int, count: int, base: int, stamp: int) -> Any:
-    """(sum over ``count`` records from ``at``, place behind them)."""
+    """(sum, end) of ``count`` records from ``at``."""
     total = np.uint64(0)
     for _ in range(count):
         size, at = _varint(data, at)
@@ -90,7 +90,9 @@ def _header(data: Bytes, at: int) -> Any:
 
 @njit(cache=True)
 def _plain(data: Bytes, at: int) -> Any:
-    """(sum, records, place, ok) up to the first compressed batch, or the end of ``data``."""
+    """(sum, records, end, ok) of the batches up to the first compressed one or the end of
+    ``data``.
+    """
     total, records = np.uint64(0), 0
     while at < len(data):
         end, codec, count, base, stamp = _header(data, at)
@@ -106,14 +108,14 @@ def _plain(data: Bytes, at: int) -> Any:
 
 
 def contents_of(folder: Path) -> Contents:
-    """The records in all segments of a partition's folder.
+    """The contents of all segments in a partition's folder.
 
     Raises:
-        SystemExit: bytes that are no whole batch.
+        SystemExit: A batch is not complete.
     """
     total = records = 0
     for log in sorted(folder.glob("*.log")):
-        # Eight bytes behind the last: words are read whole.
+        # 8 bytes longer than the file, because the kernel reads whole words.
         data = np.zeros(log.stat().st_size + 8, dtype=np.uint8)[:-8]
         with open(log, "rb") as file:
             file.readinto(data.data)
@@ -130,7 +132,7 @@ def contents_of(folder: Path) -> Contents:
 
 
 def _compressed(data: Bytes, at: int) -> tuple[int, int, int]:
-    """(sum, records, place behind) of the compressed batch at ``at``."""
+    """(sum, records, end) of the compressed batch at ``at``."""
     end, codec, count, base, stamp = _header(data, at)
     if not count:
         return 0, 0, int(end)

@@ -1,15 +1,15 @@
-"""What rounds ask of the machine, in numbers that are the same on every machine.
+"""Counts of a round's system calls, bytes and batches, which are the same on every machine.
 
     python -m bench.counts                # as JSON
-    python -m bench.counts --write        # into counts.json, which tests/unit/test_counts.py holds
+    python -m bench.counts --write        # into counts.json, which tests/unit/test_counts.py checks
 
-Small logs, compacted in this process, each once before it is counted:
+Small logs are compacted in this process, each once before it is counted:
 
-    read_calls, write_calls    of the operating system, and the bytes that they gave and took
+    read_calls, write_calls    system calls, and the bytes that they read and wrote
     opened, listed, renamed, removed    files and folders
     decompressed, compressed   batches
-    units                      of work, by stage: what tasks on Spark would carry
-    allocated_peak             bytes of Python's and NumPy's memory at once, of Kafka's
+    units                      units of work by stage, which Spark would run in tasks
+    allocated_peak             peak bytes of Python's and NumPy's memory, for Kafka logs
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def _compact(root: Path, **config: object) -> None:
 
 
 def _plain(root: Path) -> None:
-    """100,000 records of 106 bytes over 25,000 keys, in four segments."""
+    """Write 100,000 records of 106 bytes with 25,000 keys, in four segments."""
     generate.write_log(root / "t-0", generate.drawn(25_000), 0, 100_000, _WORDS, _SEGMENT)
 
 
 def _second(dirty: generate.Numbers) -> Callable[[Path], None]:
-    """As many, each of its own key, cleaned; then 1,000 more."""
+    """Write 100,000 clean records with distinct keys, and then 1,000 dirty ones."""
 
     def make(root: Path) -> None:
         folder = root / "t-0"
@@ -79,7 +79,7 @@ def _second(dirty: generate.Numbers) -> Callable[[Path], None]:
 
 
 def _zstd(root: Path) -> None:
-    """100 batches of 200 records; the last ten write every other key of the first ten again."""
+    """Write 100 batches of 200 records. The last ten repeat every other key of the first ten."""
     batches = []
     for batch in range(100):
         key, step = batch % 90, 1 + batch // 90
@@ -109,18 +109,18 @@ def _zstd(root: Path) -> None:
 
 
 def _partitions(root: Path) -> None:
-    """50 of 200 records."""
+    """Write 50 partitions of 200 records."""
     for number in range(50):
         generate.write_log(root / f"t-{number}", generate.drawn(50), 0, 200, _WORDS, _SEGMENT)
 
 
 def _store(root: Path) -> None:
-    """What a RocketMQ broker wrote."""
+    """Copy a RocketMQ broker's store."""
     shutil.copytree(_CORPUS / "rocketmq/5.5.0", root)
 
 
 def _topics(root: Path) -> None:
-    """What a Pulsar broker offloaded, as an archive."""
+    """Copy a Pulsar broker's offloaded topics as an archive."""
     lastwrite.fetch(str(_CORPUS / "pulsar/offloaded"), to=str(root))
 
 
@@ -136,7 +136,7 @@ ROWS: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 def _io() -> collections.Counter[str]:
-    """What the system says that this process has asked of it; see proc(5)."""
+    """The read and write counts of this process, from the kernel. See proc(5)."""
     lines = Path("/proc/self/io").read_text().splitlines()
     found = {name: int(value) for name, value in (line.split(": ") for line in lines)}
     return collections.Counter(
@@ -149,7 +149,7 @@ def _io() -> collections.Counter[str]:
 
 @contextlib.contextmanager
 def _counted(counts: Counts) -> Iterator[None]:
-    """Fill ``counts`` by what happens meanwhile."""
+    """Add the counts of the block to ``counts``."""
     _seen.clear()
     before = _io()
     yield
@@ -164,7 +164,7 @@ def _note(event: str, _: tuple[Any, ...]) -> None:
 
 
 def _noting(owner: Any, method: str, name: Callable[..., tuple[str, int]]) -> None:
-    """Count what a method of ours does, as ``name`` of what it found and of its arguments says."""
+    """Count the calls of a method. ``name`` returns the counter and the number to add."""
     done = getattr(owner, method)
 
     def noting(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -178,7 +178,9 @@ def _noting(owner: Any, method: str, name: Callable[..., tuple[str, int]]) -> No
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Scratch folders lie where no other run has any: it would be looked for, and swept if dead."""
+    """Use an empty folder for scratch files, because a round also looks for those of killed
+    runs.
+    """
     before = tempfile.tempdir, run_folder._MEMORY_HOME
     with tempfile.TemporaryDirectory(prefix="lastwrite-counts-") as folder:
         tempfile.tempdir, run_folder._MEMORY_HOME = folder, Path(folder)
@@ -207,11 +209,11 @@ def measured() -> dict[str, Counts]:
             for root in roots[1:]:
                 shutil.copytree(roots[0], root)
             counts: Counts = {}
-            _compact(roots[0])  # what is imported and kept by the first round is not counted
+            _compact(roots[0])  # the first round imports modules and fills caches
             gc.collect()
             with _counted(counts):
                 _compact(roots[1])
-            if place == "log":  # others take room by the machine's memory
+            if place == "log":  # other systems size their buffers by the machine's memory
                 tracemalloc.start()
                 _compact(roots[2])
                 counts["allocated_peak"] = tracemalloc.get_traced_memory()[1]

@@ -1,7 +1,7 @@
-"""Values to columns of Arrow on one core, beside fastavro, json and Protobuf's own library:
-processor time a value.
+"""Decoding values to Arrow columns on one core, compared with fastavro, json and Protobuf's
+library.
 
-``python -m bench.decoding [--values 200000] [--runs 5]``
+``python -m bench.decoding [--values 200000] [--runs 5]`` prints processor time for a value.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ message Order {
 
 
 def orders(count: int) -> list[dict[str, Any]]:
-    """The same at each call."""
+    """Random orders, the same at each call."""
     rng = random.Random(7)
     return [
         {
@@ -93,7 +93,7 @@ def orders(count: int) -> list[dict[str, Any]]:
 
 
 def seconds(work: Callable[[], object], runs: int) -> float:
-    """The median of the processor time."""
+    """The median processor time of a call in seconds."""
     found = []
     for _ in range(runs):
         begin = time.process_time()
@@ -105,9 +105,9 @@ def seconds(work: Callable[[], object], runs: int) -> float:
 def compare(
     name: str, values: list[bytes], program: Program, read: Callable[[bytes], object], runs: int
 ) -> None:
-    """Print one line."""
+    """Time one decoder and its peer, and print a line."""
     column = pa.array(values, pa.binary())
-    program.decode(column.slice(0, 10))  # the kernel is compiled, or loaded
+    program.decode(column.slice(0, 10))  # compiles or loads the kernel
     ours = seconds(lambda: program.decode(column), runs)
     theirs = seconds(lambda: pa.Table.from_pylist([read(value) for value in values]), runs)
     size, each = sum(map(len, values)) / len(values), 1e6 / len(values)

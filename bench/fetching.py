@@ -1,12 +1,12 @@
-"""A topic fetched from a live broker, beside librdkafka's consumer that only counts its records.
+"""Fetching a topic from a live broker, compared with librdkafka's consumer, which only counts.
 
     python -m bench.fetching [--megabytes N] [--repeats N] [--json FILE]
 
-One real broker on this machine, one partition, records of 1 kB in batches of 500. Both sides in
-turn, each in a process of its own, timed inside it after its imports:
+One real broker on this machine has one partition of 1 kB records in batches of 500. The sides take
+turns, each in a process of its own, which measures its time after its imports:
 
     lastwrite    ``lastwrite.fetch`` into a folder, warm: a small topic was fetched before
-    librdkafka   ``confluent_kafka.Consumer.consume`` up to the end, nothing kept
+    librdkafka   ``confluent_kafka.Consumer.consume`` up to the end, without storing records
     cp           the partition's ``.log`` files, copied and synced
 """
 
@@ -85,7 +85,7 @@ def fill(broker: Broker, topic: str, megabytes: int) -> None:
 
 
 def timed(code: str, address: str) -> dict[str, float]:
-    """What one side says of itself."""
+    """Run one side. Returns the figures that it prints."""
     with tempfile.TemporaryDirectory(prefix="lastwrite-bench-") as folder:
         done = subprocess.run(
             [sys.executable, "-c", code, address, folder], check=True, capture_output=True

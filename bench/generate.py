@@ -1,12 +1,11 @@
-"""Big plain logs, fast, whose answer is known: who writes which key at which offset is arithmetic.
+"""Writes large uncompressed logs fast, with keys and values that can be computed from the offsets.
 
-    key number 7 at offset 12    the key is 7 sent through a bijection of 64 bits, the value says
-                                 12, again and again
+    key number 7 at offset 12    the key is a 64-bit bijection of 7, the value repeats 12
 
-So a check can turn every record that compaction left back into (number, offset) and hold it against
-the last offset of each number. It shares no line with the engine. Keys look random and have 8
-bytes, values are words of 8 bytes, batches have 500 records; indexes and producer snapshots are a
-broker's. About a gigabyte a second, on one core, before the disk.
+A check can therefore turn every remaining record back into (number, offset), and compare it with
+the last offset of each number. It shares no code with the engine. Keys look random and have 8
+bytes, values are words of 8 bytes, and batches have 500 records. Indexes and producer snapshots are
+those of a broker. One core makes about a gigabyte a second, without the disk.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.index import SegmentIndexer
 from lastwrite.kafka.producers.snapshot import encode_snapshot
 
-STAMP = 1_700_000_000_000  # of offset 0, in ms; a thousand records later it is one more
+STAMP = 1_700_000_000_000  # timestamp of offset 0 in ms; it increases by 1 for every 1,000 records
 A_BATCH = 500
-_BATCH_BYTES = 500_000  # of large records a batch has fewer
+_BATCH_BYTES = 500_000  # a batch of large records has fewer than 500
 _ROUND_BATCHES = 400
-_SCALE = 0x9E3779B97F4A7C15  # odd, so that multiplying by it can be undone
+_SCALE = 0x9E3779B97F4A7C15  # odd, so that the multiplication can be inverted
 _UNSCALE = pow(_SCALE, -1, 1 << 64)
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
-Numbers = Callable[[int, int], Int64s]  # (first offset, end offset) to their key numbers
+Numbers = Callable[[int, int], Int64s]  # (first offset, end offset) -> key numbers
 
 
 @njit(cache=True)
@@ -54,7 +53,7 @@ def _number(key: Any) -> Any:
 
 @njit(cache=True)
 def _small_varint(out: Bytes, at: int, value: int) -> int:
-    """A zig-zag varint of 0 to a million."""
+    """Write a zig-zag varint from 0 to a million. Returns its end."""
     if value < 64:
         out[at] = np.uint8(value << 1)
         return at + 1
@@ -74,7 +73,7 @@ def _varint_size(value: int) -> int:
 
 @njit(cache=True)
 def _read_small_varint(data: Bytes, at: int) -> Any:
-    """(value, next place) of one of at most two bytes."""
+    """(value, end) of a varint of at most two bytes."""
     first = np.int64(data[at])
     if first < 128:
         return first >> 1, at + 1
@@ -94,7 +93,7 @@ def _digits(number: Any) -> Any:
 
 @njit(cache=True)
 def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int, is_drawn: bool) -> int:
-    """The batch of offsets ``base`` on into ``out``; returns its size."""
+    """Write a batch with base offset ``base`` to ``out``. Returns its size."""
     at = 61
     count = len(numbers)
     value = 8 * words
@@ -138,8 +137,10 @@ def _fill(
     batch_records: int,
     is_drawn: bool,
 ) -> Any:
-    """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset,
-    timestamp) each to ``batches``. Returns (bytes, batches)."""
+    """Write batches of the offsets from ``first`` to ``out``. Returns (bytes, batches).
+
+    Adds a row (position, size, last offset, timestamp) for each batch to ``batches``.
+    """
     at = rows = done = 0
     while done < len(numbers):
         count = min(batch_records, len(numbers) - done)
@@ -166,15 +167,16 @@ def write_log(
     segment_records: int = 1 << 62,
     is_drawn: bool = False,
 ) -> dict[str, Any]:
-    """Offsets ``first`` to ``end`` into ``folder``, closed by an empty active segment.
+    """Write the offsets ``first`` to ``end`` to ``folder``, and an empty active segment.
 
-    words: of 8 bytes, a record's value. A segment ends before it passes ``segment_bytes`` or holds
-    ``segment_records``, which whole batches divide. ``is_drawn``: words are hexadecimal digits at
-    random, which half compress; ``check`` does not know these. Returns ``records``, ``bytes``,
-    ``segments``, ``log_end`` and ``seconds``.
+    ``words`` is a value's size in words of 8 bytes. A segment ends before it exceeds
+    ``segment_bytes`` or has ``segment_records`` records, a multiple of a batch's. With
+    ``is_drawn``, values are random hexadecimal digits, which compress to a half, and ``check``
+    cannot check them. Returns ``records``, ``bytes``, ``segments``, ``log_end`` and ``seconds``.
 
     Raises:
-        ValueError: ``segment_bytes`` is less than one batch: no segment would ever get a record.
+        ValueError: ``segment_bytes`` is less than one batch, so that no segment could have a
+            record.
     """
     begin = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +208,7 @@ def write_log(
         offsets, times = indexer.finish()
         (folder / f"{base:020d}.index").write_bytes(offsets)
         (folder / f"{base:020d}.timeindex").write_bytes(times)
-        # Without it a reader of the log has to look for producers in all that lies before.
+        # Without a snapshot, a reader would search the whole log for producers.
         (folder / f"{at:020d}.snapshot").write_bytes(encode_snapshot(()))
         total, segments = total + size, segments + 1
     (folder / f"{end:020d}.log").touch()
@@ -221,8 +223,9 @@ def write_log(
 
 
 def drawn(keys: int, seed: int = 1, lowest: int = 0) -> Numbers:
-    """Key numbers ``lowest`` to ``lowest + keys`` at random: an offset's depends on it and the seed
-    alone.
+    """Random key numbers from ``lowest`` to ``lowest + keys``.
+
+    The number at an offset depends only on the offset and the seed.
     """
 
     def numbers(first: int, end: int) -> Int64s:
@@ -234,7 +237,7 @@ def drawn(keys: int, seed: int = 1, lowest: int = 0) -> Numbers:
 
 @njit(cache=True)
 def _draw(first: int, end: int, seed: int, lowest: int, keys: int) -> Int64s:
-    """SplitMix64 of each offset, a seed's own sequence."""
+    """Random key numbers: SplitMix64 of each offset and the seed."""
     out = np.empty(end - first, dtype=np.int64)
     for i in range(end - first):
         mixed = np.uint64(first + i) + np.uint64(seed) * np.uint64(0xD1342543DE82EF95)
@@ -247,27 +250,29 @@ def _draw(first: int, end: int, seed: int, lowest: int, keys: int) -> Int64s:
 
 
 def counted(first: int, end: int) -> Int64s:
-    """Each offset its own key."""
+    """Key numbers that equal the offsets."""
     return np.arange(first, end, dtype=np.int64)
 
 
 def last_offsets(numbers: Numbers, keys: int, end: int) -> Int64s:
-    """The last offset below ``end`` of each key number below ``keys``; -1: none."""
+    """The last offset below ``end`` of each key number below ``keys``. -1 means that there is
+    none.
+    """
     last = np.full(keys, -1, dtype=np.int64)
     first = 0
     while first < end:
         stop = min(first + _ROUND_BATCHES * A_BATCH, end)
-        last[numbers(first, stop)] = np.arange(first, stop)  # of equal ones the last stays
+        # for equal numbers, NumPy keeps the last assignment
+        last[numbers(first, stop)] = np.arange(first, stop)
         first = stop
     return last
 
 
 @njit(cache=True)
 def _tally(data: Bytes, last: Int64s, words: int, seen: Bytes) -> Any:
-    """Count what lies in the whole batches of ``data``: (bytes taken, records, keys at a wrong
-    offset).
+    """Count the records in ``data``. Returns (bytes read, records, keys at a wrong offset).
 
-    ``seen`` counts each key's records. A record that does not look like ours ends the tally.
+    ``seen`` counts the records of each key. A record that this module did not write ends the count.
     """
     at = records = wrong = 0
     value = 8 * words
@@ -303,10 +308,10 @@ def _tally(data: Bytes, last: Int64s, words: int, seen: Bytes) -> Any:
 
 
 def check(folder: Path, last: Int64s, words: int) -> dict[str, int]:
-    """What compaction left, against what must be left: each key once, at ``last``.
+    """Check what a compaction left: each key exactly once, at its offset in ``last``.
 
     Raises:
-        SystemExit: a key is missing, doubled or at a wrong offset.
+        SystemExit: A key is missing, duplicated or at a wrong offset.
     """
     keys = int(np.count_nonzero(last >= 0))
     seen = np.zeros(len(last), dtype=np.uint8)

@@ -1,14 +1,14 @@
-"""Tables that are kept current, beside those who merge:  python -m bench.kept_tables --keys 5000000
+"""Updating tables, compared with merges of others:  python -m bench.kept_tables --keys 5000000
 
-A topic of so many keys of 12 bytes and values of 88 becomes a table of each format; then 2.2 % of
-the keys are written, a tenth of these deleted, spread at random, and the table is brought up to
-date. Peers get the same rows: ``merge`` of delta-rs and, with ``--spark``, ``MERGE`` of Iceberg in
-Spark whole, ``upsert`` of pyiceberg a hundredth of them, for it takes seconds a thousand.
+A topic with that many keys of 12 bytes and values of 88 becomes a table of each format. Then 2.2 %
+of the keys, spread at random, are written (a tenth of these are deletes), and the table is updated.
+The peers get the same rows: ``merge`` of delta-rs and, with ``--spark``, ``MERGE`` of Iceberg in
+Spark. ``upsert`` of pyiceberg gets a hundredth, because it takes seconds for a thousand rows.
 
-Each step is a process of its own: its CPU seconds, with all its threads, beside those of a process
-that only starts; its peak memory; and the bytes that lie there afterwards and did not before. With
-``--warm`` each process does its step with 2,000 keys before, and its CPU seconds are those after
-that: without imports, and kernels that are loaded.
+Each step is a process of its own. The results are its CPU seconds in all threads, those of a
+process that only starts, its peak memory, and the new bytes on disk. With ``--warm``, each process
+first does its step with 2,000 keys, and only the CPU seconds after that count: without imports and
+loading of kernels.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bench.sampling import cpu_seconds
 from tests.support.kafka.growing import GrowingLog
 from tests.support.tables.spark import SETTINGS, spark_environment
 
-BUCKET_KEYS = 320_000  # about, of a bucket
-AT_ONCE = 1000  # records of a batch
-SHARE = 0.022  # of the keys, written by an update
-ROUNDS = 100  # one after the other
+BUCKET_KEYS = 320_000  # approximate number of keys in a bucket
+AT_ONCE = 1000  # records in a batch
+SHARE = 0.022  # the share of the keys that an update writes
+ROUNDS = 100  # consecutive updates
 FORMATS = "iceberg", "iceberg-vectors", "delta", "delta-vectors", "parquet"
-KEPT = FORMATS[:4]  # through many updates
+KEPT = FORMATS[:4]  # the formats of the test with many updates
 VECTORS = "-vectors"
 WARM_KEYS = 2_000
 
@@ -56,7 +56,7 @@ def changes_of(keys: int, version: int) -> Iterator[tuple[bytes, bytes | None]]:
 
 
 def append(log: GrowingLog, records: Iterator[tuple[bytes, bytes | None]]) -> None:
-    """Write them behind what is there, in batches."""
+    """Append the records in batches."""
     waiting = []
     for key, value in records:
         waiting.append((key, value, 1_700_000_000_000 + log.end))
@@ -139,8 +139,9 @@ def step_upsert(folder: Path, keys: int, of: str) -> None:
 
 
 def step_spark_merge(folder: Path, keys: int, of: str) -> None:
-    """In Iceberg's own jars, on a table whose deletes are positions, as ours; the first of two
-    merges warms it up, and only the second, of other keys, is counted.
+    """Time Iceberg's ``MERGE`` in Spark, on a table with position deletes.
+
+    The first of two merges is a warm-up. Only the second, with other keys, is counted.
     """
     import pyarrow.parquet as pq
     from pyspark.sql import SparkSession
@@ -197,7 +198,7 @@ STEPS = {
 
 
 def warm_up(step: str, of: str) -> None:
-    """Do the step with few keys, so that all that it needs is loaded."""
+    """Run the step with few keys, so that everything that it needs is loaded."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "log").mkdir()
@@ -213,7 +214,9 @@ def warm_up(step: str, of: str) -> None:
 def run_step(
     step: str, folder: Path, keys: int, of: str = "", is_warm: bool = False
 ) -> dict[str, float]:
-    """The step in a process of its own: CPU and wall seconds, peak MiB, MB written."""
+    """Run the step in a process of its own. Returns CPU and wall seconds, peak MiB and MB
+    written.
+    """
     command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
     environment = spark_environment() if step == "spark_merge" else None
     command += ["--warm"] * is_warm
@@ -268,7 +271,7 @@ def main() -> int:
             cpu_s -= before.ru_utime + before.ru_stime
         found = {"cpu_s": round(cpu_s, 2), "peak_mib": peak}
         print(json.dumps(found), flush=True)
-        os._exit(0)  # threads of deltalake may abort a process that ends by itself
+        os._exit(0)  # deltalake's threads may abort a process that exits normally
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         measure(Path(folder), arguments.keys, arguments.rounds, arguments.warm, arguments.spark)
     return 0

@@ -1,10 +1,10 @@
-"""Nanoseconds a record, kernel by kernel, on one core: the best of many runs over one chunk in
+"""Nanoseconds for a record in each kernel, on one core: the best of many runs over a chunk in
 cache.
 
     python -m bench.kernels
 
-The chunk is 1 MiB of plain batches of 500 records of 107 bytes, keys of 12 bytes, nine tenths of
-them shadowed.
+The chunk has 1 MiB of uncompressed batches of 500 records of 107 bytes. Keys have 12 bytes, and
+nine tenths of the records are superseded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STAMP = 1_700_000_000_000
 
 
 def chunk() -> bytes:
-    """Whole batches, a little below 1 MiB."""
+    """Complete batches of almost 1 MiB."""
     draw = np.random.default_rng(1)
     out = b""
     base = 0

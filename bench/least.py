@@ -1,9 +1,10 @@
-"""What a row costs whoever compacts in two passes, beside deciding: the input read twice from the
-page cache, its compressed batches opened twice, the output's compressed once, written and synced,
-and the new files removed again. By as many processes as there are workers, with this project's own
-codecs and writer, each step for itself.
+"""The minimum time of a two-pass compaction that decides nothing.
 
-A row that is near the sum can only come nearer to its goal by a quicker codec or disk.
+Its steps are to read the input twice from the page cache, decompress its batches twice, compress
+the output's batches once, write and sync the new files, and remove them. As many processes run as
+there are workers, with this project's codecs and writer, each step by itself.
+
+If a benchmark is near this sum, only a faster codec or disk can bring it nearer to its target.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from lastwrite.storage.new_file import NewFile
 
 _READ_BYTES = 2 << 20
 _HEADER_BYTES, _SIZE_AT, _ATTRIBUTES_AT = 61, 8, 21
-_ROOM = 64 << 20  # of one batch, opened
+_ROOM = 64 << 20  # bytes for one decompressed batch
 
 
 class _Share(NamedTuple):
-    """Of these logs' stretches or batches every one in ``of``, from the ``nth`` on."""
+    """Every ``of``-th stretch or batch of these logs, beginning with the ``nth``."""
 
     paths: list[str]
     nth: int
@@ -38,7 +39,7 @@ class _Share(NamedTuple):
 
 
 def least(source: Path, result: Path, workers: int) -> dict[str, float]:
-    """Seconds by step, of two passes over ``source`` that end in ``result``."""
+    """Seconds by step of two passes over ``source`` with the output ``result``."""
     inputs, outputs = sorted(source.glob("*.log")), sorted(result.glob("*.log"))
     with tempfile.TemporaryDirectory(prefix="least-", dir=result.parent) as aside:
         steps = {
@@ -55,7 +56,7 @@ def least(source: Path, result: Path, workers: int) -> dict[str, float]:
 
 
 def _by_all(work: Callable[[_Share], float], logs: Sequence[Path], workers: int) -> float:
-    """Seconds of the slowest process."""
+    """Run the work in all processes. Returns the seconds of the slowest."""
     shares = [_Share([str(log) for log in logs], n, workers) for n in range(workers)]
     with get_context("spawn").Pool(workers) as pool:
         return max(pool.map(work, shares, 1))
@@ -92,7 +93,7 @@ def _opened(share: _Share) -> float:
 
 
 def _packed(share: _Share) -> float:
-    """Opening them is not counted."""
+    """Seconds to compress the batches, without decompressing them first."""
     codecs, room, seconds = Codecs(), np.empty(_ROOM, np.uint8), 0.0
     for codec, data in _compressed(share):
         plain = room[: codecs.decompress_into(codec, data, room)]
@@ -103,7 +104,9 @@ def _packed(share: _Share) -> float:
 
 
 def _written(aside: str, share: _Share) -> float:
-    """Through our own writer, whole files; the bytes are in memory before the clock starts."""
+    """Seconds to write whole files with this project's writer, without reading their contents
+    first.
+    """
     paths = share.paths[share.nth :: share.of]
     contents = [Path(path).read_bytes() for path in paths]
 
@@ -120,7 +123,7 @@ def _written(aside: str, share: _Share) -> float:
 
 
 def _compressed(share: _Share) -> Iterator[tuple[Codec, memoryview]]:
-    """The records of each compressed batch, and how they are."""
+    """The codec and the records section of each compressed batch."""
     number = 0
     for path in share.paths:
         data, at = memoryview(Path(path).read_bytes()), 0

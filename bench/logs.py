@@ -1,4 +1,4 @@
-"""The logs that rows begin with: made once, kept under the work folder, copied fresh for each
+"""The logs of the benchmark rows: written once, kept in the work folder, and copied for each
 run.
 """
 
@@ -19,30 +19,28 @@ from bench.contents import contents_of
 
 NOW_MS = 1_700_001_000_000
 CHECKPOINT = "cleaner-offset-checkpoint"
-MAP_BYTES = 536_870_912  # Kafka's key map: room for all keys of a row, so that one round does
-CLEAN_END = 16_000_000  # of the logs for a second round: what lies below has been cleaned
+MAP_BYTES = 536_870_912  # Kafka's key map, large enough to clean all keys of a row in one round
+CLEAN_END = 16_000_000  # in logs for a second round, offsets below this one are clean
 _WORDS = 11  # values of 88 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class LogSpec:
-    """A log that can be made: ``make`` fills a folder and says what it wrote."""
+    """A log of the benchmarks. ``make`` writes it to a folder, and returns facts about it."""
 
-    label: str  # of its folder
-    keys: int  # distinct, or drawn from
+    label: str  # the name of its folder
+    keys: int  # the number of distinct keys, or of keys to draw from
     segment_bytes: int
     make: Callable[[Path], dict[str, Any]]
 
     @property
     def config(self) -> dict[str, str]:
-        """The topic's settings, for both cleaners. Kafka's is told to clean whatever the ratio;
-        ours asks.
-        """
+        """The topic's settings for both cleaners. Both clean whatever the dirty ratio is."""
         return {"segment.bytes": str(self.segment_bytes), "min.cleanable.dirty.ratio": "0"}
 
 
 def written_by_kafka(codec: str, **settings: int) -> LogSpec:
-    """By Kafka's own append path, keys at random."""
+    """A log with random keys, written by Kafka's own append path."""
     label = "-".join([codec, *(str(value) for value in settings.values())])
     return LogSpec(
         label,
@@ -53,7 +51,7 @@ def written_by_kafka(codec: str, **settings: int) -> LogSpec:
 
 
 def second_round(name: str, dirty: generate.Numbers) -> LogSpec:
-    """16 M records of 106 bytes, each of its own key, cleaned; then 1 M that are dirty."""
+    """16 M clean records of 106 bytes with distinct keys, then 1 M dirty records."""
     end, segment_bytes = CLEAN_END + 1_000_000, 268_435_456
 
     def make(folder: Path) -> dict[str, Any]:
@@ -66,9 +64,9 @@ def second_round(name: str, dirty: generate.Numbers) -> LogSpec:
 
 
 def second_first_row(first: LogSpec) -> LogSpec:
-    """The first row's log as Kafka's cleaner leaves it, then 1 M records over the same keys.
+    """The first row's log, cleaned by Kafka, then 1 M dirty records with the same keys.
 
-    Ours cleans it again before they come, and finds nothing but that it is clean.
+    Lastwrite cleans the log once more before the dirty records are appended, and changes nothing.
     """
 
     def make(folder: Path) -> dict[str, Any]:
@@ -93,8 +91,8 @@ def second_first_row(first: LogSpec) -> LogSpec:
 
 
 def quiet_log() -> LogSpec:
-    """40 segments of 400,000 records; only in the last four are keys written again, those of the
-    same four.
+    """40 segments of 400,000 records with distinct keys, then more writes of the last four's
+    keys.
     """
     records, a_segment = 16_000_000, 400_000
     loud = 36 * a_segment
@@ -109,11 +107,11 @@ def quiet_log() -> LogSpec:
     return LogSpec("quiet", loud + 400_000, 67_108_864, make)
 
 
-QUIET_SHARE = 0.1  # of quiet_log's bytes lie in segments that lose records
+QUIET_SHARE = 0.1  # share of quiet_log's bytes in segments that lose records
 
 
 def small_records(records: int, keys: int) -> LogSpec:
-    """Records of 40 bytes, keys at random. ``check_small`` knows its answer."""
+    """Records of 40 bytes with random keys. ``check_small`` checks the result."""
 
     def make(folder: Path) -> dict[str, Any]:
         return generate.write_log(folder, generate.drawn(keys), 0, records, 3, 268_435_456)
@@ -122,16 +120,16 @@ def small_records(records: int, keys: int) -> LogSpec:
 
 
 def check_small(folder: Path, records: int, keys: int) -> int:
-    """Hold what is left of ``small_records`` against the answer; the number of records left."""
+    """Check what a compaction of ``small_records`` left. Returns the number of records."""
     last = generate.last_offsets(generate.drawn(keys), keys, records)
     return generate.check(folder, last, 3)["records_left"]
 
 
 def clean_by_us(folder: Path, segment_bytes: int) -> None:
-    """A round over all of ``folder``, so that all below ``CLEAN_END`` counts as clean.
+    """Clean the log in ``folder``, so that everything below ``CLEAN_END`` is clean.
 
     Raises:
-        SystemExit: the checkpoint does not say so.
+        SystemExit: The cleaner checkpoint has another offset.
     """
     done = subprocess.run(
         [
@@ -169,13 +167,13 @@ def facts_of(folder: Path, records: int, end: int) -> dict[str, Any]:
 
 
 class Logs:
-    """Sources under ``work``/logs, copies of them under ``work``/run."""
+    """The original logs in ``work``/logs, and their copies in ``work``/run."""
 
     def __init__(self, work: Path) -> None:
         self._work = work
 
     def source(self, spec: LogSpec) -> tuple[Path, dict[str, Any]]:
-        """The folder of a log as ``make`` left it, made now if need be, and what it holds."""
+        """The folder of an original log, which is written on first use, and facts about it."""
         folder = self._work / "logs" / spec.label / "perf-0"
         done = folder.parent / "done"
         if not done.exists():
@@ -186,8 +184,10 @@ class Logs:
         return folder, facts
 
     def copy(self, source: Path) -> Path:
-        """A fresh copy of a partition's folder and what lies beside it (checkpoints), in a root of
-        its own: on disk and in the page cache, with the times that the source has."""
+        """Copy a partition's folder and its checkpoint files to a root of their own.
+
+        The copy is synced, in the page cache, and has the source's modification times.
+        """
         root = self._work / "run"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(source.parent, root, ignore=shutil.ignore_patterns("done"))
@@ -198,7 +198,7 @@ class Logs:
         return root / source.name
 
     def fresh(self, spec: LogSpec) -> tuple[Path, dict[str, Any]]:
-        """A log made where copies lie, for one run: what is too big to be there twice."""
+        """Write a log in place of a copy, for one run: it is too large to be on disk twice."""
         root = self._work / "run"
         shutil.rmtree(root, ignore_errors=True)
         folder = root / "perf-0"

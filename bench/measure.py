@@ -1,5 +1,7 @@
-"""Runs a row: each contender on fresh copies, in turn, so that a noisy minute hits all; then
-compares the results.
+"""Runs a benchmark row: each contender in turn on fresh copies, so that the machine's load affects
+all.
+
+The results are compared afterwards.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ Say = Callable[[str], None]
 
 
 def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say) -> dict[str, Any]:
-    """Everything about a row, for tables and JSON.
+    """Run a row. Returns all figures, for tables and JSON.
 
     Raises:
-        SystemExit: the results differ, so that no figure of this run means anything.
+        SystemExit: The results differ, so that the figures mean nothing.
     """
     source, facts = logs.source(row.spec)
     load = os.getloadavg()[0]
@@ -32,7 +34,8 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
     try:
         contenders += row.contenders(master, row.spec.config)
         sides += [Side(one.name, setting_bytes=one.setting_bytes) for one in contenders]
-        # The first run warms up, and memory is watched in it; in one more at the end, too, of ours.
+        # The first run is a warm-up in which memory is sampled. Lastwrite's is sampled in a last
+        # run, too.
         for repeat in range(-1, repeats + 1):
             is_timed = 0 <= repeat < repeats
             for contender, side in zip(contenders, sides, strict=True):
@@ -93,11 +96,10 @@ def tell(repeat: int, repeats: int, sides: list[Side], say: Say) -> None:
 
 
 def check_equal(sides: list[Side], same_bytes: bool) -> dict[str, object]:
-    """Hold the results against each other: numbers of records, the records themselves, and the
-    bytes.
+    """Compare the results: record counts, checksums of the records and, if required, bytes.
 
     Raises:
-        SystemExit: they differ in what must be equal.
+        SystemExit: They differ.
     """
     counts = {side.name: side.outcomes[-1].records_left for side in sides}
     if len(set(counts.values())) != 1:

@@ -1,16 +1,14 @@
-"""100 million distinct keys within 2 GiB, all processes together: the proof, and its peak.
+"""Compacts 100 million distinct keys within 2 GiB for all processes, and measures the peak.
 
-    python -m bench.memory                              # about 5 minutes, 11 GB of disk while it
-                                                        runs
+    python -m bench.memory                              # about 5 minutes, 11 GB of disk meanwhile
     python -m bench.memory --keys 10000000 --memory 1g  # smaller
 
-The log: key number 0 to n - 1, once each, in order; then every tenth key once more. So 1.1 n
-records come in, n must stay, and for each of them we know where: key i at offset i, or at n + i /
-10 if ten divides i. The check decodes what compaction left, key by key and offset by offset, into
-one byte a key; it shares no line with the engine (``generate.py``). Beside it, with the same
-setting: 4 million keys, and how much longer a record takes here than there. Ends with status 1
-where the peak passes the setting, or a record takes twice as long. Values are
-24 bytes, segments 1 GiB.
+The log has the keys 0 to n - 1 in order, and then every tenth key once more. Of its 1.1 n records,
+n must remain, at known offsets: key i at offset i, or at n + i / 10 if 10 divides i. The check
+decodes the result key by key and offset by offset into one byte for each key, without code of the
+engine (``generate.py``). The time for a record is compared with that of 4 million keys and the same
+setting. Ends with status 1 if the peak exceeds the setting, or if a record takes more than twice as
+long. Values have 24 bytes, segments 1 GiB.
 """
 
 from __future__ import annotations
@@ -32,13 +30,13 @@ from bench.sampling import Sampler, machine
 
 NOW_MS = 1_700_001_000_000
 _BESIDE_KEYS = 4_000_000
-_MOST_TIMES_AS_LONG = 2.0  # a record of many keys takes, beside one of few
+_MOST_TIMES_AS_LONG = 2.0  # the limit of the time for a record with many keys, relative to few keys
 _SEGMENT_BYTES = (1 << 30) - (1 << 20)
-_WORDS = 3  # of 8 bytes, a value
+_WORDS = 3  # a value's size in words of 8 bytes
 
 
 def write_log(folder: Path, keys: int) -> dict[str, Any]:
-    """The log of the module's docstring into ``folder``; its records, bytes and segments."""
+    """Write the log of the module's docstring. Returns its records, bytes and segments."""
 
     def numbers(first: int, end: int) -> generate.Int64s:
         offsets = np.arange(first, end, dtype=np.int64)
@@ -48,10 +46,10 @@ def write_log(folder: Path, keys: int) -> dict[str, Any]:
 
 
 def check(folder: Path, keys: int) -> dict[str, int]:
-    """What compaction left, against what must be left.
+    """Check what the compaction left.
 
     Raises:
-        SystemExit: a key is missing, doubled or at a wrong offset.
+        SystemExit: A key is missing, duplicated or at a wrong offset.
     """
     last = np.arange(keys, dtype=np.int64)
     last[::10] = np.arange(keys, keys + keys // 10)
@@ -84,7 +82,7 @@ def main() -> int:
 
 
 def prove(folder: Path, keys: int, memory: str, master: str) -> dict[str, Any]:
-    """Write the log of ``keys``, compact it, check it, remove it."""
+    """Write the log of ``keys`` keys, compact it, check it and remove it."""
     shutil.rmtree(folder.parent, ignore_errors=True)
     try:
         begin = time.perf_counter()
@@ -110,7 +108,7 @@ def parse_size(text: str) -> int:
 
 
 def run(folder: Path, memory: str, master: str) -> dict[str, Any]:
-    """Compact ``folder`` from the shell, sampling the whole tree of processes."""
+    """Compact ``folder`` by the command line, and sample the memory of all its processes."""
     begin = time.perf_counter()
     process = subprocess.Popen(
         [
@@ -137,7 +135,7 @@ def run(folder: Path, memory: str, master: str) -> dict[str, Any]:
     totals = report["totals"]
     if totals["cleaned"] != 1:
         raise SystemExit(f"not cleaned: {report['partitions']}")
-    # Tasks and commit; not Spark's start, for which the first stage waits, and which is the same
+    # Only tasks and the commit. Starting Spark, which delays the first stage, takes the same time
     # for any log.
     busy = totals["stage_seconds"]["commit"] + sum(
         stage["task_seconds"] for stage in totals["profile"].values()

@@ -1,9 +1,9 @@
-"""Naive Spark: the same answer by DataFrame operations, as one would write it in an afternoon.
+"""Naive Spark: the last record of each key by DataFrame operations, as written in an afternoon.
 
-A row a record: Python decodes the segments into Arrow batches, ``groupBy`` finds each key's last
-offset, a join brings the records back, and Parquet takes them. No batch headers, no indexes, no
-rules but the last offset; the file that comes out is a table, not a log. Spark's settings are its
-defaults save for memory.
+A row is a record. Python decodes the segments to Arrow batches, ``groupBy`` finds each key's last
+offset, a join selects the records, and Spark writes them to Parquet. It handles no batch headers,
+indexes or other rules, and its result is a table, not a log. Spark's settings are its defaults,
+except for memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROWS = 50_000
 
 
 def session(master: str) -> SparkSession:
-    """A session as one would start it, with 4 GiB."""
+    """A default session with 4 GiB of memory."""
     from lastwrite.spark.launcher.java import prepare_environment
 
     prepare_environment()
@@ -49,7 +49,7 @@ def session(master: str) -> SparkSession:
 
 
 def compact(spark: SparkSession, request: dict[str, Any]) -> dict[str, Any]:
-    """Keep the last record of each key of the log at ``path``; Parquet to ``path``-out."""
+    """Write the last record of each key of the log at ``path`` to Parquet at ``path``-out."""
     begin = time.perf_counter()
     out = request["path"].rstrip("/") + "-out"
     shutil.rmtree(out, ignore_errors=True)
@@ -75,7 +75,7 @@ def _decode_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _decode(data: bytes) -> Iterator[pa.RecordBatch]:
-    """Rows of uncompressed v2 batches; trusts every length, as an afternoon's work would."""
+    """The rows of uncompressed v2 batches. Lengths are not checked."""
     offsets: list[int] = []
     times: list[int] = []
     keys: list[bytes | None] = []

@@ -1,19 +1,18 @@
-"""What a small partition costs beyond its bytes: a root of many beside a root of one, by
-``lastwrite clean --once``.
+"""The cost of a small partition beyond its bytes: ``lastwrite clean --once`` on many and on one.
 
     python -m bench.partitions [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder
-    DIR] [--profile]
+        DIR] [--profile]
 
-Both roots have the same records; in one they lie in a single partition. The difference of the two
-runs, divided by the number of partitions, is what a partition costs: looking, planning, locking,
-its tasks, its files synced and renamed, its checkpoint. Ends with status 1 above the bar of 20 ms.
-``--profile`` runs the many once more without Spark, in this process, and says where the driver's
-time goes.
+Two log roots have the same records, one in many partitions, the other in a single one. The
+difference of the two runs, divided by the number of partitions, is a partition's cost: listing,
+planning, locking, its tasks, syncing and renaming its files, and its checkpoint. Ends with status 1
+above 20 ms. ``--profile`` runs the many partitions again in this process, without Spark, and prints
+where the driver's time goes.
 
-``--kafka N`` has the real cleaner clean N of them, too, one after the other in a JVM that has
-cleaned as many before, with the broker's default key map of 128 MiB, and holds the bytes against
-each other. Its time is what it gives for its rounds, opening of logs and checkpoints left out; ours
-beside it is all five stages, from the first listing to the last file removed.
+With ``--kafka N``, the real cleaner also cleans N of them, one after the other, in a JVM that has
+cleaned as many before, with the broker's default key map of 128 MiB. The bytes are compared. Its
+seconds are its own for the rounds, without opening logs and writing checkpoints. Lastwrite's have
+all five stages, from the first listing to the last removed file.
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ _SETTINGS = ["--config", "cleanup.policy=compact", "--config", "min.cleanable.di
 
 
 def write(root: Path, records: int, segments: int) -> None:
-    """One partition, ``t-0``: ``segments`` closed ones, in which three of four records are of keys
-    written again.
+    """Write the partition ``t-0`` with ``segments`` closed segments.
+
+    Three of four records have keys that are written again.
     """
     root.mkdir(parents=True)
     first_ms = time.time_ns() // 1_000_000 - 3_600_000
@@ -59,7 +59,7 @@ def write(root: Path, records: int, segments: int) -> None:
 
 
 def multiply(root: Path, partitions: int) -> None:
-    """The same partition under other names, as a broker's checkpoints list them."""
+    """Copy the partition under other names, and add these to the checkpoint files."""
     for n in range(1, partitions):
         shutil.copytree(root / "t-0", root / f"t-{n}")
     for name in _CHECKPOINTS:
@@ -70,7 +70,7 @@ def multiply(root: Path, partitions: int) -> None:
 
 
 def clean(root: Path) -> tuple[float, list[dict[str, object]], Peak]:
-    """Seconds of the whole command, its events, and its memory at the highest, looked at seldom."""
+    """Run the command. Returns its seconds, its events, and its peak memory, sampled rarely."""
     command = [
         sys.executable,
         "-m",
@@ -93,7 +93,7 @@ def clean(root: Path) -> tuple[float, list[dict[str, object]], Peak]:
 
 
 def clean_with_kafka(root: Path, partitions: int) -> float:
-    """Seconds that Kafka's cleaner takes for its rounds over the first ``partitions``."""
+    """Seconds of Kafka's cleaner for its rounds over the first ``partitions`` partitions."""
     spare = root.with_name("spare")
     cleaner = peer.WarmCleaner()
     try:
@@ -116,10 +116,10 @@ def clean_with_kafka(root: Path, partitions: int) -> float:
 
 
 def check_equal(ours: Path, theirs: Path, partitions: int) -> None:
-    """Hold every segment against the other's.
+    """Compare all segments of both roots.
 
     Raises:
-        SystemExit: one differs, so that no figure means anything.
+        SystemExit: A segment differs, so that the figures mean nothing.
     """
     for n in range(partitions):
         sides = [

@@ -1,8 +1,8 @@
-"""Kafka's own cleaner, from the peer outside this repository.
+"""Kafka's own cleaner, run by a peer program outside this repository.
 
-``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository),
-``LASTWRITE_KAFKA_HOME`` a folder that the peer's ``setup.sh`` has filled; without it one is filled
-in the user's cache folder, which needs Maven.
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository).
+``LASTWRITE_KAFKA_HOME`` names a folder that the peer's ``setup.sh`` has filled. Without it, Maven
+fills a folder in the user's cache.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ PEER = PEERS / "kafka"
 
 
 def peer_home(system: str, oracle: str) -> Path:
-    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; ``oracle``
-    is its class.
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache.
+
+    ``oracle`` is the class that a filled folder has.
 
     Raises:
-        SystemExit: the peer, Java or Maven is missing; says which.
+        SystemExit: The peer, Java or Maven is missing. The message names it.
     """
     name = system.lower()
     peer = PEERS / name
@@ -49,7 +50,7 @@ def peer_home(system: str, oracle: str) -> Path:
 
 
 def kafka_home() -> Path:
-    """A folder with Kafka's jars and the oracle's classes; errors are those of ``peer_home``."""
+    """The folder with Kafka's jars and the oracle's classes. Raises the errors of ``peer_home``."""
     return peer_home("Kafka", "CleanerOracle")
 
 
@@ -58,7 +59,7 @@ def oracle_command(*args: str) -> list[str]:
 
 
 def write_log(folder: Path, **settings: object) -> dict[str, Any]:
-    """A log written by Kafka's own append path; ``settings`` are LogWriter's."""
+    """Write a log with Kafka's own append path. ``settings`` are LogWriter's."""
     args = [f"{name.replace('_', '.')}={value}" for name, value in settings.items()]
     done = subprocess.run(
         oracle_command("write", str(folder), *args), stdout=subprocess.PIPE, check=True
@@ -68,7 +69,7 @@ def write_log(folder: Path, **settings: object) -> dict[str, Any]:
 
 
 class WarmCleaner:
-    """The cleaner in a JVM that lives on: its second run finds everything compiled."""
+    """The cleaner in a long-lived JVM, so that its second run finds compiled code."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -79,10 +80,12 @@ class WarmCleaner:
     def clean(
         self, folder: Path, config: dict[str, str], now_ms: int, map_bytes: int, rounds: int = 1
     ) -> dict[str, Any]:
-        """At most so many rounds over ``folder``, until nothing is cleanable; Kafka's own figures.
+        """Run at most ``rounds`` rounds over ``folder``, until nothing is cleanable.
+
+        Returns Kafka's own figures.
 
         Raises:
-            RuntimeError: Kafka refused.
+            RuntimeError: Kafka failed.
         """
         request = {
             "op": "clean",
@@ -109,7 +112,7 @@ class WarmCleaner:
 def start_cold(
     folder: Path, config: dict[str, str], now_ms: int, map_bytes: int
 ) -> subprocess.Popen[str]:
-    """One round in a JVM of its own, begun. What it prints is for ``answer_of``."""
+    """Start one round in a JVM of its own. ``answer_of`` reads its output."""
     args = ["cleanup.policy=compact", *(f"{name}={value}" for name, value in config.items())]
     return subprocess.Popen(
         oracle_command(
@@ -124,7 +127,7 @@ def answer_of(status: int, said: str) -> dict[str, Any]:
     """Kafka's own figures of a round in a JVM that has ended.
 
     Raises:
-        RuntimeError: Kafka refused.
+        RuntimeError: Kafka failed.
     """
     answer: dict[str, Any] = json.loads(said) if said else {}
     if status or not answer.get("ok"):
@@ -133,7 +136,7 @@ def answer_of(status: int, said: str) -> dict[str, Any]:
 
 
 def clean_cold(folder: Path, config: dict[str, str], now_ms: int, map_bytes: int) -> dict[str, Any]:
-    """One round in a JVM of its own."""
+    """Run one round in a JVM of its own. Returns Kafka's own figures."""
     process = start_cold(folder, config, now_ms, map_bytes)
     said, _ = process.communicate()
     return answer_of(process.returncode, said)

@@ -1,18 +1,18 @@
-"""A real Pulsar's own compaction and Lastwrite, of the same topics, in turn in one run.
+"""A real Pulsar's own compaction and Lastwrite's, of the same topics, in turn.
 
     python -m bench.pulsar_compaction [--messages 1000000] [--keys 250000] [--repeats 3] [--json
-    FILE]
+        FILE]
 
-Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs
-is the broker's compaction of the whole topic from scratch (its subscription is removed before each
-run), by the seconds that the broker itself states; ours is the whole call of ``lastwrite.compact``
-on a topic folder with the same raw ledgers, without what an earlier round left: in a Spark session,
-and without Spark on one core (``spark=INLINE``). All sides are warm: each has done the same job
-once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
-batches, which two libraries compress differently: there the ids, the metadata and the decompressed
-payloads.
+The Java client produces four topics: single messages and batches of 500, uncompressed and LZ4.
+Pulsar's time is the one that the broker reports for a compaction of the whole topic: its
+subscription is removed before each run. Lastwrite's is the whole call of ``lastwrite.compact`` on a
+topic folder with the same raw ledgers and no earlier result, in a Spark session, and on one core
+without Spark (``spark=INLINE``). All sides are warm: each has done the same job once. In every row
+the compacted ledgers are compared entry for entry. The bytes must be equal, except for LZ4 batches,
+which two libraries compress differently. For these, the ids, the metadata and the decompressed
+payloads must be equal.
 
-``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the
+``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars. Without it, Maven fills one in the
 user's cache. The topics stay in the work folder, so that a second run need not produce them.
 """
 
@@ -42,11 +42,11 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Row(NamedTuple):
-    """A topic to measure with."""
+    """One of the benchmark's topics."""
 
     name: str
     codec: str
-    batch: int  # messages an entry; 1: single messages
+    batch: int  # messages in an entry; 1 means single messages
 
     @property
     def topic(self) -> str:
@@ -62,7 +62,7 @@ ROWS = [
 
 
 class Theirs:
-    """A standalone whose compactor is measured: broker, bookie and ZooKeeper are one process."""
+    """A standalone whose compaction is measured. Broker, bookie and ZooKeeper are one process."""
 
     def __init__(self, data: Path) -> None:
         self.broker = Broker(pulsar_home(), data, java=("-Xmx2g", "-XX:MaxDirectMemorySize=2g"))
@@ -71,7 +71,7 @@ class Theirs:
         self._exported = data.with_name("exported")
 
     def produce(self, row: Row, given: argparse.Namespace) -> None:
-        with contextlib.suppress(RuntimeError):  # there is none, but where a run was stopped
+        with contextlib.suppress(RuntimeError):  # the topic only exists after an interrupted run
             self.driver.ask("delete", topic=row.topic)
         self.driver.create(row.topic)
         self.driver.ask(
@@ -87,7 +87,7 @@ class Theirs:
         self.driver.unload(row.topic)  # closes the last ledger
 
     def fetch(self, row: Row, folder: Path) -> int:
-        """The raw ledgers as the offloader leaves them; their bytes."""
+        """Write the raw ledgers as the offloader does. Returns their bytes."""
         node, ledgers = self.driver.ledgers(row.topic)
         folder.mkdir(parents=True)
         (folder / "managed-ledger").write_bytes(node)
@@ -103,13 +103,13 @@ class Theirs:
         return size
 
     def forget_compaction(self, row: Row) -> None:
-        """Let the next one begin from scratch."""
+        """Delete the compaction's subscription, so that the next compaction begins from scratch."""
         if self.driver.horizon(row.topic) is not None:
             self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
 
     def compact(self, row: Row) -> dict[str, float]:
-        """Wall and processor seconds of one compaction from scratch, and the process's peak of
-        resident memory.
+        """Compact from scratch. Returns wall and processor seconds, and the peak of resident
+        memory.
         """
         self.forget_compaction(row)
         process = Path(f"/proc/{self.broker.pid}")
@@ -135,7 +135,7 @@ class Theirs:
 
 
 class Ours:
-    """``lastwrite.compact`` in a session that lives on."""
+    """``lastwrite.compact`` in a long-lived session."""
 
     def __init__(self, kind: str, master: str) -> None:
         self.session = Asked([sys.executable, "-m", "bench.session", kind, master])
@@ -153,8 +153,11 @@ class Ours:
 
 
 def fresh(source: Path, copy: Path) -> Path:
-    """The raw ledgers alone, by hard links: no round changes them. Under a name that is new to the
-    session, which knows the ledgers that it has surveyed by their names."""
+    """Hard-link the raw ledgers to a new folder, without earlier results.
+
+    The name is new to the session, which caches surveyed ledgers by name. No round changes the
+    files.
+    """
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy, copy_function=os.link)
     os.sync()
@@ -162,10 +165,10 @@ def fresh(source: Path, copy: Path) -> Path:
 
 
 def compare(ours: Sequence[bytes], theirs: Sequence[bytes]) -> int:
-    """How many entries both have.
+    """Compare the entries of both. Returns their number.
 
     Raises:
-        SystemExit: they differ.
+        SystemExit: They differ.
     """
     if len(ours) != len(theirs):
         raise SystemExit(f"{len(theirs)} entries are left by Pulsar, {len(ours)} by us")
@@ -207,7 +210,7 @@ def measure(
             with Stopwatch(contender.session.process.pid) as watch:
                 answer = contender.compact(copy)
             told[side] = {"seconds": answer["seconds"], "cpu_seconds": watch.cpu_seconds}
-            if not repeat:  # what they made is the same each time
+            if not repeat:  # the results of all repeats are the same
                 left = compare(_records(copy, row), theirs.records(row))
             shutil.rmtree(copy)
         if repeat:

@@ -1,11 +1,10 @@
-"""Nanoseconds a message, step by step, over Pulsar's entries, on one core: the best of many runs
-over one object.
+"""Nanoseconds for a message in each step over Pulsar's entries, on one core: the best of many runs.
 
     python -m bench.pulsar_kernels
 
-Messages of 110 bytes with keys of 5 to 10, as the Java client sends them: single ones, and batches
-of 200, plain or packed by each codec. Values of packed batches compress to a fifth or so. Of the
-messages one in four is kept.
+Messages have 110 bytes and keys of 5 to 10, as the Java client sends them: single ones and batches
+of 200, uncompressed or in each codec. Values of compressed batches compress to about a fifth. One
+in four messages is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 
 
 def messages(draw: np.random.Generator, packs: bool) -> list[PulsarMessage]:
-    """As many as are measured at once."""
+    """The messages of one measurement."""
     return [
         PulsarMessage(
             key=b"key-%d" % draw.integers(0, 250_000),
@@ -46,7 +45,7 @@ def messages(draw: np.random.Generator, packs: bool) -> list[PulsarMessage]:
 
 
 def data_object(bodies: list[bytes]) -> bytes:
-    """One block of entries."""
+    """A data object with one block of entries."""
     content = b"".join(
         len(body).to_bytes(4, "big") + number.to_bytes(8, "big") + body
         for number, body in enumerate(bodies)
@@ -65,7 +64,7 @@ def best(work: Callable[[], object]) -> float:
 
 
 def measure(name: str, content: bytes) -> None:
-    """Print what each step takes over the object."""
+    """Print the time of each step over the object."""
     data = np.frombuffer(content, dtype=np.uint8).copy()
     form, surveyor = PulsarFormat(), EntrySurveyor()
     states = np.empty(_MESSAGES, dtype=np.uint8)

@@ -1,12 +1,12 @@
-"""A round on a topic that a broker serves, beside the broker's own compaction of the same topic.
+"""A round on a topic that a broker serves, compared with the broker's own compaction of that topic.
 
     python -m bench.pulsar_live [--messages 200000] [--repeats 3] [--json FILE]
 
-Single messages of some 150 bytes, a quarter as many keys, by the Java client. Both begin from
-scratch: the subscription ``__compaction`` is removed before each run. Theirs is by the seconds that
-the broker states; ours is the whole call of ``lastwrite.compact`` in this process, without Spark:
-every entry comes from the bookie, and the compacted ledger goes to it. Both ledgers are compared,
-entry for entry.
+The Java client produces single messages of about 150 bytes, with a quarter as many keys. Both sides
+begin from scratch: the subscription ``__compaction`` is removed before each run. The broker reports
+its own seconds. Lastwrite's are those of the whole call of ``lastwrite.compact`` in this process,
+without Spark: it reads every entry from the bookie, and writes the compacted ledger to it. Both
+ledgers are compared entry for entry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.pulsar.broker import Unavailable
 
 
 def compact(theirs: Theirs, row: Row) -> dict[str, float]:
-    """Wall and processor seconds of our round."""
+    """Run Lastwrite's round. Returns wall and processor seconds."""
     theirs.forget_compaction(row)
     config = {"metadataStoreUrl": f"zk:{theirs.broker.metadata_store}"}
     begin, used = time.perf_counter(), time.process_time()
@@ -66,7 +66,7 @@ def main() -> int:
             expected = theirs.records(row)
             told["lastwrite"] = compact(theirs, row)
             left = compare(theirs.records(row), expected)
-            if repeat:  # the first run warms both up
+            if repeat:  # the first run is a warm-up of both
                 for side, run in told.items():
                     runs[side].append(run)
                 said = (f"{side} {run['seconds']:.2f} s" for side, run in told.items())

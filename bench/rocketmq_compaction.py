@@ -1,18 +1,17 @@
-"""RocketMQ's own compaction classes and Lastwrite, on copies of the same compaction logs, in turn
-in one run.
+"""RocketMQ's own compaction and Lastwrite's, on copies of the same compaction logs, in turn.
 
     python -m bench.rocketmq_compaction [--messages 2060000] [--keys 500000] [--repeats 5] [--json
-    FILE]
+        FILE]
 
-One queue, and 16 queues with as many messages in all, in files a sixteenth as large: a broker never
-compacts a queue of one file. It compacts queues side by side, on as many threads as the machine has
-processors: here in as many JVMs, each on a copy of its own. Both sides are warm: each has done the
-same job once. Theirs is what its run takes (map, rewrite,
-replacement), opening of logs left out; ours is the whole call. After each repeat the offsets that
-are left are compared, queue for queue.
+There is one queue, and then 16 queues with as many messages in total, in files a sixteenth as
+large, because a broker never compacts a queue of one file. A broker compacts queues in parallel, on
+as many threads as the machine has processors. Here these are JVMs, each with a copy of its own.
+Both sides are warm: each has done the same job once. RocketMQ's time is that of its run (map,
+rewrite, replacement), without opening logs. Lastwrite's is the whole call. After each repeat the
+remaining offsets of every queue are compared.
 
-``LASTWRITE_PEERS`` names the folder of peers, ``LASTWRITE_ROCKETMQ_HOME`` one that RocketMQ's
-``setup.sh`` has filled; without it one is filled in the user's cache, which needs Maven.
+``LASTWRITE_PEERS`` names the folder of peers. ``LASTWRITE_ROCKETMQ_HOME`` names a folder that
+RocketMQ's ``setup.sh`` has filled. Without it, Maven fills one in the user's cache.
 """
 
 from __future__ import annotations
@@ -36,19 +35,19 @@ from bench.sampling import Sampler, machine
 
 TOPIC = "ctopic"
 _UNIT = 46
-# Before ext4 gives a new file an inode it looks at each one of that group that was removed in the
-# last minute: 0.5 ms a file, where a repeat before has removed some hundreds.
+# ext4 checks every inode of a group that was removed in the last minute before it assigns one.
+# After a repeat with some hundred removed files, this costs 0.5 ms for each new file.
 _FORGOTTEN_SECONDS = 61
 _CONFIG = {"delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0}
 _FILE_BYTES = {
     "compactionMappedFileSize": 100 << 20,
     "compactionCqMappedFileSize": 10 << 20,
-}  # the broker's own
-_MAP_BYTES = 1 << 30  # so that a run never gives up for a full map
+}  # the broker's defaults
+_MAP_BYTES = 1 << 30  # so large that the map is never full
 
 
 class Asked:
-    """A process that answers a line of JSON with a line of JSON."""
+    """A process that answers each line of JSON with a line of JSON."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -80,7 +79,7 @@ class Broker:
 
     def __init__(self) -> None:
         threads = len(os.sched_getaffinity(0))
-        # The map's bytes are divided by the threads that a broker would have here.
+        # A broker divides the map's bytes by its number of threads.
         self._map = {"maxOffsetMapSize": str(threads * _MAP_BYTES // 2)}
         env = {**os.environ, "ORACLE_HEAP": "3g"}
         command = [
@@ -96,8 +95,8 @@ class Broker:
         self._ask(0, queues, {**filling, "count": messages, "keys": keys, "body": body})
 
     def compact(self, source: Path, copies: Path, queues: int) -> tuple[float, list[Path]]:
-        """Seconds of the JVM that runs the longest, opening of logs left out; and by queue the copy
-        it lies in.
+        """Compact in all JVMs. Returns the slowest one's seconds without opening logs, and each
+        queue's copy.
         """
         used = min(queues, len(self._jvms))
         stores = [fresh(source, copies.with_name(f"{copies.name}-{n}")) for n in range(used)]
@@ -127,7 +126,7 @@ class Broker:
 
 
 class Lastwrite:
-    """``lastwrite.compact`` in a session that lives on."""
+    """``lastwrite.compact`` in a long-lived session."""
 
     def __init__(self, master: str) -> None:
         self.session = Asked([sys.executable, "-m", "bench.session", "lastwrite", master])
@@ -135,7 +134,7 @@ class Lastwrite:
 
     def compact(self, store: Path) -> float:
         asked = {"path": str(store), "now_ms": time.time_ns() // 1_000_000, "config": _CONFIG}
-        # Workers that were idle for a minute, as they are while ext4 forgets, have ended.
+        # Idle workers end after a minute, as after the wait for ext4. This starts them again.
         self.session.ask({**asked, "dry_run": True})
         answer = self.session.ask(asked)
         if set(answer["statuses"]) != {"cleaned"}:
@@ -146,7 +145,7 @@ class Lastwrite:
 
 
 def offsets_of(store: Path, queue: int) -> np.ndarray:
-    """The queue offsets that a queue's indexes name, ascending."""
+    """The queue offsets in a queue's indexes, in ascending order."""
     found = [np.empty(0, dtype=">i8")]
     for path in sorted((store / "compaction" / "compactionCq" / TOPIC / str(queue)).iterdir()):
         data = np.fromfile(path, dtype=np.uint8)

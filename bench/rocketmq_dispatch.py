@@ -1,13 +1,12 @@
-"""Dispatch of a commit log beside ``cp`` of the same bytes, in one run.
+"""Dispatch of a commit log, compared with ``cp`` of the same bytes.
 
-    python -m bench.rocketmq_dispatch              # one file of 1 GiB, a topic of 8 queues, on
-                                                   Spark, two workers
+    python -m bench.rocketmq_dispatch              # one file of 1 GiB, 8 queues, Spark, 2 workers
     python -m bench.rocketmq_dispatch --inline     # without Spark, in this process, on one core
-    python -m bench.rocketmq_dispatch --compacted  # and a compaction log of every record
+    python -m bench.rocketmq_dispatch --compacted  # also fills a compaction log with every record
 
-Records are about 250 bytes, as a 5.5.0 broker stores single messages. Each round starts from the
-commit log alone, in the page cache, in a process and a Spark that have done it once; dispatch ends
-when its files are synced, ``cp`` is not synced. Best of some rounds, seconds of the wall clock.
+Records have about 250 bytes, as a 5.5.0 broker stores single messages. Each round starts with only
+the commit log, in the page cache, in a warm process and a warm Spark. Dispatch ends when its files
+are synced. ``cp`` does not sync. The results are wall seconds, the best of several rounds.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ _TREES = ("consumequeue", "index", "compaction")
 
 
 def write_store(root: Path, size: int, *, is_compacted: bool) -> int:
-    """A store whose commit log is one file of ``size`` bytes, full; returns its records."""
+    """Write a store whose commit log is one full file of ``size`` bytes. Returns its record
+    count.
+    """
     attributes = {"cleanup.policy": "COMPACTION"} if is_compacted else {}
     (root / "config").mkdir(parents=True)
     topics = {"topicConfigTable": {"orders": {"topicName": "orders", "attributes": attributes}}}
@@ -59,7 +60,7 @@ def write_store(root: Path, size: int, *, is_compacted: bool) -> int:
             "orders", rng.bytes(60), found, queue_id=n % _QUEUES, store_time_ms=_START
         )
         records.append(np.frombuffer(encode_message(message), np.uint8))
-    # A run of all templates again and again, with its offsets and addresses made true.
+    # All templates in a row, repeated, with correct offsets and addresses.
     run = np.concatenate(records)
     starts = np.cumsum([0, *(len(record) for record in records[:-1])])
     count = (size - 8) // len(run)
@@ -95,7 +96,7 @@ def dispatch(
 
 
 def copy(root: Path, target: Path) -> float:
-    """``cp`` of the commit log, not synced; without reflinks, which copy nothing."""
+    """Seconds of ``cp`` for the commit log, without a sync and without reflinks."""
     os.sync()
     begin = time.perf_counter()
     subprocess.run(
@@ -137,7 +138,7 @@ def main() -> None:
                 seconds, report = dispatch(root, has_index, spark)
                 parts = report.stage_seconds.items()
                 rows[name] = seconds, ", ".join(f"{stage} {taken:.2f} s" for stage, taken in parts)
-            if repeat:  # the first one warms up
+            if repeat:  # the first round is a warm-up
                 for name, row in rows.items():
                     best[name] = min(best.get(name, row), row)
         for name, (seconds, parts) in best.items():

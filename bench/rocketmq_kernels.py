@@ -1,11 +1,11 @@
-"""Nanoseconds a record, kernel by kernel, over RocketMQ records, on one core: the best of many runs
-over one chunk.
+"""Nanoseconds for a RocketMQ record in each kernel, on one core: the best of many runs over a
+chunk.
 
     python -m bench.rocketmq_kernels
 
-The chunk is 1 MiB of records of 290 bytes as a 5.5.0 broker stores single messages: a body of 60
-bytes, KEYS of 8 to 10, UNIQ_KEY, CLUSTER, MSG_REGION, TRACE_ON, WAIT, and a tag on every second
-one.
+The chunk has 1 MiB of records of 290 bytes, as a 5.5.0 broker stores single messages: a body of 60
+bytes, KEYS of 8 to 10 bytes, UNIQ_KEY, CLUSTER, MSG_REGION, TRACE_ON and WAIT, and TAGS in every
+second record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOST = Host(bytes([127, 0, 0, 1]), 54321)
 
 
 def chunk() -> bytes:
-    """Whole records, a little below 1 MiB."""
+    """Complete records of almost 1 MiB."""
     draw = np.random.default_rng(1)
     parts, size = [], 0
     while size < (1 << 20) - 1000:

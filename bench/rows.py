@@ -1,4 +1,4 @@
-"""The rows: which log, who runs, what is to be reached."""
+"""The benchmark rows: log, contenders and targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.logs import MAP_BYTES, LogSpec, written_by_kafka
 from bench.sides import ColdKafka, ColdLastwrite, Contender, WarmKafka, WarmLastwrite, workers_of
 from lastwrite.spark.memory import fixed_bytes
 
-SMALL_MAP_BYTES = 25_165_824  # 24 MiB: about a million keys, so 15 rounds
+SMALL_MAP_BYTES = 25_165_824  # 24 MiB, for about a million keys, so that Kafka needs 15 rounds
 _BIG = {
     "records": 16_000_000,
     "keys": 4_000_000,
@@ -33,11 +33,14 @@ FIRST = written_by_kafka("none", **_BIG)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio of the row, and what it should and must be.
+    """The target of a row: a ratio of two sides, or one of the row's figures.
 
-    other: a side, which should take so many times as long as ``ours``; or, with ``at_most``, of
-    whose time ours may
-    take so much. Or a figure of the row, which is a ratio itself. goal None: told, not judged.
+    Args:
+        other: A side whose seconds are divided by those of ``ours``, or the name of a figure.
+        goal: The ratio to aim for. None means that the ratio is only reported.
+        must: The ratio that is required.
+        at_most: Whether the ratio is inverted, and the limits are upper ones.
+        ours: The side to compare.
     """
 
     other: str
@@ -47,7 +50,7 @@ class Target:
     ours: str = "lastwrite"
 
     def judged(self, seconds: dict[str, float], figures: dict[str, float]) -> dict[str, Any]:
-        """What was found, for tables and JSON; ``seconds`` by side."""
+        """The target's result for tables and JSON. ``seconds`` has the time of each side."""
         value = figures.get(self.other)
         if value is None:
             ratio = seconds[self.other] / seconds[self.ours]
@@ -77,14 +80,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``contenders`` are made from (master, the log's settings); ours is named lastwrite."""
+    """One benchmark. ``contenders`` makes its sides from the Spark master and the log's settings.
+
+    Lastwrite's side is named lastwrite.
+    """
 
     title: str
     spec: LogSpec
     contenders: Callable[[str, dict[str, str]], list[Contender]]
     targets: tuple[Target, ...]
-    same_bytes: bool = False  # segments must be equal to the byte, not only in their records
-    loud_share: float = 0.0  # of the input's bytes lie in segments that lose records; 0: not told
+    same_bytes: bool = False  # whether segments must be equal byte for byte, not only their records
+    # share of the input's bytes in segments that lose records; 0 means unknown
+    loud_share: float = 0.0
 
 
 def warm(master: str, config: dict[str, str]) -> list[Contender]:
@@ -92,7 +99,7 @@ def warm(master: str, config: dict[str, str]) -> list[Contender]:
 
 
 def second(master: str, config: dict[str, str]) -> list[Contender]:
-    """The usual two, and ours with what its first round keeps beside the log."""
+    """Kafka, Lastwrite, and Lastwrite with its first round's stored scans."""
     return [
         *warm(master, config),
         WarmLastwrite(master, config, name="kept scans", kept_below=logs.CLEAN_END),
@@ -104,8 +111,8 @@ def cold(master: str, config: dict[str, str]) -> list[Contender]:
 
 
 def cores(master: str, config: dict[str, str]) -> list[Contender]:
-    """One worker that has the machine's other core for Spark, one worker that has one core for all,
-    and two.
+    """One worker with a second core for Spark, one worker that shares one core with Spark, two
+    workers.
     """
     return [
         WarmLastwrite("local[1]", config, name="1 worker"),

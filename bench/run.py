@@ -1,15 +1,15 @@
-"""Lastwrite beside Kafka's own cleaner, naive Spark and ``cp``, on the same files in the same run.
+"""Lastwrite compared with Kafka's own cleaner, naive Spark and ``cp``, on the same files.
 
     python -m bench.run                     # every row, five repeats
     python -m bench.run none-warm naive     # these rows only
     python -m bench.run --list
 
-A repeat of a row runs each side once, one after the other, so that a noisy minute hits both; the
-table shows medians. Every run gets a fresh copy of the log, written and synced before the clock
-starts. After each row the records left are compared, one by one through a sum of hashes; where both
-must, all bytes, too.
+A repeat of a row runs each side once, one after the other, so that the machine's load affects all.
+The tables show medians. Every run gets a fresh copy of the log, which is synced before the clock
+starts. After each row the remaining records are compared by a sum of their hashes. If the row
+requires it, all bytes are compared, too.
 
-See README.md beside this file for the rows, the columns and what is not measured.
+README.md in this folder describes the rows, the columns and what is not measured.
 """
 
 from __future__ import annotations

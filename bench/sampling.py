@@ -1,8 +1,9 @@
-"""What a tree of processes takes: resident memory at its highest, and processor seconds.
+"""Peak memory and processor seconds of a tree of processes.
 
-A Spark program is a driver, a JVM, a fork server and workers; what one of them takes says little.
-RSS counts a page once for each process that has it; PSS shares it out, so that the sum counts it
-once. Forked workers share much, so PSS is what the machine really gives. Both sums are reported.
+A Spark program has a driver, a JVM, a fork server and workers, so that one process shows little.
+RSS counts a page once for each process that uses it. PSS divides it among them, so that the sum
+counts it once. Forked workers share many pages, so PSS is the memory that the machine really needs.
+Both sums are reported.
 
 Linux only: everything is read from /proc.
 """
@@ -25,7 +26,7 @@ _PROC = Path("/proc")
 
 @dataclass(slots=True)
 class Peak:
-    """The highest sums over all samples, in bytes, and what each kind of process had at the PSS
+    """The highest sums over all samples in bytes, and the PSS of each kind of process at the PSS
     peak.
     """
 
@@ -33,7 +34,7 @@ class Peak:
     rss_bytes: int = 0
     samples: int = 0
     by_process: dict[str, int] | None = None
-    python_bytes: int = 0  # PSS of the largest process that is no JVM
+    python_bytes: int = 0  # PSS of the largest process other than a JVM
 
     def to_dict(self) -> dict[str, object]:
         mib = {name: size >> 20 for name, size in (self.by_process or {}).items()}
@@ -47,7 +48,7 @@ class Peak:
 
 
 def tree(root: int) -> list[int]:
-    """The process ids of ``root`` and all that descend from it now."""
+    """The process ids of ``root`` and all its current descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.scandir(_PROC):
         if not entry.name.isdigit():
@@ -64,12 +65,15 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(root: int) -> float:
-    """User and system seconds of the tree so far, those of its children that ended included."""
+    """User and system seconds of the tree so far, including its children that have ended."""
     return sum(cpu_seconds_of(root).values())
 
 
 def cpu_seconds_of(root: int) -> dict[str, float]:
-    """The same by kind of process: driver, jvm, worker, other. Who ended counts with its parent."""
+    """The processor seconds by kind of process: driver, jvm, worker, other.
+
+    A process that has ended counts with its parent.
+    """
     found: dict[str, float] = {}
     for pid in tree(root):
         kind = _kind(pid, root)
@@ -78,7 +82,7 @@ def cpu_seconds_of(root: int) -> dict[str, float]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; empty when the process is gone."""
+    """The fields of /proc/PID/stat from the third on. Empty if the process has ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -87,8 +91,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process without the pages of files, which the system takes back when it needs
-    them; no page table is walked.
+    """A process's anonymous memory in bytes: without pages of files, which the system can reclaim.
+
+    Reading it does not walk page tables.
     """
     return _field(pid, "status", "RssAnon:")
 
@@ -98,7 +103,7 @@ def _pss(pid: int) -> int:
 
 
 def _field(pid: int, file: str, name: str) -> int:
-    """In bytes what a file of the process says in kB; 0 when the process is gone."""
+    """A field of a process's file that is in kB, in bytes. 0 if the process has ended."""
     try:
         for line in (_PROC / str(pid) / file).read_text().splitlines():
             if line.startswith(name):
@@ -116,8 +121,10 @@ def _rss(pid: int) -> int:
 
 
 def _kind(pid: int, root: int) -> str:
-    """``root`` is the driver, or Kafka's JVM. What a driver forks for workers to come from has its
-    command line, and counts with them."""
+    """The kind of a process. ``root`` is the driver, or Kafka's JVM.
+
+    The fork server has the driver's command line, and counts as a driver.
+    """
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -132,8 +139,8 @@ def _kind(pid: int, root: int) -> str:
 class Sampler:
     """Samples the tree of ``root`` until it is closed: ``with Sampler(pid) as s: ...; s.peak``.
 
-    A sample walks the page tables of the tree (some milliseconds a gigabyte), so runs that are
-    timed are not sampled. ``every_seconds`` is the pause between samples.
+    A sample walks the page tables of the tree, which takes some milliseconds for a gigabyte. Timed
+    runs are therefore not sampled. ``every_seconds`` is the pause between samples.
     """
 
     def __init__(self, root: int, every_seconds: float = 0.05) -> None:
@@ -174,9 +181,7 @@ class Sampler:
 
 
 class Stopwatch:
-    """Wall and processor seconds of a tree between two looks: ``for`` use as ``with Stopwatch(pid)
-    as w``.
-    """
+    """Measures wall and processor seconds of a tree: ``with Stopwatch(pid) as w: ...``."""
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -198,13 +203,13 @@ class Stopwatch:
 
 
 def children_cpu_seconds() -> float:
-    """User and system seconds of this process's children that ended and were waited for."""
+    """User and system seconds of this process's children that have ended and were waited for."""
     used = os.times()
     return used.children_user + used.children_system
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on."""
+    """The machine's processor, memory and system."""
     name = next(
         (
             line.split(":")[1].strip()
@@ -237,9 +242,11 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def touch_memory() -> None:
-    """Write to half of the free memory once: a virtual machine's host may not have given it yet,
-    and gives it page by page, to whoever writes first: 433 MB of segments then cost 0.6 s of a
-    processor instead of 0.15.
+    """Write to half of the free memory once, so that the host has assigned it to this virtual
+    machine.
+
+    A host assigns memory page by page, on the first write. Without this call, 433 MB of segments
+    cost 0.6 s of a processor instead of 0.15.
     """
     free = os.sysconf("SC_AVPHYS_PAGES")
     room = np.empty(free // 2 * _PAGE, dtype=np.uint8)

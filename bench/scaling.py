@@ -1,6 +1,4 @@
-"""Rows that are no contest on one log: how the cost of a record holds as logs, keys and partitions
-grow.
-"""
+"""The cost of a record as logs, keys and partitions grow."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from bench.sides import ColdLastwrite, Side, WarmLastwrite
 
 SIZES = (1_000_000, 16_000_000, 64_000_000)
 BIGGEST = 256_000_000
-# what is bigger is made anew for each run: two of them would not stay in the page cache
+# larger logs are written again for each run: two of them would not fit in the page cache
 _COPIED = 16_000_000
 MANY_KEYS = 100_000_000
 Say = Callable[[str], None]
 
 
 def sizes(logs: Logs, master: str, repeats: int, say: Say, biggest: bool) -> dict[str, Any]:
-    """The cost of a record of ours, warm, as logs grow; the biggest once."""
+    """Lastwrite's warm cost of a record for logs of growing sizes. The largest one runs once."""
     found: list[dict[str, Any]] = []
     sizes = (*SIZES, BIGGEST) if biggest else SIZES
     session = WarmLastwrite(master, _spec(SIZES[0]).config)
@@ -69,16 +67,17 @@ def _size(
     spec = _spec(records)
     side = Side(f"{records // 1_000_000} M", setting_bytes=session.setting_bytes)
     size = 0
-    # What is warm for a small log is warm for a big one, too.
+    # A session that is warm for a small log is warm for a large one.
     for repeat in range(-1 if records <= _COPIED else 0, repeats):
         if records <= _COPIED:
             source, facts = logs.source(spec)
             folder = logs.copy(source)
         else:
             folder, facts = logs.fresh(spec)
-            touch_memory()  # what was touched before is the log's now
+            touch_memory()  # the log has taken the memory that was touched before
         size = facts["bytes"]
-        with Sampler(session.pid, every_seconds=0.5) as sampler:  # too seldom to cost a hundredth
+        # rare enough to cost less than 1 %
+        with Sampler(session.pid, every_seconds=0.5) as sampler:
             outcome, cpu = session.run(folder, None)
         side.sampled(sampler.peak)
         if repeat >= 0:
@@ -91,8 +90,9 @@ def _size(
 
 
 def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
-    """100 M distinct keys within 2 GiB, beside 4 M in as many records of the same size; from the
-    shell to the end.
+    """100 M distinct keys within 2 GiB, compared with 4 M keys in as many records of the same size.
+
+    Both are command lines, timed as a whole.
     """
     records, few_keys, memory = MANY_KEYS + MANY_KEYS // 10, 4_000_000, 2 << 30
     spec = small_records(records, few_keys)
@@ -101,7 +101,7 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
     peaks: list[Peak] = []
     outcome, cpu = ColdLastwrite(master, spec.config, memory).run(
         folder, peaks
-    )  # watched, as memory.py's is
+    )  # sampled, as in memory.py
     few.take(outcome, cpu, None)
     few.sampled(peaks[0])
     if check_small(folder, records, few_keys) != outcome.records_left:
@@ -156,8 +156,8 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
 
 
 def partitions(work: Path, say: Say) -> dict[str, Any]:
-    """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the
-    other.
+    """2,000 partitions of 1 MB in one command, compared with Kafka's rounds over a tenth of
+    them.
     """
     told = _program(
         "partitions",
@@ -198,7 +198,9 @@ def partitions(work: Path, say: Say) -> dict[str, Any]:
 
 
 def _program(name: str, *options: str) -> dict[str, Any]:
-    """What a benchmark of its own prints; its status says only whether its own bar was reached."""
+    """The JSON output of another benchmark. Its exit status only tells whether it reached its
+    target.
+    """
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:
         done = subprocess.run(

@@ -1,11 +1,11 @@
-"""``lastwrite serve`` beside Kafka's broker, on the same files in one run:  python -m bench.serving
+"""``lastwrite serve`` compared with Kafka's broker, on the same files:  python -m bench.serving
 
-A broker writes a topic of records of 1 kB; links to its segments are served by us and by it. Rows:
-what librdkafka reads a second; a raw client's fetches of 1 MiB and of 16 MiB, with the server's
-processor seconds a GB; the same in TLS; fetches of a batch of 1 kB; a thousand long polls of which
-nothing comes; how long after what arrives in an archive its waiting reader has it; the start over
-many partitions. A figure is the median of the repeats, sides in turn.
-On a busy machine only processor seconds say anything; 720 MB take a quarter of an hour there.
+A broker writes a topic of 1 kB records. Lastwrite and the broker serve links to its segments. The
+rows are librdkafka's records a second; fetches of 1 MiB and 16 MiB by a raw client, with the
+server's processor seconds for a GB; the same with TLS; fetches of a batch of 1 kB; a thousand long
+polls without new records; the delay from a fetch into an archive to its waiting reader; and the
+start with many partitions. Figures are medians of the repeats, and the sides take turns. On a busy
+machine only processor seconds are comparable, and 720 MB take a quarter of an hour.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Side(NamedTuple):
-    """A server: its process, and where it answers, plain and in TLS."""
+    """A server: its process, and its addresses without and with TLS."""
 
     name: str
     pid: int
@@ -55,7 +55,7 @@ class Side(NamedTuple):
     tls: str
 
     def cpu_s(self) -> float:
-        """Processor seconds that it took so far."""
+        """Its processor seconds so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -64,7 +64,7 @@ class Side(NamedTuple):
 
 
 class Raw:
-    """One connection that fetches, and throws away what comes."""
+    """A connection that fetches records and discards them."""
 
     def __init__(self, address: str, is_tls: bool = False, topic: str = TOPIC) -> None:
         self._topic = topic
@@ -78,14 +78,14 @@ class Raw:
         self._room = memoryview(bytearray(1 << 20))
 
     def ask(self, offset: int, most: int, wait_ms: int = 0) -> None:
-        """Fetch 4, of partition 0."""
+        """Send a Fetch request of version 4 for partition 0."""
         body = struct.pack(">hhihiiiib", 1, 4, 1, -1, -1, wait_ms, 1, most, 0)
         body += struct.pack(">ih", 1, len(self._topic)) + self._topic.encode()
         body += struct.pack(">iiqi", 1, 0, offset, most)
         self._socket.sendall(struct.pack(">i", len(body)) + body)
 
     def heard(self) -> tuple[int, int]:
-        """Bytes of whole batches, and the offset to go on at."""
+        """Receive the answer. Returns the bytes of complete batches, and the next offset."""
         (size,) = struct.unpack(">i", received(self._socket, 4))
         if size > len(self._room):
             self._room = memoryview(bytearray(size))
@@ -108,7 +108,7 @@ class Raw:
 
 
 def librdkafka(side: Side, end: int) -> dict[str, float]:
-    """Records from begin to end."""
+    """Read all records with librdkafka. Returns records a second and processor seconds."""
     consumer = Consumer(
         {
             "bootstrap.servers": side.address,
@@ -130,7 +130,7 @@ def librdkafka(side: Side, end: int) -> dict[str, float]:
 
 
 def raw(side: Side, end: int, most: int, *, is_tls: bool = False) -> dict[str, float]:
-    """The whole log in fetches of ``most`` bytes."""
+    """Read the whole log in fetches of ``most`` bytes."""
     client = Raw(side.tls if is_tls else side.address, is_tls)
     cpu, begin, offset, size = side.cpu_s(), time.perf_counter(), 0, 0
     while offset < end:
@@ -146,14 +146,14 @@ def raw(side: Side, end: int, most: int, *, is_tls: bool = False) -> dict[str, f
 
 
 class Compiled(Broker):
-    """A broker that compiles as it does for its users; tests spare themselves that."""
+    """A broker with both compiler tiers, as in production. Tests only use the first."""
 
     def _java(self, *arguments: str) -> Sequence[str]:
         return [each for each in super()._java(*arguments) if "TieredStopAtLevel" not in each]
 
 
 def small(side: Side, seconds: float) -> dict[str, float]:
-    """Fetches of one batch of one record, again and again."""
+    """Fetch a batch of one record, again and again."""
     client = Raw(side.address, topic=SMALL)
     cpu, begin, count = side.cpu_s(), time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:
@@ -166,7 +166,7 @@ def small(side: Side, seconds: float) -> dict[str, float]:
 
 
 def idle(side: Side, end: int, polls: int, seconds: float) -> dict[str, float]:
-    """Long polls at the log's end."""
+    """Hold long polls at the log end."""
     before = side.resident_bytes()
     clients = [Raw(side.address) for _ in range(polls)]
     for client in clients:
@@ -182,8 +182,10 @@ def idle(side: Side, end: int, polls: int, seconds: float) -> dict[str, float]:
 
 
 def arrival(folder: Path, times: int) -> dict[str, float]:
-    """Milliseconds from the last write of a fetch into an archive, by its files' times (4 ms), to
-    when a reader who waits has the batch; ours alone.
+    """Milliseconds from a fetch into an archive until a waiting reader has the batch.
+
+    The begin is the last modification time of the archive's files, with a resolution of 4 ms. Only
+    Lastwrite is measured.
     """
     root, archive, heard_s = folder / "grows", folder / "archive", []
 
@@ -212,7 +214,7 @@ def arrival(folder: Path, times: int) -> dict[str, float]:
 
 
 def start(folder: Path, source: Path, partitions: int) -> dict[str, float]:
-    """Seconds until all topics have been told of; ours alone."""
+    """Seconds until the server has listed all topics. Only Lastwrite is measured."""
     root = folder / "many"
     segments = [each for each in source.iterdir() if each.is_file()]
     for number in range(partitions):
@@ -234,12 +236,12 @@ def start(folder: Path, source: Path, partitions: int) -> dict[str, float]:
     return {"s to listen": listening, "s to all topics": told, "server s": cpu}
 
 
-# ---------------------------------------------------------------------- the two sides
+# ---------------------------------------------------------------------- both servers
 
 
 @contextmanager
 def serving(root: Path, state: Path, config: dict[str, str]) -> Iterator[tuple[int, str]]:
-    """Our server in a process of its own: its id, and its address."""
+    """Run ``lastwrite serve`` in a process of its own. Returns its process id and address."""
     program = [sys.executable, "-m", "lastwrite.cli", "serve", str(root), "--json"]
     settings = {"max.connections": "20000", **config}
     pairs = [part for each in settings.items() for part in ("--config", "=".join(each))]
@@ -260,7 +262,7 @@ def serving(root: Path, state: Path, config: dict[str, str]) -> Iterator[tuple[i
 
 
 def fill(broker: Broker, topic: str, count: int, batch_records: int) -> None:
-    """So many records of noise, which does not compress."""
+    """Append ``count`` records of random bytes, which do not compress."""
     create_topic(broker, topic, {"segment.bytes": str(1 << 28)})
     producer = Producer(
         {
@@ -296,7 +298,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def sides(folder: Path, size_bytes: int) -> Iterator[tuple[list[Side], int, Path]]:
-    """Both, on links of the same segments; the records that there are; a partition's folder."""
+    """Both servers on links of the same segments, the number of records, and a partition's
+    folder.
+    """
     both, _ = certificate(folder)
     port = free_ports(1)[0]
     settings = {
@@ -330,7 +334,7 @@ def sides(folder: Path, size_bytes: int) -> Iterator[tuple[list[Side], int, Path
 
 
 def measured(work: Callable[[], dict[str, float]], repeats: int) -> dict[str, float]:
-    """The median of each figure; a run before warms up."""
+    """The median of each figure. A first run is a warm-up."""
     work()
     found = [work() for _ in range(repeats)]
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
@@ -384,7 +388,7 @@ def main() -> int:
 
 
 def _cut(source: Path, target: Path) -> None:
-    """The first batches of a partition, as one of many small ones; indexes as brokers have them."""
+    """Write a partition with the first batch of another one, and empty indexes."""
     with (source / f"{0:020}.log").open("rb") as file:
         length = int.from_bytes(file.read(12)[8:], "big") + 12
         file.seek(0)

@@ -1,14 +1,13 @@
-"""A Spark session that lives on and compacts what it is told: the warm runs' other side.
+"""A long-lived Spark session that compacts on request, for warm runs.
 
-    python -m bench.session lastwrite local[2]      # then one JSON request a line, one answer a
-                                                    line
+    python -m bench.session lastwrite local[2]      # then one line of JSON for each request and
+    answer
     python -m bench.session naive local[2]
     python -m bench.session inline -                # without Spark, on one core
 
-A process of its own, so that its tree is all that its memory and processor seconds are made of.
-First it says when it is ready, and what memory it may take where a request names none (0: no
-setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …,
-"dry_run": true}.
+It is a process of its own, so that its tree's memory and processor seconds are only its own. Its
+first line tells that it is ready, and its memory setting for requests without one (0 means no
+setting). A request: {"path": …, "now_ms": …, "config": {…}, "memory": …, "dry_run": true}.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lastwrite.spark.session import local_workers
 
 
 def compact(how: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """``how``: by which session, as arguments of ``lastwrite.compact``."""
+    """Compact as requested. ``how`` has the arguments of ``lastwrite.compact`` for the session."""
     begin = time.perf_counter()
     run = lastwrite.plan if request.get("dry_run") else lastwrite.compact
     report = run(
@@ -53,7 +52,7 @@ def compact(how: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     kind, master = sys.argv[1:3]
-    answers = os.fdopen(os.dup(1), "w")  # Spark's own words must not come between
+    answers = os.fdopen(os.dup(1), "w")  # Spark's output must not be among the answers
     os.dup2(2, 1)
     # Workers import these modules, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -62,7 +61,7 @@ def main() -> None:
     memory_bytes = 0
     with ExitStack() as held:
         if kind == "naive":
-            from bench import naive  # with Arrow, which would count as ours
+            from bench import naive  # imports Arrow, which would count as Lastwrite's memory
 
             session = naive.session(master)
             held.callback(session.stop)

@@ -1,7 +1,7 @@
-"""Who runs in a row, and what their runs took.
+"""The contenders of a benchmark row, and the figures of their runs.
 
-A contender cleans a fresh copy of a log and says how many records it left; ``Side`` gathers its
-figures. Warm ones keep one process for all their runs, cold ones start one each time.
+A contender cleans a fresh copy of a log, and reports how many records remain. ``Side`` collects its
+figures. Warm contenders keep one process for all runs, cold ones start one for each.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from bench.sampling import Peak, Sampler, Stopwatch, children_cpu_seconds
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run, as the contender tells it."""
+    """One run, as the contender reports it."""
 
     seconds: float
     records_left: int
     bytes_written: int = 0
-    bytes_left: int = 0  # where it does not leave them in the folder
+    bytes_left: int = 0  # for a contender that leaves no log in the folder
     stages: dict[str, float] = field(default_factory=dict)
     profile: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -49,10 +49,10 @@ class Side:
     digest: str = ""
     contents: Contents | None = None
     peak: Peak | None = None
-    setting_bytes: int = 0  # what memory may be taken; 0: no setting
+    setting_bytes: int = 0  # its memory setting; 0 means none
 
     def take(self, outcome: Outcome, cpu: dict[str, float], folder: Path | None) -> None:
-        """A timed run. What it left in ``folder`` is looked at the first time."""
+        """Add a timed run. The log in ``folder`` is only examined after the first run."""
         self.seconds.append(outcome.seconds)
         self.cpu += [cpu] if cpu else []
         self.outcomes.append(outcome)
@@ -109,7 +109,7 @@ class Side:
         }
 
     def _profile(self) -> dict[str, dict[str, Any]]:
-        """That of the run whose seconds are the median: figures of one run belong together."""
+        """The profile of the run with the median seconds."""
         if not self.outcomes:
             return {}
         middle = statistics.median_low(self.seconds)
@@ -121,8 +121,9 @@ def median(values: list[float]) -> float:
 
 
 class Contender(Protocol):
-    """Whoever cleans a folder. ``most`` bounds its timed runs; ``leaves_a_log``: its result is in
-    the folder.
+    """A program that cleans a log.
+
+    ``most`` limits its timed runs. ``leaves_a_log`` tells whether its result is in the folder.
     """
 
     name: str
@@ -131,15 +132,16 @@ class Contender(Protocol):
     setting_bytes: int
 
     def run(self, folder: Path, sampled: list[Peak] | None) -> tuple[Outcome, dict[str, float]]:
-        """What a run took, and processor seconds by kind of process. With ``sampled`` memory is
-        watched, too.
+        """Clean the log. Returns the outcome, and the processor seconds by kind of process.
+
+        If ``sampled`` is not None, memory is sampled, and the peak is appended to it.
         """
 
     def close(self) -> None: ...
 
 
 class Warm:
-    """A process that lives on; ``_answer`` does the work in it."""
+    """A contender with a long-lived process. ``_answer`` does the work in it."""
 
     most = 1_000_000
     leaves_a_log = True
@@ -164,8 +166,9 @@ class Warm:
 
 
 class WarmKafka(Warm):
-    """Kafka's cleaner in a JVM that has cleaned such a log before. ``seconds`` is what it gives for
-    its rounds.
+    """Kafka's cleaner in a JVM that has cleaned such a log before.
+
+    ``seconds`` are Kafka's own for its rounds.
     """
 
     name = "kafka"
@@ -203,11 +206,11 @@ def kafka_outcome(answer: dict[str, Any]) -> Outcome:
 
 
 class WarmLastwrite(Warm):
-    """``session.py`` as a child: a Spark session that has run before. ``seconds`` is the whole
+    """``session.py`` as a child: a Spark session that has run before. ``seconds`` are for the whole
     call.
 
-    kept_below: where a first round ended, which keeps its scans; then come the dirty records, and
-    the clock starts.
+    With ``kept_below``, a first round cleans the log below that offset and stores its scans. Then
+    the dirty records are added, and the clock starts.
     """
 
     def __init__(
@@ -271,8 +274,8 @@ class WarmLastwrite(Warm):
         return self._read()
 
     def _keep_scans(self, folder: Path) -> None:
-        """The first round, over the clean part alone: what it keeps belongs to these files and to
-        no copy of them.
+        """Run the first round over the clean part only. Its stored scans are only valid for these
+        files.
         """
         active = folder / f"{self._kept_below:020d}.log"
         staged = folder.parent / "dirty"
@@ -316,7 +319,7 @@ def lastwrite_outcome(totals: dict[str, Any], seconds: float) -> Outcome:
 
 
 class ColdKafka:
-    """A JVM of its own each time, from the shell to its end."""
+    """Kafka's cleaner in a new JVM for each run, timed from the command to its end."""
 
     name, most, leaves_a_log, setting_bytes = "kafka", 1_000_000, True, 0
 
@@ -335,9 +338,10 @@ class ColdKafka:
 
 
 class ColdLastwrite:
-    """``lastwrite compact`` from the shell to its end; its kernels were compiled once before.
+    """``lastwrite compact``, timed from the command to its end, with kernels that are already
+    compiled.
 
-    Spark's workers are nobody's children to wait for, so it has no processor seconds.
+    Its processor seconds are unknown, because Spark's workers are not waited for.
     """
 
     name, most, leaves_a_log = "lastwrite", 1_000_000, True
@@ -375,8 +379,9 @@ def workers_of(master: str) -> int:
 
 
 def watched(process: subprocess.Popen[str], sampled: list[Peak] | None) -> tuple[int, str]:
-    """(status, standard output) when it has ended; with ``sampled`` the peak of its memory goes
-    there.
+    """Wait for a process. Returns its status and its standard output.
+
+    If ``sampled`` is not None, the peak of its memory is appended to it.
     """
     if sampled is None:
         said, _ = process.communicate()
@@ -388,7 +393,7 @@ def watched(process: subprocess.Popen[str], sampled: list[Peak] | None) -> tuple
 
 
 def copy_floor(source: Path, result: Path, floor: Side) -> None:
-    """What ``cp`` takes for the input and for the output: nobody rewrites a log in less."""
+    """Time ``cp`` of the input and the output, which no compaction can beat."""
     target = result.parent / "floor"
     cpu, seconds, size = children_cpu_seconds(), 0.0, 0
     for folder in (source, result):

@@ -1,12 +1,12 @@
-"""What a cluster would take for a round on an archive, computed from what one machine took.
+"""The time of a cluster for a round on an archive, computed from measurements on one machine.
 
     python -m bench.simulate [--terabytes 10] [--partitions 100000] [--cores 16 64 1000]
 
-Nothing is run. Waves, units and tasks are cut as the engine cuts them (``engine.round``,
-``scan_step``, ``elect_step``, ``shares``), a task goes to the core that is free first, and a stage
-ends with its last task. All partitions are of one size, one segment each, of records of 98 bytes
-of which a quarter stays. What was measured and what is assumed stands in ``MEASURED`` and
-``ASSUMED``; docs/decisions/scale.md says how.
+Nothing is run. Waves, units and tasks are cut as in the engine (``engine.round``, ``scan_step``,
+``elect_step``, ``shares``). A task goes to the first free core, and a stage ends with its last
+task. All partitions have the same size and one segment, with records of 98 bytes, a quarter of
+which remain. ``MEASURED`` has the measurements and ``ASSUMED`` the assumptions.
+docs/decisions/scale.md explains them.
 """
 
 from __future__ import annotations
@@ -21,31 +21,34 @@ from typing import Any
 
 MIB, GIB = 1 << 20, 1 << 30
 MEASURED = {
-    "scan_ns_a_byte": 3.1,  # processor of a task that sends by Spark's shuffle, S3 client included
+    # processor time of a task that sends by Spark's shuffle, S3 client included
+    "scan_ns_a_byte": 3.1,
     "elect_ns_a_record": 28,
-    "rewrite_ns_a_byte": 3.2,  # of what is read
+    "rewrite_ns_a_byte": 3.2,  # for a byte that is read
     "record_bytes": 98,
     "stays": 0.25,
-    "driver_ms_a_partition": 4.1,  # processor of the driver's Python, all steps and requests
-    "manifest_bytes": 1640,  # of one segment; each further one 640
-    "driver_bytes_a_partition": 2400,  # report and names, kept to the end
+    # processor time of the driver's Python, for all steps and requests
+    "driver_ms_a_partition": 4.1,
+    "manifest_bytes": 1640,  # for one segment; 640 more for each further segment
+    "driver_bytes_a_partition": 2400,  # report and names, kept until the end
     "driver_bytes_a_partition_of_a_wave": 18000,
 }
 ASSUMED = {
     "request_s": 0.02,
     "core_bytes_a_second": 150e6,  # a core's share of its machine's network
-    "task_ms": 3,  # of the driver's scheduler, one after the other
-    "job_s": 0.5,  # three a wave: closures to executors, results to the driver
+    "task_ms": 3,  # time of the driver's scheduler, for one task after the other
+    "job_s": 0.5,  # three in a wave: closures go to executors, results to the driver
     "shuffle_ns_a_byte": 6,  # written, sent and read by JVMs
     "dollars": {"put": 5e-6, "get": 0.4e-6, "core_hour": 0.044, "gb_month": 0.023},
 }
 WAVE_PARTITIONS, DRIVER_REQUESTS, RANGE = 4096, 16, 8 * MIB
 PIECE, LEAST_TASK, SMALL_ELECTION, ENTRY, TASK = 32 * MIB, 8 * MIB, 4 * MIB, 16, GIB
-REQUESTS = {"get": 1, "put": 2}  # a partition, by the driver: manifest, journal, manifest
+# of the driver, for a partition: manifest read, journal and manifest written
+REQUESTS = {"get": 1, "put": 2}
 
 
 def stage(units: Sequence[float], cores: int) -> float:
-    """Seconds until the last of ``units`` is done, the largest first."""
+    """Seconds until the last of ``units`` has ended. The largest ones start first."""
     free = [0.0] * cores
     for seconds in sorted(units, reverse=True):
         heapq.heappush(free, heapq.heappop(free) + seconds)
@@ -53,27 +56,27 @@ def stage(units: Sequence[float], cores: int) -> float:
 
 
 def cut(count: int, size: float, target: float, least: float) -> list[float]:
-    """The sizes of units of ``count`` partitions of one size, none much larger than ``target``."""
+    """The sizes of the units of ``count`` equal partitions, none much larger than ``target``."""
     parts = max(1, min(math.floor(size / least) or 1, math.ceil(size / target)))
     return [size / parts] * (parts * count)
 
 
 def wave(count: int, size: float, cores: int) -> dict[str, float]:
-    """Seconds of each step of one wave of ``count`` partitions of ``size`` bytes, and its tasks."""
+    """Seconds of each step, and the tasks, of a wave of ``count`` partitions of ``size`` bytes."""
     total = count * size
     share = total / (2 * cores)
     entries = size / MEASURED["record_bytes"] * ENTRY
     wait, line = ASSUMED["request_s"], ASSUMED["core_bytes_a_second"]
 
     def read(piece: float) -> float:
-        return math.ceil(piece / RANGE) * wait + piece / line  # as if nothing were read ahead
+        return math.ceil(piece / RANGE) * wait + piece / line  # without read-ahead
 
     scans = cut(count, size, max(LEAST_TASK, share), PIECE)
     slice_bytes = entries if entries <= SMALL_ELECTION else max(1.0, count * entries / (2 * cores))
     elections = cut(count, entries, slice_bytes, 1)
     rewrites = cut(count, size, total / cores, LEAST_TASK)
     stays = MEASURED["stays"]
-    puts = 3 * wait  # a segment beside its indexes, with a part's begin and end
+    puts = 3 * wait  # a segment beside its indexes, and the begin and end of a multipart upload
     found = {
         "scan": [
             read(u)

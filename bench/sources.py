@@ -1,31 +1,30 @@
-"""Rows and tables beside what else gives them, on the same files.
+"""Reading rows and writing tables, compared with other programs on the same files.
 
     python -m bench.sources [ROW ...] [--records N] [--repeats N] [--json FILE]
 
-One real broker on this machine, two partitions of plain records of 8 bytes of key and 88 of value,
-500 in a batch, keys drawn at random from a quarter as many. All of a side's processes count, and
-the broker for both: the peer asks it, we read its log directory beside it.
+One real broker on this machine has two partitions of uncompressed records in batches of 500. Keys
+have 8 bytes and values 88, and keys are drawn from a quarter as many. All processes of a side
+count, and the broker counts for both: the peer reads from it, Lastwrite reads its log directory.
 
-    source       ``format("lastwrite")``, all columns, into nothing; beside Spark's own Kafka source
-    columns      ``read(columns=["key", "offset"])``; beside the Kafka source and ``select``
-    compacted    ``read(view="compacted")``; beside the Kafka source and a window over the key
-    table        ``lastwrite.table``; beside ``lastwrite.latest`` as it was before there were tables
-                 (of git's history: record by record), and beside the table's first form, which knew
-                 Kafka alone
-    iceberg      ``table_to`` a new table, from the log to its commit; beside the Kafka source, a
+    source       ``format("lastwrite")``, all columns, without a result; against Spark's Kafka
+    source
+    columns      ``read(columns=["key", "offset"])``; against the Kafka source and ``select``
+    compacted    ``read(view="compacted")``; against the Kafka source and a window over the key
+    table        ``lastwrite.table``; against ``lastwrite.latest`` of a commit before tables existed
+                 (record by record), and against the first version of tables, for Kafka only
+    iceberg      ``table_to`` a new table, from the log to its commit; against the Kafka source, a
                  window over the key and Iceberg's own writer, in Spark
-    delta        the same of Delta
-    look         ``table[key]`` of keys at random, warm: in a folder, and in a bucket that holds
-                 each request back for 0.02 s
-    batch        what a micro-batch takes of our code, without Spark and without its rows: to list,
-                 to decide how far, to plan
+    delta        the same for Delta
+    look         ``table[key]`` of random keys, warm: in a folder, and in a bucket that delays each
+                 request by 0.02 s
+    batch        Lastwrite's part of a micro-batch, without Spark and without rows: list the files,
+                 choose the end, plan
 
-Sides take turns, after a first run of each, which is not timed and in which memory is watched: each
-of our Python processes is to stay below what a table may take (a session's own size is its
-caller's: four daemons of Spark, its planners, and as many workers as cores). Both sessions are
-``local[2]``; the peer's is of the newest PySpark whose Kafka source is on Maven.
-Results are held against each other once: how many rows, the sum of their offsets, and for tables
-how many keys.
+Sides take turns. The first run of each is not timed, and its memory is sampled. Each of Lastwrite's
+Python processes must stay below a table's memory setting. The size of a session is up to its user:
+it has four Spark daemons, its planners, and as many workers as cores. Both sessions are
+``local[2]``. The peer's PySpark is the newest whose Kafka source is on Maven. The results are
+compared once: the number of rows, the sum of their offsets and, for tables, the number of keys.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ from tests.support.tables.spark import SETTINGS, kafka_jars, spark_environment
 REPOSITORY = Path(__file__).parents[1]
 TOPIC = "rows"
 _PARTITIONS = 2
-_WORDS = 11  # of a value, 88 bytes
+_WORDS = 11  # words of 8 bytes in a value
 _SEGMENT_BYTES = 256 << 20
 _DELAY_S = 0.02
 _LOOKS, _BUCKET_LOOKS, _BATCHES = 20_000, 100, 200
@@ -72,7 +71,7 @@ Run = dict[str, float]
 
 
 class Warm(Broker):
-    """A broker that runs for long, so that its JVM may compile as it likes."""
+    """A long-lived broker whose JVM uses all compiler tiers."""
 
     def _java(self, *arguments: str) -> Sequence[str]:
         return [word for word in super()._java(*arguments) if "TieredStopAtLevel" not in word]
@@ -87,7 +86,7 @@ class Warm(Broker):
 
 
 class Side:
-    """A process of one side, which does what it is told, a line a piece of work."""
+    """A process of one side. Each line that it gets is a piece of work."""
 
     def __init__(self, name: str, kind: str, environment: dict[str, str], *more: str) -> None:
         self.name = name
@@ -123,7 +122,7 @@ class Side:
 
 
 def serve(kind: str, path: str, address: str) -> None:
-    """Be a side: works come by standard input, what they found goes to standard output."""
+    """Run one side: it reads work from standard input, and writes results to standard output."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kinds = {"ours": ours, "peer": theirs, "python": python, "writer": writer}
@@ -204,7 +203,7 @@ def _works(*frames: Callable[[], Any]) -> dict[str, Callable[[], Made]]:
 
 
 def writer(path: str, address: str) -> dict[str, Callable[[], Made]]:
-    """Spark, which writes tables."""
+    """The work of the side that writes tables with Spark."""
     from pyspark.sql import Window
     from pyspark.sql.functions import col, row_number
 
@@ -282,7 +281,7 @@ def python(path: str, address: str) -> dict[str, Callable[[], Made]]:
 
 
 class Bench:
-    """The broker with its topic, and how often sides run."""
+    """The broker with its topic, and the number of repeats."""
 
     def __init__(self, folder: Path, records: int, repeats: int) -> None:
         self.folder, self.repeats = folder, repeats
@@ -301,7 +300,7 @@ class Bench:
             numbers = generate.drawn(keys, seed=n + 1, lowest=n * keys)
             generate.write_log(log, numbers, 0, each, _WORDS, _SEGMENT_BYTES, is_drawn=True)
         self._broker.start()
-        time.sleep(3)  # its high watermarks are noted
+        time.sleep(3)  # until the broker has written its high watermarks
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -316,7 +315,7 @@ class Bench:
         return [self.side("lastwrite", "ours"), self.side("Kafka source", "peer", **environment)]
 
     def turns(self, sides: Sequence[tuple[Side, str, int]]) -> dict[str, Any]:
-        """Runs of sides, each with its work and how often it runs at most."""
+        """Run the sides in turn, each with its work and its maximum number of runs."""
         runs: dict[str, list[Run]] = {side.name: [] for side, _, _ in sides}
         peaks: dict[str, Any] = {}
         for repeat in range(-1, self.repeats):
@@ -377,7 +376,8 @@ class Bench:
     def table(self) -> Made:
         sides = [(self.side("lastwrite", "python"), "table", self.repeats)]
         for name, commit in _HISTORY.items():
-            with contextlib.suppress(subprocess.CalledProcessError):  # a clone without history
+            # a shallow clone lacks these commits
+            with contextlib.suppress(subprocess.CalledProcessError):
                 root = self._checked_out(commit)
                 work, most = ("table", self.repeats) if "table" in name else ("latest", 1)
                 path = os.pathsep.join([str(root / "src"), str(REPOSITORY)])
@@ -462,17 +462,18 @@ def _shares(taken: list[float]) -> Made:
 
 
 def _hold(found: list[Made], work: str) -> None:
-    """
+    """Compare the sides' results.
+
     Raises:
-        SystemExit: the sides have found different things, so that no figure means anything.
+        SystemExit: They differ, so that the figures mean nothing.
     """
     if any({**each, "seconds": 0} != {**found[0], "seconds": 0} for each in found):
         raise SystemExit(f"{work}: results differ: {found}")
 
 
-# ---------------------------------------------------------------------- the bars
+# ---------------------------------------------------------------------- targets
 
-_BARS = {  # row: beside what, must, goal; of processor seconds
+_BARS = {  # row: peer, required ratio, goal; in processor seconds
     "source": ("Kafka source", 2.5, 4),
     "columns": ("Kafka source", 6, 10),
     "compacted": ("Kafka source", 8, 15),
@@ -480,7 +481,7 @@ _BARS = {  # row: beside what, must, goal; of processor seconds
     "iceberg": ("Spark", 5, 8),
     "delta": ("Spark", 5, 8),
 }
-_LIMITS = {  # row, figure: must, goal
+_LIMITS = {  # (row, figure): required limit, goal
     ("look", "folder, µs"): (200, 50),
     ("look", "bucket, ms"): (45, 25),
     ("batch", "ms"): (150, 50),
@@ -506,7 +507,7 @@ def told(row: str, found: Made) -> Iterator[str]:
             yield f"{row:10} {ratio:.1f} times less {what} than {other} {said}"
     memory = found.get("lastwrite", found).get("memory")
     if memory is not None:
-        from lastwrite.commands.table import MEMORY  # sides of git's history have it not
+        from lastwrite.commands.table import MEMORY  # older commits do not have this module
         from lastwrite.spark.memory import parse_bytes
 
         setting = parse_bytes(MEMORY) >> 20

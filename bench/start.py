@@ -1,13 +1,13 @@
-"""Where a cold start goes: a new process, step by step, in wall seconds and in processor seconds of
-all processes.
+"""The time of a cold start, step by step, in wall seconds and in processor seconds of all
+processes.
 
     python -m bench.start [REPEATS]
 
-The steps are those of ``lastwrite compact`` around its work: the interpreter with the command line;
-the JVM started and, while it comes up, everything imported, the compiled kernels loaded (they were
-compiled once before), and the process forked that workers come from; waiting for Spark's context; a
-first job, of which until a worker runs; a second job; stopping; and leaving the interpreter.
-Medians, and the best. On a machine that does other work too, compare the processor seconds.
+The steps are those of ``lastwrite compact`` around its work: start the interpreter and the command
+line; start the JVM and meanwhile import everything, load the kernels (already compiled) and fork
+the process that starts workers; wait for Spark's context; run a first job, timed until a worker
+runs; run a second job; stop; leave the interpreter. Prints medians and the best. On a busy machine,
+compare the processor seconds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
         said = json.loads(done.stdout.splitlines()[-1])
         said["leave the interpreter"] = [end - said.pop("left"), 0.0]
         said["all"] = [end - begin, sum(cpu for _, cpu in said.values())]
-        if repeat >= 0:  # the first filled the caches
+        if repeat >= 0:  # the first run fills the caches
             runs.append(said)
     print(f"{'':30} {'wall s':>8} {'best':>6} {'CPU s':>6} {'best':>6}")
     for name in runs[0]:

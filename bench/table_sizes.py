@@ -1,10 +1,9 @@
-"""A table of many keys beside one of few, made and updated:  python -m bench.table_sizes 5000000
-100000000
+"""Tables of many and of few keys, built and updated:  python -m bench.table_sizes 5000000 100000000
 
-Each topic has a record of 108 bytes for every key, and then 2.2 % as many of keys at random, which
-the update has to take over. Each step is a process of its own under ``--memory``: its peak, what of
-that is its own and no page of a file, and its seconds. At the end each table is held against its
-topic by ``verify_table``, another method than the one that made it.
+Each topic has a record of 108 bytes for every key, and then 2.2 % as many with random keys, which
+the update has to apply. Each step is a process of its own with ``--memory``. The results are its
+peak memory, the part that is not pages of files, and its seconds. At the end ``verify_table``
+compares each table with its topic by another method than the one that built it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bench import generate
 from bench.kept_tables import FORMATS, SHARE, VECTORS
 from bench.sampling import own_bytes
 
-_WORDS = 11  # of 8 bytes, a value
+_WORDS = 11  # a value's size in words of 8 bytes
 _SEGMENT_BYTES = (1 << 30) - (1 << 20)
 _LOOK_S = 0.01
 _STEP = """
@@ -37,7 +36,7 @@ print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_mib": used.ru_ma
 
 
 def measure(folder: Path, keys: int, format: str, memory: str) -> dict[str, Any]:
-    """Make the topic and its table, update it, verify it."""
+    """Write the topic and its table, update the table, and verify it."""
     log, table = folder / "log", folder / "table"
     changes = int(keys * SHARE)
     partition = log / "t-0"

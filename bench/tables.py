@@ -1,4 +1,4 @@
-"""What was measured, for people: on a terminal, and as the table that the README shows."""
+"""Prints the results: on a terminal, and as the table of the README."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _figure(value: float | None) -> str:
 
 
 def profiles_of(rows: list[Found]) -> Table:
-    """Where a stage's time goes, of each row's median run; JVM and driver in processor seconds."""
+    """The time of each stage in each row's median run. JVM and driver are in processor seconds."""
     table = Table(
         title="Lastwrite, stage by stage, of the median run",
         title_justify="left",
@@ -126,7 +126,9 @@ def profiles_of(rows: list[Found]) -> Table:
 
 
 def least_of(rows: list[Found]) -> Table:
-    """What two passes take without deciding (``bench.least``), and how many times as long a peer."""
+    """The time of two passes without decisions (``bench.least``), and a peer's time as a multiple
+    of it.
+    """
     table = Table(title="Two passes that decide nothing", title_justify="left", header_style="bold")
     for column in ("Work", "Seconds", "Ours", "Kafka, times it", "Steps"):
         table.add_column(column, justify="left" if column in ("Work", "Steps") else "right")
@@ -191,9 +193,7 @@ def _ratio_name(target: Found) -> str:
 
 
 def markdown_of(rows: list[Found]) -> str:
-    """A line a target: work, the other side's seconds, ours, the ratio, goal and must, what was
-    reached.
-    """
+    """A line for each target: work, both sides' seconds, ratio, goal, requirement and result."""
     lines = [
         "| Work | Beside us | Its time | Ours | Ratio | Goal | Must | Reached | Peak MiB (PSS) |",
         "|---|---|---|---|---|---|---|---|---|",
