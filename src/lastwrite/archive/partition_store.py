@@ -263,7 +263,7 @@ class PartitionStore:
         raise LogHeld(
             f"{rival} has a round in progress in this archive",
             path=self.address.removesuffix(f"/{MANIFEST}"),
-            remedy="wait; the next turn fetches the new records",
+            remedy="no action is needed; the next fetch gets the new records",
         )
 
     def journal(self, id: str) -> str:

@@ -345,11 +345,13 @@ class Cleaner(Daemon[_WaveOutcome | TableRun]):
             self._set_aside(candidate, reason, now_ms)
 
     def _account(self, folders: Sequence[str], now_ms: int) -> None:
-        """Report the files beside the logs that the rounds did not change, once per folder."""
+        """Report, once per folder, files that compaction left unchanged because they are no log."""
         try:
             found = self._system.untouched(folders, None)
         except LogError as error:
-            self._events.report_once("files", f"the files beside the logs are not named: {error}")
+            self._events.report_once(
+                "files", f"the other files of the log folders could not be listed: {error}"
+            )
             return
         for folder, inside in groupby(found, lambda each: os.path.dirname(each.path)):
             files = tuple(inside)

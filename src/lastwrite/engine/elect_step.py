@@ -1,6 +1,7 @@
-"""Step three, elect, on the driver: divide buckets into units, and sum the losers by piece.
+"""Step three, elect, on the driver.
 
-A unit fits in a worker's memory. ``engine.elect`` runs on the workers.
+The hash buckets of keys are divided into units of work that fit in a worker's memory. Afterwards,
+the superseded records of each piece of a segment are added up. ``engine.elect`` runs on workers.
 """
 
 from __future__ import annotations

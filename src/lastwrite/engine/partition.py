@@ -155,7 +155,7 @@ def finish(
 
 
 def failed(report: PartitionReport, error: Exception) -> PartitionReport:
-    """The report with a status and reason for ``error``: damaged or failed."""
+    """The partition's report after ``error``. Its status is damaged or failed."""
     is_damaged = isinstance(error, LogError) and error.exit_status == 3
     return structs.replace(
         report,

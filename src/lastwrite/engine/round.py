@@ -69,7 +69,7 @@ def _waves(
     previous wave, since most of a commit waits for the disk.
     """
     begun: PendingResult[list[RewrittenPartition | FinishedPartition]] | None = None
-    # the context of commits, without progress: they run while workers report theirs
+    # commits report no progress, because workers report the progress of scans at the same time
     quiet = replace(context, progress=NoProgress())
     with _Commits(clock) as commits:
         try:

@@ -47,9 +47,9 @@ SPREAD = Flatten()
 
 
 class JsonName(NamedTuple):
-    """An annotation: print the result of ``of`` instead of the value.
+    """An annotation of a field: JSON gets ``of(value)`` instead of the value.
 
-    The result of ``of`` has the printed type.
+    The documented type of the field is the return type of ``of``.
     """
 
     of: Callable[[Any], Any]

@@ -144,9 +144,13 @@ class Throttles:
     """The throttles of a run: for reading and writing together, for reading, and for writing."""
 
     def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
-        """``scratch`` is the folder of the shared files. Empty means no shared files.
+        """Create the throttles.
 
-        ``workers`` is the number of workers.
+        Args:
+            scratch: folder of the files through which workers share the rates. If it is empty,
+                each worker gets an equal part of each rate.
+            rates: the highest rates of all workers together, in bytes per second.
+            workers: number of workers.
         """
         self._both, self._reading, self._writing = (
             make_throttle(scratch, rate, workers, what) for what, rate in rates._asdict().items()

@@ -34,7 +34,7 @@ class StreamRangeRecord(NamedTuple):
 
     epoch: int
     start_offset: int
-    end_offset: int  # old while the stream is open
+    end_offset: int  # below the real end while the stream is open
     node: int
 
 

@@ -63,7 +63,7 @@ class RestoreProgress(msgspec.Struct, frozen=True, array_like=True):
 
     source: str  # the archived log: topic id, or topic name without an id, and partition
     topic_id: str | None  # id of the topic in the cluster
-    producer: int  # producer id of the noted batches
+    producer: int  # producer id of the restored batches in the cluster
     first: int  # first offset of the restored records in the cluster
     at: int  # offset of the next record to restore, in the archive
     offset: int  # offset of the next record to restore, in the cluster

@@ -52,7 +52,7 @@ class TopicFacts:
     entries: Mapping[int, int] = field(default_factory=dict)
     damaged: Mapping[int, tuple[EntryRange, ...]] = field(default_factory=dict)
     compacted: tuple[int, Position] | None = None  # ledger id and horizon of the compacted ledger
-    cursor: int | None = None  # the cursor's ledger; set if reading ``compacted`` from it failed
+    cursor: int | None = None  # id of the cursor's ledger, if that ledger could not be read
 
     def encode(self) -> bytes:
         """The bytes of the file."""

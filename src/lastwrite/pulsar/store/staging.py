@@ -277,10 +277,11 @@ def new_path(folder: str) -> str:
 
 
 def owner_of_new(folder: str, source: str | None) -> Ownership:
-    """The owner that a new ledger in the topic folder ``folder`` gets.
+    """The owner of a new ledger file in the topic folder ``folder``.
 
-    It is the owner of ``source``, the first ledger that is read. If ``source`` is in another
-    folder, the owner is set only as far as the process may.
+    This is the owner of ``source``, the first ledger that was compacted. If ``source`` is in
+    another folder, and the process has no permission to set this owner, the owner of the process
+    stays.
     """
     if source is None:
         return ownership.of_new(folder)

@@ -261,9 +261,9 @@ def list_topic(folder: str) -> TopicFolder:
 def topic_of(manifest: ArchiveManifest, folder: str, *, reads_small: bool = True) -> TopicFolder:
     """The content of an archived topic, as its manifest describes it.
 
-    Reads the indexes of the topic's objects.
-
-    Without ``reads_small``, indexes and surveys that the manifest repeats are not read.
+    Args:
+        reads_small: if false, indexes and record counts of objects are taken from the manifest
+            where it has them. Otherwise they are read from their own objects.
 
     Raises:
         LogError: as ``list_topic``.

@@ -430,7 +430,9 @@ def encode_message(message: RocketmqMessage, *, record_crc: bool = False) -> byt
         raise ValueError(f"magic {message.magic}")
     for host, bit in ((message.born_host, BORN_V6), (message.store_host, STORE_V6)):
         if len(host.address) + 4 != _host_bytes(message.sys_flag, bit):
-            raise ValueError(f"host {host} with sysFlag {message.sys_flag:#x}")
+            raise ValueError(
+                f"sysFlag {message.sys_flag:#x} is for another address length than {host}"
+            )
     tail = RECORD_CRC_BYTES if record_crc else 0
     size = message.size + tail
     if size > _MAX_I32:

@@ -282,10 +282,13 @@ def position_name(topic: str, queue: int) -> str:
 
 
 def encode_positions(positions: Mapping[str, int]) -> bytes:
-    """Encode positions as 5.5.0 does: tabs, no final newline, in the order of Java's map.
+    """Encode the file ``position-checkpoint`` exactly as RocketMQ 5.5.0 does.
 
-    ``positions`` has the loaded positions first, in file order, then new positions in insertion
-    order.
+    The lines are indented by tabs and in the order of a Java map; the last has no newline.
+
+    Args:
+        positions: next offset by queue name. Queues that were read from the file come first, in
+            the file's order, because the order of the Java map depends on it.
     """
     if not positions:
         return b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'

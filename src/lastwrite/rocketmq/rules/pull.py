@@ -131,8 +131,7 @@ def _largest(files: ListedOffsets) -> int:
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
     """The index of the file that contains ``offset``.
 
-    If no file contains it, the index of the file after the last file with lower offsets. None if
-    there is no such file.
+    For an offset between two files, the index of the later file. None if there is no such file.
     """
     for number in range(len(files) - 1, -1, -1):
         held = files[number]

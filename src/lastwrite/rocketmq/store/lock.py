@@ -152,13 +152,16 @@ def reject_stopped_cut(root: str) -> None:
 
 
 def reject_unclean(root: str, *, goes_on: bool) -> None:
-    """Refuse a store whose broker was not stopped cleanly, unless ``goes_on``.
+    """Refuse a store whose broker was not stopped cleanly.
 
-    ``abort`` is ignored while a broker has the lock, because it exists while a broker runs. Writers
-    check the lock.
+    A broker creates the file ``abort`` when it starts, and removes it when it stops cleanly. While
+    a broker has the store's lock, the file is therefore ignored.
+
+    Args:
+        goes_on: if true, a store whose broker was killed is accepted.
 
     Raises:
-        LogHeld: the broker was killed, or a cut was interrupted.
+        LogHeld: the broker was killed, or ``lastwrite cut`` was interrupted.
     """
     if archived.is_root(root):
         return
