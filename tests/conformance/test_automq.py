@@ -1,4 +1,4 @@
-"""AutoMQ's buckets against what a consumer got from the broker that wrote them."""
+"""Tests of reading AutoMQ's buckets, against what a consumer of the writing broker got."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def opened(stage: Stage, bucket: Path | None = None, **options: Any) -> AutomqSo
 
 
 def batches_of(source: AutomqSource, log: AutomqPartition) -> Iterator[Batch]:
-    """All batches of a partition, by the slow decoder, which checks each checksum."""
+    """All batches of a partition by the slow decoder, which checks every CRC."""
     for segment in log.segments:
         data = b"".join(bytes(strip_run(source.fetch(run), run)) for run in segment.runs)
         for _, batch in iter_batches(data):
@@ -65,7 +65,7 @@ def batches_of(source: AutomqSource, log: AutomqPartition) -> Iterator[Batch]:
 
 
 def consumed(batches: Sequence[Batch], log_start: int, level: str) -> list[dict[str, Any]]:
-    """What a consumer gets of these batches at an isolation level."""
+    """The records that a consumer gets from these batches at an isolation level."""
     open_from: dict[int, int] = {}
     aborted: set[int] = set()  # base offsets of batches
     data: dict[int, list[int]] = {}
@@ -171,7 +171,7 @@ def test_topic_settings_are_read_by_the_reader_of_kafka(stage: Stage) -> None:
 def test_access_keys_in_the_metadata_log_are_not_kept(stage: Stage) -> None:
     log = b"".join(path.read_bytes() for path in stage.metadata.iterdir())
     if b"__automq_node/" in log:
-        assert b"endpoint=http" in log  # where a node's access keys would stand
+        assert b"endpoint=http" in log  # a node's access keys would follow here
     image = read_cluster_image(str(stage.metadata))
     assert "endpoint" not in repr(image)
     assert "__automq_node" not in repr(image)

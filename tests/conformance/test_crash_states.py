@@ -178,9 +178,6 @@ def test_log_equals_the_result_of_kafkas_loader(
 def test_remedy_states_the_truncation_of_kafkas_loader(
     tmp_path: Path, oracle: Oracle, loss: Loss, recovery_point: int
 ) -> None:
-    """The remedy states the offset at which a broker truncates the log, and the segments it
-    removes.
-    """
     folder = left_by_crash(tmp_path / "root", loss, recovery_point)
     before = bases(folder)
     (damage,) = [
@@ -270,9 +267,7 @@ def test_broker_rebuilds_missing_indexes(tmp_path: Path, oracle: Oracle, harm: H
 def test_broker_replaces_a_missing_time_index_by_an_empty_one(
     tmp_path: Path, oracle: Oracle
 ) -> None:
-    """The remedy therefore names all three files. Otherwise, retention would use the file's
-    time.
-    """
+    """Retention would then use the file's time."""
     folder = after_an_orderly_shutdown(
         tmp_path / "root", State("", [remove(name(2 * EACH, "timeindex"))])
     )

@@ -551,7 +551,6 @@ def test_replica_with_deleted_or_lost_epochs_continues_the_archive(tmp_path: Pat
 
 
 def test_fetch_without_new_records_confirms_that_no_delete_was_lost(tmp_path: Path) -> None:
-    """A fetch without new records confirms that the log was not cleaned in between."""
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0})
     brought(root, archive.to)
@@ -623,7 +622,7 @@ def test_cluster_metadata_is_copied_with_an_archive(tmp_path: Path) -> None:
     assert third.log()["groups"] == [["g", 9, 0, "on"]]
     brought(root, third.to, include_active=True)
     say(groups=[])
-    brought(first.to, third.to)  # it is behind: what it says is older
+    brought(first.to, third.to)  # the first archive's groups are older
     assert third.log()["groups"] == [["g", 9, 0, "on"]] and third.log()["brought_ms"] > 5
 
 

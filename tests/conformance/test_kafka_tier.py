@@ -526,7 +526,7 @@ def test_segments_expired_at_the_start_are_not_damage(tier: Path) -> None:
 
 
 def test_copy_of_which_only_the_start_is_recorded_is_ignored(tier: Path, local: Path) -> None:
-    """At the end of a tier, a copy counts only if the metadata record that it finished."""
+    """At the end of a tier, a copy counts only if the metadata record its end."""
     write_metadata(local, {"orders": {}})
     note(local, max(folder("orders", tier).glob("*.log")), 0)
     report = lastwrite.inspect(str(tier), topic="orders", metadata=str(local), spark=INLINE)

@@ -63,9 +63,6 @@ def test_round_leaves_the_same_log_as_kafka(seed: int, oracle: Oracle) -> None:
 @settings(max_examples=100)
 @given(life=lives())
 def test_reference_of_the_property_tests_equals_kafka(life: Life, oracle: Oracle) -> None:
-    """The reference of the property tests equals Kafka's cleaner on the logs that these tests
-    draw.
-    """
     with tempfile.TemporaryDirectory(prefix="lastwrite-life-", dir=SCRATCH) as folder:
         root, twin = Path(folder) / "kafka", Path(folder) / "reference"
         (root / NAME).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""AutoMQ's part of the fuzz: objects, write-ahead objects, META streams, metadata records, keys."""
+"""Targets for AutoMQ: objects, write-ahead objects, META streams, metadata records, keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PREFIX = "kafka.automq."
 
 
 def targets() -> list[Target]:
-    """All readers of AutoMQ's bytes."""
+    """The targets for all readers of AutoMQ's bytes."""
     return [_objects(), _runs(), _write_ahead(), *_values(), *_metadata(), _keys()]
 
 
@@ -75,7 +75,9 @@ def _objects() -> Target:
 
 
 def _runs() -> Target:
-    """Runs in data blocks and in write-ahead objects: the kernel beside the slow reader."""
+    """Target for runs in data blocks and write-ahead objects: the kernel must agree with the slow
+    reader.
+    """
     of_stream = [each for each in RECORDS if each.stream == 3]
     blocks = [encode_blocks(of_stream, count) for count in (1, 2, 3)]
     in_wal = bytes(24).join(each.encode() for each in of_stream)
@@ -136,7 +138,7 @@ def _write_ahead() -> Target:
             assert 0 < row["position"] < end <= len(content)
 
     def seal(data: bytearray) -> bytes:
-        """Make the checksums of the first record right."""
+        """Correct the checksums of the first record."""
         if len(data) >= 72:
             body = bytes(data[72 : 72 + max(0, int.from_bytes(data[52:56], "big", signed=True))])
             data[64:68] = struct.pack(">I", crc(body))

@@ -1,4 +1,4 @@
-"""Drawn clusters of AutoMQ: what is read, and what is named when objects are damaged."""
+"""Properties of random AutoMQ clusters: all records are read, and damaged objects are reported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def options(cluster: Cluster) -> AutomqOptions:
 
 
 def read(source: AutomqSource, log: AutomqPartition) -> tuple[list[tuple[int, bytes]], list[str]]:
-    """The batches of a partition that can be read, and the messages about the others."""
+    """The readable batches of a partition, and the messages about the others."""
     batches: list[tuple[int, bytes]] = []
     problems = [each.message for each in log.problems]
     for segment in log.segments:
@@ -109,7 +109,7 @@ def read(source: AutomqSource, log: AutomqPartition) -> tuple[list[tuple[int, by
 
 
 def expected(cluster: Cluster, name: TopicPartition) -> list[tuple[int, bytes]]:
-    """The batches of the model from the first segment of the log on."""
+    """The model's batches from the log's first segment on."""
     part = cluster.parts[name.topic, name.partition]
     first = int(str(part.segments[0]["bo"]))
     return [(base, data) for base, end, data in part.batches if end > first]
@@ -134,12 +134,12 @@ def test_everything_that_was_appended_is_read(steps: list[tuple[object, ...]]) -
 def test_no_record_is_lost_in_silence(
     steps: list[tuple[object, ...]], harms: list[tuple[str, int, int]]
 ) -> None:
-    """Of damaged objects: what is read is right, and what is missing is named."""
+    """If objects are damaged, every record is read correctly or reported as missing."""
     with cluster_of(steps) as cluster:
         last = cluster.wal_paths()[-1:]
         for kind, one, other in harms:
             harm(cluster, kind, one, other)
-        # nothing tells of the end of a write-ahead log
+        # nothing shows that the end of a write-ahead log is missing
         is_end_lost = not all(path.exists() for path in last)
         source, refused = open_and_resolve(cluster)
         for name in source.partitions():
@@ -170,7 +170,7 @@ def test_no_record_is_lost_in_silence(
 
 
 def open_and_resolve(cluster: Cluster) -> tuple[AutomqSource, set[TopicPartition]]:
-    """A source that has met every lost object twice, and the partitions that it refuses."""
+    """A source that knows which objects are lost, and the partitions that it refuses."""
     lost: frozenset[str] = frozenset()
     while True:
         source = open_source(options(cluster), lost)

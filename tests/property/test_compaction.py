@@ -196,7 +196,6 @@ def test_piece_sizes_do_not_change_the_files(
     exact: bool,
     is_whole: bool,
 ) -> None:
-    """Pieces, blocks, slices, output parts and stages of any size lead to the same files."""
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)

@@ -221,7 +221,6 @@ def test_plan_predicts_the_round(seed: int, rules: Rules) -> None:
 
 @pytest.mark.parametrize("cut", [1, 3])
 def test_incremental_rounds_equal_one_round(cut: int) -> None:
-    """Several rounds leave what one round over everything leaves."""
     for seed in range(8):
         results = []
         for parts in (1, cut + 1):

@@ -411,7 +411,6 @@ HARM = st.tuples(
 def test_changed_bytes_raise_only_log_errors(
     number: int, harms: list[tuple[int, bytes, bool]], cut: int, start: int
 ) -> None:
-    """The decoder raises a LogError for damaged bytes, or returns a value."""
     read, sound = READERS[number]
     data = bytearray(sound)
     for at, ugly, is_new in harms:

@@ -290,7 +290,7 @@ class Rocketmq:
         return lines
 
     def _read(self) -> queues.ModelQueue:
-        """The queue as it lies there, by its index; byte for byte, as ``shown`` holds."""
+        """The queue, read from its files by its indexes."""
         queue, files = (
             queues.ModelQueue(self.log_bytes, self.index_bytes),
             queues.read_files(self._root),

@@ -5,7 +5,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Reads on as a group with Kafka's own client, prints each offset, and commits: ADDRESS PROTOCOL TOPIC GROUP SECONDS-OF-SILENCE */
+/** Continues a group with Kafka's own client, prints each offset, and commits. Arguments: ADDRESS PROTOCOL TOPIC GROUP SECONDS-OF-SILENCE */
 public class Consume {
     public static void main(String[] args) {
         Properties settings = new Properties();

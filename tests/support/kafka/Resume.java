@@ -5,7 +5,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Joins a group with Kafka's own client and prints the offset of the first record that it is given: ADDRESS PROTOCOL TOPIC GROUP... */
+/** Joins a group with Kafka's own client, and prints the offset of the first record that it gets. Arguments: ADDRESS PROTOCOL TOPIC GROUP... */
 public class Resume {
     public static void main(String[] args) {
         for (int n = 3; n < args.length; n++) {

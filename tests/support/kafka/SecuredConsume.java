@@ -5,7 +5,7 @@ import java.util.Properties;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
-/** Reads with Kafka's own client, as the settings say, and prints how many records came, or what is wrong: TOPIC SETTINGS-FILE... */
+/** Reads with Kafka's own client and these settings, and prints the number of records or the error. Arguments: TOPIC SETTINGS-FILE... */
 public class SecuredConsume {
     public static void main(String[] args) throws Exception {
         for (int n = 1; n < args.length; n++) {

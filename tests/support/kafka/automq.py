@@ -1,7 +1,7 @@
-"""A bucket and a metadata log as AutoMQ writes them, for tests without an AutoMQ.
+"""Writes a bucket and a metadata log as AutoMQ does, for tests without an AutoMQ.
 
-Records are appended to partitions, and lie in a write-ahead log until ``upload`` puts them into a
-stream set object. ``split`` and ``compose`` do what AutoMQ's compactions do.
+Appended records are in a write-ahead log until ``upload`` writes them to a stream set object.
+``split`` and ``compose`` do what AutoMQ's compactions do.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Entry(NamedTuple):
 
 
 def encode_blocks(records: Sequence[StreamRecord], records_per_block: int) -> bytes:
-    """Data blocks of one stream, side by side."""
+    """Consecutive data blocks of one stream."""
     out = b""
     for at in range(0, len(records), records_per_block):
         block = records[at : at + records_per_block]
@@ -82,7 +82,7 @@ def footer(position: int, size: int, magic: int = 0x88E241B785F4CFF7) -> bytes:
 def encode_object(
     records: Iterable[StreamRecord], records_per_block: int = 4, blocks_per_run: int = 2
 ) -> tuple[bytes, list[Entry]]:
-    """An object with these records, sorted by stream and offset; and its index."""
+    """An object with these records, sorted by stream and offset, and its index entries."""
     streams: dict[int, list[StreamRecord]] = {}
     for each in sorted(records):
         streams.setdefault(each.stream, []).append(each)
@@ -132,7 +132,7 @@ def uvarint(number: int) -> bytes:
 
 
 def record(number: int, version: int, body: bytes) -> bytes:
-    """A metadata record: its frame, its fields, no tagged fields."""
+    """A metadata record: its frame and its fields, without tagged fields."""
     return b"\1" + uvarint(number) + uvarint(version) + body + b"\0"
 
 
@@ -142,14 +142,15 @@ def blob(data: bytes) -> bytes:
 
 @dataclass
 class Part:
-    """A partition: the ids of its streams, and what was appended."""
+    """A partition: the ids of its streams, and the appended batches."""
 
     topic: str
     number: int
     topic_id: str
     streams: dict[str, int]
     segments: list[dict[str, object]] = field(default_factory=list)
-    batches: list[tuple[int, int, bytes]] = field(default_factory=list)  # offset, end, bytes
+    # base offset, end offset, bytes
+    batches: list[tuple[int, int, bytes]] = field(default_factory=list)
     end: int = 0
     start: int = 0
 
@@ -162,14 +163,14 @@ class Cluster:
         self.metadata = folder / "__cluster_metadata-0"
         self.namespace = f"_kafka_{CLUSTER}"
         self.parts: dict[tuple[str, int], Part] = {}
-        self.stored: dict[int, list[StreamRecord]] = {}  # records of each live object
+        self.stored: dict[int, list[StreamRecord]] = {}  # the records of each live object
         self.entries: dict[int, list[Entry]] = {}
-        self.streams_of: dict[int, int] = {}  # stream of each live stream object
-        self.sets: list[int] = []  # live stream set objects
-        self.ends: dict[int, int] = {}  # end offset of each stream
+        self.streams_of: dict[int, int] = {}  # the stream of each live stream object
+        self.sets: list[int] = []  # the live stream set objects
+        self.ends: dict[int, int] = {}  # the end offset of each stream
         self.starts: dict[int, int] = {}
-        self.pending: list[StreamRecord] = []  # not uploaded yet
-        self.written = 0  # of ``pending``, in write-ahead objects
+        self.pending: list[StreamRecord] = []  # records that are not uploaded yet
+        self.written = 0  # how many of ``pending`` are in write-ahead objects
         self.wal_offset = self.wal_end = 0
         self._values: list[bytes] = []
         self._objects = self._streams = 0
@@ -182,7 +183,7 @@ class Cluster:
         )
 
     def topic(self, name: str, partitions: int = 1, **settings: str) -> None:
-        """Make a topic with its META and log streams."""
+        """Create a topic with its META and log streams."""
         topic_id = hashlib.md5(name.encode()).digest()
         self.add(topic(name, topic_id))
         for key, value in settings.items():
@@ -202,7 +203,9 @@ class Cluster:
             self.save(part)
 
     def append(self, name: str, number: int, *values: bytes | None, hole: int = 0) -> None:
-        """Append a batch with a record a value; its key is the value's first byte."""
+        """Append a batch with one record for each value. A record's key is the value's first
+        byte.
+        """
         part = self.parts[name, number]
         if part.end - int(str(part.segments[-1]["bo"])) >= self._segment_records:
             self._roll(part)
@@ -218,7 +221,7 @@ class Cluster:
         self._write(part.streams["log"], part.end - before, batch)
 
     def save(self, part: Part) -> None:
-        """Write the partition's values to its META stream."""
+        """Write the partition's state to its META stream."""
         log = {
             "streamMap": {"log": part.streams["log"], "tim": -1, "txn": -1},
             "segmentMetas": part.segments,
@@ -234,7 +237,7 @@ class Cluster:
             self._write(part.streams["meta"], 1, payload)
 
     def delete_records(self, name: str, number: int, offset: int) -> None:
-        """Move the log start, and trim the segments below it."""
+        """Raise the log start, and remove the segments below it."""
         part = self.parts[name, number]
         part.start = offset
         while len(part.segments) > 1 and int(str(part.segments[1]["bo"])) <= offset:
@@ -246,7 +249,7 @@ class Cluster:
         self.add(self._stream_record(stream))
 
     def upload(self) -> int | None:
-        """Upload all pending records in a stream set object; gives its id."""
+        """Upload all pending records in a stream set object. Returns its id."""
         if not self.pending:
             return None
         object_id = self._new_object(self.pending)
@@ -263,14 +266,16 @@ class Cluster:
         return object_id
 
     def write_ahead(self) -> None:
-        """Write the pending records that are in no write-ahead object yet, as one object."""
+        """Write the pending records that are in no write-ahead object yet to a new one."""
         todo = sorted(self.pending[self.written :])
         if todo:
             self._put_wal([each.encode() for each in todo], self._trim)
             self.written = len(self.pending)
 
     def split(self, object_id: int) -> list[int]:
-        """Move a stream set object's streams to stream objects of their own; gives the ids."""
+        """Move the streams of a stream set object to stream objects of their own. Returns their
+        ids.
+        """
         made = []
         streams: dict[int, list[StreamRecord]] = {}
         for each in self.stored[object_id]:
@@ -286,7 +291,7 @@ class Cluster:
         return made
 
     def compose(self, stream: int) -> int | None:
-        """Link all stream objects of a stream from a composite object; gives its id."""
+        """Link all stream objects of a stream from a composite object. Returns its id."""
         parts = sorted(
             (id for id, each in self.streams_of.items() if each == stream),
             key=lambda id: self.stored[id][0].base,
@@ -304,11 +309,11 @@ class Cluster:
             self.add(record(510, 0, struct.pack(">q", id)))
             del self.streams_of[id]
         self._add_stream_object(stream, new)
-        del self.streams_of[new]  # is composed once only
+        del self.streams_of[new]  # an object can be composed only once
         return new
 
     def write_metadata(self) -> None:
-        """Write the metadata log, a batch a record."""
+        """Write the metadata log with one batch for each record."""
         self.metadata.mkdir(exist_ok=True, parents=True)
         (self.metadata / f"{0:020d}.log").write_bytes(
             b"".join(
@@ -325,7 +330,7 @@ class Cluster:
         return sorted(self.wal_folder.glob("*"), key=lambda path: int(path.name.split("-")[0]))
 
     def object_paths(self) -> list[Path]:
-        """Data objects in the bucket."""
+        """The paths of the data objects in the bucket."""
         return sorted(
             path for path in self.bucket.rglob("*") if path.is_file() and "wal" not in path.parts
         )
@@ -383,7 +388,7 @@ class Cluster:
         del self.stored[object_id]
 
     def put_object(self, object_id: int, records: Sequence[StreamRecord]) -> bytes:
-        """Write an object that the metadata log does not have; gives its bytes."""
+        """Write an object that the metadata log does not list. Returns its bytes."""
         data, _ = encode_object(records)
         self._put(object_id, data)
         return data
@@ -399,7 +404,7 @@ class Cluster:
     def _put_wal(self, bodies: Sequence[bytes], trim: int) -> None:
         start = self.wal_end
         data = encode_wal(start, trim, bodies)
-        self.wal_offset = start + len(data) - 48 - 1  # of a byte in the last record
+        self.wal_offset = start + len(data) - 48 - 1  # the offset of a byte in the last record
         self.wal_end = -(-(start + len(data)) // WAL_STEP) * WAL_STEP
         self._trim = trim
         self.wal_folder.mkdir(exist_ok=True, parents=True)

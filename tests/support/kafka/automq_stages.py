@@ -1,4 +1,4 @@
-"""Buckets that a real AutoMQ wrote, and what a consumer got from its broker.
+"""Reads the buckets of a real AutoMQ, and the records that a consumer of its broker got.
 
 ``tests/corpus/automq/README.md`` describes the stages.
 """
@@ -34,11 +34,11 @@ class Stage:
 
     @property
     def source(self) -> dict[str, str]:
-        """The arguments of a command that reads the bucket, beside its path."""
+        """The keyword arguments with which a command reads the bucket, apart from the path."""
         return {"system": "automq", "metadata": str(self.metadata)}
 
     def names(self) -> Iterator[tuple[str, int]]:
-        """Yield topic and number of each partition with expected records."""
+        """The topic and number of each partition with expected records."""
         for name in sorted(self.partitions):
             topic, _, number = name.rpartition("-")
             yield topic, int(number)
@@ -50,7 +50,7 @@ class Stage:
 
 
 def unpack_stage(name: str, folder: Path) -> Stage:
-    """Unpack one stage below ``folder``. Skips the test if the stage's file is not there."""
+    """Unpack a stage below ``folder``. Skips the test if the stage's file is missing."""
     archived = IN_CORPUS if IN_CORPUS.name.startswith(f"{name}.") else SHARED
     if not archived.exists():
         pytest.skip(f"the AutoMQ fixture is not at {archived}: LASTWRITE_FIXTURES names its folder")

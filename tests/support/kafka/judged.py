@@ -387,7 +387,7 @@ def check_model(round_: Round) -> None:
         assert round_.answer["end_offset"] == round_.end
 
 
-# ---------------------------------------------------------------------- our rounds
+# ---------------------------------------------------------------------- Lastwrite's rounds
 
 
 def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:

@@ -62,7 +62,7 @@ import org.apache.zookeeper.KeeperException;
 import org.apache.zookeeper.ZooKeeper;
 
 /**
- * Pulsar's own Java clients for tests: a line of JSON in, a line of JSON out. driver.py says what the requests are.
+ * Runs Pulsar's own Java clients for tests. Each request and each answer is a line of JSON; see driver.py.
  *
  * <p>Arguments: service URL, admin URL, ZooKeeper's address, whether transactions are enabled.
  */
@@ -70,9 +70,9 @@ public final class Driver {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final String COMPACTION = "__compaction";
     private static final String PROPERTY = "CompactedTopicLedger";
-    private static final long PATIENCE = 700_000_000;  // ns without a sign of a compaction
-    private static final int READ = 200;             // entries at once, of an open ledger
-    private static final long READ_BYTES = 8 << 20;  // about, of a closed one
+    private static final long PATIENCE = 700_000_000;  // ns to wait for the begin of a compaction
+    private static final int READ = 200;             // entries to read at once from an open ledger
+    private static final long READ_BYTES = 8 << 20;  // approximate bytes to read at once from a closed ledger
 
     private final PulsarAdmin admin;
     private final PulsarClient client;
@@ -110,7 +110,7 @@ public final class Driver {
             out.println(answer);
             out.flush();
         }
-        Runtime.getRuntime().halt(0);                 // nobody waits for an orderly end of the clients
+        Runtime.getRuntime().halt(0);                 // without shutting the clients down, which takes seconds
     }
 
     private JsonNode answer(JsonNode asked) throws Exception {
@@ -207,7 +207,7 @@ public final class Driver {
         }
     }
 
-    /** Entry by entry as the lines say; the ids in order. */
+    /** Sends the lines entry by entry. Returns the ids in order. */
     private JsonNode send(String topic, JsonNode lines) throws Exception {
         ArrayNode ids = JSON.createArrayNode();
         List<CompletableFuture<MessageId>> sent = new ArrayList<>();
@@ -220,7 +220,7 @@ public final class Driver {
             }
             Producer<byte[]> producer = producer(topic, line);
             boolean batch = line.path("batch").asBoolean(false);
-            if (producer != last || batch) {           // else entries of two producers would overtake each other
+            if (producer != last || batch) {           // otherwise the order of two producers' entries is not certain
                 wait(sent, last, ids);
             }
             last = producer;
@@ -230,7 +230,7 @@ public final class Driver {
             }
             if (batch) {
                 if (transaction != null) {
-                    Thread.sleep(200);                 // they join the batch when the coordinator has answered
+                    Thread.sleep(200);                 // they join the batch after the coordinator's answer
                 }
                 wait(sent, last, ids);
             }
@@ -288,7 +288,7 @@ public final class Driver {
         (commit ? transaction.commit() : transaction.abort()).get();
     }
 
-    /** Many messages for benchmarks, of keys drawn at random and values that compress about 2 to 1. */
+    /** Sends many messages for benchmarks, with random keys and values that compress to about a half. */
     private JsonNode load(String topic, JsonNode asked) throws Exception {
         long count = asked.get("count").asLong();
         int distinct = asked.get("keys").asInt();
@@ -321,12 +321,12 @@ public final class Driver {
 
     // ---- compaction
 
-    /** Asks the broker for its compaction, and waits until it serves the new ledger. */
+    /** Starts the broker's compaction, and waits until the broker serves the new ledger. */
     private ObjectNode compact(String topic) throws Exception {
         JsonNode before = horizon(topic).path("ledger");
         long start = System.nanoTime();
-        // It may begin after the answer, and show its success before its ledger. Without anything new it never begins,
-        // and no more while a topic that was just loaded looks through its transactions: so it is asked again.
+        // The compaction may begin after the answer, and report success before its ledger. It never begins without new
+        // entries, or while a topic that was just loaded recovers its transactions. The request is therefore repeated.
         LongRunningProcessStatus status = null;
         ObjectNode after = null;
         for (int asked = 0; asked < 3 && (after == null || after.path("ledger").equals(before)); asked++) {
@@ -356,7 +356,7 @@ public final class Driver {
         return out;
     }
 
-    /** Horizon and compacted ledger as the broker states them: {} where it was never compacted. */
+    /** The horizon and the compacted ledger by the broker. {} if the topic was never compacted. */
     private ObjectNode horizon(String topic) throws Exception {
         ObjectNode out = JSON.createObjectNode();
         var stats = admin.topics().getInternalStats(topic);
@@ -370,7 +370,7 @@ public final class Driver {
         return out;
     }
 
-    /** The topic's ledgers: what the metadata store holds of them, and each one's last entry as the broker knows it. */
+    /** The topic's ledgers: their metadata in the metadata store, and the last entry that the broker knows of each. */
     private ObjectNode ledgers(String topic) throws Exception {
         String path = "/managed-ledgers/" + TopicName.get(topic).getPersistenceNamingEncoding();
         ObjectNode out = JSON.createObjectNode();
@@ -390,14 +390,14 @@ public final class Driver {
         return out;
     }
 
-    /** Entries of a ledger; of an open one {@code last} has to say up to which. */
+    /** The entries of a ledger. For an open ledger, {@code last} is required and ends them. */
     private ObjectNode dump(long id, long from, long last) throws Exception {
         ArrayNode entries = JSON.createArrayNode();
         entries(id, from, last, entry -> entries.add(base64(entry)));
         return JSON.createObjectNode().set("entries", entries);
     }
 
-    /** Entries of a ledger of any size into a file: an int32 with the length before each. */
+    /** Writes the entries of a ledger of any size to a file, each after its length as int32. */
     private ObjectNode export(long id, long last, String file) throws Exception {
         try (DataOutputStream out = new DataOutputStream(new BufferedOutputStream(new FileOutputStream(file), 1 << 20))) {
             entries(id, 0, last, entry -> {
@@ -443,7 +443,7 @@ public final class Driver {
 
     // ---- reading
 
-    /** The topic as a reader gets it, from its start or from the id {@code from} on. */
+    /** The messages that a reader gets, from the topic's start or from the id {@code from} on. */
     private ObjectNode read(String topic, boolean compacted, String from, int patience) throws Exception {
         MessageId start = MessageId.earliest;
         if (!from.isEmpty()) {
@@ -458,7 +458,7 @@ public final class Driver {
             while (reader.hasMessageAvailable()) {
                 Message<byte[]> message = reader.readNext(patience, TimeUnit.MILLISECONDS);
                 if (message == null) {
-                    out.put("timeout", true);           // what is last may be filtered away: then none comes
+                    out.put("timeout", true);           // the last message may be filtered out, and never arrive
                     break;
                 }
                 messages.add(told(message));
@@ -484,9 +484,9 @@ public final class Driver {
         return out;
     }
 
-    // ---- a compacted ledger made elsewhere
+    // ---- a compacted ledger of another program
 
-    /** Writes a ledger and acknowledges it as the compacted one of a topic. */
+    /** Writes a ledger, and acknowledges it as the topic's compacted ledger. */
     private ObjectNode attach(String topic, JsonNode records, JsonNode horizon) throws Exception {
         MessageIdImpl to = new MessageIdImpl(horizon.get(0).asLong(), horizon.get(1).asLong(), -1);
         Map<String, byte[]> custom = new HashMap<>();
@@ -526,7 +526,7 @@ public final class Driver {
         ready.get(30, TimeUnit.SECONDS);
         consumer.acknowledge(to, Map.of(PROPERTY, id)).get(30, TimeUnit.SECONDS);
         consumer.close();
-        // No error ever comes back: what the broker says of itself is the answer.
+        // The acknowledgement returns no error, so the broker's own state is the answer.
         for (int i = 0; horizon(topic).path("ledger").asLong(-1) != id; i++) {
             if (i == 400) {
                 throw new IllegalStateException("the broker does not take ledger " + id + ": " + horizon(topic));
@@ -536,7 +536,7 @@ public final class Driver {
         return JSON.createObjectNode().put("ledger", id);
     }
 
-    /** Properties of an acknowledgement are not public. */
+    /** Acknowledges with properties, for which there is no public method. */
     private static final class Acknowledger extends ConsumerImpl<byte[]> {
         Acknowledger(PulsarClientImpl client, ConsumerConfigurationData<byte[]> settings,
                 CompletableFuture<org.apache.pulsar.client.api.Consumer<byte[]>> ready) {
@@ -549,9 +549,9 @@ public final class Driver {
         }
     }
 
-    // ---- small things
+    // ---- helpers
 
-    /** One key pair, made for this run, for all that is encrypted. */
+    /** The key pair of this run, for all encrypted messages. */
     private static CryptoKeyReader keys() throws Exception {
         KeyPairGenerator generator = KeyPairGenerator.getInstance("RSA");
         generator.initialize(2048);

@@ -14,10 +14,10 @@ import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
- * The stock producer and the stock consumer, as RocketMQ's users have them: tests ask them what a broker serves.
+ * Runs RocketMQ's own producer and consumer for tests.
  *
- * <p>Started by {@code java -cp LIB/* StockClient.java NAMESRV}. Reads a command a line, words apart by one blank, texts and
- * bytes as base64 ({@code -}: none); answers with lines, and {@code done} or {@code failed REASON} at the end.
+ * <p>Started by {@code java -cp LIB/* StockClient.java NAMESRV}. Reads one command in each line. Its words are separated
+ * by one blank; texts and bytes are base64, and {@code -} means none. An answer ends with {@code done} or {@code failed REASON}.
  *
  * <pre>
  * send TOPIC KEY TAG BODY        queue by the hash of the key      sent QUEUE OFFSET
@@ -47,7 +47,7 @@ public class StockClient {
             }
             System.out.flush();
         }
-        Runtime.getRuntime().halt(0);    // an orderly shutdown of the clients takes seconds and saves nothing here
+        Runtime.getRuntime().halt(0);    // without shutting the clients down, which takes seconds
     }
 
     static void send(DefaultMQProducer producer, String[] words) throws Exception {
@@ -67,7 +67,7 @@ public class StockClient {
                 System.out.println("message " + m.getQueueOffset() + " " + m.getCommitLogOffset() + " " + m.getStoreTimestamp() + " "
                     + coded(m.getKeys()) + " " + coded(m.getTags()) + " " + coded(m.getBody()));
             }
-            // An answer without messages that names another offset is followed once, as a client would.
+            // If an answer without messages has another offset, pulls once from there, as a client does.
             boolean found = r.getPullStatus() == PullStatus.FOUND;
             if (!found && (r.getPullStatus() == PullStatus.NO_NEW_MSG || r.getNextBeginOffset() == offset || moved++ > 0)) {
                 System.out.println("end " + r.getPullStatus() + " " + r.getNextBeginOffset() + " " + r.getMinOffset() + " " + r.getMaxOffset());

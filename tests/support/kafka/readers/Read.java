@@ -5,7 +5,7 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
-/** See programs.py: ADDRESS TOPIC COUNT GROUP PROTOCOL. */
+/** Reads a topic with Kafka's Java client; see programs.py. Arguments: ADDRESS TOPIC COUNT GROUP PROTOCOL. */
 public class Read {
     public static void main(String[] args) {
         Properties settings = new Properties();

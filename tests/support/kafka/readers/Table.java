@@ -9,14 +9,14 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.streams.state.QueryableStoreTypes;
 
-/** A topic as a table of Kafka Streams: ADDRESS TOPIC KIND FOLDER. Prints the whole table each time that key "end" has the next number, 1 and 2. */
+/** A Kafka Streams table of a topic, printed each time that the key "end" gets the next number, 1 and 2. Arguments: ADDRESS TOPIC KIND FOLDER. */
 public class Table {
     public static void main(String[] args) throws Exception {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", args[0]);
         settings.put("application.id", "streams-" + args[2]);
         settings.put("state.dir", args[3]);
-        settings.put("topology.optimization", "all"); // the topic is the table's changelog: no topic has to be made
+        settings.put("topology.optimization", "all"); // the topic is the table's changelog, so that Streams creates no topic
         settings.put("replication.factor", "1");
         var builder = new StreamsBuilder();
         var read = Consumed.with(Serdes.String(), Serdes.String());

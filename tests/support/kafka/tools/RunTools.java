@@ -8,8 +8,8 @@ import java.util.Arrays;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Runs Kafka's console tools in one JVM. A line of the standard input has a class and its arguments,
- * with tabs between them. The answer is the status, the number of lines, and the lines.
+ * Runs Kafka's console tools in one JVM. A line of standard input has a class and its arguments,
+ * separated by tabs. The answer has the exit status, the number of lines, and the lines.
  */
 public final class RunTools {
     private static final class Ended extends RuntimeException {
@@ -22,10 +22,10 @@ public final class RunTools {
         PrintStream answers = System.out;
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         PrintStream printed = new PrintStream(bytes, true, StandardCharsets.UTF_8);
-        System.setOut(printed); // before any tool keeps it
+        System.setOut(printed); // before a tool stores the original stream
         System.setErr(printed);
         Exit.setExitProcedure((given, message) -> {
-            if (output == null) { // else a tool has caught the first end
+            if (output == null) { // otherwise a tool caught the first exit
                 status = given;
                 output = bytes.toString(StandardCharsets.UTF_8);
             }
