@@ -123,9 +123,7 @@ def test_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path: P
     assert (shell.base_offset, shell.last_offset) == (first.base_offset, 19)
 
     def judge() -> None:
-        """The broker recognises the last batch of both producers, and rejects a gap in the
-        sequence.
-        """
+        """The broker recognises both producers' last batches, and rejects a sequence gap."""
         with Wire(broker.address) as wire:
             assert wire.produce(TOPIC, sent) == Answer(0, first.base_offset)
             assert wire.produce(TOPIC, sent_second) == Answer(0, second.base_offset)

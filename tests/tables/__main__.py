@@ -1,4 +1,4 @@
-"""Update tables of random topics, and read them after each round:  python -m tests.tables --seeds 500
+"""Update tables of random topics; read them after each round:  python -m tests.tables --seeds 500
 
 ``tests/tables/rounds.py`` describes a seed. With ``--spark``, Spark reads the tables with Iceberg's
 and Delta's own jars, instead of the other readers. ``--kills 1000 --as delta`` instead kills runs,
