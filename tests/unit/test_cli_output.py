@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import shlex
 import sys
 import time
@@ -224,3 +226,22 @@ def test_due_time_is_shown_in_the_local_time_zone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.undo()
     time.tzset()
     assert output.local_moment(2**62) == f"{2**62} ms"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "set TMPDIR and SPARK_LOCAL_DIRS"),
+        (errno.EROFS, "not mounted read-only"),
+        (errno.EACCES, "rights for this path"),
+        (errno.ENOENT, ""),
+    ],
+)
+def test_error_of_the_system_names_both_files_and_a_remedy(
+    capsys: pytest.CaptureFixture[str], number: int, remedy: str
+) -> None:
+    error = OSError(number, os.strerror(number), "/a", None, "/tmp/b")
+    assert output.report_failure(output.Output(), error) == 1
+    said = capsys.readouterr().err
+    assert f"/a → /tmp/b: {os.strerror(number)}" in said and said.endswith("[LW-108]\n")
+    assert remedy in said and ("—" in said) == bool(remedy)

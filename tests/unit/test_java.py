@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from lastwrite.cli.doctor import Outcome, examine
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.spark.launcher import java
 
@@ -109,6 +111,41 @@ def test_error_without_java_names_the_versions_found(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     with pytest.raises(EnvironmentUnfit, match=r"11\.0\.2 at .*old"):
         java.find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    with pytest.raises(
+        EnvironmentUnfit, match=r"nowhere/bin/java \(JAVA_HOME\), which does not run"
+    ):
+        java.find_java()
+
+
+def test_doctor_warns_of_a_java_home_that_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(make_java(tmp_path / "new", "21.0.2").parent))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    found = next(each for each in examine() if each.name == "java")
+    assert found.verdict is Outcome.WARNING and "21.0.2" in found.found
+    assert "nowhere" in found.found and "set JAVA_HOME" in str(found.remedy)
+
+
+def test_limit_of_addresses_is_named_where_no_java_runs() -> None:
+    code = (
+        "import resource\n"
+        "hard = resource.getrlimit(resource.RLIMIT_AS)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 30, hard))\n"
+        "from lastwrite.spark.launcher.java import find_java\n"
+        "find_java()\n"
+    )
+    environment = {**os.environ, "JAVA_HOME": "/nowhere", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert b"1024 MiB of addresses" in done.stderr and b"ulimit -v unlimited" in done.stderr
+
+
+@pytest.mark.parametrize("version", ["3.4.4", "5.0.0"])
+def test_other_pyspark_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(java, "pyspark_version", lambda: version)
+    with pytest.raises(EnvironmentUnfit, match=rf"{version} is installed.*pip install 'pyspark>="):
+        java.reject_other_pyspark()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lastwrite.encoding import kernel
+from lastwrite.errors import EnvironmentUnfit
 
 
 @kernel.njit()
@@ -40,3 +41,11 @@ def test_second_thread_waits_for_a_kernel_under_compilation(
         second = pool.submit(doubled_and_one, 4)
         threading.Timer(0.5, goes_on.set).start()
         assert (first.result(60), second.result(60)) == (7, 9)
+
+
+def test_kernel_that_cannot_be_stored_is_a_clear_error() -> None:
+    """Numba stores no code of a function without a source file, as where no folder is writable."""
+    known: dict[str, Any] = {"__name__": "nowhere"}
+    exec("def count():\n    return 1", known)
+    with pytest.raises(EnvironmentUnfit, match="set NUMBA_CACHE_DIR or XDG_CACHE_HOME"):
+        kernel.njit(cache=True)(known["count"]).for_numba  # noqa: B018

@@ -116,6 +116,12 @@ def test_lost_worker_is_explained(text: str, said: str) -> None:
     assert "memory" not in str(error)
 
 
+def test_full_temporary_folder_is_named() -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    error = spark_error("scan", full)
+    assert "temporary folder is full" in error.problem and "set TMPDIR" in str(error.remedy)
+
+
 def test_memory_is_named_only_if_the_system_reports_a_kill() -> None:
     limit = "the limit of this control group, 300 MiB (/x/memory.max)"
     assert f"killed a worker for memory: it reached {limit} — " in str(

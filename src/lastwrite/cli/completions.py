@@ -33,7 +33,7 @@ def completions(
         ),
     ],
 ) -> int:
-    """Print a script that completes commands and options in a shell.
+    """Print a script that completes words in a shell.
 
     Write the script to a file that the shell loads, as in the examples. Until then, completions
     are available after `eval "$(lastwrite completions bash)"`, also with zsh, and after

@@ -279,13 +279,25 @@ def _python() -> Check:
 
 def _java() -> Check:
     from lastwrite.errors import EnvironmentUnfit
-    from lastwrite.spark.launcher.java import find_java, runs_programs, wrapper_places
+    from lastwrite.spark.launcher.java import (
+        LOWEST_JAVA,
+        find_java,
+        runs_programs,
+        wrapper_places,
+    )
 
     try:
         java = find_java()
     except EnvironmentUnfit as error:
         return Check("java", Outcome.MISSING, error.problem, error.remedy)
     found = f"{java.full_version} at {java.path} (from {java.origin})"
+    if java.origin != "JAVA_HOME" and (home := os.environ.get("JAVA_HOME")):
+        return Check(
+            "java",
+            Outcome.WARNING,
+            f"{found}; JAVA_HOME is {home}, where no suitable Java runs",
+            f"set JAVA_HOME to a Java {LOWEST_JAVA} or newer, or unset it",
+        )
     if java.has_vector_module:
         return Check("java", Outcome.OK, found)
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
@@ -300,13 +312,16 @@ def _java() -> Check:
 
 
 def _spark() -> Check:
-    from lastwrite.spark.launcher.java import INSTALL_PYSPARK, pyspark_version, release_of
+    from lastwrite.errors import EnvironmentUnfit
+    from lastwrite.spark.launcher.java import INSTALL_PYSPARK, pyspark_version, reject_other_pyspark
 
     version = pyspark_version()
     if version is None or importlib.util.find_spec("pyspark") is None:
         return Check("spark", Outcome.MISSING, "pyspark is not installed", INSTALL_PYSPARK)
-    if not (3, 5) <= release_of(version) < (5, 0):
-        return Check("spark", Outcome.MISSING, f"pyspark {version}", INSTALL_PYSPARK)
+    try:
+        reject_other_pyspark()
+    except EnvironmentUnfit as error:
+        return Check("spark", Outcome.MISSING, error.problem, error.remedy)
     home = os.environ.get("SPARK_HOME")
     if home:
         return Check(

@@ -7,6 +7,7 @@ original descriptor. If the reader closes the pipe, the command continues withou
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -29,6 +30,7 @@ from lastwrite.errors import (
     LogError,
 )
 from lastwrite.reports.document import Document, Printed
+from lastwrite.storage.machine import MORE_SPACE
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -40,6 +42,17 @@ _SECONDS_A_LINE = 5.0
 _TELLING_BYTES = 1 << 16
 _WORDS_AT_ONCE = 1 << 14  # number of JSON tokens that are written at once
 _BESIDE_THE_BAR = 56  # number of columns of a progress line beside the bar
+
+
+_NO_RIGHTS = "give the user who runs Lastwrite the rights for this path, or choose another path"
+_REMEDIES = {
+    errno.ENOSPC: MORE_SPACE,
+    errno.EDQUOT: MORE_SPACE,
+    errno.EROFS: "choose a path on a file system that is not mounted read-only",
+    errno.EACCES: _NO_RIGHTS,
+    errno.EPERM: _NO_RIGHTS,
+    errno.EMFILE: "raise the limit of open files: ulimit -n",
+}
 
 
 class Output:
@@ -446,7 +459,8 @@ def report_failure(output: Output, error: BaseException) -> int:
 
         error = with_option_names(error, COMMAND_NAMES)
     failure = _failure(error)
-    text = str(error) if isinstance(error, LogError) else failure.message
+    said = f"{failure.message} — {failure.remedy}" if failure.remedy else failure.message
+    text = str(error) if isinstance(error, LogError) else said
     if not text.startswith("Usage:"):
         code = f" [{failure.code}]"
         text = f"lastwrite: {_one_line(text).removesuffix(code)}{code}"
@@ -469,7 +483,7 @@ def _failure(error: BaseException) -> Failure:
         return Failure(
             kind, error.code, error.problem, error.path, error.at, error.remedy, error.exit_status
         )
-    status = 1
+    status, remedy = 1, None
     say = getattr(error, "format_message", None)
     if isinstance(error, KeyboardInterrupt) or kind == "Abort":
         code, kind = INTERRUPTED, "Interrupted"
@@ -482,14 +496,17 @@ def _failure(error: BaseException) -> Failure:
             message = f"{message} (see: {command} --help)"
         kind = "WrongUse"
     elif isinstance(error, OSError) and error.strerror is not None:
-        code, message = SYSTEM_ERROR, f"{error.filename or 'standard output'}: {error.strerror}"
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        code = SYSTEM_ERROR
+        message = f"{' → '.join(names) or 'standard output'}: {error.strerror}"
+        remedy = _REMEDIES.get(error.errno or 0)
     else:
         code = UNEXPECTED
         message = (
             f"unexpected {kind}: {str(error) or kind} — report it with the traceback that "
             "LASTWRITE_DEBUG=1 prints"
         )
-    return Failure(kind, code, message, None, None, None, status)
+    return Failure(kind, code, message, None, None, remedy, status)
 
 
 def _one_line(text: str) -> str:

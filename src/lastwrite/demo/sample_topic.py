@@ -38,7 +38,11 @@ class SampleTopic:
     def write(self, root: str, progress: Progress) -> WrittenTopic:
         """Copy the sample topic to ``root``, and close its active segment as a broker does."""
         progress.stage(self.write_stage, 0)
-        shutil.copytree(_SAMPLE, root, ignore=shutil.ignore_patterns(_LAST_WRITES))
+        for source in sorted(each for each in _SAMPLE.rglob("*") if each.is_file()):
+            if source.name != _LAST_WRITES:
+                target = Path(root, source.relative_to(_SAMPLE))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, target)
         folder = Path(root, str(self.name))
         table = read_table(str(folder))
         (folder / segment_file_name(table.records, KafkaFileKind.LOG)).touch()

@@ -14,6 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from lastwrite.encoding.kernel_cache import may_keep_code
+from lastwrite.errors import EnvironmentUnfit
 
 _PACKAGE = __name__.partition(".")[0]
 # Only one thread at a time creates kernels. Another thread could otherwise call a kernel before the
@@ -92,7 +93,7 @@ class Kernel:
                     self.function.__closure__,
                 )
                 twin.__qualname__ = self.function.__qualname__
-                self._compiled = import_module("numba").njit(**self._options)(twin)
+                self._compiled = _declare(twin, self._options)
                 # replaced after ``_compiled`` is set, because a kernel may call itself
                 known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
             return self._compiled
@@ -103,6 +104,24 @@ class Kernel:
         else:
             self._run = self.for_numba
         return self._run(*arguments, **named)
+
+
+def _declare(function: FunctionType, options: dict[str, Any]) -> Any:
+    """Numba's dispatcher for ``function``.
+
+    Raises:
+        EnvironmentUnfit: Numba has no folder for compiled kernels.
+    """
+    try:
+        return import_module("numba").njit(**options)(function)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        raise EnvironmentUnfit(
+            "compiled kernels cannot be stored: neither the folder of the package nor the user's "
+            "cache can be written to",
+            remedy="set NUMBA_CACHE_DIR or XDG_CACHE_HOME to a folder that can be written to",
+        ) from error
 
 
 def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:

@@ -23,12 +23,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.spark.launcher.boot import Boot
 from lastwrite.spark.launcher.gateway import quieten
-from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
+from lastwrite.spark.launcher.java import (
+    prepare_environment,
+    reject_other_pyspark,
+    set_local_defaults,
+)
 from lastwrite.spark.launcher.jvm import JvmDeath, jvm_options
 from lastwrite.spark.memory import HEAP_BYTES
 from lastwrite.spark.persistent_job import PersistentJob
 from lastwrite.spark.spark_errors import start_failure
-from lastwrite.storage.machine import core_count
+from lastwrite.storage.machine import MORE_ADDRESSES, core_count, tight_address_limit
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -222,6 +226,7 @@ class OwnSpark:
 
     def _start(self) -> None:
         try:
+            reject_other_pyspark()
             try:
                 from pyspark import SparkContext
             except ImportError as error:
@@ -243,15 +248,11 @@ class OwnSpark:
         except EnvironmentUnfit as error:
             self._error = error
         except Exception as error:
-            death = self.find_death(error)
-            self._error = (
-                EnvironmentUnfit(
-                    f"Spark did not start: {start_failure(error)}",
-                    remedy="check --master and --conf, or run lastwrite doctor",
-                )
-                if death is None
-                else EnvironmentUnfit(f"Spark did not start: {death.problem}", remedy=death.remedy)
+            death = self.find_death(error) or JvmDeath(
+                start_failure(error), "check --master and --conf, or run lastwrite doctor"
             )
+            remedy = death.remedy if tight_address_limit() is None else MORE_ADDRESSES
+            self._error = EnvironmentUnfit(f"Spark did not start: {death.problem}", remedy=remedy)
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
         """A Spark context in the JVM that was started early. None if that JVM does not start."""

@@ -6,7 +6,7 @@ import re
 
 from lastwrite.errors import EnvironmentUnfit, LogError
 from lastwrite.spark.launcher.jvm import JvmDeath
-from lastwrite.storage.machine import LESS_MEMORY
+from lastwrite.storage.machine import LESS_MEMORY, MORE_SPACE
 
 SAME_PATH = (
     "nothing was swapped; make the log and the --to folder readable at the same path on every "
@@ -23,6 +23,8 @@ _SAME_PYTHON = (
     "nothing was swapped; use the same minor version of Python on the workers as here: set "
     "PYSPARK_PYTHON=PATH"
 )
+# The full disk of a log has another message: ``files.to_log_error``.
+_FULL = ("No space left on device", "Disk quota exceeded")
 _LEFT = (
     "Master removed our application",
     "All masters are unresponsive",
@@ -68,6 +70,11 @@ def spark_error(
     if death is not None:
         return LogError(f"{could_not}: {death.problem}", remedy=death.remedy)
     text = str(error)
+    if any(reason in text for reason in _FULL):
+        return LogError(
+            f"{could_not}: the file system of a temporary folder is full",
+            remedy=f"nothing of this wave was swapped; {MORE_SPACE}",
+        )
     raised = last_trace_line(text)
     if raised is not None:
         return _raised_by_worker(could_not, raised)

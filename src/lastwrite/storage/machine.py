@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -14,9 +15,24 @@ _PROC = Path("/proc")
 # Added to oom_score_adj of the JVM and the workers, so that they are killed before the driver. The
 # unit is a thousandth of the machine's memory: see choom(1).
 MORE_LIKELY_TO_GO = 250
+_JAVAS_ADDRESSES = 8 << 30
+MORE_ADDRESSES = (
+    "run `ulimit -v unlimited` first, because Java reserves more addresses than it uses; limit "
+    "memory with --memory SIZE or a container"
+)
+MORE_SPACE = "free some space, or set TMPDIR and SPARK_LOCAL_DIRS to folders with more space"
 LESS_MEMORY = (
     "nothing was swapped; raise this limit, or use less memory: --memory SIZE, --master local[1]"
 )
+
+
+def tight_address_limit() -> int | None:
+    """The limit of this process's address space, if Java may need more.
+
+    Java reserves far more addresses than it uses memory.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return soft if 0 <= soft < _JAVAS_ADDRESSES else None
 
 
 def memory_bytes() -> int:

