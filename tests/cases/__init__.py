@@ -1,1 +1,1 @@
-"""Compaction by example; see ``README.md``."""
+"""Examples of compaction in text files, described in ``README.md``."""

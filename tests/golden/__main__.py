@@ -1,4 +1,4 @@
-"""``python -m tests.golden --write`` writes what every command prints; see ``commands``."""
+"""``python -m tests.golden --write`` writes the output of every command in ``commands``."""
 
 from __future__ import annotations
 

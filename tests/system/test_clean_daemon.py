@@ -75,7 +75,7 @@ def has_odd_suffix(folder: Path) -> bool:
 
 
 class Daemon:
-    """A running ``lastwrite clean``; its events arrive one by one."""
+    """A running ``lastwrite clean`` whose events are read one by one."""
 
     def __init__(self, *arguments: object) -> None:
         command = [

@@ -78,7 +78,7 @@ def write(root: Path, topic: str = "orders", count: int = 400) -> Path:
 
 
 def damage(folder: Path) -> tuple[Path, int]:
-    """Flip a byte in the second segment; returns the file and the place of the batch."""
+    """Flip a byte in the second segment. Returns the file and the byte where its batch begins."""
     path = sorted(folder.glob("*.log"))[1]
     data = bytearray(path.read_bytes())
     data[80] ^= 1

@@ -1,6 +1,4 @@
-"""Tests of Ctrl-C at any stage: one line, one status, an unchanged log, and no process or file
-left.
-"""
+"""Tests of Ctrl-C at any stage: one error line, one exit status, an unchanged log, no leftovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of a killed broker's log of which a part is lost.
+"""Tests of the log of a killed broker that has lost records.
 
 Every command reports the loss, and the broker does what the remedy states.
 """

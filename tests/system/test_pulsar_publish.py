@@ -43,7 +43,7 @@ def topic(request: pytest.FixtureRequest, driver: Driver) -> TopicName:
 
 
 def send(driver: Driver, topic: TopicName, *values: str) -> None:
-    """``k=v`` each, or ``k=`` to delete."""
+    """Send messages: ``k=v`` sets a value, ``k=`` deletes the key."""
     messages = []
     for text in values:
         key, _, value = text.partition("=")

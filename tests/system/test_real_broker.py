@@ -71,7 +71,7 @@ class TopicModel:
         self.end += len(stored)
 
     def compact(self, end: int, now_ms: int) -> None:
-        """Clean everything below ``end``, the base of the active segment."""
+        """Model a round up to ``end``, the base offset of the active segment."""
         last = {record.key: record.offset for record in self.records if record.offset < end}
         self.records = [
             record

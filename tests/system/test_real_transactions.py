@@ -83,7 +83,7 @@ class Ledger:
         ]
 
     def compact(self, end: int, now_ms: int) -> None:
-        """Clean what lies below ``end``, where no transaction is open."""
+        """Model a round up to offset ``end``, below which no transaction is open."""
         last = {
             r.key: r.offset for r in self.records if r.offset < end and r.offset not in self.aborted
         }

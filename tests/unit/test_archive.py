@@ -285,7 +285,7 @@ def test_unused_object_is_deleted_after_the_grace_period_of_the_stores_clock() -
 
 
 def test_object_replaced_by_the_same_process_gets_the_full_grace_period() -> None:
-    """A process knows the manifest that it wrote, but not its time by the store's clock."""
+    """A process has the manifest that it wrote, but not its time by the store's clock."""
     archive = Archive()
     archive.run()
     archive.pass_ms(9 * GRACE_MS)

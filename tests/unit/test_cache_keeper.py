@@ -1,4 +1,4 @@
-"""Tests of keeping a table current: reports, retries and the end."""
+"""Tests of keeping a table up to date: reports, retries and shutdown."""
 
 from __future__ import annotations
 

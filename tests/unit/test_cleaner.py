@@ -1,4 +1,4 @@
-"""Tests of the daemon's loop without Spark: selection, quarantine, locks and the end."""
+"""Tests of the daemon's loop without Spark: selection, quarantine, locks and shutdown."""
 
 from __future__ import annotations
 

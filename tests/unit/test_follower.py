@@ -1,4 +1,4 @@
-"""Tests of a follower's rounds with a scripted plan: events, retries and the end."""
+"""Tests of a follower's rounds with a scripted plan: events, retries and shutdown."""
 
 from __future__ import annotations
 

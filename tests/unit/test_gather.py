@@ -80,7 +80,7 @@ def test_columns_equal_the_records(folder: str, is_committed: bool) -> None:
 
 
 def test_corpus_contains_all_kinds_of_records() -> None:
-    """Without all kinds of records the test above would prove little."""
+    """The test above needs all of them in the corpus."""
     found = [row for folder in FOLDERS for row in rows(read_partition(folder), is_committed=False)]
     for column in ("key", "value", "headers"):
         assert {row[column] is None for row in found} == {True, False}

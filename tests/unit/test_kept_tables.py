@@ -1,4 +1,4 @@
-"""Tests of the tables that a cleaner keeps: before rounds, beside them, and on errors."""
+"""Tests of the tables that a cleaner updates: before rounds, during rounds, and after errors."""
 
 from __future__ import annotations
 

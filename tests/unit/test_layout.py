@@ -1,4 +1,4 @@
-"""Tests of layouts: a table that contradicts itself fails on import."""
+"""Tests of layouts: an inconsistent table fails on import."""
 
 from __future__ import annotations
 

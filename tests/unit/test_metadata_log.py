@@ -1,6 +1,4 @@
-"""Tests of topic settings from a KRaft metadata log: records by hand, and the log of a real
-broker.
-"""
+"""Tests of topic settings from a KRaft metadata log: hand-made records, and a real broker's log."""
 
 from __future__ import annotations
 

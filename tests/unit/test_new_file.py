@@ -1,4 +1,4 @@
-"""Tests that a new file has the given bytes, through the page cache or past it."""
+"""Tests that a new file has the given bytes, through the page cache or by direct I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of topics of which one partition of three is damaged.
+"""Tests of topics with one damaged partition among three.
 
 They check what is refused, and its remedy.
 """

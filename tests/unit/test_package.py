@@ -36,8 +36,7 @@ def test_options_are_keywords_and_every_parameter_is_documented(name: str) -> No
     parameters = inspect.signature(function).parameters.values()
     optional = [each for each in parameters if each.default is not each.empty]
     by_place = [each.name for each in optional if each.kind is not each.KEYWORD_ONLY]
-    # ^ The subject of a call may be positional: ``clean(roots, config)``, ``latest(path,
-    # "orders")``.
+    # The subject of a call may be positional: ``clean(roots, config)``, ``latest(path, "orders")``.
     assert set(by_place) <= {"config", "before", "topic", "at"} and len(by_place) <= 1
     said = inspect.getdoc(function) or ""
     _, begins, arguments = said.partition("\nArgs:\n")

@@ -1,4 +1,4 @@
-"""Tests of ``read``, ``dump``, ``inspect`` and ``latest`` at the edges of Pulsar topic folders."""
+"""Tests of ``read``, ``dump``, ``inspect`` and ``latest`` on unusual Pulsar topic folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the options of ``format("lastwrite")``: those of the Kafka source, and those refused."""
+"""Tests of the options of ``format("lastwrite")``: the Kafka source's options, and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of naming and reaching buckets; ``tests/conformance/test_stores.py`` uses real ones."""
+"""Tests of bucket addresses and settings. ``tests/conformance/test_stores.py`` uses real ones."""
 
 from __future__ import annotations
 

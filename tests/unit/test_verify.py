@@ -72,7 +72,6 @@ def R(offset: int, key: str | None, value: str | None, headers: Any = ()) -> Rec
     return Record(offset, T + offset, key and key.encode(), value and value.encode(), headers)
 
 
-# e: its horizon has passed
 BEFORE: Log = {
     0: (
         B(
@@ -84,8 +83,9 @@ BEFORE: Log = {
             ),
             0,
             3,
-        ),  # offset 6 has no record
-        B((R(4, "a", "4"), R(5, "d", "5")), 4, 6, Codec.LZ4),  # 6 is a hole
+        ),
+        B((R(4, "a", "4"), R(5, "d", "5")), 4, 6, Codec.LZ4),  # offset 6 has no record
+        # e: its horizon has passed
         B((R(7, "e", None), R(8, "f", "8")), 7, 8, Codec.ZSTD, horizon=T + 500),
         # g: its horizon has not passed
         B((R(9, "g", None), R(10, "h", "10")), 9, 10, horizon=T + 2000),
