@@ -79,8 +79,9 @@ def measure(work: Path, clean: int, dirty: int, words: int, fetch_keeps: bool) -
 def bring(
     root: Path, first: int, end: int, words: int, config: dict[str, Any], keep_scans: bool
 ) -> None:
-    """Fetch a log with the offsets ``first`` to ``end`` into the archive. Each record has its own
-    key.
+    """Fetch a log with the offsets ``first`` to ``end`` into the archive.
+
+    Each record has its own key.
     """
     generate.write_log(root / "t-0", np.arange, first, end, words, _SEGMENT_BYTES)
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": end})

@@ -33,9 +33,7 @@ _HEADER_BYTES = 61
 
 
 def batches(codec: Codec, count: int, records: int, value: int) -> list[bytes]:
-    """Batches with random keys, and values of which a third is random and the rest repeated
-    words.
-    """
+    """Batches with random keys. A third of each value is random, the rest are repeated words."""
     draw = np.random.default_rng(1)
     words = [draw.bytes(6).hex().encode() for _ in range(300)]
     out = []

@@ -68,9 +68,7 @@ def compared(
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
-    """Both medians in seconds, the median ratio of the pairs, and its 95 % interval by
-    resampling.
-    """
+    """Both medians in seconds, the median ratio of the pairs, and its resampled 95 % interval."""
     pairs = [b / a for a, b in zip(before, after, strict=True)]
     drawing = random.Random(1)
     medians = sorted(statistics.median(drawing.choices(pairs, k=len(pairs))) for _ in range(2_000))

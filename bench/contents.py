@@ -90,9 +90,7 @@ def _header(data: Bytes, at: int) -> Any:
 
 @njit(cache=True)
 def _plain(data: Bytes, at: int) -> Any:
-    """(sum, records, end, ok) of the batches up to the first compressed one or the end of
-    ``data``.
-    """
+    """(sum, records, end, ok) of the batches before the first compressed one."""
     total, records = np.uint64(0), 0
     while at < len(data):
         end, codec, count, base, stamp = _header(data, at)

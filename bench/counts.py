@@ -178,9 +178,7 @@ def _noting(owner: Any, method: str, name: Callable[..., tuple[str, int]]) -> No
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Use an empty folder for scratch files, because a round also looks for those of killed
-    runs.
-    """
+    """Use an empty scratch folder, because a round also looks for files of killed runs."""
     before = tempfile.tempdir, run_folder._MEMORY_HOME
     with tempfile.TemporaryDirectory(prefix="lastwrite-counts-") as folder:
         tempfile.tempdir, run_folder._MEMORY_HOME = folder, Path(folder)

@@ -1,5 +1,4 @@
-"""Decoding values to Arrow columns on one core, compared with fastavro, json and Protobuf's
-library.
+"""Decoding values to Arrow columns, compared with fastavro, json and Protobuf's library.
 
 ``python -m bench.decoding [--values 200000] [--runs 5]`` prints processor time for a value.
 """

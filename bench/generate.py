@@ -255,9 +255,7 @@ def counted(first: int, end: int) -> Int64s:
 
 
 def last_offsets(numbers: Numbers, keys: int, end: int) -> Int64s:
-    """The last offset below ``end`` of each key number below ``keys``. -1 means that there is
-    none.
-    """
+    """The last offset below ``end`` of each key number below ``keys``. -1 means none."""
     last = np.full(keys, -1, dtype=np.int64)
     first = 0
     while first < end:

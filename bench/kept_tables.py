@@ -214,8 +214,9 @@ def warm_up(step: str, of: str) -> None:
 def run_step(
     step: str, folder: Path, keys: int, of: str = "", is_warm: bool = False
 ) -> dict[str, float]:
-    """Run the step in a process of its own. Returns CPU and wall seconds, peak MiB and MB
-    written.
+    """Run the step in a process of its own.
+
+    Returns CPU and wall seconds, peak MiB and MB written.
     """
     command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
     environment = spark_environment() if step == "spark_merge" else None

@@ -1,5 +1,4 @@
-"""Nanoseconds for a record in each kernel, on one core: the best of many runs over a chunk in
-cache.
+"""Nanoseconds for a record in each kernel, on one core: the best of many runs over a chunk.
 
     python -m bench.kernels
 

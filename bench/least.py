@@ -104,9 +104,7 @@ def _packed(share: _Share) -> float:
 
 
 def _written(aside: str, share: _Share) -> float:
-    """Seconds to write whole files with this project's writer, without reading their contents
-    first.
-    """
+    """Seconds to write whole files with this project's writer, without reading them first."""
     paths = share.paths[share.nth :: share.of]
     contents = [Path(path).read_bytes() for path in paths]
 

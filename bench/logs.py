@@ -1,6 +1,4 @@
-"""The logs of the benchmark rows: written once, kept in the work folder, and copied for each
-run.
-"""
+"""The logs of the benchmark rows: written once, and copied for each run."""
 
 from __future__ import annotations
 
@@ -91,9 +89,7 @@ def second_first_row(first: LogSpec) -> LogSpec:
 
 
 def quiet_log() -> LogSpec:
-    """40 segments of 400,000 records with distinct keys, then more writes of the last four's
-    keys.
-    """
+    """36 segments of 400,000 records with distinct keys, then four that repeat their own keys."""
     records, a_segment = 16_000_000, 400_000
     loud = 36 * a_segment
     again = generate.drawn(400_000, lowest=loud)

@@ -1,5 +1,4 @@
-"""Runs a benchmark row: each contender in turn on fresh copies, so that the machine's load affects
-all.
+"""Runs a benchmark row: the contenders in turn, so that the machine's load affects all.
 
 The results are compared afterwards.
 """

@@ -108,8 +108,9 @@ class Theirs:
             self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
 
     def compact(self, row: Row) -> dict[str, float]:
-        """Compact from scratch. Returns wall and processor seconds, and the peak of resident
-        memory.
+        """Compact from scratch.
+
+        Returns wall and processor seconds, and the peak of resident memory.
         """
         self.forget_compaction(row)
         process = Path(f"/proc/{self.broker.pid}")

@@ -95,8 +95,9 @@ class Broker:
         self._ask(0, queues, {**filling, "count": messages, "keys": keys, "body": body})
 
     def compact(self, source: Path, copies: Path, queues: int) -> tuple[float, list[Path]]:
-        """Compact in all JVMs. Returns the slowest one's seconds without opening logs, and each
-        queue's copy.
+        """Compact in all JVMs.
+
+        Returns the slowest one's seconds without opening logs, and each queue's copy.
         """
         used = min(queues, len(self._jvms))
         stores = [fresh(source, copies.with_name(f"{copies.name}-{n}")) for n in range(used)]

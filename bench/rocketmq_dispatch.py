@@ -38,8 +38,9 @@ _TREES = ("consumequeue", "index", "compaction")
 
 
 def write_store(root: Path, size: int, *, is_compacted: bool) -> int:
-    """Write a store whose commit log is one full file of ``size`` bytes. Returns its record
-    count.
+    """Write a store whose commit log is one full file of ``size`` bytes.
+
+    Returns its record count.
     """
     attributes = {"cleanup.policy": "COMPACTION"} if is_compacted else {}
     (root / "config").mkdir(parents=True)

@@ -1,5 +1,4 @@
-"""Nanoseconds for a RocketMQ record in each kernel, on one core: the best of many runs over a
-chunk.
+"""Nanoseconds for a RocketMQ record in each kernel, on one core: the best of many runs.
 
     python -m bench.rocketmq_kernels
 

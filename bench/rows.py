@@ -111,9 +111,7 @@ def cold(master: str, config: dict[str, str]) -> list[Contender]:
 
 
 def cores(master: str, config: dict[str, str]) -> list[Contender]:
-    """One worker with a second core for Spark, one worker that shares one core with Spark, two
-    workers.
-    """
+    """One worker with a second core for Spark, one worker on one core in all, two workers."""
     return [
         WarmLastwrite("local[1]", config, name="1 worker"),
         WarmLastwrite("local[1]", config, name="1 core", processors={min(os.sched_getaffinity(0))}),

@@ -26,9 +26,7 @@ _PROC = Path("/proc")
 
 @dataclass(slots=True)
 class Peak:
-    """The highest sums over all samples in bytes, and the PSS of each kind of process at the PSS
-    peak.
-    """
+    """The highest sums of all samples in bytes, and each kind of process's PSS at the peak."""
 
     pss_bytes: int = 0
     rss_bytes: int = 0
@@ -242,8 +240,7 @@ def _lines(path: str) -> Iterator[str]:
 
 
 def touch_memory() -> None:
-    """Write to half of the free memory once, so that the host has assigned it to this virtual
-    machine.
+    """Write to half of the free memory once, so that a virtual machine's host assigns it.
 
     A host assigns memory page by page, on the first write. Without this call, 433 MB of segments
     cost 0.6 s of a processor instead of 0.15.

@@ -156,9 +156,7 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
 
 
 def partitions(work: Path, say: Say) -> dict[str, Any]:
-    """2,000 partitions of 1 MB in one command, compared with Kafka's rounds over a tenth of
-    them.
-    """
+    """2,000 partitions of 1 MB in one command, against Kafka's rounds over a tenth of them."""
     told = _program(
         "partitions",
         "--many-only",
@@ -198,8 +196,9 @@ def partitions(work: Path, say: Say) -> dict[str, Any]:
 
 
 def _program(name: str, *options: str) -> dict[str, Any]:
-    """The JSON output of another benchmark. Its exit status only tells whether it reached its
-    target.
+    """The JSON output of another benchmark.
+
+    Its exit status only tells whether it reached its target.
     """
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:

@@ -298,9 +298,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def sides(folder: Path, size_bytes: int) -> Iterator[tuple[list[Side], int, Path]]:
-    """Both servers on links of the same segments, the number of records, and a partition's
-    folder.
-    """
+    """Both servers on links of the same segments, the record count, and a partition's folder."""
     both, _ = certificate(folder)
     port = free_ports(1)[0]
     settings = {

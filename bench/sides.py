@@ -206,11 +206,10 @@ def kafka_outcome(answer: dict[str, Any]) -> Outcome:
 
 
 class WarmLastwrite(Warm):
-    """``session.py`` as a child: a Spark session that has run before. ``seconds`` are for the whole
-    call.
+    """``session.py`` as a child: a Spark session that has run before.
 
-    With ``kept_below``, a first round cleans the log below that offset and stores its scans. Then
-    the dirty records are added, and the clock starts.
+    ``seconds`` are for the whole call. With ``kept_below``, a first round cleans the log below that
+    offset and stores its scans. Then the dirty records are added, and the clock starts.
     """
 
     def __init__(
@@ -274,8 +273,9 @@ class WarmLastwrite(Warm):
         return self._read()
 
     def _keep_scans(self, folder: Path) -> None:
-        """Run the first round over the clean part only. Its stored scans are only valid for these
-        files.
+        """Run the first round over the clean part only.
+
+        Its stored scans are only valid for these files.
         """
         active = folder / f"{self._kept_below:020d}.log"
         staged = folder.parent / "dirty"
@@ -338,8 +338,7 @@ class ColdKafka:
 
 
 class ColdLastwrite:
-    """``lastwrite compact``, timed from the command to its end, with kernels that are already
-    compiled.
+    """``lastwrite compact``, timed from the command to its end, with compiled kernels.
 
     Its processor seconds are unknown, because Spark's workers are not waited for.
     """

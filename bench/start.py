@@ -1,5 +1,4 @@
-"""The time of a cold start, step by step, in wall seconds and in processor seconds of all
-processes.
+"""The time of a cold start, step by step, in wall and in processor seconds.
 
     python -m bench.start [REPEATS]
 

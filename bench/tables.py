@@ -126,9 +126,7 @@ def profiles_of(rows: list[Found]) -> Table:
 
 
 def least_of(rows: list[Found]) -> Table:
-    """The time of two passes without decisions (``bench.least``), and a peer's time as a multiple
-    of it.
-    """
+    """The time of two passes without decisions (``bench.least``), and a peer's as its multiple."""
     table = Table(title="Two passes that decide nothing", title_justify="left", header_style="bold")
     for column in ("Work", "Seconds", "Ours", "Kafka, times it", "Steps"):
         table.add_column(column, justify="left" if column in ("Work", "Steps") else "right")

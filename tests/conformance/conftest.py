@@ -1,6 +1,4 @@
-"""Fixtures: a real S3 server for the tests of a file, and a proxy before it that applies fault
-rules.
-"""
+"""Fixtures: a real S3 server for a file's tests, and a proxy that applies fault rules."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of a real broker's logs: the same records as a consumer read, and the same bytes
-encoded.
-"""
+"""Tests of a real broker's logs: a consumer's records, and the same bytes encoded."""
 
 from __future__ import annotations
 
@@ -87,11 +85,10 @@ def test_every_offset_index_entry_points_at_a_batch(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_encoded_batches_equal_the_brokers_or_decode_alike(folder: Path) -> None:
-    """Uncompressed batches are equal byte for byte. Other compressor versions may find other
-    matches.
+    """Uncompressed batches are equal byte for byte.
 
-    A broker that sets its own timestamps changes only the header. The records keep the producer's
-    deltas.
+    Other compressor versions may find other matches. A broker that sets its own timestamps changes
+    only the header. The records keep the producer's deltas.
     """
     for log in sorted(folder.glob("*.log")):
         data = log.read_bytes()

@@ -68,8 +68,9 @@ LOST = [
 
 
 def loaded(oracle: Oracle, folder: Path, recovery_point: int) -> dict[str, object]:
-    """Load the folder with Kafka's loader, which may change it. Returns the log's bounds and
-    segments.
+    """Load the folder with Kafka's loader, which may change it.
+
+    Returns the log's bounds and segments.
     """
     starts = folder.parent / "log-start-offset-checkpoint"
     start = int(starts.read_text().split()[-1]) if starts.exists() else 0

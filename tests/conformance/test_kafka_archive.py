@@ -1,6 +1,4 @@
-"""Tests of Kafka logs in an archive: ``fetch``, and rounds that equal rounds on the log
-directory.
-"""
+"""Tests of Kafka logs in an archive: ``fetch``, and rounds as on a log directory."""
 
 from __future__ import annotations
 
@@ -110,8 +108,9 @@ class Archive:
         return [b for _, stem in self.segments() for b in split(stem.with_suffix(".log"))]
 
     def submit(self, root: Path) -> Path:
-        """Write the archived log as a broker's log directory to ``root``. Returns the partition's
-        folder.
+        """Write the archived log as a broker's log directory to ``root``.
+
+        Returns the partition's folder.
         """
         shutil.rmtree(root, ignore_errors=True)
         folder = root / self.name
@@ -863,8 +862,9 @@ def check_no_waste(archive: Archive) -> None:
 
 
 def all_killed(work: Callable[[], None], start: Callable[[], None]) -> Iterator[int]:
-    """Call ``start``, then ``work``, killed before each of its file system changes. At last, not
-    killed.
+    """Call ``start``, then ``work``, killed before each of its file system changes.
+
+    At last, not killed.
     """
     for point in itertools.count(1):
         start()

@@ -1,6 +1,4 @@
-"""Tests of an archive whose history differs from its log: the common end, and setting the rest
-aside.
-"""
+"""Tests of an archive whose history differs from its log: the rest is set aside."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests of restoring Kafka logs to a log root: the same records and offsets, and no recovery
-needed.
-"""
+"""Tests of restoring Kafka logs to a log root: same records and offsets, no recovery."""
 
 from __future__ import annotations
 
@@ -185,8 +183,7 @@ def check_loads(root: Path, name: str, end: int, log_start: int, topic_id: bytes
 def check_same(
     folder: Path, source: Sequence[ModelSegment], begin: int, end: int, snapshot: bytes | None
 ) -> None:
-    """Check that the batches are the original ones, except for transactions that are open at
-    ``end``.
+    """Check that the batches are the original ones, without transactions open at ``end``.
 
     Batches below ``begin`` may differ, because nobody reads them.
     """

@@ -515,8 +515,9 @@ def test_copy_under_deletion_is_ignored(tier: Path, local: Path, is_joined: bool
 
 
 def test_segments_expired_at_the_start_are_not_damage(tier: Path) -> None:
-    """Nothing records an expiry beside the segments. A gap after the first segment is still
-    damage.
+    """Nothing records an expiry beside the segments.
+
+    A gap after the first segment is still damage.
     """
     for copy in folder("orders", tier).glob(f"{0:020d}-*"):
         copy.unlink()

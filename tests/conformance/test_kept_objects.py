@@ -1,6 +1,4 @@
-"""Tests of stored scans in a bucket: later rounds read less, and damaged scans do not change a
-result.
-"""
+"""Tests of stored scans in a bucket: later rounds read less, and damaged scans are ignored."""
 
 from __future__ import annotations
 
@@ -172,8 +170,9 @@ def test_spark_tasks_use_stored_scans(pair: Pair, exchange: str) -> None:
 
 
 def test_first_round_after_a_fetch_reads_only_fingerprints(pair: Pair) -> None:
-    """Also with repeated keys and a part of a segment. A segment that loses records is read
-    once.
+    """Also with repeated keys and a part of a segment.
+
+    A segment that loses records is read once.
     """
     pair.rounds()
     pair.grow([*range(4 * EACH, 5 * EACH)], keep_scans=True)

@@ -1,6 +1,4 @@
-"""Tests of Kafka's logs of formats v0 and v1: the same records as Kafka reads, and the same bytes
-encoded.
-"""
+"""Tests of Kafka's logs of formats v0 and v1: Kafka's records, and the same bytes encoded."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ def test_records_equal_those_that_kafka_reads(name: str) -> None:
 
 
 def test_encoded_entries_equal_kafkas(name: str) -> None:
-    """Without compression and in gzip the bytes are equal, otherwise the header and the
-    messages.
-    """
+    """Uncompressed and gzip entries are equal byte for byte, others in header and messages."""
     data = log_of(name)
     for position, batch in iter_batches(data):
         if batch.header.magic == MAGIC:

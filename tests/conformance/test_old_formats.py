@@ -60,9 +60,7 @@ def oracle() -> Iterator[Oracle]:
 def old(
     magic: int, codec: str, *records: tuple[str | None, str | None], at: int = START, **more: Any
 ) -> list[Any]:
-    """Actions that append ``records`` (key, value) in one wrapper, or uncompressed as single
-    messages.
-    """
+    """Actions that append ``records`` (key, value) in one wrapper, or as single messages."""
     found = [
         {"k": unless_none(key), "v": unless_none(value), "t": at + n}
         for n, (key, value) in enumerate(records)
@@ -148,8 +146,9 @@ def test_each_magic_and_codec_is_compacted_like_kafka(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_append_time_of_a_wrapper_is_kept(codec: str, oracle: Oracle) -> None:
-    """All records of a wrapper have its time, also after some are removed. Messages have their
-    own.
+    """All records of a wrapper have its time, also after some are removed.
+
+    Messages have their own.
     """
     first = [
         *old(1, codec, ("a", "1"), ("b", "1"), ("c", "1"), append_time=START + 500),
@@ -204,9 +203,7 @@ def test_tombstones_expire_with_their_file(
 def test_batch_that_kafka_cannot_clean_becomes_empty(
     magic: int, codec: str, oracle: Oracle
 ) -> None:
-    """An old batch at the high watermark that loses all its records becomes an empty one of magic
-    2.
-    """
+    """An old batch at the high watermark without remaining records becomes magic 2."""
     first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
     second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
     rounds = list(

@@ -38,8 +38,9 @@ def grow(root: Path, partition: int, base: int, numbers: range, value: bytes | N
 
 
 def test_round_over_small_pulsar_partitions_needs_few_requests(s3: S3, tmp_path: Path) -> None:
-    """The target is 8 requests for a partition. An additional ledger needs two more for its
-    data.
+    """The target is 8 requests for a partition.
+
+    An additional ledger needs two more for its data.
     """
     count, to = 16, f"s3://{BUCKET}/{tmp_path.name}"
     config = {**s3.config, "storage.keepReplacedMs": str(DAY_MS)}

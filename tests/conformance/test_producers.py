@@ -57,8 +57,7 @@ def test_kafka_loads_the_same_state(seed: int, oracle: Oracle) -> None:
 
 
 def check_producers(oracle: Oracle, root: Path) -> None:
-    """Compare the producers with all snapshots, without the newest, with half of them, and with
-    none.
+    """Compare the producers with all snapshots, all but the newest, half of them, and none.
 
     Kafka ignores a snapshot inside a segment, which a restarted broker leaves.
     """

@@ -1,6 +1,4 @@
-"""Tests of Pulsar topics in an archive, in a folder and in a real S3 server, with every reading
-command.
-"""
+"""Tests of Pulsar topics in an archive, in a folder and in a real S3 server."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tests that real clusters' bytes (``tests/corpus/pulsar``) are decoded, and encoded to the same
-bytes.
-"""
+"""Tests that bytes of real clusters are decoded, and encoded to the same bytes."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def aborted(name: str) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_raw_entry_is_verified_and_round_trips(name: str) -> None:
-    """Pulsar writes fields in the order of Lastwrite's tables, so that the encoded bytes are the
-    same.
-    """
+    """Pulsar writes fields in the order of Lastwrite's tables, so encoding restores the bytes."""
     without_checksum = 0
     for entry, data in zip(entries(name), raw_entries(name).values(), strict=True):
         assert not is_record(data)
@@ -130,8 +126,9 @@ def test_corpus_has_every_shape() -> None:
 
 
 def is_readable(entry: Entry) -> bool:
-    """Whether a reader can decode the entry, or it is a chunk. ``odd`` has entries that it
-    cannot.
+    """Whether a reader can decode the entry, or it is a chunk.
+
+    ``odd`` has entries that it cannot.
     """
     try:
         messages_of(entry)
@@ -167,8 +164,9 @@ def shown(message: PulsarMessage, place: tuple[int, int], size: int | None) -> d
 
 
 def told(path: str) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The Java reader's messages by position. One reader stopped at a message that it cannot
-    decode.
+    """The Java reader's messages by position.
+
+    One reader stopped at a message that it cannot decode.
     """
     return {
         (row["ledger"], row["entry"], row.get("batchIndex", -1)): row
@@ -222,8 +220,9 @@ def broker_s_own(entry: Entry, kept: set[int], with_prefix: bool) -> bytes | Non
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
 def test_batches_are_rebuilt_like_the_real_compactors(name: str, number: int) -> None:
-    """A raw batch and its kept indexes give the real compactor's bytes. Compressed ones are
-    decoded.
+    """A raw batch and its kept indexes give the real compactor's bytes.
+
+    Compressed ones are decoded.
     """
     originals = {(entry.ledger, entry.entry): entry for entry in entries(name)}
     batches = 0
@@ -357,9 +356,7 @@ LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
 
 
 def test_records_of_entry_logs_are_verified() -> None:
-    """Every record's digest is checked: with the guessed type and with that of the ledger's
-    metadata.
-    """
+    """Every record's digest is checked, with the guessed type and the metadata's type."""
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     digests = {
         ledger: Digest(node.digest) for ledger, node in ledger_nodes().items() if node.digest
@@ -390,8 +387,9 @@ def test_records_of_entry_logs_are_verified() -> None:
 
 
 def test_journals_are_read_to_their_end() -> None:
-    """A journal is read to its end, or to where the bookie was killed. Its records are those of the
-    logs.
+    """A journal is read to its end, or to where the bookie was killed.
+
+    Its records are those of the logs.
     """
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     seen: set[tuple[int, int]] = set()

@@ -1,6 +1,4 @@
-"""Tests of compaction against a real Pulsar's: default, with keyless messages, and by event
-time.
-"""
+"""Tests of compaction against a real Pulsar's, with keyless messages and by event time."""
 
 from __future__ import annotations
 

@@ -101,8 +101,9 @@ def test_each_round_equals_the_real_compactors(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "files"])
 def test_round_continues_from_the_real_compactors_ledger(tmp_path: Path, name: str) -> None:
-    """The first round is the real compactor's, fetched from the bookies. The second is
-    Lastwrite's.
+    """The first round is the real compactor's, fetched from the bookies.
+
+    The second is Lastwrite's.
     """
     bookies = unpack("bookies", tmp_path / "bookies")
     said = CORPUS / "topics" / name

@@ -1,6 +1,4 @@
-"""Tests of fetching topics from a real cluster's files: objects, MapFiles, entry logs and
-journals.
-"""
+"""Tests of fetching topics from files: objects, MapFiles, entry logs and journals."""
 
 from __future__ import annotations
 

@@ -54,9 +54,7 @@ def never_compacted(name: str, folder: Path) -> str:
 
 
 def damaged_copies(bookies: list[Path], folder: Path, *entries: bytes) -> list[Path]:
-    """Copies of the bookies' folders in which all copies of these entries have a wrong last
-    byte.
-    """
+    """Copies of the bookies' folders in which these entries have a wrong last byte."""
     found = [Path(shutil.copytree(bookie, folder / bookie.name)) for bookie in bookies]
     for log in sorted(folder.rglob("*.log")):
         data = bytearray(log.read_bytes())

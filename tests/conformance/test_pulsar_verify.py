@@ -63,9 +63,7 @@ def test_ledger_of_the_real_compactor_is_verified(tmp_path: Path, bookies: Path,
     "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])]
 )
 def test_real_compaction_keeps_the_promises(tmp_path: Path, bookies: Path, name: str) -> None:
-    """The real compacted ledger is checked against all raw ledgers, without the compactor's
-    code.
-    """
+    """The real compacted ledger is checked against all raw ledgers."""
     said = CORPUS / "topics" / name / "2"
     sources = [str(bookies / str(number)) for number in range(3)]
     known: dict[str, Any] = {

@@ -1,5 +1,4 @@
-"""Tests against Kafka's own retention: the same segments at every limit, and a log that Kafka
-loads.
+"""Tests against Kafka's own retention: the same segments expire, and Kafka loads the log.
 
 The logs are random ones of Kafka's append path. Often they were cleaned once, and have merged and
 empty segments, transactions, several leader epochs and future timestamps. For each log, limits are
@@ -79,8 +78,9 @@ class Case:
 def write_log(
     oracle: Oracle, rng: random.Random, seed: int, folder: Path
 ) -> tuple[dict[str, str], int]:
-    """Write a random log. Returns its topic's settings without retention, and the time of the last
-    append.
+    """Write a random log.
+
+    Returns its topic's settings without retention, and the time of the last append.
     """
     plan = scenario(seed)
     config = {
@@ -122,9 +122,7 @@ def write_log(
 
 
 def draw_case(rng: random.Random, log: PartitionLog, config: dict[str, str], now_ms: int) -> Case:
-    """Settings and bounds at, just below or just above the limit that expires a segment of
-    ``log``.
-    """
+    """Settings and bounds at or next to the limit that expires a segment of ``log``."""
     segment = rng.choice(log.segments)
     if rng.random() < 0.2:
         now_ms += rng.choice([1, 10 * YEAR_MS])

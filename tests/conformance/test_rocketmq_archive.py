@@ -1,6 +1,4 @@
-"""Tests of RocketMQ compaction logs in an archive: ``fetch``, and rounds that equal rounds on the
-store.
-"""
+"""Tests of RocketMQ compaction logs in an archive: ``fetch``, and rounds as on a store."""
 
 from __future__ import annotations
 
@@ -392,9 +390,7 @@ def test_rounds_between_fetches_are_accepted_with_the_retention_setting(
 
 
 def test_uncompacted_replica_continues_the_archive(tmp_path: Path) -> None:
-    """It still has the last message before the archive's end offset, which the other one has
-    dropped.
-    """
+    """It still has the last message below the archive's end offset, unlike the first."""
     queues = [(orders(count), orders(count)) for count in range(20, 60)]
     one, other = next(
         pair for pair in queues if not pair[0].pairs[-2].messages[-1].body and pair[0].pairs[2:]

@@ -69,9 +69,7 @@ class ReplacesAnything(MemoryStore):
 
 
 class LetsTwoWin(MemoryStore):
-    """A store that sometimes lets a second writer of the same version succeed, too, as s3proxy
-    does.
-    """
+    """A store that, like s3proxy, sometimes lets two writers replace the same version."""
 
     def __init__(self) -> None:
         super().__init__()

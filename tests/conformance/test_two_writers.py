@@ -1,6 +1,4 @@
-"""Tests of two real writers on one archive or table: the loser of a compare-and-swap starts
-again.
-"""
+"""Tests of two writers on one archive or table: the loser of the swap starts again."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ def test_sweep_that_loses_to_a_sweep_starts_again(
 
 
 class Rival:
-    """A writer that commits the unchanged log before the first ``times`` commits of other
-    writers.
-    """
+    """A writer that commits the unchanged log before others' first ``times`` commits."""
 
     def __init__(self, folder: str, times: int) -> None:
         self._folder, self._commit, self.commits = folder, PartitionStore.commit, 0

@@ -75,9 +75,7 @@ def _objects() -> Target:
 
 
 def _runs() -> Target:
-    """Target for runs in data blocks and write-ahead objects: the kernel must agree with the slow
-    reader.
-    """
+    """Target for runs in data blocks and write-ahead objects, by kernel and slow reader."""
     of_stream = [each for each in RECORDS if each.stream == 3]
     blocks = [encode_blocks(of_stream, count) for count in (1, 2, 3)]
     in_wal = bytes(24).join(each.encode() for each in of_stream)

@@ -144,8 +144,9 @@ def check_numbers(value: object, where: str) -> None:
 
 
 def called(what: str, call: Callable[[], object]) -> Step:
-    """Call a function of the package. It must return a report that can be printed, or raise a
-    LogError.
+    """Call a function of the package.
+
+    It must return a report that can be printed, or raise a LogError.
     """
 
     def step() -> None:

@@ -1,5 +1,4 @@
-"""Damaged segments: real batches with flipped bits, truncation, spliced parts or wrong values, and
-noise.
+"""Damaged segments: batches with flipped bits, truncation, splices or wrong values.
 
 Half of the changes inside a batch get a matching checksum, so that they reach the code after the
 check.
@@ -47,8 +46,7 @@ _EXTREMES = [
 
 
 def sound_segments(rng: random.Random) -> list[bytes]:
-    """Small intact segments: all codecs and formats, headers, nulls, horizons, gaps and empty
-    batches.
+    """Small intact segments: codecs, formats, headers, nulls, horizons, gaps, empty batches.
 
     Some of them were written by real brokers.
     """

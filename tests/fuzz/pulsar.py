@@ -531,8 +531,9 @@ def _unpacked(path: Path) -> bytes:
 
 
 def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """A damaged data object. Often only one entry is changed, with matching lengths and
-    checksum.
+    """A damaged data object.
+
+    Often only one entry is changed, with matching lengths and checksum.
     """
     if rng.random() < 0.35:
         return harm(rng, data, others)
@@ -766,9 +767,7 @@ def check_rounds(
 
 
 def check_survey(surveyor: EntrySurveyor, data: bytes, lowest: int, rng: random.Random) -> str:
-    """Check the survey, which reads metadata only, and decode some entries with all slow
-    decoders.
-    """
+    """Check the survey, which reads only metadata, and run all slow decoders on some entries."""
     buffer = INPUT.put(data)
     try:
         table, consumed, _ = surveyor.take(buffer, 0, len(buffer), lowest)

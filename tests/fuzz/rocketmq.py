@@ -1,5 +1,4 @@
-"""Targets for RocketMQ: logs of records, units, index files, other files of a store, frames,
-queues.
+"""Targets for RocketMQ: logs, units, index files, other files of a store, frames, queues.
 
 Records go through the kernels and are compared with the slow decoder. They also go through split,
 open, walk and rebuild of a round, and through dispatch. A store with damaged files is compacted and
@@ -385,8 +384,9 @@ def _text(data: bytes, at: int, length: int) -> str:
 
 
 def check_round(form: RocketmqFormat, data: bytes, rng: random.Random) -> str:
-    """Scan and rewrite. Keys and deletes must equal the slow decoder's, kept records stay
-    unchanged.
+    """Scan and rewrite.
+
+    Keys and deletes must equal the slow decoder's, kept records stay unchanged.
     """
     buffer = INPUT.put(data)
     floor = rng.choice([0, 0, -(2**63)])

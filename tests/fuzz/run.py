@@ -73,8 +73,9 @@ class Run:
     # ------------------------------------------------------------------ the parent process
 
     def through(self, first: int, count: int, jobs: int = 1) -> None:
-        """Run ``count`` inputs from number ``first`` on. Each child takes every ``jobs``-th
-        chunk.
+        """Run ``count`` inputs from number ``first`` on.
+
+        Each child takes every ``jobs``-th chunk.
         """
         self._warm_up()
         place = mmap.mmap(-1, 8 * jobs)  # the number of the input that each child is running

@@ -111,8 +111,9 @@ def files(
 def on_disk(
     check: Callable[[bytes, Path, random.Random], str],
 ) -> Callable[[bytes, Any, random.Random], str]:
-    """Turn a check that needs a folder into a target's check. The folder is in memory if
-    possible.
+    """Turn a check that needs a folder into a target's check.
+
+    The folder is in memory if possible.
     """
     import shutil
     import tempfile

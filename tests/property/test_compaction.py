@@ -219,9 +219,7 @@ def test_piece_sizes_do_not_change_the_files(
 
 @given(lives(), st.booleans())
 def test_idle_log_loses_its_expired_tombstones(life: Life, include_active: bool) -> None:
-    """Rounds without dirty records leave what the plain model leaves, and the same values by
-    key.
-    """
+    """Rounds without dirty records equal the plain model's, and keep the values by key."""
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)

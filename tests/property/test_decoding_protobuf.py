@@ -1,6 +1,4 @@
-"""Properties of decoding Protobuf to columns: the same values and errors as Protobuf's own
-library.
-"""
+"""Properties of decoding Protobuf: the values and errors of Protobuf's own library."""
 
 from __future__ import annotations
 
@@ -278,8 +276,9 @@ def _numbers(type: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any) -> Any:
-    """The value with maps as sorted pairs. Of two entries with the same key, the later one
-    remains.
+    """The value with maps as sorted pairs.
+
+    Of two entries with the same key, the later one remains.
     """
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}

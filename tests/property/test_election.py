@@ -1,6 +1,4 @@
-"""Properties of the election, compared with a dict: the same records win in any buckets and
-blocks.
-"""
+"""Properties of the election: in any buckets and blocks, the same records win as in a dict."""
 
 from __future__ import annotations
 
@@ -237,9 +235,7 @@ GROUPED_BLOCKS = st.lists(st.lists(GROUPED, max_size=30), max_size=4)
 def test_parts_stay_with_the_last_part_of_their_group(
     exact: bool, blocks: list[list[tuple[int, int, bool]]], bits: int
 ) -> None:
-    """A row has a key, a group (0 means none), and whether it is a part before its group's last
-    part.
-    """
+    """A row has a key, a group (0 means none), and whether its group has a later part."""
     versioned = [
         [(key, group << 1 | IN_GROUP * is_part) for key, group, is_part in block]
         for block in blocks

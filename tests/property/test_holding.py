@@ -71,9 +71,7 @@ def test_round_keeps_the_tombstones_of_the_model(
 def test_delayed_reader_ends_with_the_same_table(
     life: Life, leaves_after: int, share: float, with_active: bool
 ) -> None:
-    """A reader stops at any offset in any round, and continues after the last: it sees every
-    delete.
-    """
+    """A reader stops anywhere, and continues after the last round: it sees every delete."""
     with empty_root() as root:
         state = root.with_name("state")
         shutil.rmtree(state, ignore_errors=True)

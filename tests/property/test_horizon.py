@@ -54,9 +54,7 @@ def read_once(
 def read_all(
     log: Sequence[Written], pairs: Sequence[Pair], position: int, most: int
 ) -> list[Written]:
-    """The messages that a reader gets if the first read uses the first pair, the second the
-    next.
-    """
+    """The messages that a reader gets if each read uses the next pair."""
     got: list[Written] = []
     for turn in range(1000):
         pair = pairs[min(turn, len(pairs) - 1)]

@@ -1,6 +1,4 @@
-"""Properties of truncated logs: one is reported as damaged exactly if another file shows the
-loss.
-"""
+"""Properties of truncated logs: damage is reported if and only if another file shows it."""
 
 from __future__ import annotations
 

@@ -39,8 +39,9 @@ ROUND = {"min.cleanable.dirty.ratio": 0, "cleanup.policy": "compact"}
 
 
 class Written(ABC):
-    """A topic of one partition that grows and is compacted. ``written`` has all writes by
-    offset.
+    """A topic of one partition that grows and is compacted.
+
+    ``written`` has all writes by offset.
     """
 
     def __init__(self, folder: Path, draw: random.Random) -> None:

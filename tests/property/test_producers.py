@@ -1,6 +1,4 @@
-"""Properties of producers and transactions read from a log, compared with a batch-by-batch
-model.
-"""
+"""Properties of producers and transactions, compared with a batch-by-batch model."""
 
 from __future__ import annotations
 

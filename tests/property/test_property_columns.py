@@ -1,6 +1,4 @@
-"""Properties of the kernel that parses properties, compared with a slow model, and of joining
-slices.
-"""
+"""Properties of parsing message properties by kernel, and of joining slices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Properties of counting: kernels and slow decoder give the same counts for ledgers of every
-shape.
-"""
+"""Properties of counting: kernels and slow decoder agree on ledgers of every shape."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Properties of ``explain`` on Pulsar: it predicts the next compaction for every message of every
-key.
-"""
+"""Properties of ``explain`` on Pulsar: it predicts the next compaction of every key."""
 
 from __future__ import annotations
 

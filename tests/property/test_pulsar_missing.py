@@ -63,8 +63,9 @@ ENTRIES = {
 
 
 def write_bookies(folder: Path, damaged: set[Place], absent: set[Place]) -> list[str]:
-    """Write two bookies with all entries, except the absent ones. All copies of damaged entries are
-    broken.
+    """Write two bookies with all entries, except the absent ones.
+
+    All copies of damaged entries are broken.
     """
     for number in range(2):
         log = bytearray(encode_header())

@@ -193,9 +193,7 @@ def test_start_position_gives_the_message_there_or_the_next(
 
 
 def without_cut_parts(topic: Written, whole: list[Told], place: tuple[int, int]) -> list[Told]:
-    """The messages of a consumer that starts at ``place``, without those whose first chunk is
-    before it.
-    """
+    """A consumer's messages from ``place`` on, without those whose first chunk is before it."""
     starts: dict[str, Position] = {}
     lasts: dict[tuple[int, int], str] = {}
     for at, body in topic.model.raw:
@@ -287,9 +285,7 @@ def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told
 
 
 def test_readers_and_a_publisher_run_concurrently(tmp_path: Path) -> None:
-    """Readers start at the begin again and again while each horizon from 10:0 to the end is
-    published.
-    """
+    """Readers read the topic again and again while each horizon is published."""
     topic, author = Written(topic_folder(tmp_path, TOPIC)), Author(7)
     for number in range(3):
         topic.add(10 + number, author.entries(40), 900)

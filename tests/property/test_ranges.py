@@ -1,6 +1,4 @@
-"""Properties of a round's range and of groups of segments, compared with an offset-by-offset
-model.
-"""
+"""Properties of a round's range and of segment groups, against a model by offset."""
 
 from __future__ import annotations
 

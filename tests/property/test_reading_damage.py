@@ -1,6 +1,4 @@
-"""Properties of reading damaged logs: inspect answers, dump ends, and no dumped record is
-invented.
-"""
+"""Properties of reading damaged logs: inspect and dump end, and dump invents no record."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Properties of ``explain`` on RocketMQ: it predicts the next compaction for every message of a
-queue.
-"""
+"""Properties of ``explain`` on RocketMQ: it predicts the next compaction of every key."""
 
 from __future__ import annotations
 

@@ -126,8 +126,7 @@ def test_key_lookup_equals_a_scan_of_the_commit_log(
     wanted: list[tuple[int, float, str, int]],
     first_file: int,
 ) -> None:
-    """Lost index files do not change the result, and every index entry is checked against its
-    record.
+    """Lost index files change no result, and index entries are checked against records.
 
     A lookup does not notice an entry that was removed from its chain (``inspect`` does). With other
     damage, only wrong results are excluded.

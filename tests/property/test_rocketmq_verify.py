@@ -1,6 +1,4 @@
-"""Properties of ``verify`` on RocketMQ queues: it accepts every correct compaction, and no
-other.
-"""
+"""Properties of ``verify`` on RocketMQ: it accepts every correct compaction, and no other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Properties of the verdict kernel: remaining records, batch actions and counts of the plain
-model.
-"""
+"""Properties of the verdict kernel: the plain model's records, batch actions and counts."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ VALUES = st.none() | st.just(b"v")
 
 @st.composite
 def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
-    """Batches as rounds leave them: thinned or empty, with horizons around the clock, which is
-    100.
-    """
+    """Batches as rounds leave them, with horizons around the clock, which is 100."""
     found, offset = [], 0
     for _ in range(draw(st.integers(0, 6))):
         size = draw(st.integers(1, 4))

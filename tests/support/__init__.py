@@ -1,5 +1,5 @@
 """Code that several tests share: models, writers of logs and stores, comparisons, real brokers.
 
-The code of one system is in that system's folder. Each real broker can be started by hand: ``python
--m tests.support.kafka.broker``, ``.rocketmq.broker``, ``.pulsar.broker``.
+The code of one system is in that system's folder. A real broker can be started by hand, for example
+with ``python -m tests.support.kafka.broker``.
 """

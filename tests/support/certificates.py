@@ -10,8 +10,7 @@ import pytest
 
 
 def certificates(folder: Path) -> Path:
-    """Write ``broker.pem``, ``client.pem`` and ``stranger.pem`` to the folder, and return the
-    folder.
+    """Write ``broker.pem``, ``client.pem`` and ``stranger.pem``, and return the folder.
 
     Each has its private key in a ``.key`` file, and both together in a ``.both`` file. Skips the
     test if openssl is missing.

@@ -176,8 +176,9 @@ class S3:
 
 @contextlib.contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
-    """An S3 server over ``folder`` with these buckets. Sets its credentials as environment
-    variables.
+    """An S3 server over ``folder`` with these buckets.
+
+    Sets its credentials as environment variables.
     """
     home = s3_home()
     command = [str(PEER / "start.sh"), str(home), str(folder), "0", *(buckets or (BUCKET,))]
@@ -261,8 +262,9 @@ class FaultProxy:
         return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
 
     def requests(self, count: int, method: str = "") -> list[dict[str, Any]]:
-        """The logged requests. Waits until there are ``count``: each is logged a moment after its
-        answer.
+        """The logged requests.
+
+        Waits until there are ``count``: each is logged a moment after its answer.
         """
         found: list[dict[str, Any]] = []
         for _ in range(200):

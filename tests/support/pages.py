@@ -1,5 +1,4 @@
-"""Runs the commands and programs of a documentation page, and compares their output with the
-page's.
+"""Runs the commands and programs of a documentation page, and checks their output.
 
 A block ``console`` has lines ``$ command`` with their standard output. A block ``python`` is a
 program, and the block after it has its output. In an output, ``…`` stands for any text, and a line

@@ -12,8 +12,7 @@ LONG = bool(os.environ.get("LASTWRITE_LONG"))
 
 
 def some(cases: Iterable[Any], count: int) -> list[Any]:
-    """The parameters for ``parametrize``: all ``cases``, with all but ``count`` of them marked
-    ``long``.
+    """All ``cases`` for ``parametrize``, of which all but ``count`` are marked ``long``.
 
     The unmarked ones are spread evenly, and include the first. A case's ``name`` is its id.
     """

@@ -203,8 +203,9 @@ class Cluster:
             self.save(part)
 
     def append(self, name: str, number: int, *values: bytes | None, hole: int = 0) -> None:
-        """Append a batch with one record for each value. A record's key is the value's first
-        byte.
+        """Append a batch with one record for each value.
+
+        A record's key is the value's first byte.
         """
         part = self.parts[name, number]
         if part.end - int(str(part.segments[-1]["bo"])) >= self._segment_records:
@@ -273,8 +274,9 @@ class Cluster:
             self.written = len(self.pending)
 
     def split(self, object_id: int) -> list[int]:
-        """Move the streams of a stream set object to stream objects of their own. Returns their
-        ids.
+        """Move the streams of a stream set object to stream objects of their own.
+
+        Returns their ids.
         """
         made = []
         streams: dict[int, list[StreamRecord]] = {}

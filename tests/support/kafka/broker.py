@@ -146,9 +146,7 @@ class Broker:
         return self
 
     def stop(self, seconds: float = 120) -> None:
-        """Shut the broker down: it flushes its logs, writes the clean-shutdown file and unlocks the
-        folder.
-        """
+        """Shut the broker down: it flushes its logs and writes the clean-shutdown file."""
         self._end(signal.SIGTERM, seconds)
 
     def kill(self) -> None:

@@ -398,9 +398,7 @@ def compact_to(folder: Path, target: Path, layout: Layout) -> None:
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file below ``root`` by relative path: its bytes, and a segment's modification time in
-    ns.
-    """
+    """Every file below ``root`` by path: its bytes, and a segment's modification time in ns."""
     return {
         str(path.relative_to(root)): (
             path.read_bytes(),

@@ -94,11 +94,11 @@ def transact(
     group: str | None = None,
     offset: int = 0,
 ) -> None:
-    """Run a producer's transactions. Each has records, whose keys equal their values, and an
-    outcome.
+    """Run a producer's transactions.
 
-    With ``group``, each transaction also commits an offset of that group in the topic: ``offset``,
-    ``offset + 1``, and so on.
+    Each has records, whose keys equal their values, and an outcome. With ``group``, each
+    transaction also commits an offset of that group in the topic: ``offset``, ``offset + 1``, and
+    so on.
     """
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": transactional_id})
     producer.init_transactions(60)

@@ -477,9 +477,7 @@ def check_solved(round_: Round, ours: Path, report: CompactionReport) -> None:
 
 
 def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]) -> None:
-    """Kafka's loader checks all CRCs and rebuilds all indexes after a crash, and must change
-    nothing.
-    """
+    """Kafka's loader must change nothing when it checks all CRCs and rebuilds all indexes."""
     segments = read_segments(ours / NAME)
     files = {base: read_files(ours / NAME, base) for base in cleaned}
     copy = ours.with_name("recovered")
@@ -509,9 +507,7 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
 
 
 def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
-    """A read_committed fetch from any offset returns the committed records, before and after the
-    round.
-    """
+    """A read_committed fetch returns the committed records, before and after the round."""
     for root, log_start in ((round_.before, None), (ours, round_.retained["log_start"])):
         span = round_.bounds["log_end"] - round_.bounds["log_start"]
         opened = round_.opened(root / NAME, log_start)
@@ -622,9 +618,7 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
 
 
 def seen_as_new(batches: Sequence[ModelBatch]) -> list[ModelBatch]:
-    """The batches as readers see them: old ones as converted, and base timestamps only as
-    horizons.
-    """
+    """The batches as readers see them: old ones converted, base timestamps only as horizons."""
     return [
         replace(batch, base_timestamp_ms=batch.horizon_ms or 0, magic=2, leader_epoch=_epoch(batch))
         for batch in batches

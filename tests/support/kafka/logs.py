@@ -37,11 +37,10 @@ def write_segment(
     mtime_ms: int | None = None,
     aborted: Sequence[ModelAborted] = (),
 ) -> None:
-    """Write a closed segment as a broker leaves it. All files get the modification time
-    ``mtime_ms``.
+    """Write a closed segment as a broker leaves it.
 
-    The files are ``.log``, ``.index`` and ``.timeindex``, and ``.txnindex`` if there are
-    ``aborted`` transactions.
+    All files get the modification time ``mtime_ms``. The files are ``.log``, ``.index`` and
+    ``.timeindex``, and ``.txnindex`` if there are ``aborted`` transactions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     headers = [header_at(batch, 0) for batch in batches]
@@ -97,8 +96,9 @@ def encode_aborted(entries: Iterable[ModelAborted]) -> bytes:
 
 
 def write_checkpoint(root: Path, file: str, entries: Mapping[str, int]) -> None:
-    """Write an offset checkpoint file of ``root``. ``entries`` are by folder name, such as
-    ``t-0``.
+    """Write an offset checkpoint file of ``root``.
+
+    ``entries`` are by folder name, such as ``t-0``.
     """
     lines = [" ".join([*name.rsplit("-", 1), str(offset)]) for name, offset in entries.items()]
     (root / file).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
@@ -160,9 +160,7 @@ def headers_of(file: Path) -> list[tuple[int, BatchHeader]]:
 
 
 def has_hole_between_segments(folder: Path) -> bool:
-    """Whether offsets above the log start and the cleaner checkpoint are missing between two
-    segments.
-    """
+    """Whether offsets above log start and cleaner checkpoint are missing between segments."""
     starts = [
         read_checkpoint(folder.parent, name).get(folder.name, 0)
         for name in ("cleaner-offset-checkpoint", "log-start-offset-checkpoint")

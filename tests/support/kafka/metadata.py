@@ -1,6 +1,4 @@
-"""Writes a cluster's metadata log for tests: topics with settings, and brokers with dynamic
-settings.
-"""
+"""Writes a cluster's metadata log for tests, with settings of topics and brokers."""
 
 from __future__ import annotations
 

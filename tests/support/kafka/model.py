@@ -118,9 +118,7 @@ NOT_HELD = Held()
 
 @dataclass(slots=True)
 class Outcome:
-    """The remaining batches and index entries, and the number of removed records for each
-    reason.
-    """
+    """The remaining batches and index entries, and the removed records by reason."""
 
     batches: list[ModelBatch]
     aborted_entries: list[ModelAborted]
@@ -133,8 +131,9 @@ class Outcome:
 
 
 def usable(horizon_ms: int | None) -> int | None:
-    """The delete horizon if a batch can store it, else None. It must be at least 0 and fit in 63
-    bits.
+    """The delete horizon if a batch can store it, else None.
+
+    It must be at least 0 and fit in 63 bits.
     """
     return horizon_ms if horizon_ms is not None and 0 <= horizon_ms < 2**63 else None
 

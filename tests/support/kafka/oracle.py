@@ -36,8 +36,9 @@ LONG_MAX = 2**63 - 1
 
 @functools.cache
 def kafka_home() -> Path:
-    """The folder with Kafka's jars and the oracle's classes. Skips the test if it cannot be
-    made.
+    """The folder with Kafka's jars and the oracle's classes.
+
+    Skips the test if it cannot be made.
     """
     return peer_home("Kafka", "CleanerOracle")
 

@@ -86,9 +86,7 @@ def active(state: State, now_ms: int) -> dict[int, LastBatch]:
 
 
 def first_unstable(segments: Iterable[ModelSegment], high_watermark: int) -> int | None:
-    """The first offset of the earliest transaction that is open or whose marker is not
-    replicated.
-    """
+    """The first offset of the earliest transaction without a replicated marker. None without one."""
     open_: dict[int, int] = {}
     undecided = []
     for batch in (batch for segment in segments for batch in segment.batches):

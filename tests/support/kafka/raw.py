@@ -26,8 +26,9 @@ class Raw:
         self._correlation_id = 0
 
     def ask(self, name: str, version: int, /, **values: object) -> Any:
-        """Send a request of these fields, and return the answer. ``part`` makes nested
-        structures.
+        """Send a request of these fields, and return the answer.
+
+        ``part`` makes nested structures.
         """
         module = schema(name, version)
         return self.say(name, version, build_message(module, _class_of(name) + "Request", **values))

@@ -64,9 +64,7 @@ def environment_of(home: Path, *jars: Path) -> dict[str, str]:
 
 
 def differences(home: Path, broker: str, data: Path) -> dict[str, list[int]]:
-    """For each isolation level: the row count, and how many rows only Spark or only Lastwrite
-    has.
-    """
+    """By isolation level: the row count, and the rows that only Spark or Lastwrite has."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, broker, str(data)],
         capture_output=True,

@@ -112,8 +112,9 @@ class Trio:
         return self.brokers[self.leader(topic)]
 
     def move(self, topic: str, replicas: Sequence[int]) -> None:
-        """Reassign the topic's partition. Waits until the new replicas are in sync and one of them
-        leads.
+        """Reassign the topic's partition.
+
+        Waits until the new replicas are in sync and one of them leads.
         """
         with patch.dict(APIS, {"alter_partition_reassignments": Api(45, 0, 0)}):
             connection = KafkaConnection(self.broker_of(topic).address, KafkaClientConfig())

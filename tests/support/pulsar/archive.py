@@ -23,8 +23,9 @@ METADATA_LINE = b"BookieMetadataFormatVersion\t3\n"
 
 
 def topic_folder(archive: Path, topic: str) -> Path:
-    """The archive folder of ``persistent://tenant/namespace/name``. The name must need no
-    escapes.
+    """The archive folder of ``persistent://tenant/namespace/name``.
+
+    The name must need no escapes.
     """
     tenant, namespace, name = topic.removeprefix("persistent://").split("/")
     return archive / tenant / namespace / "persistent" / name

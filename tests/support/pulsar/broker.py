@@ -294,9 +294,7 @@ class Broker:
         self.stop() if kind is None else self.kill()
 
     def _answers(self) -> bool:
-        """Whether the broker is registered and serves the tests' namespace, the last step of the
-        first start.
-        """
+        """Whether the broker serves the tests' namespace, the last step of its first start."""
         for path in (f"namespaces/{NAMESPACE}/topics", "brokers/ready"):
             try:
                 with urllib.request.urlopen(f"{self.admin_url}/admin/v2/{path}", timeout=5):

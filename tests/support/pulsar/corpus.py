@@ -44,16 +44,15 @@ def compacted_entries(name: str, number: int) -> list[bytes]:
 
 
 def horizon(name: str, number: int) -> dict[str, Any]:
-    """The broker's compaction state after that round: ``horizon``, ``ledger``, ``entries``,
-    ``removed``.
-    """
+    """The broker's state after that round: ``horizon``, ``ledger``, ``entries``, ``removed``."""
     [found] = rows(f"topics/{name}/{number}/horizon.json")
     return found
 
 
 def unpack(part: str, target: Path) -> Path:
-    """Copy a folder of the corpus to ``target``, and unpack its packed files. Returns
-    ``target``.
+    """Copy a folder of the corpus to ``target``, and unpack its packed files.
+
+    Returns ``target``.
     """
     for source in sorted((CORPUS / part).rglob("*")):
         place = target / source.relative_to(CORPUS / part)

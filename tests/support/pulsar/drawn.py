@@ -1,6 +1,4 @@
-"""Hypothesis strategies for Pulsar entries and data objects, and their records by the slow
-decoder.
-"""
+"""Hypothesis strategies for Pulsar entries and data objects, and the records in them."""
 
 from __future__ import annotations
 

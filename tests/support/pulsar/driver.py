@@ -180,8 +180,7 @@ class Driver:
         return messages
 
     def attach(self, topic: str, records: Sequence[bytes], ledger: int, entry: int) -> int:
-        """Write records to a new ledger, and acknowledge it as the compacted ledger up to a
-        horizon.
+        """Write a new compacted ledger, and acknowledge it up to a horizon.
 
         Returns the ledger's id.
         """

@@ -1,6 +1,4 @@
-"""Topic folders made from entries, as ``fetch`` and rounds leave them, for tests of their
-readers.
-"""
+"""Topic folders made from entries, as ``fetch`` and rounds leave them."""
 
 from __future__ import annotations
 

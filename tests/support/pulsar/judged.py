@@ -1,5 +1,4 @@
-"""Random topics, compacted by a real Pulsar broker and by Lastwrite round after round, and
-compared.
+"""Random topics, compacted by a real Pulsar and by Lastwrite, and compared by round.
 
 A seed is a topic and two to four rounds. In each round, three clients send the messages that
 ``judged_topics`` draws, and the raw ledgers are copied to archives as the offloader would write
@@ -158,8 +157,9 @@ class _Rounds:
             self._trim()
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
-        """Whether a round was due, and the records of the compacted ledger after it. Checks the
-        horizon.
+        """Whether a round was due, and the records of the compacted ledger after it.
+
+        Checks the horizon.
         """
         with _small_pieces(self._rng) if self._rng.random() < 0.4 else nullcontext():
             report = lastwrite.compact(

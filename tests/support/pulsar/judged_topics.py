@@ -327,8 +327,7 @@ class Sender:
                     self._driver.unload(topic)
 
     def read(self, topic: str) -> list[tuple[int, int, int, str, bytes]]:
-        """The messages that a C++ reader gets of the compacted topic: ledger, entry, index, key,
-        value.
+        """What a C++ reader gets of the compacted topic: ledger, entry, index, key, value.
 
         The reader also returns the placeholders of batches, as messages without key and value. They
         are left out.

@@ -123,8 +123,7 @@ def _latest(
 
 
 def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set[Position]:
-    """The chunks before the last record of their key, unless that is the last chunk of their
-    message.
+    """The chunks that the last record of their key supersedes, unless it is of their message.
 
     Empty with ``event_time``.
     """
@@ -153,10 +152,10 @@ def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set
 
 
 def is_part(entry: Entry, rules: Rules) -> bool:
-    """Whether the entry is a chunk other than its message's last one. It does not compete for its
-    key.
+    """Whether the entry is a chunk other than its message's last one.
 
-    False with ``like_broker``: to a broker, each chunk is a message.
+    It does not compete for its key. False with ``like_broker``: to a broker, each chunk is a
+    message.
     """
     meta = entry.metadata
     parts = meta.num_chunks_from_msg or 0
@@ -203,9 +202,7 @@ def whole(entry: Entry) -> bytes:
 
 
 def content(place: Position, body: bytes) -> tuple[object, ...]:
-    """The content that two compactions of an entry must share: all bytes, but a batch's
-    decompressed.
-    """
+    """What two compactions of an entry must share: its bytes, or a batch's decompressed ones."""
     entry = decode_entry(body, *place)
     assert entry.crc_holds is not False
     if entry.is_readable_batch and not is_undecodable(entry):

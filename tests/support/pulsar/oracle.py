@@ -48,8 +48,9 @@ class Standalone(NamedTuple):
 
 
 class PulsarOracle:
-    """Runs at most one standalone at a time. Starting another deletes the topics of the former
-    one.
+    """Runs at most one standalone at a time.
+
+    Starting another deletes the topics of the former one.
     """
 
     def __init__(self) -> None:

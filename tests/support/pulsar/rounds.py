@@ -1,6 +1,4 @@
-"""Random Pulsar topics, a round over each, and the state of their folders, for tests of
-failures.
-"""
+"""Random Pulsar topics, rounds over them, and their folders' state, for failure tests."""
 
 from __future__ import annotations
 

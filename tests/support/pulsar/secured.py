@@ -42,8 +42,7 @@ def digest(user: str) -> str:
 
 
 class Keys:
-    """Keys and certificates: ``ca.pem``, and ``server`` and ``client`` with a ``.pem`` and a
-    ``.key``.
+    """``ca.pem``, and a ``.pem`` and a ``.key`` of ``server`` and ``client`` each.
 
     ``stranger.pem`` is not signed by the CA. ``token`` makes tokens.
     """

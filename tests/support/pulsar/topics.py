@@ -80,8 +80,9 @@ def read_ledger(path: Path) -> list[bytes]:
 
 
 def read_compacted(folder: Path) -> list[tuple[Position, bytes]]:
-    """The ids and bodies of the manifest's compacted ledger. All ids must have the same
-    partition.
+    """The ids and bodies of the manifest's compacted ledger.
+
+    All ids must have the same partition.
     """
     manifest = read_manifest(str(folder))
     assert manifest is not None

@@ -31,8 +31,7 @@ _SYNC_INTERVAL_BYTES = 100 * (4 + 16)
 def encode_data(
     entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
 ) -> tuple[bytes, list[OffloadIndexEntry]]:
-    """A V1 data object of these entries in blocks as the offloader makes them, and the blocks'
-    index.
+    """A V1 data object of these entries, in the offloader's blocks, and the blocks' index.
 
     A block has the largest size, or the size of the remaining entries. Without entries there is no
     block.

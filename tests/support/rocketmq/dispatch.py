@@ -73,8 +73,9 @@ class Pair:
 
 @dataclass(repr=False)
 class Broker:
-    """A broker's store in memory. ``log`` is the commit log, all other fields are dispatched from
-    it.
+    """A broker's store in memory.
+
+    ``log`` is the commit log, all other fields are dispatched from it.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -297,8 +298,9 @@ class Broker:
         }
 
     def dispatched(self) -> Files:
-        """All dispatched files by path. Index files have their ordinal as name, because theirs is a
-        time.
+        """All dispatched files by path.
+
+        Index files have their ordinal as name, because theirs is a time.
         """
         found: Files = {}
         for (topic, queue), (start, units) in self.queues.items():

@@ -1,5 +1,4 @@
-"""Random queues, compacted by RocketMQ's own classes and by Lastwrite, and compared after each
-round.
+"""Random queues, compacted by RocketMQ's classes and by Lastwrite, compared by round.
 
 A seed is a store of two queues and some rounds. In each round, messages are appended as a broker
 appends them. Then
@@ -31,8 +30,9 @@ POSITIONS = "compaction/position-checkpoint"
 
 
 def check_seed(oracle: RocketmqOracle, seed: int) -> Counter[str]:
-    """Run a seed. Returns how often each case occurred. Fails with an AssertionError on a
-    difference.
+    """Run a seed.
+
+    Returns how often each case occurred. Fails with an AssertionError on a difference.
     """
     rng = random.Random(f"rocketmq-{seed}")
     settings = {

@@ -94,8 +94,9 @@ def table_in(archive: Path, topic: str, queues: Sequence[int]) -> dict[str, byte
 
 
 def start_again(broker: Broker) -> None:
-    """Start the broker on its former ports. Waits if another process uses one of them for a
-    moment.
+    """Start the broker on its former ports.
+
+    Waits if another process uses one of them for a moment.
     """
     for tries_left in (4, 3, 2, 1, 0):
         try:

@@ -78,8 +78,9 @@ def message(
     closed: bool = True,
     topic: str = TOPIC,
 ) -> ModelMessage:
-    """A message as a broker writes it to its commit log. An empty stored body is never
-    compressed.
+    """A message as a broker writes it to its commit log.
+
+    An empty stored body is never compressed.
     """
     sys_flag, compress = COMPRESSIONS[compression]
     properties = {} if key is None else {"KEYS": key}

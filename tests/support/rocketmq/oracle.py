@@ -22,15 +22,17 @@ PEER = PEERS / "rocketmq"
 
 @functools.cache
 def oracle_home() -> Path:
-    """The folder with RocketMQ's jars and the oracle's classes. Skips the test if it cannot be
-    made.
+    """The folder with RocketMQ's jars and the oracle's classes.
+
+    Skips the test if it cannot be made.
     """
     return peer_home("RocketMQ", "CompactionOracle")
 
 
 class RocketmqOracle:
-    """The peer's CompactionOracle in its own JVM. It writes to the stores that it opens: pass
-    copies.
+    """The peer's CompactionOracle in its own JVM.
+
+    It writes to the stores that it opens: pass copies.
     """
 
     def __init__(self) -> None:

@@ -150,17 +150,16 @@ logs = st.lists(messages(), max_size=6)
 
 
 def array(data: bytes) -> np.ndarray:
-    """The bytes as an array for kernels, with nothing after them, so that reads beyond the end
-    show.
-    """
+    """The bytes as an array of their own, so that a kernel's reads beyond the end show."""
     return np.frombuffer(data, np.uint8).copy()
 
 
 def split(
     data: bytes, check_crc: bool = True, rows: int = 100
 ) -> tuple[np.ndarray, int, int, int, int]:
-    """Run the kernel over ``data``. Returns the table, the end position, code, position and wanted
-    size.
+    """Run the kernel over ``data``.
+
+    Returns the table, the end position, code, position and wanted size.
     """
     table = np.zeros(rows, kernels.MESSAGE)
     count, consumed, code, at, wanted = kernels.split(array(data), 0, len(data), table, check_crc)
@@ -168,9 +167,7 @@ def split(
 
 
 def slow_split(data: bytes, check_crc: bool = True) -> tuple[list[dict[str, int]], int, int]:
-    """What the kernel must return, by the slow decoder: rows, the position after the last one,
-    code.
-    """
+    """What the kernel must return: rows, the position after the last one, and the code."""
     found: list[dict[str, int]] = []
     at = 0
     while at < len(data):

@@ -1,6 +1,4 @@
-"""Random RocketMQ stores, a round over each, and the state of their files, for tests of
-failures.
-"""
+"""Random RocketMQ stores, rounds over them, and their files' state, for failure tests."""
 
 from __future__ import annotations
 

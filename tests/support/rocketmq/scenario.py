@@ -73,9 +73,7 @@ class Topic:
             self._note(queue, offset, OutgoingMessage(key, body, "stock"))
 
     def compact(self, queue: int, end: int, drops_deletes: bool = True) -> None:
-        """Keep the last message of each key below offset ``end``, unless it is a delete and these
-        are dropped.
-        """
+        """Keep each key's last message below ``end``, unless it is a delete to be dropped."""
         last = {seen.key: seen.offset for seen in self.messages[queue] if seen.offset < end}
         self.messages[queue] = [
             seen
@@ -85,9 +83,7 @@ class Topic:
         ]
 
     def check(self, stock: StockClient) -> None:
-        """Check that a real consumer gets exactly these messages, from the begin and from other
-        offsets.
-        """
+        """Check that a real consumer gets exactly these messages, from any offset."""
         for queue, expected in self.messages.items():
             found = stock.pull(self.name, queue)
             assert found.messages == expected, _difference(self.name, queue, found, expected)

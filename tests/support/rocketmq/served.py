@@ -1,6 +1,4 @@
-"""A name server and broker in this process, which serve a topic of one queue by RocketMQ's
-protocol.
-"""
+"""A name server and broker in this process, with a topic of one queue."""
 
 from __future__ import annotations
 

@@ -111,9 +111,7 @@ class StoreWriter:
     # ------------------------------------------------------------------ files
 
     def write(self, first_file: int = 0) -> Path:
-        """Write the whole store, without the commit log files before ``first_file``, which have
-        expired.
-        """
+        """Write the store without the commit log files before ``first_file``, which expired."""
         self.write_commit_log(first_file)
         self.write_queues()
         self.write_index()

@@ -39,8 +39,9 @@ Files = Mapping[int, list[int]]  # the offsets in each file, by the file's numbe
 
 @dataclass(frozen=True)
 class Layout:
-    """Queues before a round, and the changed queues after it. The last file of each is the active
-    one.
+    """Queues before a round, and the changed queues after it.
+
+    The last file of each is the active one.
     """
 
     name: str

@@ -1,6 +1,4 @@
-"""Tables of keys and numbers, written with a format's own calls, without Lastwrite's table
-rounds.
-"""
+"""Tables of keys and numbers, written with a format's own calls, not by ``table_to``."""
 
 from __future__ import annotations
 

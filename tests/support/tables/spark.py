@@ -58,8 +58,9 @@ def spark_home() -> Path:
 
 
 def kafka_jars() -> Path:
-    """The folder with the jars of Spark's Kafka source for that PySpark. Fetched on first use (6
-    MB).
+    """The folder with the jars of Spark's Kafka source for that PySpark.
+
+    Fetched on first use (6 MB).
 
     Raises:
         Unavailable: They cannot be fetched.
@@ -71,8 +72,7 @@ def kafka_jars() -> Path:
 
 
 def spark_environment(*more_jars: Path) -> dict[str, str]:
-    """The environment variables of a process with that PySpark, Iceberg's and Delta's jars, and
-    more jars.
+    """The environment of a process with that PySpark, Iceberg's, Delta's and more jars.
 
     Raises:
         Unavailable: They cannot be fetched.

@@ -1,5 +1,6 @@
-"""Reads a topic with a Python client. Arguments: ADDRESS TOPIC COUNT GROUP CLIENT. See
-programs.py.
+"""Reads a topic with a Python client.
+
+Arguments: ADDRESS TOPIC COUNT GROUP CLIENT. See programs.py.
 """
 
 from __future__ import annotations
