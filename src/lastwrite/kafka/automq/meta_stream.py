@@ -41,7 +41,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class LastTime(msgspec.Struct, frozen=True):
-    """The last entry of a segment's time index: a timestamp, and an offset minus the base offset."""
+    """The last entry of a segment's time index: a timestamp, and an offset from the base offset."""
 
     t: int = -1
     o: int = -1
