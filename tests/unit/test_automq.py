@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import shutil
 import struct
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -19,6 +22,7 @@ from lastwrite.kafka.automq.names import WalKey, decode_wal_key, object_key, wal
 from lastwrite.kafka.automq.payloads import strip_run
 from lastwrite.kafka.automq.source import AutomqOptions, AutomqSource, open_source
 from lastwrite.kafka.automq.wal_objects import decode_wal_object
+from lastwrite.kafka.format.batch import iter_batches
 from lastwrite.model.log import ProblemKind, TopicPartition
 from tests.support.kafka.automq import (
     NODE_EPOCH,
@@ -286,6 +290,26 @@ def test_trimmed_records_are_not_read(cluster: Cluster) -> None:
     assert found.torn_at is None
 
 
+def test_missing_first_object_of_the_write_ahead_log_is_named(cluster: Cluster) -> None:
+    cluster.append("t", 0, b"a")
+    cluster.upload()
+    for value in (b"b", b"c"):
+        cluster.append("t", 0, value)
+        cluster.write_ahead()
+    marker, lost, _ = cluster.wal_paths()
+    marker.unlink()  # a node deletes it, because no record is left in it
+    assert not opened(cluster).problems
+    lost.unlink()
+    source = opened(cluster)
+    (problem,) = source.problems
+    assert "has no object from offset" in problem.message
+    log = source.resolve(T)
+    assert log.end_offset == 1
+    assert any(
+        "from stream offset 2 on do not continue it" in each.message for each in log.problems
+    )
+
+
 def test_link_records_refuse_their_partition_only(cluster: Cluster) -> None:
     cluster.topic("u")
     cluster.append("u", 0, b"a")
@@ -304,6 +328,62 @@ def test_missing_write_ahead_log_is_a_note(cluster: Cluster) -> None:
     log = opened(cluster).resolve(T)
     assert {each.kind for each in log.problems} == {ProblemKind.OPEN}
     assert log.end_offset == 1
+
+
+# ---------------------------------------------------------------------- a running cluster
+
+
+def run_cluster(cluster: Cluster, acknowledged: list[int], stop: Event) -> None:
+    """Append, upload and compact until ``stop`` is set. Deletes replaced objects at once."""
+    rng = random.Random(5)
+    while not stop.is_set():
+        cluster.append("t", 0, *(b"%d" % rng.randrange(9) for _ in range(rng.randrange(1, 4))))
+        cluster.write_ahead()
+        acknowledged.append(len(cluster.parts["t", 0].batches))
+        if rng.random() < 0.3:
+            cluster.upload()
+        if rng.random() < 0.3 and cluster.sets:
+            cluster.split(rng.choice(cluster.sets))
+        if rng.random() < 0.1:
+            cluster.compose(cluster.parts["t", 0].streams["log"])
+        stop.wait(rng.choice([0.001, 0.02]))
+
+
+def test_running_cluster_is_read_in_a_state_that_existed(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, segment_records=10_000, is_running=True)
+    cluster.topic("t")
+    cluster.write_ahead()
+    cluster.write_metadata()
+    stop, acknowledged = Event(), [0]
+    options = AutomqOptions(address=str(cluster.bucket), metadata=str(cluster.metadata))
+    vanished = whole = 0
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_cluster, cluster, acknowledged, stop)
+        try:
+            for _ in range(100):
+                if whole >= 5 and vanished:
+                    break
+                least = acknowledged[-1]
+                try:
+                    source = open_source(options)
+                    log = source.resolve(T)
+                    data = b"".join(
+                        bytes(strip_run(source.fetch(run), run)) for run in log.segments[0].runs
+                    )
+                except ObjectVanished:
+                    vanished += 1
+                    continue
+                assert not log.problems
+                batches = [each for _, _, each in cluster.parts["t", 0].batches]
+                found = len([*iter_batches(data)])
+                assert data == b"".join(batches[:found])
+                assert found >= least
+                whole += 1
+        finally:
+            stop.set()
+            running.result()
+    assert whole >= 5
+    assert vanished
 
 
 # ---------------------------------------------------------------------- secrets

@@ -158,7 +158,16 @@ class Part:
 class Cluster:
     """A cluster of one node in ``folder``: ``bucket`` and ``__cluster_metadata-0``."""
 
-    def __init__(self, folder: Path, version: int = 7, segment_records: int = 30) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        version: int = 7,
+        segment_records: int = 30,
+        *,
+        is_running: bool = False,
+    ) -> None:
+        """``is_running``: write each metadata record at once, and delete what was replaced."""
+        self._is_running = is_running
         self.bucket = folder / "bucket"
         self.metadata = folder / "__cluster_metadata-0"
         self.namespace = f"_kafka_{CLUSTER}"
@@ -173,6 +182,7 @@ class Cluster:
         self.written = 0  # how many of ``pending`` are in write-ahead objects
         self.wal_offset = self.wal_end = 0
         self._values: list[bytes] = []
+        self._logged = 0  # of ``_values``, in the metadata log
         self._objects = self._streams = 0
         self._segment_records = segment_records
         write_identity(folder, CLUSTER)
@@ -248,6 +258,7 @@ class Cluster:
         stream = part.streams["log"]
         self.starts[stream] = first["s"]
         self.add(self._stream_record(stream))
+        self._commit_all()
 
     def upload(self) -> int | None:
         """Upload all pending records in a stream set object. Returns its id."""
@@ -261,9 +272,11 @@ class Cluster:
         self.add(record(515, 0, blob(data)))
         self.sets.append(object_id)
         self.pending, self.written = [], 0
-        for path in self.wal_paths():
-            path.unlink()
+        done = self.wal_paths()
         self._put_wal([struct.pack(">Bqqqii", 0x22, -1, -1, 0, 0, 0)], self.wal_offset)
+        self._commit_all()
+        for path in done:
+            path.unlink()
         return object_id
 
     def write_ahead(self) -> None:
@@ -290,6 +303,9 @@ class Cluster:
         self.add(record(508, 0, struct.pack(">iq", NODE, object_id)))
         self._destroy(object_id)
         self.sets.remove(object_id)
+        self._commit_all()
+        if self._is_running:
+            self.object_path(object_id).unlink()
         return made
 
     def compose(self, stream: int) -> int | None:
@@ -312,24 +328,31 @@ class Cluster:
             del self.streams_of[id]
         self._add_stream_object(stream, new)
         del self.streams_of[new]  # an object can be composed only once
+        self._commit_all()
         return new
 
     def write_metadata(self) -> None:
-        """Write the metadata log with one batch for each record."""
+        """Append the new metadata records to the log as one batch."""
         self.metadata.mkdir(exist_ok=True, parents=True)
-        (self.metadata / f"{0:020d}.log").write_bytes(
-            b"".join(
-                encode_batch([Record(offset, 0, None, value)], base_offset=offset)
-                for offset, value in enumerate(self._values)
-            )
-        )
+        records = [
+            Record(offset, 0, None, value)
+            for offset, value in enumerate(self._values[self._logged :], self._logged)
+        ]
+        with (self.metadata / f"{0:020d}.log").open("ab") as file:
+            file.write(encode_batch(records) if records else b"")
+        self._logged = len(self._values)
+
+    def _commit_all(self) -> None:
+        """Write the metadata records of one change, as one batch, if the cluster is running."""
+        if self._is_running:
+            self.write_metadata()
 
     def object_path(self, object_id: int) -> Path:
         name = f"{object_id:08x}"[::-1]
         return self.bucket / name / self.namespace / str(object_id)
 
     def wal_paths(self) -> list[Path]:
-        return sorted(self.wal_folder.glob("*"), key=lambda path: int(path.name.split("-")[0]))
+        return sorted(self.wal_folder.glob("*-*"), key=lambda path: int(path.name.split("-")[0]))
 
     def object_paths(self) -> list[Path]:
         """The paths of the data objects in the bucket."""
@@ -410,7 +433,9 @@ class Cluster:
         self.wal_end = -(-(start + len(data)) // WAL_STEP) * WAL_STEP
         self._trim = trim
         self.wal_folder.mkdir(exist_ok=True, parents=True)
-        (self.wal_folder / f"{start}-{self.wal_end}").write_bytes(data)
+        path = self.wal_folder / f"{start}-{self.wal_end}"
+        path.with_name("new").write_bytes(data)
+        path.with_name("new").rename(path)  # an object appears at once
 
     _trim = -1
 

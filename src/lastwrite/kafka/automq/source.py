@@ -480,6 +480,13 @@ class _Resolution:
                     f"{each.start_offset} to {each.end_offset - 1} in two live objects",
                     str(each.causes[0].path),
                 )
+            if contents.dropped_from is not None:
+                self._report(
+                    f"stream {stream_id} of {self._name} ends at stream offset "
+                    f"{contents.end_offset}, and the write-ahead records from stream offset "
+                    f"{contents.dropped_from} on do not continue it",
+                    self._source.options.address,
+                )
             self._problems += self._source.wal_problems(stream_id)
         return self._contents[stream_id]
 

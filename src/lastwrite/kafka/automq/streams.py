@@ -56,7 +56,8 @@ class StreamContents:
     doubled: list[Gap] = field(default_factory=list)  # offsets in more than one object
     committed_end: int = 0  # end in data objects
     end_offset: int = 0
-    dropped: int = 0  # write-ahead records that do not continue the stream
+    # first stream offset of write-ahead records that do not continue the stream; None: there are none
+    dropped_from: int | None = None
     last_object: int | None = None
 
     def within(self, start: int, end: int) -> Iterator[StreamRun]:
@@ -248,8 +249,8 @@ def _append_wal(
             contents.gaps.append(Gap(contents.end_offset, committed, problems))
             contents.end_offset = committed
         if start > contents.end_offset:
-            contents.dropped += 1
-            continue
+            contents.dropped_from = start
+            return
         _append_record(contents, row)
 
 

@@ -27,6 +27,7 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.run_folder import make_folder
 
 _FILE = "write-ahead"
+_ALIGNMENT = 64 << 20  # objects begin at multiples of this offset, unless their keys state no end
 _HEADER_BYTES = 40  # of old objects, whose keys do not state an end
 _MORE_LOOKS, _PAUSE_SECONDS = 2, 0.25  # a node uploads several objects at once, in any order
 _REMEDY = (
@@ -122,6 +123,13 @@ def _read_node(
     last = _decode(tail, listed[-1], newest, join(store.address, listed[-1].key))
     trim = -1 if last is None else last.trim_offset
     wanted = [each for each in listed[:-1] if each.end_offset > trim] + [listed[-1]]
+    first, start = wanted[0].wal, -(-(trim + 1) // _ALIGNMENT) * _ALIGNMENT
+    if first.end_offset is not None and first.start_offset > start:
+        words = (
+            f"the write-ahead log of node {node} has no object from offset {start} to "
+            f"{first.start_offset}"
+        )
+        _report(tail, join(store.address, wanted[0].key), words, None, -1)
     for n, (before, each) in enumerate(pairwise(wanted), 1):
         if not before.is_followed_by(each):
             words = (
