@@ -15,7 +15,7 @@ from lastwrite.kafka.automq.partition import StoredRun
 from lastwrite.kafka.automq.stored_objects import (
     BLOCK_HEADER,
     RECORD_HEADER,
-    BlockHeader,
+    StreamBlockHeader,
     StreamRecordHeader,
 )
 from lastwrite.kafka.automq.stream_kernels import WAL_GAP_BYTES, copy_payloads
@@ -82,7 +82,7 @@ def payloads(raw: ByteArray, run: StoredRun) -> Iterator[tuple[int, ByteArray]]:
     view, at, left = memoryview(raw), 0, 0
     while at < len(raw):
         if not run.is_in_wal and not left:
-            left = BlockHeader._make(BLOCK_HEADER.unpack_from(view, at)).record_count
+            left = StreamBlockHeader._make(BLOCK_HEADER.unpack_from(view, at)).record_count
             at += BLOCK_HEADER.size
             continue
         record = StreamRecordHeader._make(RECORD_HEADER.unpack_from(view, at))

@@ -65,7 +65,7 @@ class IndexEntry(NamedTuple):
     # fmt: on
 
 
-class BlockHeader(NamedTuple):
+class StreamBlockHeader(NamedTuple):
     """The 10 bytes before the stream records of a data block."""
 
     # fmt: off
@@ -91,7 +91,7 @@ class StreamRecordHeader(NamedTuple):
     # fmt: on
 
 
-class Link(NamedTuple):
+class ObjectLink(NamedTuple):
     """A link of a composite object. Its entries end where those of the next link begin."""
 
     # fmt: off
@@ -115,9 +115,9 @@ class StreamRange(NamedTuple):
 
 FOOTER = layout(Footer, byte_order=">", size=48)
 INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=36)
-BLOCK_HEADER = layout(BlockHeader, byte_order=">", size=10)
+BLOCK_HEADER = layout(StreamBlockHeader, byte_order=">", size=10)
 RECORD_HEADER = layout(StreamRecordHeader, byte_order=">", size=33)
-_LINK = layout(Link, byte_order=">", size=14)
+_LINK = layout(ObjectLink, byte_order=">", size=14)
 _RANGE = layout(StreamRange, byte_order=">", size=20)
 _LINKS_HEAD_BYTES = 5
 
@@ -189,7 +189,7 @@ def decode_index(data: Buffer, data_end: int | None) -> IndexTable:
     return table
 
 
-def decode_links(data: Buffer, entry_count: int) -> tuple[Link, ...]:
+def decode_links(data: Buffer, entry_count: int) -> tuple[ObjectLink, ...]:
     """Decode the links of a composite object, which end where the index begins.
 
     Raises:
@@ -204,7 +204,7 @@ def decode_links(data: Buffer, entry_count: int) -> tuple[Link, ...]:
     if count < 0 or _LINKS_HEAD_BYTES + count * _LINK.size != len(data):
         raise CorruptLog(f"{count} links do not fill {len(data)} bytes", 1)
     body = memoryview(data)[_LINKS_HEAD_BYTES:]
-    links = tuple(Link._make(each) for each in _LINK.iter_unpack(body))
+    links = tuple(ObjectLink._make(each) for each in _LINK.iter_unpack(body))
     firsts = [link.first_entry for link in links]
     if firsts != sorted(set(firsts)) or firsts[:1] != [0][: entry_count or len(firsts)]:
         raise CorruptLog(f"the first entries of the links are {firsts}", _LINKS_HEAD_BYTES)

@@ -56,7 +56,7 @@ class StreamContents:
     doubled: list[Gap] = field(default_factory=list)  # offsets in more than one object
     committed_end: int = 0  # end in data objects
     end_offset: int = 0
-    # first stream offset of write-ahead records that do not continue the stream; None: there are none
+    # first stream offset of write-ahead records that do not continue the stream; None if all do
     dropped_from: int | None = None
     last_object: int | None = None
 
@@ -127,7 +127,7 @@ def _is_owed(image: ClusterImage, stream_id: int, end_offset: int) -> bool:
     )
 
 
-class _Part(NamedTuple):
+class _StreamPart(NamedTuple):
     """The runs of a stream in one object, which have no gaps."""
 
     start_offset: int
@@ -139,7 +139,7 @@ class _Part(NamedTuple):
 
 def _parts(
     stream_id: int, stream: Stream, image: ClusterImage, objects: BucketObjects
-) -> tuple[list[_Part], tuple[LogError, ...]]:
+) -> tuple[list[_StreamPart], tuple[LogError, ...]]:
     """The parts of a stream by offset, and the problems of objects that may contain the stream."""
     own = {id: each for id, each in stream.objects.items() if image.is_live(id)}
     sets = sorted(
@@ -149,7 +149,7 @@ def _parts(
     sets = [each for each in sets if _may_contain(each, stream_id)]
     indexes = objects.indexes([*own, *(each.object_id for each in sets)])
     uploads = {each.object_id for each in sets if each.object_id == each.order_id}
-    parts: list[_Part] = []
+    parts: list[_StreamPart] = []
     problems: list[LogError] = []
     for index in indexes:
         problems += index.problems
@@ -180,8 +180,8 @@ def _may_contain(each: SetObject, stream_id: int) -> bool:
 
 def _parts_in(
     index: ObjectIndex, stream_id: int, is_upload: bool, objects: BucketObjects
-) -> list[_Part]:
-    parts: list[_Part] = []
+) -> list[_StreamPart]:
+    parts: list[_StreamPart] = []
     for key, entry in sorted(index.of_stream(stream_id), key=lambda each: each[1].start_offset):
         end = entry.start_offset + entry.offset_count
         if end == entry.start_offset:
@@ -202,12 +202,12 @@ def _parts_in(
             parts[-1] = parts[-1]._replace(end_offset=end)
         else:
             path = objects.path_of(objects.key_of(index.object_id))
-            parts.append(_Part(entry.start_offset, end, index.object_id, path, [run]))
+            parts.append(_StreamPart(entry.start_offset, end, index.object_id, path, [run]))
     return parts
 
 
 def _disagreements(
-    each: SetObject, stream_id: int, parts: Sequence[_Part], objects: BucketObjects
+    each: SetObject, stream_id: int, parts: Sequence[_StreamPart], objects: BucketObjects
 ) -> list[LogError]:
     """Ranges of a stream in the metadata log that the object's index does not have."""
     found = {
